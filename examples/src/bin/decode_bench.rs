@@ -9,7 +9,7 @@ use bmtrain_examples::profile::print_profile;
 use bmtrain_examples::step::median;
 use clap::Parser;
 use model_center::generation::largest;
-use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, TextHead, TextModel};
+use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextHead, TextModel};
 use model_center::run::memory;
 use model_center::tokenizer::AutoTokenizer;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ fn decode(model: &dyn TextModel, device: &Device, prompt: &[i64], tokens: usize)
     let mut decoding = model.decoding(DecodingOptions { source: None, expected }, &mut cx)?;
     let (mut ids, mut next) = (Vec::with_capacity(tokens), prompt.to_vec());
     loop {
-        let batch = TextBatch { labels: None, ..TextBatch::next_words(next.len(), next, None) };
+        let batch = Batch { labels: None, ..Batch::next_tokens(next.len(), next, None) };
         let logits = decoding.extend(&batch, &mut cx)?; // [1, V]
         let best = largest(&widen(&logits)?).context("no score is a number")? as u32;
         ids.push(best);

@@ -33,7 +33,7 @@ pub(super) fn weights(resolved: &Resolved, train: &Dataset) -> Result<Option<Vec
 pub(super) fn describe(data: &Dataset, weights: Option<&[f32]>) -> Option<String> {
     let names = match data.labels() {
         LabelSpace::Classes(names) => names,
-        LabelSpace::Answers(answers) => &answers.names,
+        LabelSpace::Verbalizer(answers) => &answers.names,
         _ => return None,
     };
     let counts = data.class_counts();

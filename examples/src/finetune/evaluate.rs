@@ -7,7 +7,7 @@ use bmtrain_dist::Team;
 use bmtrain_dist::param::widen;
 use model_center::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use model_center::metrics::{Evaluator, Metric, OrderedSum};
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::TextModel;
 use model_center::recipe::EvalMetric;
 use model_center::{Error, Result};
 
@@ -114,7 +114,9 @@ impl Judge<'_> {
             for (batch, numbers) in round.iter().zip(all) {
                 let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
                 let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
-                evaluator.add(&batch.samples, logits, &batch.labels)?;
+                if let Some(labels) = &batch.labels {
+                    evaluator.add(&batch.samples, logits, labels)?;
+                }
                 let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
                 evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
                 losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
@@ -129,12 +131,11 @@ fn score(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f3
     let mut cx = Ctx::inference(device);
     let no_head =
         || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
-    let rows = TextBatch::of(batch.clone(), 0.0);
-    if let Labels::NextTokens(_) | Labels::Target(_) = batch.labels {
-        let loss = model.loss(&rows, &mut cx)?.ok_or_else(no_head)?;
+    if batch.labels.as_ref().is_some_and(Labels::are_tokens) {
+        let loss = model.loss(batch, &mut cx)?.ok_or_else(no_head)?;
         return Ok(vec![loss.value().item()?]);
     }
-    let scores = model.score(&rows, None, &mut cx)?;
+    let scores = model.forward(batch, None, &mut cx)?;
     let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else { return Err(no_head()) };
     let mut numbers = vec![loss.value().item()?];
     numbers.extend(widen(logits.value())?);

@@ -8,7 +8,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
-use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
+use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
 use model_center::formats::{DirectoryLayout, Places, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
@@ -110,7 +110,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Answers(_) => None,
+        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) => None,
     };
     let head = match labels.need_lm_head() {
         true => TextHead::CausalLm,
@@ -178,7 +178,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     let directory = model_directory(resolved, places)?;
     let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
     let tokenizer = AutoTokenizer::open(&directory)?;
-    let place = answer_place(resolved, registry, &directory)?;
+    let place = verbalizer_position(resolved, registry, &directory)?;
     let mut train = read_train(resolved, &*tokenizer, place)?;
     let mut eval = read_eval(resolved, &*tokenizer, place, &train)?;
     let opened = sketch(resolved, registry, &directory, train.labels())?;
@@ -253,14 +253,18 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
 }
 
 /// Where the model answers prompts; `None` where the task has none.
-fn answer_place(resolved: &Resolved, registry: Registry<'_>, directory: &Path) -> Result<Option<AnswerPlace>> {
+fn verbalizer_position(
+    resolved: &Resolved,
+    registry: Registry<'_>,
+    directory: &Path,
+) -> Result<Option<VerbalizerPosition>> {
     if !resolved.data.source.is_answered_by_words() {
         return Ok(None);
     }
     // As it is opened for words of any kind.
     let opened = sketch(resolved, registry, directory, &LabelSpace::NextTokens)?;
-    let place = opened.model.answer_place().map_err(|error| unfit(resolved, error))?;
-    if resolved.train.prompt_loss > 0.0 && place != AnswerPlace::Next {
+    let place = opened.model.verbalizer_position().map_err(|error| unfit(resolved, error))?;
+    if resolved.train.prompt_loss > 0.0 && place != VerbalizerPosition::Next {
         let reason = "this model sees all of a prompt at once, so there is no next word of it to learn";
         return Err(Error::recipe(resolved.place("train.prompt_loss"), reason, "remove it"));
     }
@@ -274,9 +278,9 @@ fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel)
         let fix = "choose a task of classes, or take another model";
         return Err(Error::recipe(resolved.place("data.task"), reason, fix));
     }
-    let (reason, fix) = match (labels == &LabelSpace::Target, model.writes_targets()) {
+    let (reason, fix) = match (labels == &LabelSpace::Target, model.generates_targets()) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
-        _ if matches!(labels, LabelSpace::Answers(_)) => return Ok(()),
+        _ if matches!(labels, LabelSpace::Verbalizer(_)) => return Ok(()),
         (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),
         (true, true) => return model.check_targets(),
         (false, false) => return Ok(()),
@@ -308,7 +312,7 @@ fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOp
     }
 }
 
-fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<AnswerPlace>) -> Result<Dataset> {
+fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<VerbalizerPosition>) -> Result<Dataset> {
     let options = read_options(resolved, tokenizer);
     match &resolved.data.source {
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
@@ -321,7 +325,7 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<Answ
 fn read_eval(
     resolved: &Resolved,
     tokenizer: &dyn Tokenizer,
-    place: Option<AnswerPlace>,
+    place: Option<VerbalizerPosition>,
     train: &Dataset,
 ) -> Result<Option<Dataset>> {
     let options = ReadOptions { limit: resolved.data.eval_limit, ..read_options(resolved, tokenizer) };
@@ -349,7 +353,7 @@ fn read_eval(
 fn read_split(
     resolved: &Resolved,
     split: Split,
-    place: Option<AnswerPlace>,
+    place: Option<VerbalizerPosition>,
     options: &ReadOptions<'_>,
 ) -> Result<Dataset> {
     let source = &resolved.data.source;
@@ -366,7 +370,7 @@ fn read_split(
     }
 }
 
-fn answering(resolved: &Resolved, place: Option<AnswerPlace>) -> Result<AnswerPlace> {
+fn answering(resolved: &Resolved, place: Option<VerbalizerPosition>) -> Result<VerbalizerPosition> {
     place.ok_or_else(|| {
         let reason = "the task is answered by words, and nothing says where";
         Error::recipe(resolved.place("data.objective"), reason, "take a model that predicts words")

@@ -20,7 +20,7 @@ use bmtrain_dist::optim::{
 use bmtrain_dist::{OptimManager, Team};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
-use model_center::model::{Registry, TextBatch, TextModel};
+use model_center::model::{Registry, TextModel};
 use model_center::recipe::{EvalMetric, Resolved, Threads};
 use model_center::run::{ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
@@ -196,8 +196,8 @@ impl Trainer {
         // tokens they are a few hundredths of the rest. The share of the peak is so much too small.
         // A token that is read or written passes one of two stacks, which are about as large; a classifier's passes
         // both.
-        let passed = if model.writes_targets() { 0.5 } else { 1.0 };
-        let flops_per_token = 6.0 * passed * model.multiplied_values() as f64;
+        let passed = if model.generates_targets() { 0.5 } else { 1.0 };
+        let flops_per_token = 6.0 * passed * model.matmul_parameters() as f64;
         Ok(Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
@@ -242,15 +242,15 @@ impl Trainer {
         let of_prompts = self.prompt_losses(Position { epoch, index: first })?;
         let (mut losses, mut batches, mut counts) = (Vec::new(), Vec::new(), [0.0f32; 3]);
         for micro_batch in (self.team.rank() as u64..self.micro_batches).step_by(self.team.size()) {
-            let batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
-            for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens, batch.padded_tokens()]) {
+            let mut batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
+            for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens(), batch.padded_tokens()]) {
                 *count += more as f32;
             }
             batches.push(mark_of(&batch.samples));
-            let mut batch = TextBatch::of(batch, self.label_smoothing);
+            batch.label_smoothing = self.label_smoothing;
             batch.class_weights.clone_from(&self.class_weights);
-            if let (Some(answers), Some(weight)) = (&mut batch.answers, of_prompts.get(micro_batch as usize)) {
-                answers.prompt_loss = *weight;
+            if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, of_prompts.get(micro_batch as usize)) {
+                verbalizer.prompt_loss = *weight;
             }
             let address = Randomness { seed: self.seed, step: self.step as u32, micro_batch: micro_batch as u32 };
             let mut cx = Ctx::training(&self.device, address);

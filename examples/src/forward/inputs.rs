@@ -2,7 +2,7 @@
 
 use model_center::file::printable;
 use model_center::formats::{SafetensorsFile, TensorEntry, TensorSource};
-use model_center::model::{TextBatch, TextLabels};
+use model_center::model::{Batch, Labels};
 use model_center::{Error, Result};
 
 /// Tensors that are read, with their shapes.
@@ -22,7 +22,7 @@ const KNOWN: [(&str, &str); 9] = [
 ///
 /// # Errors
 /// No `input_ids`, a tensor of another name, shape or type.
-pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
+pub(super) fn read(inputs: &SafetensorsFile) -> Result<Batch> {
     refuse_unknown(inputs)?;
     let (rows, length) = size(inputs)?;
     let ints = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
@@ -41,10 +41,8 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         });
         mask.transpose()
     };
-    Ok(TextBatch {
+    Ok(Batch {
         rows,
-        length,
-        input_ids: inputs.read_i64("input_ids")?,
         attention_mask: mask("attention_mask")?,
         token_type_ids: ints("token_type_ids")?,
         decoder_input_ids: ints("decoder_input_ids")?,
@@ -52,11 +50,8 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         context: mask("context")?,
         span: ints("span")?,
         labels: labels(inputs, rows, length)?,
-        answers: None,
         next_sentence: ints("next_sentence_label")?,
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
+        ..Batch::new(length, inputs.read_i64("input_ids")?)
     })
 }
 
@@ -109,19 +104,19 @@ fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> R
 }
 
 /// Labels go by their type: whole numbers are classes, others are to be predicted.
-fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<TextLabels>> {
+fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<Labels>> {
     let Some(entry) = inputs.entry("labels") else { return Ok(None) };
     if !entry.is_float() {
         // The length of a decoder's rows is its own; whether the model has a decoder is the model's to say.
         if !matches!(entry.shape.as_slice(), &[count, of_decoder] if count == rows && of_decoder > 0) {
             require_shape(inputs, "labels", &[&[rows], &[rows, length]])?;
         }
-        return Ok(Some(TextLabels::Classes(inputs.read_i64("labels")?)));
+        return Ok(Some(Labels::Classes(inputs.read_i64("labels")?)));
     }
     // How many outputs there are is the model's to say.
     let outputs = if entry.shape.len() == 2 { entry.shape[1] } else { 1 };
     require_shape(inputs, "labels", &[&[rows], &[rows, outputs]])?;
     let mut values = vec![0.0; rows.saturating_mul(outputs)];
     inputs.read_f32("labels", &mut values)?;
-    Ok(Some(TextLabels::Values(values)))
+    Ok(Some(Labels::Values(values)))
 }

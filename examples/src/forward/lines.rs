@@ -3,7 +3,7 @@
 use model_center::data::Format;
 use model_center::file::{printable, read_text};
 use model_center::model::labels::IGNORED;
-use model_center::model::{TextBatch, TextLabels};
+use model_center::model::{Batch, Labels};
 use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 use model_center::{Error, Result};
 use serde::Deserialize;
@@ -60,7 +60,7 @@ pub(super) fn is_for(path: &Path) -> bool {
 
 /// What a file of lines comes to.
 pub(super) struct Rows {
-    pub(super) batch: TextBatch,
+    pub(super) batch: Batch,
     /// The model's, where there is a text.
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// What is wrong with labels of words for a model that reads them at the tokens of its rows: other numbers of them.
@@ -118,22 +118,17 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
     };
     let uneven = words.as_ref().and_then(|words| rows.same_lengths(("labels", Some(words)), ("input_ids", &ids)).err());
     let next_sentence = rows.of("next_sentence_label", |line| line.next_sentence_label.as_ref())?;
-    let batch = TextBatch {
+    let batch = Batch {
         rows: rows.lines.len(),
-        length,
-        input_ids: padded(&ids, length, pad),
         attention_mask: mask(masks.as_deref(), &ids),
         token_type_ids: types.map(|rows| padded(&rows, length, 0)),
         context: contexts.map(|rows| padded(&rows, length, 0)),
         span: spans.map(|rows| padded(&rows, length, 0)),
         decoder_attention_mask: target_mask,
         labels: rows.labels(targets.as_deref())?,
-        answers: None,
         decoder_input_ids: targets.map(|rows| padded(&rows, longest(&rows), pad)),
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
+        ..Batch::new(length, padded(&ids, length, pad))
     };
     Ok(Rows { batch, tokenizer, uneven })
 }
@@ -249,22 +244,22 @@ impl Lines {
 
     /// The labels in one vector; those of words are padded to the longest, which is the decoder's row where that is
     /// given.
-    fn labels(&self, targets: Option<&[&Vec<i64>]>) -> Result<Option<TextLabels>> {
+    fn labels(&self, targets: Option<&[&Vec<i64>]>) -> Result<Option<Labels>> {
         let Some(labels) = self.of("labels", |line| line.labels.as_ref())? else { return Ok(None) };
         if let Some(words) = self.words() {
             if let Some(targets) = targets {
                 self.same_lengths(("labels", Some(&words)), ("decoder_input_ids", targets))?;
             }
-            return Ok(Some(TextLabels::Classes(padded(&words, longest(&words), IGNORED))));
+            return Ok(Some(Labels::Classes(padded(&words, longest(&words), IGNORED))));
         }
         let classes: Vec<i64> = labels.iter().filter_map(|label| label.class()).collect();
         if classes.len() == labels.len() {
-            return Ok(Some(TextLabels::Classes(classes)));
+            return Ok(Some(Labels::Classes(classes)));
         }
         let values: Vec<&[f32]> = labels.iter().filter_map(|label| label.values()).collect();
         let outputs = values.first().map_or(0, |row| row.len());
         if values.len() == labels.len() && values.iter().all(|row| row.len() == outputs) {
-            return Ok(Some(TextLabels::Values(values.concat())));
+            return Ok(Some(Labels::Values(values.concat())));
         }
         let other = labels.iter().position(|label| !label.is_like(labels[0])).unwrap_or(0);
         let reason = "labels are of another kind here, or of another number, than in the first line";

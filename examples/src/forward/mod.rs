@@ -12,7 +12,7 @@ use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use clap::Parser;
 use model_center::formats::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
-use model_center::model::{OpenOptions, Registry, TextBatch, TextModel};
+use model_center::model::{Batch, OpenOptions, Registry, TextModel};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     if let Some(tokenizer) = &tokenizer {
         tokenizer.require_rows(opened.model.vocab_size())?;
     }
-    if let Some(error) = uneven.filter(|_| !opened.model.writes_targets()) {
+    if let Some(error) = uneven.filter(|_| !opened.model.generates_targets()) {
         return Err(error);
     }
     if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
@@ -147,7 +147,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
 
 type Output = (TensorEntry, Vec<f32>);
 
-fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Device) -> Result<Vec<Output>> {
+fn compute(model: &dyn TextModel, batch: &Batch, grads: bool, device: &Device) -> Result<Vec<Output>> {
     let mut outputs: Vec<Output> = Vec::new();
     let mut push = |name: String, value: &Tensor| -> bmtrain_dist::Result<()> {
         outputs.push((TensorEntry::new(name, StoredDtype::F32, value.shape().dims()), widen(value)?));
@@ -155,7 +155,7 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
     };
     let mut cx = if grads { Ctx::gradients(device) } else { Ctx::inference(device) };
     let mut observe = |index: usize, value: &Tensor| push(format!("hidden.{index}"), value);
-    let scores = model.score(batch, Some(&mut observe), &mut cx)?;
+    let scores = model.forward(batch, Some(&mut observe), &mut cx)?;
     let named = [("logits", scores.logits), ("loss", scores.loss.clone())];
     for (name, var) in named.into_iter().filter_map(|(name, var)| Some((name, var?))).chain(scores.extra) {
         push(name.to_owned(), var.value())?;
@@ -206,7 +206,7 @@ fn warn_of(outputs: &[Output]) {
 }
 
 /// Writes all outputs, and the ids of a batch that was made of a text.
-fn write(path: &Path, outputs: &[Output], ids: Option<&TextBatch>) -> Result<()> {
+fn write(path: &Path, outputs: &[Output], ids: Option<&Batch>) -> Result<()> {
     let mut entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
     entries.extend(ids.map(|batch| TensorEntry::new(INPUT_IDS, StoredDtype::I64, [batch.rows, batch.length])));
     let mut writer = SafetensorsWriter::create(path, &entries)?;

@@ -205,7 +205,7 @@ impl Reader<'_> {
                 };
                 match self.options.chat {
                     true => self.conversation(&[ChatMessage::new("user", text)]).map_err(|error| at(row, error))?,
-                    false => self.text(&text, model.writes_targets())?,
+                    false => self.text(&text, model.generates_targets())?,
                 }
             }
             Said::Messages(messages) => self.conversation(messages).map_err(|error| at(row, error))?,
@@ -215,9 +215,9 @@ impl Reader<'_> {
     }
 
     /// A text as the model's template has it; what a decoder goes on from has no end.
-    fn text(&self, text: &str, writes_targets: bool) -> Result<Vec<u32>> {
+    fn text(&self, text: &str, generates_targets: bool) -> Result<Vec<u32>> {
         let tokenizer = self.with_specials.or(self.tokenizer).ok_or_else(|| no_tokenizer(self.directory))?;
-        if writes_targets {
+        if generates_targets {
             return Ok(tokenizer.encode(text, None, None)?.input_ids);
         }
         let pieces = tokenizer.template(false).pieces.iter();
@@ -280,7 +280,7 @@ fn check(ids: &[u32], row: &Row, model: &dyn TextModel) -> Result<()> {
         return refuse(format!("token {id}, and the model has {}", model.vocab_size()), "use the model's own tokens");
     }
     // A decoder has to have room behind them.
-    let most = if model.writes_targets() { model.max_length() } else { model.max_length().saturating_sub(1) };
+    let most = if model.generates_targets() { model.max_length() } else { model.max_length().saturating_sub(1) };
     match ids.len() > most {
         true => refuse(format!("the prompt has {} tokens, the model takes {most} at most", ids.len()), "shorten it"),
         false => Ok(()),

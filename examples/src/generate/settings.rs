@@ -143,7 +143,7 @@ pub struct Surroundings<'a> {
     /// The model's tokenizer, if it has one.
     pub tokenizer: Option<&'a dyn Tokenizer>,
     /// Whether it has an encoder and a decoder.
-    pub writes_targets: bool,
+    pub generates_targets: bool,
     /// What the decoder behind an encoder begins with.
     pub prefix: Vec<u32>,
 }
@@ -330,7 +330,7 @@ impl Settings {
             self.generate.forced_last = Some(last.value);
             self.note("forced_last", named(&[last.value], *tokenizer), last.file);
         }
-        if !around.writes_targets {
+        if !around.generates_targets {
             return Ok(());
         }
         if let Some(first) = &defaults.forced_first {
@@ -354,7 +354,7 @@ impl Settings {
     fn lengths(&mut self, options: &MethodOptions, around: &Surroundings<'_>) -> Result<()> {
         let defaults = around.defaults;
         let limit = defaults.max_length.as_ref().filter(|_| defaults.max_new_tokens.is_none());
-        if let (true, None, Some(limit)) = (around.writes_targets, options.max_new_tokens, limit)
+        if let (true, None, Some(limit)) = (around.generates_targets, options.max_new_tokens, limit)
             && !around.prefix.is_empty()
             && limit.value <= 1 + around.prefix.len()
         {
@@ -364,7 +364,7 @@ impl Settings {
         }
         let mut behind = |stated: &Option<Stated<usize>>, name: &str, is_needed: bool| {
             let stated = stated.clone().filter(|_| is_needed)?;
-            if around.writes_targets {
+            if around.generates_targets {
                 return Some(Stated { value: stated.value.saturating_sub(1 + around.prefix.len()), ..stated });
             }
             self.left_aside.push(format!("{name} = {}, which counts the prompt", stated.value));

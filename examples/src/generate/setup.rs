@@ -111,7 +111,7 @@ fn settings(options: &Options, directory: &Path, model: &dyn TextModel, tokenize
     let around = Surroundings {
         defaults: &defaults,
         tokenizer,
-        writes_targets: model.writes_targets(),
+        generates_targets: model.generates_targets(),
         prefix: prefix(options, tokenizers.with_specials.as_deref().or(tokenizer), model)?,
     };
     let settings = Settings::resolve(&options.method, &around)?;
@@ -243,7 +243,7 @@ impl Tokenizers {
 /// The ids of what the decoder begins with: a token by its name, or a text with names of special tokens in it.
 fn prefix(options: &Options, tokenizer: Option<&dyn Tokenizer>, model: &dyn TextModel) -> Result<Vec<u32>> {
     let (Some(text), Some(tokenizer)) = (&options.method.prefix, tokenizer) else { return Ok(Vec::new()) };
-    if !model.writes_targets() {
+    if !model.generates_targets() {
         let reason = "it has no effect: it is for the decoder behind an encoder, and this model has none";
         return Err(Error::recipe("--prefix", reason, "put it behind the prompt, or use --template"));
     }

@@ -13,7 +13,7 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::model::{TextBatch, TextLabels, TextModel};
+use model_center::model::{Batch, Labels, TextModel};
 use model_center::{Error, Result};
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
 
 /// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new
 /// each time hold nothing that a language model could learn.
-fn batch(job: Job, ranks: &dyn Communicator) -> TextBatch {
+fn batch(job: Job, ranks: &dyn Communicator) -> Batch {
     let draw =
         |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;
     let rows = ROWS / ranks.size();
@@ -112,10 +112,10 @@ fn batch(job: Job, ranks: &dyn Communicator) -> TextBatch {
     let places = own.clone().flat_map(|row| (0..LENGTH).map(move |column| (row, column)));
     let ids = places.clone().map(|(row, column)| draw(row * LENGTH + column, VOCABULARY) as i64).collect();
     let mask = places.map(|(row, column)| u8::from(column < LENGTH - row)).collect();
-    let words = TextBatch::next_words(LENGTH, ids, Some(mask));
+    let words = Batch::next_tokens(LENGTH, ids, Some(mask));
     if job.gpt2 {
         return words;
     }
     let classes = own.map(|row| (row % 2) as i64).collect();
-    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
+    Batch { labels: Some(Labels::Classes(classes)), ..words }
 }

@@ -3,7 +3,7 @@
 use super::{Family, Shape};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::philox::{self, Key};
-use model_center::model::{TextBatch, TextLabels};
+use model_center::model::{Batch, Labels};
 use std::ops::Range;
 
 /// Sizes of a batch.
@@ -27,7 +27,7 @@ impl Extent {
 }
 
 /// Random ids and labels.
-pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> TextBatch {
+pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
     let Extent { rows, length, target, is_padded } = extent;
     let key = Key::new(0, "ids");
     let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
@@ -35,18 +35,18 @@ pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> TextBatch {
     let ends: Vec<usize> = (0..rows).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
     let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
     let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
-    let words = TextBatch::next_words(length, input_ids, is_padded.then(mask));
+    let words = Batch::next_tokens(length, input_ids, is_padded.then(mask));
     // Behind what was drawn for ids and ends.
     let labels = |count: usize, bound: usize| (0..count).map(|index| draw(2 * tokens + index, bound) as i64).collect();
     match shape.family {
         Family::Gpt2 => words,
-        Family::Bert => TextBatch { labels: Some(TextLabels::Classes(labels(rows, 2))), ..words },
-        Family::T5 => TextBatch { labels: Some(TextLabels::Classes(labels(rows * target, shape.vocab_size))), ..words },
+        Family::Bert => Batch { labels: Some(Labels::Classes(labels(rows, 2))), ..words },
+        Family::T5 => Batch { labels: Some(Labels::Classes(labels(rows * target, shape.vocab_size))), ..words },
     }
 }
 
 /// A rank's share of a batch.
-pub fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
+pub fn own_rows(batch: Batch, ranks: &dyn Communicator) -> Batch {
     let rows = batch.rows / ranks.size();
     let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
     let tokens = share.start * batch.length..share.end * batch.length;
@@ -56,10 +56,11 @@ pub fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
         values[share.start * each..share.end * each].to_vec()
     }
     let labels = match batch.labels {
-        Some(TextLabels::Classes(classes)) => Some(TextLabels::Classes(part(&classes, &share, batch.rows))),
+        Some(Labels::Classes(classes)) => Some(Labels::Classes(part(&classes, &share, batch.rows))),
+        Some(Labels::NextTokens(ids)) => Some(Labels::NextTokens(part(&ids, &share, batch.rows))),
         other => other,
     };
-    TextBatch {
+    Batch {
         rows,
         input_ids: batch.input_ids[tokens.clone()].to_vec(),
         attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),

@@ -16,7 +16,7 @@ use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::{Batch, TextModel};
 use model_center::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +55,7 @@ impl Steps {
     ///
     /// # Errors
     /// No memory; a failing device or rank.
-    pub fn run(&mut self, batch: &TextBatch, step: u32) -> Result<Step> {
+    pub fn run(&mut self, batch: &Batch, step: u32) -> Result<Step> {
         let start = Instant::now();
         let randomness = Randomness { seed: 0, step, micro_batch: self.ranks.rank() as u32 };
         let mut cx = Ctx::training(&self.device, randomness);

@@ -8,7 +8,7 @@ use fixture::{Fixture, add_tensors, golden, write_inputs};
 use model_center::formats::{
     GgufFile, PickleFile, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
-use model_center::model::{OpenOptions, Registry, TextBatch, TextHead};
+use model_center::model::{Batch, OpenOptions, Registry, TextHead};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn loss_as(directory: &Path, family: Option<&str>) -> f32 {
     let ids: Vec<i64> = (0..12).map(|at| (at * at * 5 + 3 * at) % words).collect();
     // ModelCenter's T5 is told what its decoder reads.
     let decoder_input_ids = model.parameters().get("decoder.relative_attention_bias.weight").map(|_| ids.clone());
-    let batch = TextBatch { decoder_input_ids, ..TextBatch::next_words(6, ids, None) };
+    let batch = Batch { decoder_input_ids, ..Batch::next_tokens(6, ids, None) };
     model.loss(&batch, &mut Ctx::inference(&device)).unwrap().unwrap().value().item().unwrap()
 }
 

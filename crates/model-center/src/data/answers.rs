@@ -1,6 +1,6 @@
 //! Answers that are words: where a model gives one, which words stand for which class, and the rows that ask for it.
 //!
-//! Defines [`AnswerPlace`], which a model names, [`Answers`], which a dataset's labels are then, and the `AnswerForm`
+//! Defines [`VerbalizerPosition`], which a model names, [`Verbalizer`], which a dataset's labels are then, and the `AnswerForm`
 //! by which [`super::read`] makes rows of prompts. Called by [`super::task::prompts`], [`super::task::template`] and
 //! [`super::task::squad`].
 //!
@@ -21,7 +21,7 @@ const SENTINELS: [[&str; 2]; 3] =
 /// Where a model that predicts words answers a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AnswerPlace {
+pub enum VerbalizerPosition {
     /// Behind the prompt, as its next word. What follows the answer is not read.
     Next,
     /// At a blank, which all of the prompt stands around: the token in front of it sees both sides and predicts it.
@@ -35,13 +35,13 @@ pub enum AnswerPlace {
 
 /// Labels that are told by words of a model's vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Answers {
+pub struct Verbalizer {
     /// Names of the classes in the order of their indices.
     pub names: Vec<String>,
     /// The word of each class, all different.
     pub words: Vec<u32>,
     /// Where the model answers.
-    pub place: AnswerPlace,
+    pub place: VerbalizerPosition,
     /// What the decoder of every row reads, the answer being predicted at its end; empty for a model with one stack.
     pub decoder: Vec<u32>,
 }
@@ -49,7 +49,7 @@ pub struct Answers {
 /// How rows of prompts are made for one model.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerForm {
-    place: AnswerPlace,
+    place: VerbalizerPosition,
     /// What the tokenizer puts in front of a text and behind it.
     front: Vec<u32>,
     back: Vec<u32>,
@@ -79,18 +79,18 @@ impl AnswerForm {
     /// needed.
     pub(super) fn new(
         tokenizer: &dyn Tokenizer,
-        place: AnswerPlace,
+        place: VerbalizerPosition,
         (names, words): (&[String], &[String]),
         asked: &str,
-    ) -> Result<(AnswerForm, Answers)> {
+    ) -> Result<(AnswerForm, Verbalizer)> {
         let (front, back) = tokenizer.template(false).around_first();
         let (lead, words) = told_apart(tokenizer, place, words, asked)?;
         let special = tokenizer.special_ids();
         let (blank, decoder) = match place {
-            AnswerPlace::Next => (None, Vec::new()),
+            VerbalizerPosition::Next => (None, Vec::new()),
             // Who reads the place of the answer sees that there is none of the context; which token it is nobody sees.
-            AnswerPlace::Blank => (Some(special.pad.or(special.unk).unwrap_or(0)), Vec::new()),
-            AnswerPlace::Sentinel { start } => {
+            VerbalizerPosition::Blank => (Some(special.pad.or(special.unk).unwrap_or(0)), Vec::new()),
+            VerbalizerPosition::Sentinel { start } => {
                 let [sentinel, _] = sentinels(tokenizer, asked)?;
                 let start = start.filter(|start| *start != sentinel);
                 (Some(sentinel), start.into_iter().chain([sentinel]).chain(lead.iter().copied()).collect())
@@ -98,11 +98,11 @@ impl AnswerForm {
         };
         let front = match place {
             // A CPM-1 has learnt with a first token in front of every text.
-            AnswerPlace::Blank if front.is_empty() => special.bos.into_iter().collect(),
+            VerbalizerPosition::Blank if front.is_empty() => special.bos.into_iter().collect(),
             _ => front,
         };
         let form = AnswerForm { place, front, back, lead, blank, decoder: decoder.len() };
-        Ok((form, Answers { names: names.to_vec(), words, place, decoder }))
+        Ok((form, Verbalizer { names: names.to_vec(), words, place, decoder }))
     }
 
     /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the
@@ -118,9 +118,9 @@ impl AnswerForm {
         line: u64,
     ) -> Result<Option<AnswerRow>> {
         let (lead, after, back) = match self.place {
-            AnswerPlace::Next => (&self.lead[..], &[][..], &[][..]),
-            AnswerPlace::Blank => (&self.lead[..], after, &self.back[..]),
-            AnswerPlace::Sentinel { .. } => (&[][..], after, &self.back[..]),
+            VerbalizerPosition::Next => (&self.lead[..], &[][..], &[][..]),
+            VerbalizerPosition::Blank => (&self.lead[..], after, &self.back[..]),
+            VerbalizerPosition::Sentinel { .. } => (&[][..], after, &self.back[..]),
         };
         let fixed = self.front.len() + lead.len() + usize::from(self.blank.is_some()) + back.len();
         let room = builder.room(line, RowLimit::Input, fixed, before.len() + after.len())?;
@@ -128,8 +128,8 @@ impl AnswerForm {
         let kept = before.len().min(room - kept_after);
         let mut input_ids = [&self.front, &before[before.len() - kept..], lead].concat();
         let place = match self.place {
-            AnswerPlace::Next | AnswerPlace::Blank => input_ids.len().checked_sub(1),
-            AnswerPlace::Sentinel { .. } => self.decoder.checked_sub(1),
+            VerbalizerPosition::Next | VerbalizerPosition::Blank => input_ids.len().checked_sub(1),
+            VerbalizerPosition::Sentinel { .. } => self.decoder.checked_sub(1),
         };
         input_ids.extend(self.blank);
         input_ids.extend_from_slice(&after[..kept_after]);
@@ -154,14 +154,14 @@ pub(super) fn sentinels(tokenizer: &dyn Tokenizer, asked: &str) -> Result<[u32; 
 /// What the tokens of all words begin with, and of each word the first token behind that.
 fn told_apart(
     tokenizer: &dyn Tokenizer,
-    place: AnswerPlace,
+    place: VerbalizerPosition,
     words: &[String],
     asked: &str,
 ) -> Result<(Vec<u32>, Vec<u32>)> {
     let tokens = match place {
-        AnswerPlace::Next => behind_text(tokenizer, words)?,
+        VerbalizerPosition::Next => behind_text(tokenizer, words)?,
         // They stand behind no text, so a space in front of one would be a token of its own.
-        AnswerPlace::Blank | AnswerPlace::Sentinel { .. } => {
+        VerbalizerPosition::Blank | VerbalizerPosition::Sentinel { .. } => {
             tokenizer.tokenize(&words.iter().map(|word| word.trim_start()).collect::<Vec<_>>())?
         }
     };

@@ -3,7 +3,7 @@
 //! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
-use super::answers::{AnswerPlace, Answers};
+use super::answers::{Verbalizer, VerbalizerPosition};
 use super::read::renumber;
 use super::{Label, Member};
 use crate::{Error, Result};
@@ -15,8 +15,8 @@ pub enum LabelSpace {
     Classes(Vec<String>),
     /// One of so many texts; each is a row of its own and the head has one output.
     Choices(usize),
-    /// One of these classes, told by a word; the head is the one for words.
-    Answers(Answers),
+    /// One of these classes, predicted as a label word by a language-modelling head.
+    Verbalizer(Verbalizer),
     /// A number; the head has one output.
     Value,
     /// The words of the row itself, each of which follows from those in front of it.
@@ -30,7 +30,7 @@ impl LabelSpace {
     pub fn outputs(&self) -> usize {
         match self {
             LabelSpace::Classes(names) => names.len(),
-            LabelSpace::Answers(answers) => answers.names.len(),
+            LabelSpace::Verbalizer(answers) => answers.names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
             LabelSpace::NextTokens | LabelSpace::Target => 0,
         }
@@ -41,7 +41,7 @@ impl LabelSpace {
         match self {
             LabelSpace::Choices(choices) => *choices,
             LabelSpace::Target => 2,
-            LabelSpace::Classes(_) | LabelSpace::Answers(_) | LabelSpace::Value | LabelSpace::NextTokens => 1,
+            LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) | LabelSpace::Value | LabelSpace::NextTokens => 1,
         }
     }
 
@@ -52,7 +52,7 @@ impl LabelSpace {
 
     /// Whether they are told by a head for words.
     pub fn need_lm_head(&self) -> bool {
-        self.are_tokens() || matches!(self, LabelSpace::Answers(_))
+        self.are_tokens() || matches!(self, LabelSpace::Verbalizer(_))
     }
 
     /// How many classes a prediction chooses from: classes or choices, `None` for a value and for words.
@@ -60,38 +60,9 @@ impl LabelSpace {
         match self {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
-            LabelSpace::Answers(answers) => Some(answers.names.len()),
+            LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
             LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
         }
-    }
-}
-
-/// Labels of several samples, in the type the loss wants. Words are padded with
-/// [`IGNORED`](crate::model::labels::IGNORED), which also stands for what is only read.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Labels {
-    /// Class or choice indices.
-    Class(Vec<i64>),
-    /// Numbers.
-    Value(Vec<f32>),
-    /// The words of the rows themselves, R × L.
-    NextTokens(Vec<i64>),
-    /// Words of rows of their own, R × T.
-    Target(Vec<i64>),
-}
-
-impl Labels {
-    /// Number of labels.
-    pub fn len(&self) -> usize {
-        match self {
-            Labels::Class(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
-            Labels::Value(labels) => labels.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -346,7 +317,10 @@ impl Dataset {
             all.types.resize(end, 0);
             all.ends.push(end);
         }
-        if !matches!(&self.labels, LabelSpace::Answers(Answers { place: AnswerPlace::Sentinel { .. }, .. })) {
+        if !matches!(
+            &self.labels,
+            LabelSpace::Verbalizer(Verbalizer { place: VerbalizerPosition::Sentinel { .. }, .. })
+        ) {
             // A blank comes after the place that predicts it.
             let last = length.saturating_sub(2) as u32;
             all.places.iter_mut().for_each(|place| *place = (*place).min(last));
@@ -415,8 +389,8 @@ impl Dataset {
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
         self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
-        if let LabelSpace::Answers(Answers { words, place, decoder, .. }) = &self.labels {
-            number(u64::from(*place == AnswerPlace::Blank));
+        if let LabelSpace::Verbalizer(Verbalizer { words, place, decoder, .. }) = &self.labels {
+            number(u64::from(*place == VerbalizerPosition::Blank));
             words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
         }
         for Member { question, credit } in &self.members {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
-use super::{AnswerPlace, Answers, Dataset, IGNORED, Label, LabelSpace, Labels, Permutation};
+use super::{Batch, Dataset, IGNORED, Label, LabelSpace, Labels, Permutation, VerbalizerBatch, VerbalizerPosition};
 use crate::{Error, Result};
 
 /// In which order samples are visited.
@@ -67,53 +67,6 @@ pub struct Position {
     pub epoch: u64,
     /// Batch within the epoch, counted over all ranks.
     pub index: u64,
-}
-
-/// A padded batch in host memory.
-///
-/// Shapes: B samples, R = B × inputs per sample rows, L the longest row, T the longest target.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Batch {
-    /// Where it stands.
-    pub position: Position,
-    /// Index in the dataset of each sample, length B.
-    pub samples: Vec<u32>,
-    /// Number of rows R.
-    pub rows: usize,
-    /// Padded length L.
-    pub len: usize,
-    /// Token ids, R × L; padding holds the tokenizer's padding id.
-    pub input_ids: Vec<i64>,
-    /// 1 for a token, 0 for padding, R × L.
-    pub attention_mask: Vec<u8>,
-    /// Segments, R × L; padding holds 0.
-    pub token_type_ids: Vec<i64>,
-    /// One label per sample, length B; words, R × L or R × T.
-    pub labels: Labels,
-    /// Where the answers of prompts are, if the labels are such.
-    pub answers: Option<BatchAnswers>,
-    /// Tokens that are not padding, those of targets too.
-    pub tokens: usize,
-}
-
-/// What a model needs of a batch of prompts besides the rows. T: tokens of what a decoder reads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BatchAnswers {
-    /// The word of each class.
-    pub words: Vec<i64>,
-    /// For each row the place, among all R × L tokens, or all R × T of the decoder, whose output is the answer.
-    pub places: Vec<i64>,
-    /// What the decoder reads, R × T, of a model with two stacks.
-    pub decoder_input_ids: Option<Vec<i64>>,
-    /// 1 for what is seen from both sides, R × L: all but the blank. Of a model with one stack that has blanks.
-    pub context: Option<Vec<u8>>,
-}
-
-impl Batch {
-    /// Tokens with padding, those of targets too.
-    pub fn padded_tokens(&self) -> usize {
-        self.input_ids.len() + if let Labels::Target(words) = &self.labels { words.len() } else { 0 }
-    }
 }
 
 /// The samples of one window in visiting order, kept because computing them costs a sort.
@@ -318,63 +271,58 @@ impl Loader {
         let rounded = longest.checked_next_multiple_of(self.options.pad_to_multiple_of).unwrap_or(longest);
         let len = rounded.min(dataset.max_length().max(longest));
         let rows = inputs().count();
-        let mut batch = Batch {
+        let count = rows * len;
+        let mut input_ids = Vec::with_capacity(count);
+        let (mut mask, mut segments) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for row in inputs() {
+            input_ids.extend(row.input_ids.iter().map(|id| i64::from(*id)));
+            mask.resize(input_ids.len(), 1);
+            segments.extend(row.token_type_ids.iter().map(|segment| i64::from(*segment)));
+            let padded = mask.len() + len - row.input_ids.len();
+            input_ids.resize(padded, i64::from(dataset.pad_id()));
+            mask.resize(padded, 0);
+            segments.resize(padded, 0);
+        }
+        let batch = Batch {
             position,
             rows,
-            len,
-            input_ids: Vec::with_capacity(rows * len),
-            attention_mask: Vec::with_capacity(rows * len),
-            token_type_ids: Vec::with_capacity(rows * len),
-            labels: self.labels(&samples, len),
-            answers: self.answers(&samples, len),
-            tokens: 0,
-            samples,
+            attention_mask: Some(mask),
+            token_type_ids: Some(segments),
+            labels: Some(self.labels(&samples, len)),
+            choices: (rows / samples.len().max(1)).max(1),
+            ..Batch::new(len, input_ids)
         };
-        for sample in &batch.samples {
-            let sample = *sample as usize;
-            batch.tokens += dataset.target(sample).map_or(0, |row| row.input_ids.len());
-            for row in dataset.inputs(sample) {
-                batch.tokens += row.input_ids.len();
-                let padded = batch.input_ids.len() + len;
-                batch.input_ids.extend(row.input_ids.iter().map(|id| i64::from(*id)));
-                batch.attention_mask.resize(batch.input_ids.len(), 1);
-                batch.token_type_ids.extend(row.token_type_ids.iter().map(|segment| i64::from(*segment)));
-                batch.input_ids.resize(padded, i64::from(dataset.pad_id()));
-                batch.attention_mask.resize(padded, 0);
-                batch.token_type_ids.resize(padded, 0);
-            }
-        }
-        batch
+        self.with_verbalizer(Batch { samples, ..batch })
     }
 
-    /// Where the answers of samples are whose rows are of this length; `None` where they are asked for no words.
-    fn answers(&self, samples: &[u32], len: usize) -> Option<BatchAnswers> {
-        let LabelSpace::Answers(Answers { words, place, decoder, .. }) = self.dataset.labels() else { return None };
-        let places = |row_len: usize| {
-            let place = |sample: &u32| self.dataset.place(*sample as usize).unwrap_or(0);
-            samples.iter().enumerate().map(|(row, sample)| (row * row_len + place(sample)) as i64).collect()
+    /// The batch with the label words and their positions, where the labels are told by a verbalizer.
+    fn with_verbalizer(&self, batch: Batch) -> Batch {
+        let LabelSpace::Verbalizer(verbalizer) = self.dataset.labels() else { return batch };
+        let positions = |length: usize| -> Vec<i64> {
+            let position = |sample: &u32| self.dataset.place(*sample as usize).unwrap_or(0);
+            batch.samples.iter().enumerate().map(|(row, sample)| (row * length + position(sample)) as i64).collect()
         };
         let ids = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
-        let words = ids(words);
-        Some(match place {
-            AnswerPlace::Next => BatchAnswers { words, places: places(len), decoder_input_ids: None, context: None },
-            AnswerPlace::Blank => {
-                let places: Vec<i64> = places(len);
-                // The blank stands behind the token that predicts it.
-                let mut context = vec![1; samples.len() * len];
-                for place in &places {
-                    if let Some(blank) = context.get_mut(*place as usize + 1) {
+        let of = |positions| Some(VerbalizerBatch { label_words: ids(&verbalizer.words), positions, prompt_loss: 0.0 });
+        match verbalizer.place {
+            VerbalizerPosition::Next => Batch { verbalizer: of(positions(batch.length)), ..batch },
+            VerbalizerPosition::Blank => {
+                let positions = positions(batch.length);
+                // The blank follows the token that predicts it.
+                let mut context = vec![1; batch.input_ids.len()];
+                for position in &positions {
+                    if let Some(blank) = context.get_mut(*position as usize + 1) {
                         *blank = 0;
                     }
                 }
-                BatchAnswers { words, places, decoder_input_ids: None, context: Some(context) }
+                Batch { verbalizer: of(positions), context: Some(context), ..batch }
             }
-            AnswerPlace::Sentinel { .. } => {
-                let decoder_ids = ids(decoder);
-                let decoder_input_ids = Some(decoder_ids.repeat(samples.len()));
-                BatchAnswers { words, places: places(decoder_ids.len()), decoder_input_ids, context: None }
+            VerbalizerPosition::Sentinel { .. } => {
+                let decoder = ids(&verbalizer.decoder);
+                let verbalizer = of(positions(decoder.len()));
+                Batch { verbalizer, decoder_input_ids: Some(decoder.repeat(batch.samples.len())), ..batch }
             }
-        })
+        }
     }
 
     /// The labels of samples whose rows are of this length.
@@ -397,7 +345,7 @@ impl Loader {
                 let words = |sample: usize| padded(ids(sample).iter().map(|id| i64::from(*id)).collect(), longest);
                 Labels::Target(rows().flat_map(words).collect())
             }
-            LabelSpace::Value => Labels::Value(
+            LabelSpace::Value => Labels::Values(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {
                         Label::Value(value) => Some(value),
@@ -405,7 +353,7 @@ impl Loader {
                     })
                     .collect(),
             ),
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => Labels::Class(
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => Labels::Classes(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {
                         Label::Class(class) => Some(class as i64),

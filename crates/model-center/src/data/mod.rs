@@ -10,6 +10,7 @@
 //! integers resume a run exactly and any number of ranks sees the same batches. The finetune program is the caller.
 
 mod answers;
+mod batch;
 mod dataset;
 pub(crate) mod io;
 mod loader;
@@ -17,13 +18,14 @@ mod order;
 mod read;
 mod task;
 
-pub use answers::{AnswerPlace, Answers};
-pub use dataset::{Dataset, LabelSpace, Labels, ReadReport, RowRef};
+pub use answers::{Verbalizer, VerbalizerPosition};
+pub use batch::{Batch, Labels, VerbalizerBatch};
+pub use dataset::{Dataset, LabelSpace, ReadReport, RowRef};
 pub use io::flaws::OnBadRecord;
 pub(crate) use io::record::{CONVERSATIONS, PROMPTS_INSTEAD};
 pub use io::record::{Format, Record, Scalar};
 pub use io::texts::{TextSource, read_texts};
-pub use loader::{Batch, BatchAnswers, Loader, LoaderOptions, Order, Position};
+pub use loader::{Loader, LoaderOptions, Order, Position};
 pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
 pub use task::columns::{ColumnTask, LabelSpec};

@@ -9,7 +9,7 @@ use super::sampling::Sampling;
 use super::scores::Penalty;
 use super::search::Searches;
 use super::stream::check_stops;
-use crate::model::{Decoding, DecodingOptions, TextBatch, TextModel};
+use crate::model::{Batch, Decoding, DecodingOptions, TextModel};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use bmtrain_core::comm::{Communicator, Reduction, tensors};
@@ -195,12 +195,12 @@ impl<'a> Generator<'a> {
             let reason = "they are texts, and there is no tokenizer to read words with";
             return Err(Error::recipe("stop", reason, "give words that end a text instead"));
         }
-        if !options.prefix.is_empty() && !model.writes_targets() {
+        if !options.prefix.is_empty() && !model.generates_targets() {
             let reason = "it is for the decoder behind an encoder, and this model has none";
             return Err(Error::recipe("prefix", reason, "put it behind the prompt"));
         }
         let decoders = [("forced_first", options.forced_first), ("first_word", options.first_word)];
-        if let Some((name, _)) = decoders.iter().find(|(_, word)| word.is_some() && !model.writes_targets()) {
+        if let Some((name, _)) = decoders.iter().find(|(_, word)| word.is_some() && !model.generates_targets()) {
             let reason = "it is for the decoder behind an encoder, and this model has none";
             return Err(Error::recipe(*name, reason, "leave it out"));
         }
@@ -269,10 +269,10 @@ impl<'a> Generator<'a> {
 
     /// Words in front of what is generated in rows of a decoder behind an encoder.
     fn own_words(&self) -> Option<Vec<u32>> {
-        let of_model = || self.model.first_word().and_then(|word| u32::try_from(word).ok());
+        let of_model = || self.model.decoder_start_token().and_then(|word| u32::try_from(word).ok());
         let first = self.options.first_word.or_else(of_model);
         let words = first.into_iter().chain(self.options.prefix.iter().copied()).collect();
-        self.model.writes_targets().then_some(words)
+        self.model.generates_targets().then_some(words)
     }
 
     /// The most words of each prompt's text.
@@ -321,7 +321,7 @@ impl<'a> Generator<'a> {
             true => Some(words.attention_mask.clone().unwrap_or_else(|| vec![1; words.input_ids.len()])),
             false => None,
         };
-        let scores = decoding.extend(&TextBatch { context, ..words }, cx)?; // [R, V]
+        let scores = decoding.extend(&Batch { context, ..words }, cx)?; // [R, V]
         Ok((decoding, scores))
     }
 
@@ -415,7 +415,7 @@ pub(super) trait Chooser {
 }
 
 /// Rows of words as a batch, padded to a length.
-fn padded(rows: &[Vec<u32>], length: usize, on_the_left: bool) -> TextBatch {
+fn padded(rows: &[Vec<u32>], length: usize, on_the_left: bool) -> Batch {
     let (mut ids, mut mask) = (Vec::with_capacity(rows.len() * length), Vec::with_capacity(rows.len() * length));
     for row in rows {
         let padding = length - row.len();
@@ -428,5 +428,5 @@ fn padded(rows: &[Vec<u32>], length: usize, on_the_left: bool) -> TextBatch {
         mask.resize(mask.len() + behind, 0);
     }
     let mask = mask.contains(&0).then_some(mask);
-    TextBatch { labels: None, ..TextBatch::next_words(length, ids, mask) }
+    Batch { labels: None, ..Batch::next_tokens(length, ids, mask) }
 }

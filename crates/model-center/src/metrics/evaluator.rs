@@ -78,12 +78,12 @@ impl Evaluator {
             ));
         }
         match (self, labels) {
-            (Evaluator::Classes(counts), Labels::Class(labels)) => {
+            (Evaluator::Classes(counts), Labels::Classes(labels)) => {
                 let decided = decisions(samples, logits, labels, per_sample)?;
                 decided.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
                 Ok(())
             }
-            (Evaluator::Questions(questions, members), Labels::Class(labels)) => {
+            (Evaluator::Questions(questions, members), Labels::Classes(labels)) => {
                 let decided = decisions(samples, logits, labels, per_sample)?;
                 for ((sample, outputs), decision) in samples.iter().zip(logits.chunks_exact(per_sample)).zip(decided) {
                     let Some(member) = members.get(*sample as usize) else {
@@ -93,7 +93,7 @@ impl Evaluator {
                 }
                 Ok(())
             }
-            (Evaluator::Values(pairs), Labels::Value(labels)) => {
+            (Evaluator::Values(pairs), Labels::Values(labels)) => {
                 if let Some((sample, value)) = samples.iter().zip(logits).find(|(_, value)| !value.is_finite()) {
                     return Err(no_numbers(*sample, &[*value]));
                 }

@@ -56,7 +56,7 @@ impl MetricKind {
     /// The kind of labels.
     pub fn of(labels: &LabelSpace) -> MetricKind {
         match labels {
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => MetricKind::Classes,
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => MetricKind::Classes,
             LabelSpace::Value => MetricKind::Values,
             LabelSpace::NextTokens | LabelSpace::Target => MetricKind::Tokens,
         }
@@ -65,8 +65,8 @@ impl MetricKind {
     /// What these labels are compared with.
     pub(super) fn by(labels: &Labels) -> MetricKind {
         match labels {
-            Labels::Class(_) => MetricKind::Classes,
-            Labels::Value(_) => MetricKind::Values,
+            Labels::Classes(_) => MetricKind::Classes,
+            Labels::Values(_) => MetricKind::Values,
             Labels::NextTokens(_) | Labels::Target(_) => MetricKind::Tokens,
         }
     }
@@ -159,10 +159,10 @@ impl Metric {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
             LabelSpace::NextTokens | LabelSpace::Target => &[Metric::Perplexity],
             LabelSpace::Choices(_) => &[Metric::Accuracy],
-            LabelSpace::Classes(_) | LabelSpace::Answers(_) if labels.classes() == Some(2) => {
+            LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }
-            LabelSpace::Classes(_) | LabelSpace::Answers(_) => {
+            LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) => {
                 &[Metric::Accuracy, Metric::PrecisionMacro, Metric::RecallMacro, Metric::F1Macro, Metric::Matthews]
             }
         }

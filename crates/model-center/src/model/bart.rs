@@ -96,7 +96,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         self.stacks().num_decoder_layers
     }
 
-    fn first_word(&self) -> Option<usize> {
+    fn decoder_start_token(&self) -> Option<usize> {
         self.stacks().decoder_start_token_id
     }
 

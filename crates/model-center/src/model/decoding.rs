@@ -5,7 +5,7 @@
 //! that is known here.
 
 use super::position_table::{Count, PositionTable};
-use super::text::TextBatch;
+use crate::data::Batch;
 use crate::error::{Error, Result};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 
@@ -14,7 +14,7 @@ use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 pub struct DecodingOptions<'a> {
     /// What the encoder of a model with two stacks reads, a row for each text. Its labels and decoder inputs are
     /// nothing here.
-    pub source: Option<&'a TextBatch>,
+    pub source: Option<&'a Batch>,
     /// Tokens that a row is expected to come to, with what is read first and with padding: memory is taken for as many.
     pub expected: usize,
 }
@@ -32,7 +32,7 @@ pub trait Decoding {
     ///
     /// # Errors
     /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.
-    fn extend(&mut self, tokens: &TextBatch, cx: &mut Ctx) -> Result<Tensor>;
+    fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor>;
 
     /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer.
     ///
@@ -84,8 +84,8 @@ impl Past {
     ///
     /// # Errors
     /// Other rows than before; a mask of another length or of other numbers; a row that ends in padding.
-    pub(super) fn with(&self, batch: &TextBatch) -> Result<Self> {
-        let TextBatch { rows, length, attention_mask: mask, .. } = batch;
+    pub(super) fn with(&self, batch: &Batch) -> Result<Self> {
+        let Batch { rows, length, attention_mask: mask, .. } = batch;
         let (rows, length) = (*rows, *length);
         if self.rows > 0 && rows != self.rows {
             let reason = format!("{rows} rows behind the {} so far", self.rows);
@@ -159,8 +159,8 @@ impl Past {
 ///
 /// # Errors
 /// Another length, or other numbers.
-pub(super) fn check_mask(batch: &TextBatch) -> Result<()> {
-    let TextBatch { rows, length, attention_mask: Some(mask), .. } = batch else { return Ok(()) };
+pub(super) fn check_mask(batch: &Batch) -> Result<()> {
+    let Batch { rows, length, attention_mask: Some(mask), .. } = batch else { return Ok(()) };
     if mask.len() == rows * length && mask.iter().all(|&token| token <= 1) {
         return Ok(());
     }
@@ -191,7 +191,7 @@ pub(super) fn gathered<T: Copy>(values: &[T], length: usize, from: &[usize]) -> 
 ///
 /// # Errors
 /// Spans, or what is for training.
-pub(super) fn check_tokens(batch: &TextBatch) -> Result<()> {
+pub(super) fn check_tokens(batch: &Batch) -> Result<()> {
     let what = match () {
         () if batch.length == 0 || batch.rows == 0 => {
             return Err(Error::data("batch", "no token", "give at least one"));
@@ -222,8 +222,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn batch(length: usize, rows: usize, mask: Option<Vec<u8>>) -> TextBatch {
-        TextBatch::next_words(length, vec![1; rows * length], mask)
+    fn batch(length: usize, rows: usize, mask: Option<Vec<u8>>) -> Batch {
+        Batch::next_tokens(length, vec![1; rows * length], mask)
     }
 
     fn ids(past: &Past, first: usize, length: usize) -> Vec<i64> {

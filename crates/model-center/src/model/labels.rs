@@ -1,14 +1,14 @@
 //! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong
 //! one too, but could not say what it is.
 //!
-//! Defines [`Labels`], [`AnswerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
-//! [`super::TextModel::score`].
+//! Defines [`Targets`], [`VerbalizerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
+//! [`super::TextModel::forward`].
 
 use super::registry::HeadValues;
-use super::text::{TextAnswers, TextBatch, TextLabels};
 use crate::config::ProblemType;
 use crate::config::are_default;
 pub use crate::data::IGNORED;
+use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::model::OpenOptions;
@@ -16,26 +16,26 @@ use bmtrain_core::{Device, Segment, Tensor};
 
 /// What the loss compares with.
 #[derive(Debug, Clone)]
-pub enum Labels {
+pub enum Targets {
     /// Class numbers i64: `[B]` for classes and sentences, `[B, L]` for words, -100 where nothing counts.
     Classes(Tensor),
     /// f32 `[B, outputs]`, for regression.
     Values(Tensor),
 }
 
-impl Labels {
+impl Targets {
     /// Bring the labels of samples onto a device.
     ///
     /// # Errors
     /// Values that do not share out evenly, no memory left.
-    pub(super) fn upload(device: &Device, labels: &TextLabels, samples: usize) -> Result<Self> {
+    pub(super) fn upload(device: &Device, labels: &Labels, samples: usize) -> Result<Self> {
         Ok(match labels {
-            TextLabels::Classes(labels) => {
-                Labels::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
-            }
-            TextLabels::Values(values) => {
+            Labels::Values(values) => {
                 let shape = [samples, values.len() / samples.max(1)];
-                Labels::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
+                Targets::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
+            }
+            Labels::Classes(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => {
+                Targets::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
             }
         })
     }
@@ -73,26 +73,23 @@ impl Wanted {
     ///
     /// # Errors
     /// [`Error::Data`] naming the label.
-    pub(super) fn check(self, batch: &TextBatch, words: usize) -> Result<()> {
+    pub(super) fn check(self, batch: &Batch, words: usize) -> Result<()> {
         let samples = batch.rows / batch.choices.max(1);
-        match (&batch.labels, self) {
-            (None, _) | (Some(_), Wanted::Nothing) => Ok(()),
-            (Some(TextLabels::Classes(labels)), Wanted::Words) => {
-                Numbers::grid("labels", labels, batch, words).check(true)
-            }
-            (Some(TextLabels::Classes(labels)), Wanted::Classes(classes)) => {
-                Numbers::flat("labels", labels, samples, classes).check(true)
-            }
-            (Some(TextLabels::Values(labels)), Wanted::Values(outputs)) => check_values(labels, samples, outputs),
-            (Some(labels), wanted) => Err(wrong_labels(labels, wanted)),
+        let Some(labels) = &batch.labels else { return Ok(()) };
+        match (self, labels.ids(), labels) {
+            (Wanted::Nothing, ..) => Ok(()),
+            (Wanted::Words, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
+            (Wanted::Classes(classes), Some(ids), _) => Numbers::flat("labels", ids, samples, classes).check(true),
+            (Wanted::Values(outputs), _, Labels::Values(values)) => check_values(values, samples, outputs),
+            (wanted, ..) => Err(wrong_labels(labels, wanted)),
         }
     }
 }
 
-pub(super) fn wrong_labels(labels: &TextLabels, wanted: Wanted) -> Error {
+pub(super) fn wrong_labels(labels: &Labels, wanted: Wanted) -> Error {
     let got = match labels {
-        TextLabels::Classes(_) => "class numbers",
-        TextLabels::Values(_) => "numbers to predict",
+        Labels::Values(_) => "numbers to predict",
+        _ => "class numbers",
     };
     let (reason, fix) = match wanted {
         Wanted::Values(_) => (
@@ -124,7 +121,7 @@ fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
-pub(super) fn refuse_decoder_inputs(batch: &TextBatch) -> Result<()> {
+pub(super) fn refuse_decoder_inputs(batch: &Batch) -> Result<()> {
     let given = [
         ("decoder_input_ids", batch.decoder_input_ids.is_some()),
         ("decoder_attention_mask", batch.decoder_attention_mask.is_some()),
@@ -136,7 +133,7 @@ pub(super) fn refuse_decoder_inputs(batch: &TextBatch) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
-pub(super) fn refuse_spans(batch: &TextBatch) -> Result<()> {
+pub(super) fn refuse_spans(batch: &Batch) -> Result<()> {
     let given = [("context", batch.context.is_some()), ("span", batch.span.is_some())];
     refuse_given(given, "it says who sees whom in models such as CPM-1, and this model always sees the same")
 }
@@ -145,8 +142,8 @@ pub(super) fn refuse_spans(batch: &TextBatch) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
-pub(super) fn refuse_answers(batch: &TextBatch) -> Result<()> {
-    let given = [("answers", batch.answers.is_some())];
+pub(super) fn refuse_verbalizer(batch: &Batch) -> Result<()> {
+    let given = [("verbalizer", batch.verbalizer.is_some())];
     refuse_given(given, "they are read off a head for words, and this model has none")
 }
 
@@ -155,11 +152,7 @@ pub(super) fn refuse_answers(batch: &TextBatch) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Data`] for weights that are not above 0, or not one for each class; no memory left.
-pub(super) fn upload_class_weights(
-    device: &Device,
-    batch: &TextBatch,
-    classes: Option<usize>,
-) -> Result<Option<Tensor>> {
+pub(super) fn upload_class_weights(device: &Device, batch: &Batch, classes: Option<usize>) -> Result<Option<Tensor>> {
     let Some(weights) = &batch.class_weights else { return Ok(None) };
     refuse_given([("class_weights", classes.is_none())], "they are for a classifier, and this model has none")?;
     if classes != Some(weights.len()) || !weights.iter().all(|weight| weight.is_finite() && *weight > 0.0) {
@@ -173,34 +166,41 @@ pub(super) fn upload_class_weights(
 ///
 /// # Errors
 /// [`Error::Data`] naming what is out of range.
-pub(super) fn check_answers(answers: &TextAnswers, (rows, tokens): (usize, usize), vocab_size: usize) -> Result<()> {
-    let TextAnswers { words, places, prompt_loss } = answers;
-    Numbers::flat("answers.words", words, words.len(), vocab_size).check(false)?;
-    Numbers::flat("answers.places", places, rows, tokens).check(false)?;
+pub(super) fn check_verbalizer(
+    verbalizer: &VerbalizerBatch,
+    (rows, tokens): (usize, usize),
+    vocab_size: usize,
+) -> Result<()> {
+    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = verbalizer;
+    Numbers::flat("verbalizer.label_words", words, words.len(), vocab_size).check(false)?;
+    Numbers::flat("verbalizer.positions", places, rows, tokens).check(false)?;
     if words.len() < 2 || !prompt_loss.is_finite() || *prompt_loss < 0.0 {
         let reason = format!("{} words, and a loss of the prompt that counts {prompt_loss}", words.len());
-        return Err(Error::data("answers", reason, "give at least two words, and a number from 0 on"));
+        return Err(Error::data("verbalizer", reason, "give at least two words, and a number from 0 on"));
     }
     Ok(())
 }
 
 /// Words and places of answers on a device, i64 `[K]` and `[B]`.
 #[derive(Debug, Clone)]
-pub struct AnswerTensors {
-    /// The words.
-    pub words: Tensor,
-    /// The places among all tokens.
-    pub places: Tensor,
+pub struct VerbalizerTensors {
+    /// The label words.
+    pub label_words: Tensor,
+    /// The positions among all tokens.
+    pub positions: Tensor,
 }
 
-impl AnswerTensors {
+impl VerbalizerTensors {
     /// Bring them onto a device.
     ///
     /// # Errors
     /// No memory left.
-    pub(super) fn upload(device: &Device, answers: &TextAnswers) -> Result<Self> {
+    pub(super) fn upload(device: &Device, verbalizer: &VerbalizerBatch) -> Result<Self> {
         let upload = |values: &[i64]| Tensor::from_slice_in(device, [values.len()], values, Segment::Data);
-        Ok(AnswerTensors { words: upload(&answers.words)?, places: upload(&answers.places)? })
+        Ok(VerbalizerTensors {
+            label_words: upload(&verbalizer.label_words)?,
+            positions: upload(&verbalizer.positions)?,
+        })
     }
 }
 
@@ -215,7 +215,7 @@ fn refuse_given<const N: usize>(given: [(&str, bool); N], reason: &str) -> Resul
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
-pub(super) fn check_spans(batch: &TextBatch) -> Result<()> {
+pub(super) fn check_spans(batch: &Batch) -> Result<()> {
     let (context, span) = (batch.context.as_ref(), batch.span.as_ref());
     for (name, values) in [("context", context.map(Vec::len)), ("span", span.map(Vec::len))] {
         values.map_or(Ok(()), |values| check_count(name, values, batch.input_ids.len()))?;
@@ -243,7 +243,7 @@ pub(super) struct Numbers<'a> {
 
 impl<'a> Numbers<'a> {
     /// One for each token of a batch.
-    pub(super) fn grid(name: &'static str, values: &'a [i64], batch: &TextBatch, entries: usize) -> Self {
+    pub(super) fn grid(name: &'static str, values: &'a [i64], batch: &Batch, entries: usize) -> Self {
         Numbers::table(name, values, [batch.rows, batch.length], entries)
     }
 

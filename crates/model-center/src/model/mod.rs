@@ -3,7 +3,6 @@
 //! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other
 //! crates come in through a registry of their own, see [`registry::Registry`].
 
-mod answer_head;
 pub mod bart;
 pub mod bert;
 mod block;
@@ -34,10 +33,12 @@ pub mod seq2seq;
 pub mod stack;
 pub mod t5;
 pub mod text;
+mod verbalizer_head;
 mod word_loss;
 
+pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use flow::TextFlow;
-pub use labels::Labels;
+pub use labels::Targets;
 pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
-pub use text::{Scores, TextAnswers, TextBatch, TextHead, TextLabels, TextModel};
+pub use text::{ModelOutput, TextHead, TextModel};

@@ -37,7 +37,7 @@ impl Seq2SeqFamily for T5Config {
         self.num_decoder_layers
     }
 
-    fn first_word(&self) -> Option<usize> {
+    fn decoder_start_token(&self) -> Option<usize> {
         self.decoder_start_token_id
     }
 

@@ -179,11 +179,11 @@ impl DataSource {
 
     /// What hubs call the models that such a task makes; of a model that answers by words it is what one that predicts
     /// words is called, which may write targets.
-    pub fn pipeline_tag(&self, writes_targets: bool) -> &'static str {
+    pub fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
         match self.task_name() {
             "language" => "text-generation",
             "seq2seq" | "SQuAD" => "text2text-generation",
-            _ if self.is_answered_by_words() && writes_targets => "text2text-generation",
+            _ if self.is_answered_by_words() && generates_targets => "text2text-generation",
             _ if self.is_answered_by_words() => "text-generation",
             _ => "text-classification",
         }

@@ -12,8 +12,8 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::widen;
 use goldens::directories::{logits, opened};
 use goldens::{directory, inputs};
-use model_center::data::AnswerPlace;
-use model_center::model::{OpenOptions, Registry, TextAnswers, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::data::VerbalizerPosition;
+use model_center::model::{Batch, Labels, OpenOptions, Registry, TextHead, TextModel, VerbalizerBatch};
 
 fn device() -> Device {
     Device::cpu(1).unwrap()
@@ -35,23 +35,23 @@ const HEADS: [(&str, &str); 8] = [
 const WORDS: [i64; 3] = [9, 4, 21];
 
 /// A golden batch without labels, whose decoder reads two words of its own, if there is one.
-fn unlabelled(model: &str, head: &str) -> TextBatch {
+fn unlabelled(model: &str, head: &str) -> Batch {
     let batch = inputs(model, head);
     let two_stacks = ["t5", "bart", "cpm2"].iter().any(|family| model.starts_with(family));
     let decoder_input_ids = two_stacks.then(|| [3, 6].repeat(batch.rows));
-    TextBatch { labels: None, decoder_input_ids, decoder_attention_mask: None, ..batch }
+    Batch { labels: None, decoder_input_ids, decoder_attention_mask: None, ..batch }
 }
 
 /// The same asked for an answer in the middle of each row, behind the decoder's last word.
-fn asking(batch: &TextBatch, prompt_loss: f32) -> TextBatch {
+fn asking(batch: &Batch, prompt_loss: f32) -> Batch {
     let (length, at) = if batch.decoder_input_ids.is_some() { (2, 1) } else { (batch.length, batch.length / 2) };
-    let places: Vec<i64> = (0..batch.rows).map(|row| (row * length + at) as i64).collect();
-    let answers = TextAnswers { words: WORDS.to_vec(), places, prompt_loss };
+    let positions: Vec<i64> = (0..batch.rows).map(|row| (row * length + at) as i64).collect();
+    let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions, prompt_loss };
     let classes = (0..batch.rows).map(|row| (row % 3) as i64).collect();
-    TextBatch { answers: Some(answers), labels: Some(TextLabels::Classes(classes)), ..batch.clone() }
+    Batch { verbalizer: Some(verbalizer), labels: Some(Labels::Classes(classes)), ..batch.clone() }
 }
 
-fn loss(device: &Device, model: &dyn TextModel, batch: &TextBatch) -> f32 {
+fn loss(device: &Device, model: &dyn TextModel, batch: &Batch) -> f32 {
     model.loss(batch, &mut Ctx::inference(device)).unwrap().unwrap().value().item().unwrap()
 }
 
@@ -67,11 +67,11 @@ fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
         let opened = opened(&device, &directory(model, head));
         let asked = asking(&plain, 0.0);
         let all = logits(&device, &*opened, &plain);
-        let scores = opened.score(&asked, None, &mut Ctx::inference(&device)).unwrap();
+        let scores = opened.forward(&asked, None, &mut Ctx::inference(&device)).unwrap();
         let ours = widen(scores.logits.unwrap().value()).unwrap();
-        let answers = asked.answers.as_ref().unwrap();
+        let verbalizer = asked.verbalizer.as_ref().unwrap();
         let of_place = |place: &i64| WORDS.map(|word| all[*place as usize * opened.vocab_size() + word as usize]);
-        let expected: Vec<f32> = answers.places.iter().flat_map(of_place).collect();
+        let expected: Vec<f32> = verbalizer.positions.iter().flat_map(of_place).collect();
         assert_eq!(ours.len(), plain.rows * WORDS.len());
         assert!(ours.iter().zip(&expected).all(|(a, b)| close(*a, *b)), "{model} {head}: {ours:?} for {expected:?}");
         // The mean over the rows of the cross-entropy between these words alone.
@@ -91,15 +91,15 @@ fn the_loss_of_a_prompt_is_that_of_its_words_and_the_answer_behind_them() {
     let model = opened(&device, &directory("gpt2_a", "lm"));
     let (rows, length) = (2, 5);
     let input_ids = plain.input_ids[..rows * length].to_vec();
-    let prompts = TextBatch { rows, length, input_ids, attention_mask: None, ..plain };
+    let prompts = Batch { rows, length, input_ids, attention_mask: None, ..plain };
     let asked = |prompt_loss| {
-        let answers = TextAnswers { words: WORDS.to_vec(), places: vec![4, 9], prompt_loss };
-        let labels = Some(TextLabels::Classes(vec![2, 0]));
-        loss(&device, &*model, &TextBatch { answers: Some(answers), labels, ..prompts.clone() })
+        let verbalizer = VerbalizerBatch { label_words: WORDS.to_vec(), positions: vec![4, 9], prompt_loss };
+        let labels = Some(Labels::Classes(vec![2, 0]));
+        loss(&device, &*model, &Batch { verbalizer: Some(verbalizer), labels, ..prompts.clone() })
     };
     let with_answer: Vec<i64> =
         prompts.input_ids.chunks(length).zip([21, 9]).flat_map(|(row, word)| [row, &[word]].concat()).collect();
-    let of_words = loss(&device, &*model, &TextBatch::next_words(length + 1, with_answer, None));
+    let of_words = loss(&device, &*model, &Batch::next_tokens(length + 1, with_answer, None));
     for weight in [1.0, 0.25] {
         let (found, expected) = (asked(weight), asked(0.0) + weight * of_words);
         assert!(close(found, expected), "{weight}: {found} for {expected}");
@@ -132,13 +132,13 @@ fn a_model_says_where_it_answers() {
     let place = |model: &str, head: &str, asked: Option<TextHead>| {
         let options = OpenOptions { head: asked, ..OpenOptions::new(&device) };
         let opened = Registry::default().open(&directory(model, head), &options).unwrap();
-        opened.model.answer_place().map_err(|error| error.to_string())
+        opened.model.verbalizer_position().map_err(|error| error.to_string())
     };
-    assert_eq!(place("gpt2_a", "lm", None), Ok(AnswerPlace::Next));
-    assert_eq!(place("cpm1_a", "lm", None), Ok(AnswerPlace::Blank));
-    assert_eq!(place("t5_a", "lm", None), Ok(AnswerPlace::Sentinel { start: Some(3) }));
+    assert_eq!(place("gpt2_a", "lm", None), Ok(VerbalizerPosition::Next));
+    assert_eq!(place("cpm1_a", "lm", None), Ok(VerbalizerPosition::Blank));
+    assert_eq!(place("t5_a", "lm", None), Ok(VerbalizerPosition::Sentinel { start: Some(3) }));
     // Its configuration names a word, and the predecessor's prompts begin with the sentinel all the same.
-    assert_eq!(place("cpm2_b", "lm", None), Ok(AnswerPlace::Sentinel { start: None }));
+    assert_eq!(place("cpm2_b", "lm", None), Ok(VerbalizerPosition::Sentinel { start: None }));
     for (model, head, asked) in [("bert_a", "mlm", None), ("gpt2_a", "cls", None), ("t5_a", "lm", Some(TextHead::None))]
     {
         let said = place(model, head, asked).unwrap_err();
@@ -149,37 +149,37 @@ fn a_model_says_where_it_answers() {
 #[test]
 fn what_is_no_answer_is_refused_by_its_name() {
     let device = device();
-    let change = |batch: &TextBatch, change: &dyn Fn(&mut TextAnswers)| {
+    let change = |batch: &Batch, change: &dyn Fn(&mut VerbalizerBatch)| {
         let mut batch = batch.clone();
-        change(batch.answers.as_mut().unwrap());
+        change(batch.verbalizer.as_mut().unwrap());
         batch
     };
-    let refused = |model: &str, head: &str, batch: &TextBatch| {
+    let refused = |model: &str, head: &str, batch: &Batch| {
         let opened = opened(&device, &directory(model, head));
-        opened.score(batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string()
+        opened.forward(batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string()
     };
     for (model, vocabulary) in [("gpt2_a", 97), ("t5_a", 47)] {
         let good = asking(&unlabelled(model, "lm"), 0.0);
         let tokens = good.decoder_input_ids.as_ref().unwrap_or(&good.input_ids).len() as i64;
         for (batch, reason) in [
-            (change(&good, &|answers| answers.words[1] = vocabulary), "answers.words[1]"),
-            (change(&good, &|answers| answers.places[0] = tokens), "answers.places[0]"),
-            (change(&good, &|answers| answers.places[0] = -1), "answers.places[0]"),
-            (change(&good, &|answers| answers.places.truncate(1)), "answers.places has 1 values"),
-            (change(&good, &|answers| answers.words.truncate(1)), "at least two words"),
-            (change(&good, &|answers| answers.prompt_loss = f32::NAN), "at least two words, and a number"),
-            (TextBatch { labels: Some(TextLabels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
+            (change(&good, &|verbalizer| verbalizer.label_words[1] = vocabulary), "verbalizer.label_words[1]"),
+            (change(&good, &|verbalizer| verbalizer.positions[0] = tokens), "verbalizer.positions[0]"),
+            (change(&good, &|verbalizer| verbalizer.positions[0] = -1), "verbalizer.positions[0]"),
+            (change(&good, &|verbalizer| verbalizer.positions.truncate(1)), "verbalizer.positions has 1 values"),
+            (change(&good, &|verbalizer| verbalizer.label_words.truncate(1)), "at least two words"),
+            (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two words, and a number"),
+            (Batch { labels: Some(Labels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
         ] {
             let said = refused(model, "lm", &batch);
             assert!(said.contains(reason), "{model}, {reason}: {said}");
         }
     }
     let t5 = asking(&unlabelled("t5_a", "lm"), 0.0);
-    let said = refused("t5_a", "lm", &TextBatch { decoder_input_ids: None, ..t5.clone() });
+    let said = refused("t5_a", "lm", &Batch { decoder_input_ids: None, ..t5.clone() });
     assert!(said.contains("an answer stands behind what the decoder reads"), "{said}");
     assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no words of a prompt"));
     for (model, head) in [("bert_a", "mlm"), ("gpt2_a", "cls")] {
         let said = refused(model, head, &asking(&unlabelled(model, head), 0.0));
-        assert!(said.contains("answers") && said.contains("a head for words"), "{model}: {said}");
+        assert!(said.contains("verbalizer") && said.contains("a head for words"), "{model}: {said}");
     }
 }

@@ -10,7 +10,7 @@ use bmtrain_dist::param::widen;
 use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{directory, inputs};
 use model_center::model::seq2seq::Sinusoids;
-use model_center::model::{HeadValues, OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::model::{Batch, HeadValues, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 
 fn device() -> Device {
@@ -18,13 +18,13 @@ fn device() -> Device {
 }
 
 /// What enters the blocks and what leaves each, of the encoder and then of the decoder.
-fn states(model: &dyn TextModel, batch: &TextBatch, cx: &mut Ctx) -> Vec<Vec<f32>> {
+fn states(model: &dyn TextModel, batch: &Batch, cx: &mut Ctx) -> Vec<Vec<f32>> {
     let mut seen = Vec::new();
     let mut observe = |_: usize, state: &Tensor| {
         seen.push(widen(state).unwrap());
         Ok(())
     };
-    model.score(batch, Some(&mut observe), cx).unwrap();
+    model.forward(batch, Some(&mut observe), cx).unwrap();
     seen
 }
 
@@ -142,7 +142,7 @@ fn tables_that_rows_are_looked_up_in_multiply_nothing() {
     let device = device();
     let count = |model: &str| {
         let model = opened(&device, &directory(model, "lm"));
-        model.parameters().count() - model.multiplied_values()
+        model.parameters().count() - model.matmul_parameters()
     };
     assert_eq!((count("bart_a"), count("marian_a")), (2 * 19 * 18, 0));
 }
@@ -170,8 +170,8 @@ fn rows_are_no_longer_than_positions_and_other_heads_are_refused() {
     let model = opened(&device, &directory("bart_b", "lm"));
     let batch = inputs("bart_b", "lm");
     let ids = vec![3; 11 * batch.rows];
-    let long = TextBatch { length: 11, input_ids: ids, attention_mask: None, ..batch };
-    let error = model.score(&long, None, &mut Ctx::inference(&device)).err().unwrap().to_string();
+    let long = Batch { length: 11, input_ids: ids, attention_mask: None, ..batch };
+    let error = model.forward(&long, None, &mut Ctx::inference(&device)).err().unwrap().to_string();
     assert!(error.contains("11 tokens in a row, the model has 10 positions"), "{error}");
     let options = OpenOptions { head: Some(TextHead::MaskedLm), ..OpenOptions::new(&device) };
     let error = open(&directory("bart_b", "lm"), &options).err().unwrap();
@@ -186,26 +186,26 @@ fn a_classifier_reads_at_the_last_word_and_is_told_nothing_else() {
     let device = device();
     let (model, batch) = (opened(&device, &directory("bart_a", "cls")), inputs("bart_a", "cls"));
     assert_eq!(model.label_names(), ["LABEL_0", "LABEL_1", "LABEL_2"]);
-    let with = |change: &dyn Fn(&mut TextBatch)| {
+    let with = |change: &dyn Fn(&mut Batch)| {
         let mut other = batch.clone();
         change(&mut other);
-        model.score(&other, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
+        model.forward(&other, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
     };
     with(&|_| {}).unwrap();
-    let without = |batch: &mut TextBatch| batch.input_ids[..11].iter_mut().for_each(|id| *id = 7);
+    let without = |batch: &mut Batch| batch.input_ids[..11].iter_mut().for_each(|id| *id = 7);
     for (change, want) in [
-        (&without as &dyn Fn(&mut TextBatch), "input_ids, row 0"),
+        (&without as &dyn Fn(&mut Batch), "input_ids, row 0"),
         (&|batch| batch.decoder_input_ids = Some(vec![3; 44]), "reads what its encoder does"),
         (&|batch| batch.decoder_attention_mask = Some(vec![1; 44]), "reads what its encoder does"),
         (&|batch| batch.choices = 2, "2 choices"),
-        (&|batch| batch.labels = Some(TextLabels::Classes(vec![3; 4])), "labels[0]"),
-        (&|batch| batch.labels = Some(TextLabels::Values(vec![0.5; 4])), "numbers to predict"),
+        (&|batch| batch.labels = Some(Labels::Classes(vec![3; 4])), "labels[0]"),
+        (&|batch| batch.labels = Some(Labels::Values(vec![0.5; 4])), "numbers to predict"),
     ] {
         let error = with(change).unwrap_err();
         assert!(error.contains(want) && error.contains("fix: "), "{error}");
     }
     let several = changed(("bart_a", "cls"), &[("eos_token_id", json!([2, 3]))], |_| {});
-    let error = opened(&device, several.path()).score(&batch, None, &mut Ctx::inference(&device)).err().unwrap();
+    let error = opened(&device, several.path()).forward(&batch, None, &mut Ctx::inference(&device)).err().unwrap();
     assert!(error.to_string().contains("eos_token_id"), "{error}");
 }
 

@@ -8,7 +8,7 @@ use model_center::formats::{
     DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
 use model_center::model::{
-    HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
+    Batch, HeadValues, Labels, ModelOutput, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -155,7 +155,7 @@ fn tables_in_which_rows_are_looked_up_multiply_nothing() {
     let count = |head: &str| {
         let opened = Registry::default().open(directory(head, &[]).path(), &OpenOptions::new(&Device::cpu(1).unwrap()));
         let opened = opened.unwrap();
-        opened.parameters - opened.model.multiplied_values()
+        opened.parameters - opened.model.matmul_parameters()
     };
     let (words, others) = (101 * 32, (24 + 2) * 32);
     assert_eq!(count("cls"), words + others);
@@ -164,33 +164,17 @@ fn tables_in_which_rows_are_looked_up_multiply_nothing() {
 
 const IDS: [i64; 8] = [2, 7, 9, 3, 2, 8, 6, 3];
 
-fn score(directory: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec<i64>>) -> Result<Scores, String> {
+fn score(directory: &TempDir, labels: Option<Labels>, next_sentence: Option<Vec<i64>>) -> Result<ModelOutput, String> {
     let device = Device::cpu(1).unwrap();
     let opened = Registry::default().open(directory.path(), &OpenOptions::new(&device)).unwrap();
-    let batch = TextBatch {
-        rows: 2,
-        length: 4,
-        input_ids: IDS.to_vec(),
-        attention_mask: None,
-        token_type_ids: None,
-        decoder_input_ids: None,
-        decoder_attention_mask: None,
-        context: None,
-        span: None,
-        labels,
-        answers: None,
-        next_sentence,
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
-    };
-    opened.model.score(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
+    let batch = Batch { labels, next_sentence, ..Batch::new(4, IDS.to_vec()) };
+    opened.model.forward(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
 }
 
 #[test]
 fn pretraining_has_a_loss_only_with_the_labels_of_both_heads() {
     let directory = directory("pretraining", &[]);
-    let words = || Some(TextLabels::Classes(IDS.to_vec()));
+    let words = || Some(Labels::Classes(IDS.to_vec()));
     let loss = |labels, next| score(&directory, labels, next).unwrap().loss.map(|loss| loss.value().item().unwrap());
     assert_eq!(loss(words(), None), None);
     assert_eq!(loss(None, Some(vec![0, 1])), None);
@@ -203,7 +187,7 @@ fn pretraining_has_a_loss_only_with_the_labels_of_both_heads() {
 fn a_regression_has_the_mean_squared_error_of_every_output() {
     let directory = directory("cls", &[("problem_type", json!("regression"))]);
     let labels = vec![0.5, -1.0, 2.0, 0.25];
-    let scores = score(&directory, Some(TextLabels::Values(labels.clone())), None).unwrap();
+    let scores = score(&directory, Some(Labels::Values(labels.clone())), None).unwrap();
     let logits = scores.logits.unwrap().value().to_vec::<f32>().unwrap();
     let expected: f32 = logits.iter().zip(&labels).map(|(a, b)| (a - b) * (a - b)).sum::<f32>() / 4.0;
     let loss = scores.loss.unwrap().value().item().unwrap();
@@ -217,10 +201,10 @@ fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
     let directory = directory("cls", &[]);
     let opened = Registry::default().open(directory.path(), &OpenOptions::new(&device)).unwrap();
     let scored = |weights: Option<Vec<f32>>, targets: [i64; 2]| {
-        let mut batch = TextBatch::next_words(4, IDS.to_vec(), None);
-        batch.labels = Some(TextLabels::Classes(targets.to_vec()));
+        let mut batch = Batch::next_tokens(4, IDS.to_vec(), None);
+        batch.labels = Some(Labels::Classes(targets.to_vec()));
         batch.class_weights = weights;
-        opened.model.score(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
+        opened.model.forward(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
     };
     for targets in [[0, 1], [1, 1], [1, 0]] {
         let scores = scored(Some(vec![0.5, 3.0]), targets).unwrap();
@@ -245,13 +229,13 @@ fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
 
 #[test]
 fn labels_of_another_kind_than_the_heads_are_refused() {
-    let (classes, numbers) = (TextLabels::Classes(vec![0, 1]), TextLabels::Values(vec![0.5, 1.0]));
+    let (classes, numbers) = (Labels::Classes(vec![0, 1]), Labels::Values(vec![0.5, 1.0]));
     let regression = directory("cls", &[("problem_type", json!("regression"))]);
     let several = directory("cls", &[("problem_type", json!("multi_label_classification"))]);
     let cases = [
         (&regression, classes.clone(), "class numbers, and this model predicts numbers"),
         (&regression, numbers.clone(), "labels has 2 values, and 4 are needed"),
-        (&regression, TextLabels::Values(vec![0.0, 1.0, f32::NAN, 1.0]), "NaN is not finite"),
+        (&regression, Labels::Values(vec![0.0, 1.0, f32::NAN, 1.0]), "NaN is not finite"),
         (&directory("cls", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
         (&directory("mlm", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
         (&several, classes, "multi_label_classification"),

@@ -6,7 +6,7 @@
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, TextModel};
+use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextModel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,50 +42,50 @@ fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
 }
 
 /// Rows padded on the left to one length.
-fn padded(rows: &[Vec<i64>]) -> TextBatch {
+fn padded(rows: &[Vec<i64>]) -> Batch {
     let longest = rows.iter().map(Vec::len).max().unwrap();
     let padding = |row: &Vec<i64>| longest - row.len();
     let ids = rows.iter().flat_map(|row| vec![1; padding(row)].into_iter().chain(row.clone())).collect();
     let mask = rows.iter().flat_map(|row| vec![0; padding(row)].into_iter().chain(vec![1; row.len()])).collect();
-    TextBatch { labels: None, ..TextBatch::next_words(longest, ids, Some(mask)) }
+    Batch { labels: None, ..Batch::next_tokens(longest, ids, Some(mask)) }
 }
 
 /// What an encoder reads: of three lengths, padded on the right.
-fn source(model: &dyn TextModel) -> Option<TextBatch> {
+fn source(model: &dyn TextModel) -> Option<Batch> {
     let lengths = [7, 9, 4];
     let rows = lengths.map(|length| row(model, 40 + length, length));
     let ids = rows.iter().flat_map(|row| row.iter().copied().chain(vec![1; 9 - row.len()])).collect();
     let mask = lengths.iter().flat_map(|&length| (0..9).map(move |place| u8::from(place < length))).collect();
-    let batch = TextBatch { labels: None, ..TextBatch::next_words(9, ids, Some(mask)) };
-    model.writes_targets().then_some(batch)
+    let batch = Batch { labels: None, ..Batch::next_tokens(9, ids, Some(mask)) };
+    model.generates_targets().then_some(batch)
 }
 
 /// One row of a batch, without its padding.
-fn alone(batch: &TextBatch, row: usize) -> TextBatch {
+fn alone(batch: &Batch, row: usize) -> Batch {
     let mask = &batch.attention_mask.as_ref().unwrap()[row * batch.length..(row + 1) * batch.length];
     let ids = &batch.input_ids[row * batch.length..(row + 1) * batch.length];
     let tokens: Vec<i64> = ids.iter().zip(mask).filter(|(_, mask)| **mask == 1).map(|(id, _)| *id).collect();
-    TextBatch { labels: None, ..TextBatch::next_words(tokens.len(), tokens, None) }
+    Batch { labels: None, ..Batch::next_tokens(tokens.len(), tokens, None) }
 }
 
 /// The logits of the whole row of one text, `[L, V]`, read at once and alone.
-fn whole(model: &dyn TextModel, source: Option<&TextBatch>, index: usize, ids: &[i64], device: &Device) -> Vec<f32> {
-    let batch = TextBatch { labels: None, ..TextBatch::next_words(ids.len(), ids.to_vec(), None) };
+fn whole(model: &dyn TextModel, source: Option<&Batch>, index: usize, ids: &[i64], device: &Device) -> Vec<f32> {
+    let batch = Batch { labels: None, ..Batch::next_tokens(ids.len(), ids.to_vec(), None) };
     let batch = match source {
         None => batch,
-        Some(source) => TextBatch { decoder_input_ids: Some(ids.to_vec()), ..alone(source, index) },
+        Some(source) => Batch { decoder_input_ids: Some(ids.to_vec()), ..alone(source, index) },
     };
-    let scores = model.score(&batch, None, &mut Ctx::inference(device)).unwrap();
+    let scores = model.forward(&batch, None, &mut Ctx::inference(device)).unwrap();
     scores.logits.unwrap().value().to_vec().unwrap()
 }
 
 /// Columns of a padded batch.
-fn columns(batch: &TextBatch, from: usize, to: usize) -> TextBatch {
+fn columns(batch: &Batch, from: usize, to: usize) -> Batch {
     let cut = |row: usize| row * batch.length + from..row * batch.length + to;
     let mask = batch.attention_mask.as_ref().unwrap();
     let ids = (0..batch.rows).flat_map(|row| batch.input_ids[cut(row)].to_vec()).collect();
     let mask = (0..batch.rows).flat_map(|row| mask[cut(row)].to_vec()).collect();
-    TextBatch { labels: None, ..TextBatch::next_words(to - from, ids, Some(mask)) }
+    Batch { labels: None, ..Batch::next_tokens(to - from, ids, Some(mask)) }
 }
 
 fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
@@ -144,7 +144,7 @@ fn rows_go_on_from_others_for_every_family() {
         decoding.reorder(&[2, 2, 0, 1], &cx).unwrap();
         decoding.reorder(&[1, 3, 0], &cx).unwrap();
         let from = [2, 1, 2];
-        let next = TextBatch { labels: None, ..TextBatch::next_words(1, vec![7, 8, 9], None) };
+        let next = Batch { labels: None, ..Batch::next_tokens(1, vec![7, 8, 9], None) };
         let logits: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
         for (i, (ours, from)) in logits.chunks(vocabulary).zip(from).enumerate() {
             let ids: Vec<i64> = rows[from].iter().copied().chain([next.input_ids[i]]).collect();
@@ -163,22 +163,20 @@ fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
     let model = open(&device, &directory, Sharding::solo());
     let ids = row(&*model, 3, 8);
     let context = |length: usize| (0..length).map(|place| u8::from(place < 5)).collect::<Vec<u8>>();
-    let part = |from: usize, to: usize| TextBatch {
-        labels: None,
-        ..TextBatch::next_words(to - from, ids[from..to].to_vec(), None)
-    };
-    let whole = TextBatch { context: Some(context(8)), ..part(0, 8) };
+    let part =
+        |from: usize, to: usize| Batch { labels: None, ..Batch::next_tokens(to - from, ids[from..to].to_vec(), None) };
+    let whole = Batch { context: Some(context(8)), ..part(0, 8) };
     let mut cx = Ctx::inference(&device);
-    let wanted: Vec<f32> = model.score(&whole, None, &mut cx).unwrap().logits.unwrap().value().to_vec().unwrap();
+    let wanted: Vec<f32> = model.forward(&whole, None, &mut cx).unwrap().logits.unwrap().value().to_vec().unwrap();
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
-    let first = TextBatch { context: Some(context(6)), ..part(0, 6) };
+    let first = Batch { context: Some(context(6)), ..part(0, 6) };
     let vocabulary = model.vocab_size();
     for (to, batch) in [(6, first), (7, part(6, 7)), (8, part(7, 8))] {
         let ours: Vec<f32> = decoding.extend(&batch, &mut cx).unwrap().to_vec().unwrap();
         let error = furthest(&ours, &wanted[(to - 1) * vocabulary..to * vocabulary]);
         assert!(error <= TOLERANCE, "to {to}: {error}");
     }
-    let late = TextBatch { context: Some(vec![1]), ..part(0, 1) };
+    let late = Batch { context: Some(vec![1]), ..part(0, 1) };
     assert!(decoding.extend(&late, &mut cx).unwrap_err().to_string().contains("first tokens"));
 }
 
@@ -193,7 +191,7 @@ fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
     let mut from = 0;
     for to in [6, 7, 9, 10, 11, 13] {
-        let next = TextBatch { labels: None, ..TextBatch::next_words(to - from, ids[from..to].to_vec(), None) };
+        let next = Batch { labels: None, ..Batch::next_tokens(to - from, ids[from..to].to_vec(), None) };
         let ours: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
         let theirs = whole(&*model, None, 0, &ids[..to], &device);
         let error = furthest(&ours, &theirs[theirs.len() - vocabulary..]);
@@ -213,7 +211,7 @@ fn two_ranks_under_zero_3_write_what_one_does() {
             let options = DecodingOptions { source: source.as_ref(), expected: 8 };
             let mut decoding = model.decoding(options, &mut cx).unwrap();
             decoding.extend(&padded(&rows), &mut cx).unwrap();
-            let next = TextBatch { labels: None, ..TextBatch::next_words(1, vec![7, 8, 9], None) };
+            let next = Batch { labels: None, ..Batch::next_tokens(1, vec![7, 8, 9], None) };
             decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap()
         };
         let one = write(&Device::cpu(1).unwrap(), Sharding::solo());
@@ -242,15 +240,15 @@ fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
     assert!(judge.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("lm"));
     let model = open(&device, &golden.join("gpt2_a/lm"), Sharding::solo());
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
-    let one = |id: i64| TextBatch { labels: None, ..TextBatch::next_words(1, vec![id], None) };
-    let mut refused = |batch: &TextBatch, cx: &mut Ctx| decoding.extend(batch, cx).err().map(|error| error.to_string());
+    let one = |id: i64| Batch { labels: None, ..Batch::next_tokens(1, vec![id], None) };
+    let mut refused = |batch: &Batch, cx: &mut Ctx| decoding.extend(batch, cx).err().map(|error| error.to_string());
     assert!(refused(&one(model.vocab_size() as i64), &mut cx).unwrap().contains("input_ids"));
     let long = vec![5; model.max_length() + 1];
-    let too_long = TextBatch { labels: None, ..TextBatch::next_words(long.len(), long, None) };
+    let too_long = Batch { labels: None, ..Batch::next_tokens(long.len(), long, None) };
     assert!(refused(&too_long, &mut cx).is_some());
-    assert!(refused(&TextBatch { context: Some(vec![1]), ..one(5) }, &mut cx).is_some());
+    assert!(refused(&Batch { context: Some(vec![1]), ..one(5) }, &mut cx).is_some());
     assert!(refused(&one(5), &mut cx).is_none());
-    let two = TextBatch { labels: None, ..TextBatch::next_words(1, vec![5, 6], None) };
+    let two = Batch { labels: None, ..Batch::next_tokens(1, vec![5, 6], None) };
     assert!(refused(&two, &mut cx).unwrap().contains("2 rows behind the 1"));
     assert_eq!(decoding.past().length(), 1);
     let t5 = open(&device, &golden.join("t5_a/lm"), Sharding::solo());

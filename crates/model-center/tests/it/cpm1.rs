@@ -11,7 +11,7 @@ use goldens::{directory, inputs};
 use model_center::config::{Cpm1Config, CpmFields, TextConfig};
 use model_center::model::cpm1::Cpm1;
 use model_center::model::decoder::DecoderHead;
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::{Batch, TextModel};
 
 /// Places of a row of six tokens whose logits differ when the token at `changed` does.
 fn reached(context: Option<[u8; 6]>, span: Option<[i64; 6]>, changed: usize) -> Vec<usize> {
@@ -20,11 +20,8 @@ fn reached(context: Option<[u8; 6]>, span: Option<[i64; 6]>, changed: usize) -> 
     let values = |id: i64| {
         let mut ids = vec![5, 6, 7, 8, 9, 10];
         ids[changed] = id;
-        let batch = TextBatch {
-            context: context.map(Vec::from),
-            span: span.map(Vec::from),
-            ..TextBatch::next_words(6, ids, None)
-        };
+        let batch =
+            Batch { context: context.map(Vec::from), span: span.map(Vec::from), ..Batch::next_tokens(6, ids, None) };
         logits(&device, &*model, &batch)
     };
     let (first, second) = (values(20), values(30));
@@ -48,15 +45,15 @@ fn a_token_reaches_those_behind_it_and_a_context_all_of_its_span() {
 fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
     let device = Device::cpu(1).unwrap();
     let model = opened(&device, &directory("cpm1_a", "lm"));
-    let score = |model: &dyn TextModel, batch: &TextBatch| {
-        model.score(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
+    let score = |model: &dyn TextModel, batch: &Batch| {
+        model.forward(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
     };
     let plain = inputs("cpm1_a", "lm");
     score(&*model, &plain).unwrap();
     for (batch, texts) in [
-        (TextBatch { context: Some(vec![1; 3]), ..plain.clone() }, ["context has 3 values", "44 input ids"]),
-        (TextBatch { span: Some(vec![1; 3]), ..plain.clone() }, ["span has 3 values", "44 input ids"]),
-        (TextBatch { context: Some(vec![2; 44]), ..plain.clone() }, ["context has values other than 0 and 1", "fix: "]),
+        (Batch { context: Some(vec![1; 3]), ..plain.clone() }, ["context has 3 values", "44 input ids"]),
+        (Batch { span: Some(vec![1; 3]), ..plain.clone() }, ["span has 3 values", "44 input ids"]),
+        (Batch { context: Some(vec![2; 44]), ..plain.clone() }, ["context has values other than 0 and 1", "fix: "]),
     ] {
         let error = score(&*model, &batch).unwrap_err();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
@@ -65,8 +62,8 @@ fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
         let (other, plain) = (opened(&device, &directory(family, head)), inputs(family, head));
         let count = plain.input_ids.len();
         for (name, batch) in [
-            ("context", TextBatch { context: Some(vec![1; count]), ..plain.clone() }),
-            ("span", TextBatch { span: Some(vec![0; count]), ..plain.clone() }),
+            ("context", Batch { context: Some(vec![1; count]), ..plain.clone() }),
+            ("span", Batch { span: Some(vec![0; count]), ..plain.clone() }),
         ] {
             let error = score(&*other, &batch).unwrap_err();
             assert!(error.contains(name) && error.contains("leave it out"), "{error}");
@@ -99,8 +96,8 @@ fn weights_of_variance_one_make_logits_of_variance_one() {
         let head = DecoderHead::CausalLm { tied };
         let model =
             Cpm1::new(&device, Cpm1Config { cpm }, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
-        let batch = TextBatch::next_words(32, (0..256).map(|index| index % 301).collect(), None);
-        let scores = model.score(&batch, None, &mut Ctx::inference(&device)).unwrap();
+        let batch = Batch::next_tokens(32, (0..256).map(|index| index % 301).collect(), None);
+        let scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
         let values = widen(scores.logits.unwrap().value()).unwrap();
         let variance = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
         // The states of one token in 256 are 40 numbers; that of a tied head also meets its own row.

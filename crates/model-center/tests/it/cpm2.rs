@@ -6,20 +6,20 @@ use crate::goldens;
 use bmtrain_core::{Ctx, DType, Device};
 use goldens::directories::{changed, check_model_center, logits, open, opened};
 use goldens::{directory, inputs};
-use model_center::model::{OpenOptions, TextBatch, TextHead};
+use model_center::model::{Batch, OpenOptions, TextHead};
 use serde_json::json;
 
 #[test]
 fn without_a_first_word_its_decoder_reads_only_what_it_is_given() {
     let device = Device::cpu(1).unwrap();
     let (model, plain) = (opened(&device, &directory("cpm2_a", "lm")), inputs("cpm2_a", "lm"));
-    let silent = TextBatch { decoder_input_ids: None, decoder_attention_mask: None, ..plain.clone() };
-    let error = model.score(&silent, None, &mut Ctx::inference(&device)).unwrap_err().to_string();
+    let silent = Batch { decoder_input_ids: None, decoder_attention_mask: None, ..plain.clone() };
+    let error = model.forward(&silent, None, &mut Ctx::inference(&device)).unwrap_err().to_string();
     assert!(error.contains("decoder_start_token_id") && error.contains("give decoder_input_ids"), "{error}");
     let with_first =
         changed(("cpm2_a", "lm"), &[("decoder_start_token_id", json!(7)), ("pad_token_id", json!(0))], |_| {});
     let with_first = opened(&device, with_first.path());
-    with_first.score(&silent, None, &mut Ctx::inference(&device)).unwrap();
+    with_first.forward(&silent, None, &mut Ctx::inference(&device)).unwrap();
     assert_eq!(logits(&device, &*model, &plain), logits(&device, &*with_first, &plain));
 }
 

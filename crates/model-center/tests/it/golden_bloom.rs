@@ -20,7 +20,7 @@ fn a_row_may_be_longer_than_what_the_model_was_trained_on() {
     let device = bmtrain_core::Device::cpu(1).unwrap();
     let options = model_center::model::OpenOptions::new(&device);
     let model = model_center::model::Registry::default().open(directory.path(), &options).unwrap().model;
-    let batch = model_center::model::TextBatch::next_words(9, (0..9).collect(), None);
+    let batch = model_center::model::Batch::next_tokens(9, (0..9).collect(), None);
     let loss = model.loss(&batch, &mut bmtrain_core::Ctx::inference(&device)).unwrap().unwrap();
     assert!(loss.value().item().unwrap().is_finite());
 }

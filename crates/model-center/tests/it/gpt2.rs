@@ -13,7 +13,7 @@ use goldens::{directory, inputs};
 use model_center::config::{Gpt2Config, ProblemType, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{HeadValues, OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::model::{Batch, HeadValues, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
     let model = Gpt2::new(&device, config, head, blocks, options).unwrap();
     let ids = (0..32).map(|at| (at * at * 7 + 3 * at) % 64).collect();
     let mask = (0..32).map(|at| u8::from(at < 28)).collect();
-    let losses = train(&device, &model, &TextBatch::next_words(16, ids, Some(mask)), 1, 120);
+    let losses = train(&device, &model, &Batch::next_tokens(16, ids, Some(mask)), 1, 120);
     assert!((losses[0] - 64f32.ln()).abs() < 0.1, "{} when all words are equally likely", losses[0]);
     assert!(losses[119] < 0.5, "{}", losses[119]);
 }
@@ -127,7 +127,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
 fn the_words_multiply_where_they_are_the_head_and_are_looked_up_elsewhere() {
     let looked_up = |head| {
         let model = born(head);
-        Model::parameters(&model).count() - model.multiplied_values()
+        Model::parameters(&model).count() - model.matmul_parameters()
     };
     let (words, positions) = (64 * 48, 16 * 48);
     assert_eq!(looked_up(DecoderHead::CausalLm { tied: true }), positions);
@@ -135,24 +135,8 @@ fn the_words_multiply_where_they_are_the_head_and_are_looked_up_elsewhere() {
     assert_eq!(looked_up(DecoderHead::Classifier { outputs: 2 }), words + positions);
 }
 
-fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
-    TextBatch {
-        rows: 2,
-        length: ids.len() / 2,
-        input_ids: ids.to_vec(),
-        attention_mask: None,
-        token_type_ids: None,
-        decoder_input_ids: None,
-        decoder_attention_mask: None,
-        context: None,
-        span: None,
-        labels,
-        answers: None,
-        next_sentence: None,
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
-    }
+fn rows(ids: &[i64], labels: Option<Labels>) -> Batch {
+    Batch { labels, ..Batch::new(ids.len() / 2, ids.to_vec()) }
 }
 
 #[test]
@@ -172,7 +156,7 @@ fn types_that_a_loader_gives_are_passed_over() {
     let device = Device::cpu(1).unwrap();
     let model = opened(&device, &directory("gpt2_a", "lm"));
     let plain = rows(&[5, 6, 7, 8], None);
-    let typed = TextBatch { token_type_ids: Some(vec![0, 1, 0, 1]), ..plain.clone() };
+    let typed = Batch { token_type_ids: Some(vec![0, 1, 0, 1]), ..plain.clone() };
     assert!(!model.has_token_types());
     assert_eq!(logits(&device, &*model, &plain), logits(&device, &*model, &typed));
 }
@@ -208,15 +192,15 @@ fn what_a_decoder_has_not_is_refused_by_name() {
     let error = open(&directory("bert_a", "cls"), &encoder).err().unwrap();
     assert!(error.contains("for decoders, and BERT is an encoder"), "{error}");
     let model = opened(&device, &directory("gpt2_a", "lm"));
-    let refused = |batch: TextBatch| model.score(&batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string();
+    let refused = |batch: Batch| model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string();
     let ids = [5, 6, 7, 8];
     for (batch, texts) in [
         (rows(&[5, 6, 97, 8], None), ["input_ids[1, 0]", "0 to 96"]),
         (rows(&[1; 40], None), ["20 tokens", "19 positions"]),
-        (TextBatch { next_sentence: Some(vec![0, 1]), ..rows(&ids, None) }, ["next_sentence_label", "decoder"]),
-        (rows(&ids, Some(TextLabels::Classes(vec![5, 6, 7, -1]))), ["labels[1, 1]", "write -100"]),
-        (rows(&ids, Some(TextLabels::Values(vec![0.5, 1.0]))), ["numbers to predict", "i64"]),
-        (TextBatch { attention_mask: Some(vec![1; 3]), ..rows(&ids, None) }, ["3 values", "4 input ids"]),
+        (Batch { next_sentence: Some(vec![0, 1]), ..rows(&ids, None) }, ["next_sentence_label", "decoder"]),
+        (rows(&ids, Some(Labels::Classes(vec![5, 6, 7, -1]))), ["labels[1, 1]", "write -100"]),
+        (rows(&ids, Some(Labels::Values(vec![0.5, 1.0]))), ["numbers to predict", "i64"]),
+        (Batch { attention_mask: Some(vec![1; 3]), ..rows(&ids, None) }, ["3 values", "4 input ids"]),
     ] {
         let error = refused(batch);
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");

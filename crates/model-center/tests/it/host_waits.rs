@@ -19,7 +19,7 @@ use bmtrain_dist::{OptimManager, Team};
 use model_center::config::{Gpt2Config, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::{Batch, TextModel};
 use std::sync::Arc;
 
 /// Before this step memory is still taken for the first time.
@@ -57,9 +57,9 @@ fn model(job: Job, device: &Device, ranks: &Arc<dyn Communicator>) -> Gpt2 {
     Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder).unwrap()
 }
 
-fn batch(step: u32, micro_batch: u32) -> TextBatch {
+fn batch(step: u32, micro_batch: u32) -> Batch {
     let salt = i64::from(step * MICRO_BATCHES + micro_batch);
-    TextBatch::next_words(7, (0..14).map(|at| (at * at + salt * 5 + at) % 50).collect(), Some(vec![1; 14]))
+    Batch::next_tokens(7, (0..14).map(|at| (at * at + salt * 5 + at) % 50).collect(), Some(vec![1; 14]))
 }
 
 /// Waits of each step on one rank, with what came of it and the losses of all ranks.

@@ -15,7 +15,7 @@ use model_center::config::{
 use model_center::formats::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 use model_center::model::encoder::{EncoderFamily, EncoderHead};
 use model_center::model::seq2seq::Seq2SeqFamily;
-use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextBatch, TextHead};
+use model_center::model::{Batch, HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -328,7 +328,7 @@ fn both_logits(own: &str, family: &str, (model, head): (&str, &str)) -> [Vec<f32
     let given = inputs(model, head);
     let is_t5 = family == "t5";
     let decoder_input_ids = is_t5.then(|| given.decoder_input_ids.clone().unwrap_or_else(|| given.input_ids.clone()));
-    let batch = TextBatch { decoder_input_ids, decoder_attention_mask: None, labels: None, ..given };
+    let batch = Batch { decoder_input_ids, decoder_attention_mask: None, labels: None, ..given };
     let options = OpenOptions { family: Some(family.into()), ..OpenOptions::new(&device) };
     let theirs = open(&golden("model_center", own), &options).unwrap();
     assert!(theirs.drawn.is_empty(), "{:?}", theirs.drawn);

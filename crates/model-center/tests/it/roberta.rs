@@ -8,7 +8,7 @@ use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
 use goldens::directories::{changed, open, opened};
 use goldens::directory;
-use model_center::model::{HeadValues, OpenOptions, OpenedModel, TextBatch, TextHead};
+use model_center::model::{Batch, HeadValues, OpenOptions, OpenedModel, TextHead};
 use serde_json::json;
 use std::path::Path;
 
@@ -16,15 +16,15 @@ fn device() -> Device {
     Device::cpu(1).unwrap()
 }
 
-fn batch(length: usize, input_ids: Vec<i64>) -> TextBatch {
-    TextBatch { labels: None, ..TextBatch::next_words(length, input_ids, None) }
+fn batch(length: usize, input_ids: Vec<i64>) -> Batch {
+    Batch { labels: None, ..Batch::next_tokens(length, input_ids, None) }
 }
 
 /// The logits of the masked-word head.
-fn logits(batch: &TextBatch) -> Result<Vec<f32>, String> {
+fn logits(batch: &Batch) -> Result<Vec<f32>, String> {
     let device = device();
     let model = opened(&device, &directory("roberta_a", "mlm"));
-    let scores = model.score(batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())?;
+    let scores = model.forward(batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())?;
     Ok(widen(scores.logits.unwrap().value()).unwrap())
 }
 
@@ -35,7 +35,7 @@ fn with_head(directory: &Path, head: TextHead, head_values: HeadValues) -> Resul
 #[test]
 fn padding_in_front_of_a_row_moves_no_position() {
     let plain = logits(&batch(3, vec![5, 6, 7])).unwrap();
-    let padded = TextBatch { attention_mask: Some(vec![0, 0, 1, 1, 1]), ..batch(5, vec![1, 1, 5, 6, 7]) };
+    let padded = Batch { attention_mask: Some(vec![0, 0, 1, 1, 1]), ..batch(5, vec![1, 1, 5, 6, 7]) };
     let padded = logits(&padded).unwrap();
     let behind = &padded[2 * 83..];
     // The same sums of three keys; products of other heights may round otherwise.

@@ -11,24 +11,24 @@ use goldens::directories::{F32, changed, logits, open, opened, relative_error, t
 use goldens::{directory, inputs};
 use model_center::config::{T5Config, TextConfig};
 use model_center::model::seq2seq::Seq2SeqFamily;
-use model_center::model::{OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::model::{Batch, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 
 fn device() -> Device {
     Device::cpu(1).unwrap()
 }
 
-fn labels(batch: &TextBatch) -> &[i64] {
-    let Some(TextLabels::Classes(labels)) = &batch.labels else { panic!("there are no words as labels") };
+fn labels(batch: &Batch) -> &[i64] {
+    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("there are no words as labels") };
     labels
 }
 
 /// The batch of `t5_a` with what its decoder reads made by hand: the configuration begins with word 3 and pads with 0.
-fn spelled_out(batch: &TextBatch) -> TextBatch {
+fn spelled_out(batch: &Batch) -> Batch {
     let length = labels(batch).len() / batch.rows;
     let read =
         |row: &[i64]| std::iter::once(3).chain(row[..length - 1].iter().map(|&id| id.max(0))).collect::<Vec<_>>();
-    TextBatch { decoder_input_ids: Some(labels(batch).chunks(length).flat_map(read).collect()), ..batch.clone() }
+    Batch { decoder_input_ids: Some(labels(batch).chunks(length).flat_map(read).collect()), ..batch.clone() }
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn the_decoder_reads_the_labels_moved_by_one() {
 fn a_later_word_changes_nothing_before_it_and_padding_nothing_at_all() {
     let device = device();
     let model = opened(&device, &directory("t5_a", "lm"));
-    let batch = TextBatch { labels: None, ..spelled_out(&inputs("t5_a", "lm")) };
-    let with = |change: &dyn Fn(&mut TextBatch)| {
+    let batch = Batch { labels: None, ..spelled_out(&inputs("t5_a", "lm")) };
+    let with = |change: &dyn Fn(&mut Batch)| {
         let mut other = batch.clone();
         change(&mut other);
         logits(&device, &*model, &other)
@@ -101,7 +101,7 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
         Ok(())
     };
     let mut cx = Ctx::training(&device, Randomness { seed: 5, step: 0, micro_batch: 0 });
-    model.score(&batch, Some(&mut observe), &mut cx).unwrap();
+    model.forward(&batch, Some(&mut observe), &mut cx).unwrap();
     // Words, the encoder's two blocks with the norm behind the second, the decoder's only one with its norm. Of 792 and
     // 504 values one half, give or take four deviations.
     for (share, is_dropped) in zeros.iter().zip([true, false, true, true]) {
@@ -165,7 +165,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
             seen.push(widen(state).unwrap());
             Ok(())
         };
-        let scores = model.score(&batch, Some(&mut observe), &mut Ctx::inference(&device)).unwrap();
+        let scores = model.forward(&batch, Some(&mut observe), &mut Ctx::inference(&device)).unwrap();
         (seen, scores.logits.is_some(), scores.loss.is_some())
     };
     let whole = opened(&device, &directory("t5_b", "lm"));
@@ -184,7 +184,7 @@ fn a_tied_head_multiplies_with_the_words() {
     let device = device();
     let count = |model: &str| {
         let model = opened(&device, &directory(model, "lm"));
-        model.parameters().count() - model.multiplied_values()
+        model.parameters().count() - model.matmul_parameters()
     };
     assert_eq!((count("t5_a"), count("t5_b")), (0, 39 * 20));
 }
@@ -206,43 +206,34 @@ fn what_is_not_for_two_stacks_is_refused_by_name() {
     let device = device();
     let model = opened(&device, &directory("t5_a", "lm"));
     let plain = inputs("t5_a", "lm");
-    let score = |model: &dyn TextModel, batch: &TextBatch| {
-        model.score(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
+    let score = |model: &dyn TextModel, batch: &Batch| {
+        model.forward(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
     };
     score(&*model, &plain).unwrap();
     let count = labels(&plain).len();
-    let words = |labels: Vec<i64>| Some(TextLabels::Classes(labels));
+    let words = |labels: Vec<i64>| Some(Labels::Classes(labels));
     for (batch, texts) in [
-        (TextBatch { labels: None, ..plain.clone() }, ["decoder_input_ids", "nothing to read"]),
-        (TextBatch { labels: words(vec![1; count - 1]), ..plain.clone() }, ["labels", "27 values for 4 rows"]),
-        (TextBatch { labels: words(Vec::new()), ..plain.clone() }, ["labels", "0 values for 4 rows"]),
-        (TextBatch { labels: words(vec![47; count]), ..plain.clone() }, ["labels[0, 0]", "0 to 46"]),
+        (Batch { labels: None, ..plain.clone() }, ["decoder_input_ids", "nothing to read"]),
+        (Batch { labels: words(vec![1; count - 1]), ..plain.clone() }, ["labels", "27 values for 4 rows"]),
+        (Batch { labels: words(Vec::new()), ..plain.clone() }, ["labels", "0 values for 4 rows"]),
+        (Batch { labels: words(vec![47; count]), ..plain.clone() }, ["labels[0, 0]", "0 to 46"]),
+        (Batch { labels: Some(Labels::Values(vec![0.5; 4])), ..plain.clone() }, ["labels", "numbers to predict"]),
+        (Batch { decoder_input_ids: Some(vec![-100; count]), ..plain.clone() }, ["decoder_input_ids[0, 0]", "-100"]),
+        (Batch { decoder_input_ids: Some(vec![1; 4]), ..plain.clone() }, ["labels", "4 are needed"]),
+        (Batch { decoder_attention_mask: Some(vec![1; 3]), ..plain.clone() }, ["decoder_attention_mask", "3 values"]),
         (
-            TextBatch { labels: Some(TextLabels::Values(vec![0.5; 4])), ..plain.clone() },
-            ["labels", "numbers to predict"],
-        ),
-        (
-            TextBatch { decoder_input_ids: Some(vec![-100; count]), ..plain.clone() },
-            ["decoder_input_ids[0, 0]", "-100"],
-        ),
-        (TextBatch { decoder_input_ids: Some(vec![1; 4]), ..plain.clone() }, ["labels", "4 are needed"]),
-        (
-            TextBatch { decoder_attention_mask: Some(vec![1; 3]), ..plain.clone() },
-            ["decoder_attention_mask", "3 values"],
-        ),
-        (
-            TextBatch { decoder_attention_mask: Some(vec![2; count]), ..plain.clone() },
+            Batch { decoder_attention_mask: Some(vec![2; count]), ..plain.clone() },
             ["decoder_attention_mask", "other than 0 and 1"],
         ),
-        (TextBatch { attention_mask: Some(vec![1; 3]), ..plain.clone() }, ["attention_mask", "3 values"]),
-        (TextBatch { next_sentence: Some(vec![0; 4]), ..plain.clone() }, ["next_sentence_label", "decoder"]),
-        (TextBatch { choices: 2, ..plain.clone() }, ["2 choices", "predicts words"]),
+        (Batch { attention_mask: Some(vec![1; 3]), ..plain.clone() }, ["attention_mask", "3 values"]),
+        (Batch { next_sentence: Some(vec![0; 4]), ..plain.clone() }, ["next_sentence_label", "decoder"]),
+        (Batch { choices: 2, ..plain.clone() }, ["2 choices", "predicts words"]),
     ] {
         let error = score(&*model, &batch).unwrap_err();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
     }
     for (other, head) in [("bert_a", "mlm"), ("gpt2_a", "lm")] {
-        let batch = TextBatch { decoder_input_ids: Some(vec![1; 4]), ..inputs(other, head) };
+        let batch = Batch { decoder_input_ids: Some(vec![1; 4]), ..inputs(other, head) };
         let error = score(&*opened(&device, &directory(other, head)), &batch).unwrap_err();
         assert!(error.contains("decoder_input_ids") && error.contains("one stack"), "{error}");
     }

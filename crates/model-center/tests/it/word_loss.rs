@@ -10,7 +10,7 @@ use model_center::model::bert::Bert;
 use model_center::model::decoder::DecoderHead;
 use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::{Batch, TextModel};
 
 const VOCABULARY: usize = 5000;
 const ROWS: usize = 8;
@@ -58,14 +58,14 @@ fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
     }
 }
 
-fn batch(words: Words) -> TextBatch {
+fn batch(words: Words) -> Batch {
     let ids = (0..ROWS * LENGTH).map(|at| ((at * at * 7 + 11 * at) % VOCABULARY) as i64).collect();
-    let batch = TextBatch::next_words(LENGTH, ids, None);
+    let batch = Batch::next_tokens(LENGTH, ids, None);
     let is_first = |row: usize| (row % 2) as i64;
     match words {
-        Words::Gpt2 { .. } => TextBatch { label_smoothing: 0.1, ..batch },
+        Words::Gpt2 { .. } => Batch { label_smoothing: 0.1, ..batch },
         Words::Bert(EncoderHead::Pretraining) => {
-            TextBatch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch }
+            Batch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch }
         }
         Words::Bert(_) => batch,
     }
@@ -79,7 +79,7 @@ fn pass(words: Words, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
     let mut cx = Ctx::training(&device, Randomness { seed: 3, step: 0, micro_batch: 0 });
     let loss = match alone {
         true => model.loss(&batch, &mut cx).unwrap().unwrap(),
-        false => model.score(&batch, None, &mut cx).unwrap().loss.unwrap(),
+        false => model.forward(&batch, None, &mut cx).unwrap().loss.unwrap(),
     };
     let value = loss.value().item().unwrap();
     let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
@@ -112,7 +112,7 @@ fn evaluation_asks_for_the_loss_without_the_logits_too() {
     for words in ALL {
         let device = Device::cpu(1).unwrap();
         let (model, batch) = (model(words, &device), batch(words));
-        let of_scores = model.score(&batch, None, &mut Ctx::inference(&device)).unwrap();
+        let of_scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
         let expected = of_scores.loss.unwrap().value().item().unwrap();
         drop(of_scores.logits);
         device.reset_peaks();
@@ -123,7 +123,7 @@ fn evaluation_asks_for_the_loss_without_the_logits_too() {
             memory.segments.into_iter().find(|(segment, _)| *segment == Segment::Activations).unwrap();
         assert!(activations.peak < LOGITS / 2, "{words:?}: {} bytes", activations.peak);
         // Without labels there is nothing but logits.
-        let unlabelled = TextBatch { labels: None, next_sentence: None, ..batch };
+        let unlabelled = Batch { labels: None, next_sentence: None, ..batch };
         assert!(model.loss(&unlabelled, &mut Ctx::inference(&device)).unwrap().is_none());
     }
 }

@@ -39,7 +39,7 @@ impl LabelSpec {
     pub fn of(dataset: &Dataset) -> LabelSpec {
         match dataset.labels() {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
-            LabelSpace::Answers(answers) => LabelSpec::Found(answers.names.clone()),
+            LabelSpace::Verbalizer(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
             LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => LabelSpec::Value,
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::passages::{multirc, record_task};
 use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, Split, ZERO_ONE, label, truth};
-use crate::data::answers::{AnswerForm, AnswerPlace};
+use crate::data::answers::{AnswerForm, VerbalizerPosition};
 use crate::data::dataset::{Dataset, LabelSpace};
 use crate::data::io::record::{Format, Record};
 use crate::data::read::{ReadOptions, RowForm, read_as};
@@ -47,7 +47,7 @@ pub struct Asking {
     /// Which split the record is of.
     pub split: Split,
     /// Where the model answers.
-    pub place: AnswerPlace,
+    pub place: VerbalizerPosition,
     questions: u32,
 }
 
@@ -112,7 +112,7 @@ impl PromptEntry {
         &self,
         directory: &Path,
         split: Split,
-        place: AnswerPlace,
+        place: VerbalizerPosition,
         options: &ReadOptions<'_>,
     ) -> Result<Dataset> {
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -133,7 +133,7 @@ impl PromptEntry {
 pub(crate) struct Asked<'a> {
     pub(crate) names: &'a [String],
     pub(crate) words: &'a [String],
-    pub(crate) place: AnswerPlace,
+    pub(crate) place: VerbalizerPosition,
     /// Who asks, for errors.
     pub(crate) of: &'a str,
 }
@@ -150,7 +150,7 @@ pub(crate) fn read_prompts(
 ) -> Result<Dataset> {
     let (form, answers) = AnswerForm::new(options.tokenizer, asked.place, (asked.names, asked.words), asked.of)?;
     let (mut prompts, mut members) = (Vec::new(), Vec::new());
-    let form = (LabelSpace::Answers(answers), RowForm::Answer(form));
+    let form = (LabelSpace::Verbalizer(answers), RowForm::Answer(form));
     let mut dataset = read_as(path, format, options, form, &mut |record, examples| {
         prompts.clear();
         parse(record, &mut prompts)?;
@@ -312,8 +312,10 @@ fn lcqmc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) ->
     let (first, second) = (record.text("text_a")?, record.text("text_b")?);
     let class = label(record, ZERO_ONE)?;
     let (before, after) = match asking.place {
-        AnswerPlace::Next | AnswerPlace::Blank => (format!("\"{first}\"与\"{second}\"的关系是:"), "。".to_owned()),
-        AnswerPlace::Sentinel { .. } => (format!("“{first}”与“{second}”是否有关？"), String::new()),
+        VerbalizerPosition::Next | VerbalizerPosition::Blank => {
+            (format!("\"{first}\"与\"{second}\"的关系是:"), "。".to_owned())
+        }
+        VerbalizerPosition::Sentinel { .. } => (format!("“{first}”与“{second}”是否有关？"), String::new()),
     };
     prompts.push(Prompt { before, after, class, member: None });
     Ok(())

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::columns::{LabelReader, LabelSpec};
 use super::prompts::{Asked, Prompt, read_prompts};
 use crate::data::Label;
-use crate::data::answers::AnswerPlace;
+use crate::data::answers::VerbalizerPosition;
 use crate::data::dataset::Dataset;
 use crate::data::io::record::{Format, Record};
 use crate::data::read::ReadOptions;
@@ -143,13 +143,13 @@ impl TemplateTask {
     ///
     /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart,
     /// or that are not as many as labels; a template of which a decoder would read no column.
-    pub fn read(&self, path: &Path, place: AnswerPlace, options: &ReadOptions<'_>) -> Result<Dataset> {
+    pub fn read(&self, path: &Path, place: VerbalizerPosition, options: &ReadOptions<'_>) -> Result<Dataset> {
         let TemplateTask { template, label, labels, words, format } = self;
         if words.len() != labels.len() {
             let reason = format!("{} words for {} labels", words.len(), labels.len());
             return Err(Error::recipe("data.words", reason, "name one word for each of data.labels"));
         }
-        if place == AnswerPlace::Next && !template.before.iter().any(|part| matches!(part, Part::Column(_))) {
+        if place == VerbalizerPosition::Next && !template.before.iter().any(|part| matches!(part, Part::Column(_))) {
             let reason =
                 format!("{:?} has no column in front of the answer, and a decoder reads no further", template.written);
             return Err(Error::recipe("data.template", reason, "put {answer} behind the columns"));

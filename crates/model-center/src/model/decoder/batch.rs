@@ -1,10 +1,10 @@
 //! A batch on the device, with what the next word is compared with.
 
 use super::DecoderHead;
+use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::Result;
-use crate::model::labels::{AnswerTensors, IGNORED, Labels, upload_class_weights, upload_padding};
+use crate::model::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
-use crate::model::text::{TextAnswers, TextBatch, TextLabels};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{Device, Segment, Tensor};
 
@@ -24,9 +24,9 @@ pub struct DecoderBatch {
     /// i64 `[B]`: the place of each row's last token among all `B * L`, for a classifier.
     pub last: Option<Tensor>,
     /// What the loss compares with. Words are those that each position should predict: `[B, L]`, moved by one.
-    pub labels: Option<Labels>,
+    pub labels: Option<Targets>,
     /// Words and places of answers, whose classes the labels are; `None` where they are none.
-    pub answers: Option<AnswerTensors>,
+    pub verbalizer: Option<VerbalizerTensors>,
     /// i64 `[B, L]`, the next words of prompts with their answers, and how much their loss counts beside that of the
     /// answers.
     pub prompt: Option<(Tensor, f32)>,
@@ -49,7 +49,7 @@ impl DecoderBatch {
     /// A mask of another length, or of other numbers than 0 and 1; no memory left.
     pub(super) fn upload(
         device: &Device,
-        batch: &TextBatch,
+        batch: &Batch,
         table: Option<PositionTable>,
         head: DecoderHead,
         pad: Option<i64>,
@@ -67,16 +67,15 @@ impl DecoderBatch {
             .map(|keys| Tensor::from_slice_in(device, [rows, length, length], &keys, Segment::Data))
             .transpose()?;
         let last = last_tokens(&batch.input_ids, mask, length, pad);
+        let ids = batch.labels.as_ref().and_then(Labels::ids);
         let labels = match &batch.labels {
             None => None,
             // Without a head there is nothing that they could be compared with.
             Some(_) if head == DecoderHead::None => None,
-            Some(TextLabels::Classes(labels))
-                if batch.answers.is_none() && matches!(head, DecoderHead::CausalLm { .. }) =>
-            {
-                Some(Labels::Classes(grid(&next_words(labels, mask, length))?))
+            Some(_) if ids.is_some() && batch.verbalizer.is_none() && matches!(head, DecoderHead::CausalLm { .. }) => {
+                Some(Targets::Classes(grid(&next_words(ids.unwrap_or_default(), mask, length))?))
             }
-            Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
+            Some(labels) => Some(Targets::upload(device, labels, rows / batch.choices.max(1))?),
         };
         let classes = match head {
             DecoderHead::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
@@ -90,7 +89,11 @@ impl DecoderBatch {
             visible,
             last: Some(Tensor::from_slice_in(device, [rows], &last, Segment::Data)?),
             labels,
-            answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
+            verbalizer: batch
+                .verbalizer
+                .as_ref()
+                .map(|verbalizer| VerbalizerTensors::upload(device, verbalizer))
+                .transpose()?,
             prompt: match prompt_words(batch) {
                 Some((words, weight)) => Some((grid(&words)?, weight)),
                 None => None,
@@ -112,8 +115,8 @@ impl DecoderBatch {
 ///
 /// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see;
 /// nobody asks padding.
-pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
-    let TextBatch { attention_mask: mask, context, span, .. } = batch;
+pub(super) fn visible_keys(batch: &Batch) -> Result<Option<Vec<u8>>> {
+    let Batch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;
     if context.is_none() && span.is_none() {
         return Ok(None);
@@ -152,9 +155,9 @@ fn next_words(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
 
 /// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it
 /// does not.
-fn prompt_words(batch: &TextBatch) -> Option<(Vec<i64>, f32)> {
-    let TextAnswers { words, places, prompt_loss } = batch.answers.as_ref()?;
-    let Some(TextLabels::Classes(classes)) = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0) else { return None };
+fn prompt_words(batch: &Batch) -> Option<(Vec<i64>, f32)> {
+    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = batch.verbalizer.as_ref()?;
+    let classes = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0)?.ids()?;
     let mask = batch.attention_mask.as_deref();
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let ids = batch.input_ids.iter().enumerate();
@@ -185,11 +188,11 @@ fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{last_tokens, next_words, visible_keys};
-    use crate::model::TextBatch;
+    use crate::model::Batch;
 
     /// What each query of a single row sees.
     fn keys(context: Option<Vec<u8>>, span: Option<Vec<i64>>, mask: Option<Vec<u8>>) -> Option<Vec<String>> {
-        let batch = TextBatch { context, span, ..TextBatch::next_words(5, vec![1; 5], mask) };
+        let batch = Batch { context, span, ..Batch::next_tokens(5, vec![1; 5], mask) };
         let row = |keys: &[u8]| keys.iter().map(|key| if *key == 1 { '#' } else { '.' }).collect();
         visible_keys(&batch).unwrap().map(|keys| keys.chunks(5).map(row).collect())
     }

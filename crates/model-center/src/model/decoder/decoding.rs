@@ -2,12 +2,12 @@
 
 use super::batch::visible_keys;
 use super::{Decoder, DecoderBatch, DecoderFamily, DecoderHead, DecoderModel};
+use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::layer::BlockCache;
 use crate::model::decoding::{Decoding, DecodingOptions, Past, check_tokens, gathered, join, last_places};
 use crate::model::flow::TextFlow;
 use crate::model::labels::{Numbers, check_length, refuse_spans};
-use crate::model::text::TextBatch;
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::Model;
 
@@ -50,7 +50,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
 
     /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier
     /// ones were told of positions no longer holds. All states change then, so that there is nothing to keep.
-    fn ids(&mut self, tokens: &TextBatch, past: &Past) -> Vec<i64> {
+    fn ids(&mut self, tokens: &Batch, past: &Past) -> Vec<i64> {
         let Some((steady, all)) = &mut self.anew else { return tokens.input_ids.clone() };
         *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);
         if past.length() <= *steady {
@@ -61,7 +61,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
         all
     }
 
-    fn check(&self, tokens: &TextBatch, past: &Past) -> Result<()> {
+    fn check(&self, tokens: &Batch, past: &Past) -> Result<()> {
         let facts = self.model.facts();
         check_tokens(tokens)?;
         Numbers::grid("input_ids", &tokens.input_ids, tokens, facts.vocab_size).check(false)?;
@@ -78,7 +78,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
 }
 
 impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
-    fn extend(&mut self, tokens: &TextBatch, cx: &mut Ctx) -> Result<Tensor> {
+    fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
         let (model, facts, device) = (self.model, self.model.facts(), cx.device().clone());
         let past = self.past.with(tokens)?;
         self.check(tokens, &past)?;
@@ -98,7 +98,7 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
             visible: visible.transpose()?,
             last: None,
             labels: None,
-            answers: None,
+            verbalizer: None,
             prompt: None,
             label_smoothing: 0.0,
             class_weights: None,

@@ -2,9 +2,9 @@
 
 use super::DecoderBatch;
 use crate::error::Error;
-use crate::model::answer_head::answer_logits;
-use crate::model::labels::{AnswerTensors, Labels};
+use crate::model::labels::{Targets, VerbalizerTensors};
 use crate::model::text::TextHead;
+use crate::model::verbalizer_head::verbalizer_logits;
 use crate::model::word_loss::in_chunks;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Tensor, Var};
@@ -104,10 +104,10 @@ impl DecoderHeads {
     /// # Errors
     /// Labels out of range, shapes that do not fit, a failing device.
     pub fn forward(&self, hidden: Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<DecoderOutput> {
-        if let (DecoderHead::CausalLm { .. }, Some(answers)) = (self.kind, &batch.answers) {
-            return self.answer(hidden, (answers, batch), table, cx);
+        if let (DecoderHead::CausalLm { .. }, Some(verbalizer)) = (self.kind, &batch.verbalizer) {
+            return self.verbalizer(hidden, (verbalizer, batch), table, cx);
         }
-        if let (DecoderHead::CausalLm { .. }, false, Some(Labels::Classes(targets))) =
+        if let (DecoderHead::CausalLm { .. }, false, Some(Targets::Classes(targets))) =
             (self.kind, batch.wants_logits, &batch.labels)
         {
             let loss = Some(self.word_loss(&hidden, (targets, batch.label_smoothing), table, cx)?); // [1]
@@ -121,22 +121,22 @@ impl DecoderHeads {
         };
         let loss = match (&logits, &batch.labels) {
             (None, _) | (_, None) => None,
-            (Some(logits), Some(Labels::Classes(targets))) => {
+            (Some(logits), Some(Targets::Classes(targets))) => {
                 let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
                 let loss = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
                 Some(ops::cross_entropy(cx, logits, targets, &loss)?) // [1]
             }
-            (Some(logits), Some(Labels::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
+            (Some(logits), Some(Targets::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
         };
         Ok(DecoderOutput { hidden, logits, loss })
     }
 
     /// Logits of the words of answers alone and, with labels, the loss: that of the answers and, as far as it counts,
     /// that of the prompts' next words.
-    fn answer(
+    fn verbalizer(
         &self,
         hidden: Var,
-        (answers, batch): (&AnswerTensors, &DecoderBatch),
+        (verbalizer, batch): (&VerbalizerTensors, &DecoderBatch),
         table: &Embedding,
         cx: &Ctx,
     ) -> Result<DecoderOutput> {
@@ -144,8 +144,8 @@ impl DecoderHeads {
             None => (table.weight().var(cx)?, None),
             Some(words) => words.vars(cx)?,
         };
-        let logits = answer_logits(&hidden, answers, (&weight, bias.as_ref()), cx)?; // [B, K]
-        let Some(Labels::Classes(classes)) = &batch.labels else {
+        let logits = verbalizer_logits(&hidden, verbalizer, (&weight, bias.as_ref()), cx)?; // [B, K]
+        let Some(Targets::Classes(classes)) = &batch.labels else {
             return Ok(DecoderOutput { hidden, logits: Some(logits), loss: None });
         };
         let options = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };

@@ -5,7 +5,8 @@ use super::{
     Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
 };
 use super::{Layout, directory};
-use crate::data::AnswerPlace;
+use crate::data::Batch;
+use crate::data::VerbalizerPosition;
 use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::attention::length_scaled;
@@ -13,7 +14,7 @@ use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{Observe, Scores, TextBatch, TextModel, no_answers};
+use crate::model::text::{ModelOutput, Observe, TextModel, no_verbalizer};
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -34,7 +35,7 @@ use std::path::Path;
 /// use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 /// use bmtrain_dist::{OptimManager, block::BlockOptions, param::BuilderOptions};
 /// use model_center::config::{Gpt2Config, TextConfig};
-/// use model_center::model::{TextBatch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
+/// use model_center::model::{Batch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
 ///
 /// let device = Device::cpu(1)?;
 /// let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2, ..Gpt2Config::default().text };
@@ -45,7 +46,7 @@ use std::path::Path;
 /// let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
 /// optim.add(Box::new(adam), 1e-3);
 /// // Two rows of four tokens; labels are the tokens themselves.
-/// let batch = TextBatch::next_words(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
+/// let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
 /// let mut cx = Ctx::training(&device, Randomness { seed: 7, step: 0, micro_batch: 0 });
 /// if let Some(loss) = model.loss(&batch, &mut cx)? {
 ///     optim.backward(&loss, 1.0, &mut cx)?;
@@ -227,15 +228,15 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
         false
     }
 
-    fn answer_place(&self) -> Result<AnswerPlace> {
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
         match (self.head_kind(), C::HAS_SPANS) {
-            (DecoderHead::CausalLm { .. }, true) => Ok(AnswerPlace::Blank),
-            (DecoderHead::CausalLm { .. }, false) => Ok(AnswerPlace::Next),
-            (DecoderHead::None | DecoderHead::Classifier { .. }, _) => Err(no_answers(C::TITLE)),
+            (DecoderHead::CausalLm { .. }, true) => Ok(VerbalizerPosition::Blank),
+            (DecoderHead::CausalLm { .. }, false) => Ok(VerbalizerPosition::Next),
+            (DecoderHead::None | DecoderHead::Classifier { .. }, _) => Err(no_verbalizer(C::TITLE)),
         }
     }
 
-    fn multiplied_values(&self) -> usize {
+    fn matmul_parameters(&self) -> usize {
         let is_multiplied = matches!(self.head_kind(), DecoderHead::CausalLm { tied: true });
         let words = (!is_multiplied).then_some(&self.input_embedding);
         let tables = words.into_iter().chain(&self.position_embedding);
@@ -261,11 +262,11 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
         Ok(Box::new(DecoderRows::new(self, options)?))
     }
 
-    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
-        Decoder::score(self, batch, observe, cx)
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
+        Decoder::scored(self, batch, observe, cx)
     }
 
-    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
         Decoder::loss(self, batch, cx)
     }
 }

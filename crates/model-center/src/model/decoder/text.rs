@@ -2,12 +2,14 @@
 
 use super::{DecoderBatch, DecoderHead, DecoderOutput, PositionTable};
 use crate::config::ProblemType;
+use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
 use crate::model::labels::{
-    Numbers, Wanted, check_answers, check_length, check_spans, refuse_answers, refuse_decoder_inputs, refuse_spans,
+    Numbers, Wanted, check_length, check_spans, check_verbalizer, refuse_decoder_inputs, refuse_spans,
+    refuse_verbalizer,
 };
-use crate::model::text::{Observe, Scores, TextBatch};
+use crate::model::text::{ModelOutput, Observe};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::Model;
 
@@ -35,40 +37,40 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
     /// What is known of it.
     fn facts(&self) -> DecoderFacts;
 
-    /// What [`TextModel::score`](crate::model::TextModel::score) does, for every decoder. Labels of the next word are
+    /// What [`TextModel::forward`](crate::model::TextModel::forward) does, for every decoder. Labels of the next word are
     /// given for the token itself, commonly the ids once more, and are moved here.
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, a failing device.
-    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+    fn scored(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
         let batch = upload(&self.facts(), batch, cx)?;
         let output = match observe {
-            None => self.forward(&batch, cx)?,
+            None => Model::forward(self, &batch, cx)?,
             Some(observe) => {
                 self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.hidden.value()))?
             }
         };
-        Ok(Scores { logits: output.logits, extra: Vec::new(), loss: output.loss })
+        Ok(ModelOutput { logits: output.logits, extra: Vec::new(), loss: output.loss })
     }
 
     /// What [`TextModel::loss`](crate::model::TextModel::loss) does, for every decoder.
     ///
     /// # Errors
     /// As [`Decoder::score`].
-    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
         let batch = DecoderBatch { wants_logits: false, ..upload(&self.facts(), batch, cx)? };
-        Ok(self.forward(&batch, cx)?.loss)
+        Ok(Model::forward(self, &batch, cx)?.loss)
     }
 }
 
-fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBatch> {
+fn upload(facts: &DecoderFacts, batch: &Batch, cx: &Ctx) -> Result<DecoderBatch> {
     check(facts, batch)?;
     let pad = facts.pad_token_id.map(|id| id as i64);
     DecoderBatch::upload(cx.device(), batch, facts.table, facts.head, pad)
 }
 
 /// Whether ids and labels are those of this model.
-fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
+fn check(facts: &DecoderFacts, batch: &Batch) -> Result<()> {
     check_length(batch.length, facts.max_length)?;
     refuse_decoder_inputs(batch)?;
     Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
@@ -76,13 +78,13 @@ fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
         true => check_spans(batch)?,
         false => refuse_spans(batch)?,
     }
-    let wanted = match (facts.head, &batch.answers) {
-        (DecoderHead::CausalLm { .. }, Some(answers)) => {
-            check_answers(answers, (batch.rows, batch.input_ids.len()), facts.vocab_size)?;
-            Wanted::Classes(answers.words.len())
+    let wanted = match (facts.head, &batch.verbalizer) {
+        (DecoderHead::CausalLm { .. }, Some(verbalizer)) => {
+            check_verbalizer(verbalizer, (batch.rows, batch.input_ids.len()), facts.vocab_size)?;
+            Wanted::Classes(verbalizer.label_words.len())
         }
         _ => {
-            refuse_answers(batch)?;
+            refuse_verbalizer(batch)?;
             wanted_by(facts, batch)
         }
     };
@@ -95,7 +97,7 @@ fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
 }
 
 /// What labels are without answers.
-fn wanted_by(facts: &DecoderFacts, batch: &TextBatch) -> Wanted {
+fn wanted_by(facts: &DecoderFacts, batch: &Batch) -> Wanted {
     match facts.head {
         DecoderHead::None => Wanted::Nothing,
         DecoderHead::CausalLm { .. } => Wanted::Words,

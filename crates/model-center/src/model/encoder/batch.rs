@@ -1,9 +1,9 @@
 //! A batch on the device.
 
 use super::{EncoderHead, Layout};
+use crate::data::Batch;
 use crate::error::Result;
-use crate::model::labels::{Labels, check_count, upload_class_weights, upload_padding};
-use crate::model::text::{TextBatch, TextLabels};
+use crate::model::labels::{Targets, check_count, upload_class_weights, upload_padding};
 use bmtrain_core::{Device, Segment, Tensor};
 
 /// Ids and masks of B sequences of L tokens.
@@ -18,7 +18,7 @@ pub struct EncoderBatch {
     /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
     pub padding: Option<Tensor>,
     /// What the loss compares with.
-    pub labels: Option<Labels>,
+    pub labels: Option<Targets>,
     /// i64 `[B]`, for pretraining.
     pub next_sentence: Option<Tensor>,
     /// Share of the target probability that is spread over all classes.
@@ -36,7 +36,7 @@ impl EncoderBatch {
     ///
     /// # Errors
     /// Lengths that are not `rows * length`, a mask of other numbers than 0 and 1, no memory left.
-    pub(super) fn upload(device: &Device, batch: &TextBatch, layout: &Layout, head: EncoderHead) -> Result<Self> {
+    pub(super) fn upload(device: &Device, batch: &Batch, layout: &Layout, head: EncoderHead) -> Result<Self> {
         let (rows, length, ids) = (batch.rows, batch.length, &batch.input_ids);
         let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], ids.len(), batch.attention_mask.as_deref())?;
@@ -50,8 +50,8 @@ impl EncoderBatch {
             None => None,
             // Without a head there is nothing that they could be compared with.
             Some(_) if matches!(head, EncoderHead::None { .. }) => None,
-            Some(TextLabels::Classes(labels)) if head.has_words() => Some(Labels::Classes(grid(labels)?)),
-            Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
+            Some(labels) if head.has_words() => labels.ids().map(grid).transpose()?.map(Targets::Classes),
+            Some(labels) => Some(Targets::upload(device, labels, rows / batch.choices.max(1))?),
         };
         let next_sentence = batch.next_sentence.as_ref();
         let classes = match head {
@@ -77,7 +77,7 @@ impl EncoderBatch {
     /// Labels that are class numbers.
     pub fn class_labels(&self) -> Option<&Tensor> {
         match &self.labels {
-            Some(Labels::Classes(targets)) => Some(targets),
+            Some(Targets::Classes(targets)) => Some(targets),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Classifier, EncoderBatch, EncoderFamily, Layout};
 use crate::error::{Error, Result};
-use crate::model::labels::Labels;
+use crate::model::labels::Targets;
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
@@ -246,12 +246,12 @@ impl EncoderHeads {
     fn classifier_loss(&self, logits: &Var, batch: &EncoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Option<Var>> {
         Ok(match &batch.labels {
             None => None,
-            Some(Labels::Classes(targets)) => {
+            Some(Targets::Classes(targets)) => {
                 let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
                 let loss = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
                 Some(ops::cross_entropy(cx, logits, targets, &loss)?)
             }
-            Some(Labels::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+            Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
         })
     }
 }

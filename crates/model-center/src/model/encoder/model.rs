@@ -94,7 +94,7 @@ impl<C: EncoderFamily> EncoderModel<C> {
 
     /// Values of the tables in which rows are looked up. The words' table is not among them where a head projects onto
     /// it.
-    pub fn looked_up_values(&self) -> usize {
+    pub fn embedding_parameters(&self) -> usize {
         let words = (!self.head_kind().has_words()).then_some(&self.input_embedding);
         let tables = words.into_iter().chain([&self.position_embedding, &self.token_type_embedding]);
         tables.map(|table| table.weight().spec().shape.elements()).sum()

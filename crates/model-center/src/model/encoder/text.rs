@@ -1,12 +1,13 @@
 //! Encoders as a [`TextModel`]: what programs call.
 
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, directory};
+use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::formats::{DirectoryLayout, NameTable};
-use crate::model::labels::{Numbers, Wanted, check_length, refuse_answers, refuse_decoder_inputs, refuse_spans};
+use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs, refuse_spans, refuse_verbalizer};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{Observe, Scores, TextBatch, TextModel};
+use crate::model::text::{ModelOutput, Observe, TextModel};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::borrow::Cow;
@@ -37,8 +38,8 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
         self.config().labels()
     }
 
-    fn multiplied_values(&self) -> usize {
-        Model::parameters(self).count() - self.looked_up_values()
+    fn matmul_parameters(&self) -> usize {
+        Model::parameters(self).count() - self.embedding_parameters()
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
@@ -55,10 +56,10 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
         directory::written(self, self.name_table(), options).left_out()
     }
 
-    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
         let batch = upload(self, batch, cx)?;
         let output = match observe {
-            None => self.forward(&batch, cx)?,
+            None => Model::forward(self, &batch, cx)?,
             Some(observe) => {
                 self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.hidden.value()))?
             }
@@ -66,26 +67,26 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
         let mut extra = Vec::new();
         extra.extend(output.pooled.map(|pooled| ("pooler", pooled)));
         extra.extend(output.sentence_logits.map(|logits| ("seq_relationship_logits", logits)));
-        Ok(Scores { logits: output.logits, extra, loss: output.loss })
+        Ok(ModelOutput { logits: output.logits, extra, loss: output.loss })
     }
 
-    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
         let batch = EncoderBatch { wants_logits: false, ..upload(self, batch, cx)? };
-        Ok(self.forward(&batch, cx)?.loss)
+        Ok(Model::forward(self, &batch, cx)?.loss)
     }
 }
 
-fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &TextBatch, cx: &Ctx) -> Result<EncoderBatch> {
+fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &Batch, cx: &Ctx) -> Result<EncoderBatch> {
     check_length(batch.length, model.max_length())?;
     refuse_decoder_inputs(batch)?;
     refuse_spans(batch)?;
-    refuse_answers(batch)?;
+    refuse_verbalizer(batch)?;
     check(model.layout(), model.head_kind(), batch)?;
     EncoderBatch::upload(cx.device(), batch, model.layout(), model.head_kind())
 }
 
 /// Whether ids and labels are those of this model.
-fn check(layout: &Layout, head: EncoderHead, batch: &TextBatch) -> Result<()> {
+fn check(layout: &Layout, head: EncoderHead, batch: &Batch) -> Result<()> {
     Numbers::grid("input_ids", &batch.input_ids, batch, layout.vocab_size).check(false)?;
     if let Some(types) = &batch.token_type_ids {
         Numbers::grid("token_type_ids", types, batch, layout.type_size).check(false)?;

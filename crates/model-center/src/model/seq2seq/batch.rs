@@ -2,13 +2,13 @@
 
 use super::Seq2SeqHead;
 use crate::config::ProblemType;
+use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::model::labels::{
-    AnswerTensors, IGNORED, Labels, Numbers, Wanted, check_answers, check_length, refuse_answers, refuse_spans,
-    upload_class_weights, upload_mask, upload_padding, wrong_labels,
+    IGNORED, Numbers, Targets, VerbalizerTensors, Wanted, check_length, check_verbalizer, refuse_spans,
+    refuse_verbalizer, upload_class_weights, upload_mask, upload_padding, wrong_labels,
 };
 use crate::model::position_table::PositionTable;
-use crate::model::text::{TextAnswers, TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::borrow::Cow;
 
@@ -33,9 +33,9 @@ pub struct Seq2SeqBatch {
     /// i64 `[B]`: the place of each row's last word among all `B * S`, for a classifier.
     pub last: Option<Tensor>,
     /// What the loss compares with. Words are those that each position of the decoder is to predict, `[B, L]`.
-    pub labels: Option<Labels>,
+    pub labels: Option<Targets>,
     /// Words and places of answers, whose classes the labels are; `None` where they are none.
-    pub answers: Option<AnswerTensors>,
+    pub verbalizer: Option<VerbalizerTensors>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
     /// f32 `[C]`, what each class weighs; `None` where all samples weigh the same.
@@ -84,16 +84,16 @@ impl Seq2SeqBatch {
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, nothing for the decoder to read; no memory left.
-    pub(super) fn upload(device: &Device, batch: &TextBatch, words: Words) -> Result<Self> {
+    pub(super) fn upload(device: &Device, batch: &Batch, words: Words) -> Result<Self> {
         check(batch, words)?;
         let shape = [batch.rows, batch.length];
         let classes = match words.head {
             Seq2SeqHead::Classifier { outputs } => Some(outputs),
             Seq2SeqHead::None | Seq2SeqHead::Words { .. } => None,
         };
-        let (target, decoder_ids) = match (classes, &batch.answers) {
+        let (target, decoder_ids) = match (classes, &batch.verbalizer) {
             (Some(outputs), _) => (shape, Cow::Owned(read_by_classifier(batch, outputs, words)?)),
-            (None, Some(answers)) => read_for_answers(batch, answers, words)?,
+            (None, Some(verbalizer)) => verbalizer_decoder_ids(batch, verbalizer, words)?,
             (None, None) => read_by_decoder(batch, words)?,
         };
         let count = decoder_ids.len();
@@ -117,16 +117,20 @@ impl Seq2SeqBatch {
             },
             labels: match (&batch.labels, words.head) {
                 (None, _) | (_, Seq2SeqHead::None) => None,
-                (Some(labels), Seq2SeqHead::Classifier { .. }) => Some(Labels::upload(device, labels, batch.rows)?),
-                (Some(labels), Seq2SeqHead::Words { .. }) if batch.answers.is_some() => {
-                    Some(Labels::upload(device, labels, batch.rows)?)
+                (Some(labels), Seq2SeqHead::Classifier { .. }) => Some(Targets::upload(device, labels, batch.rows)?),
+                (Some(labels), Seq2SeqHead::Words { .. }) if batch.verbalizer.is_some() => {
+                    Some(Targets::upload(device, labels, batch.rows)?)
                 }
-                (Some(TextLabels::Classes(labels)), Seq2SeqHead::Words { .. }) => {
-                    Some(Labels::Classes(ids(target, labels)?))
+                (Some(labels), Seq2SeqHead::Words { .. }) => {
+                    let words = labels.ids().ok_or_else(|| wrong_labels(labels, Wanted::Words))?;
+                    Some(Targets::Classes(ids(target, words)?))
                 }
-                (Some(labels), Seq2SeqHead::Words { .. }) => return Err(wrong_labels(labels, Wanted::Words)),
             },
-            answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
+            verbalizer: batch
+                .verbalizer
+                .as_ref()
+                .map(|verbalizer| VerbalizerTensors::upload(device, verbalizer))
+                .transpose()?,
             label_smoothing: batch.label_smoothing,
             class_weights: upload_class_weights(device, batch, classes)?,
             wants_logits: true,
@@ -135,11 +139,11 @@ impl Seq2SeqBatch {
 }
 
 /// Whether a batch is for a model with two stacks.
-fn check(batch: &TextBatch, words: Words) -> Result<()> {
+fn check(batch: &Batch, words: Words) -> Result<()> {
     Numbers::grid("input_ids", &batch.input_ids, batch, words.vocab_size).check(false)?;
     refuse_spans(batch)?;
     if !matches!(words.head, Seq2SeqHead::Words { .. }) {
-        refuse_answers(batch)?;
+        refuse_verbalizer(batch)?;
     }
     if batch.next_sentence.is_some() {
         let reason = "it is for the pretraining of encoders, and this model has a decoder too";
@@ -157,11 +161,10 @@ fn check(batch: &TextBatch, words: Words) -> Result<()> {
 }
 
 /// The shape and the words of what the decoder reads: what the batch has, or its labels moved by one.
-fn read_by_decoder(batch: &TextBatch, words: Words) -> Result<([usize; 2], Cow<'_, [i64]>)> {
+fn read_by_decoder(batch: &Batch, words: Words) -> Result<([usize; 2], Cow<'_, [i64]>)> {
     let labels = match &batch.labels {
         None => None,
-        Some(TextLabels::Classes(labels)) => Some(labels.as_slice()),
-        Some(labels) => return Err(wrong_labels(labels, Wanted::Words)),
+        Some(labels) => Some(labels.ids().ok_or_else(|| wrong_labels(labels, Wanted::Words))?),
     };
     let target = [batch.rows, target_length(batch, labels)?];
     check_length(target[1], words.max_length)?;
@@ -177,9 +180,9 @@ fn read_by_decoder(batch: &TextBatch, words: Words) -> Result<([usize; 2], Cow<'
 }
 
 /// The shape and the words of what the decoder reads in front of answers.
-fn read_for_answers<'b>(
-    batch: &'b TextBatch,
-    answers: &TextAnswers,
+fn verbalizer_decoder_ids<'b>(
+    batch: &'b Batch,
+    verbalizer: &VerbalizerBatch,
     words: Words,
 ) -> Result<([usize; 2], Cow<'b, [i64]>)> {
     let Some(ids) = &batch.decoder_input_ids else {
@@ -189,19 +192,19 @@ fn read_for_answers<'b>(
     let target = [batch.rows, target_length(batch, None)?];
     check_length(target[1], words.max_length)?;
     Numbers::table("decoder_input_ids", ids, target, words.vocab_size).check(false)?;
-    check_answers(answers, (batch.rows, ids.len()), words.vocab_size)?;
-    if answers.prompt_loss > 0.0 {
+    check_verbalizer(verbalizer, (batch.rows, ids.len()), words.vocab_size)?;
+    if verbalizer.prompt_loss > 0.0 {
         let reason = "an encoder predicts no words of a prompt, so their loss cannot count";
-        return Err(Error::data("answers", reason, "leave the loss of the prompt out"));
+        return Err(Error::data("verbalizer", reason, "leave the loss of the prompt out"));
     }
-    Wanted::Classes(answers.words.len()).check(batch, words.vocab_size)?;
+    Wanted::Classes(verbalizer.label_words.len()).check(batch, words.vocab_size)?;
     Ok((target, Cow::Borrowed(ids)))
 }
 
 /// What the decoder of a classifier with so many outputs reads: the words of the encoder moved by one.
 ///
 /// Source: transformers makes them in the same way, and masks none of them.
-fn read_by_classifier(batch: &TextBatch, outputs: usize, words: Words) -> Result<Vec<i64>> {
+fn read_by_classifier(batch: &Batch, outputs: usize, words: Words) -> Result<Vec<i64>> {
     Wanted::of_classifier(outputs, 1, words.problem).check(batch, words.vocab_size)?;
     if batch.decoder_input_ids.is_some() || batch.decoder_attention_mask.is_some() {
         let reason = "the decoder of a classifier reads what its encoder does";
@@ -211,7 +214,7 @@ fn read_by_classifier(batch: &TextBatch, outputs: usize, words: Words) -> Result
 }
 
 /// The place of each row's last word among all.
-fn last_words(batch: &TextBatch, words: Words) -> Result<Vec<i64>> {
+fn last_words(batch: &Batch, words: Words) -> Result<Vec<i64>> {
     let unknown = || {
         let reason = "classes are read off at that word, and the configuration names none or several";
         Error::model("config.json, field eos_token_id", reason, "give one word as eos_token_id")
@@ -234,7 +237,7 @@ fn missing(name: &str, why: &str, fix: &str) -> Error {
 }
 
 /// L: tokens of a row of the decoder.
-fn target_length(batch: &TextBatch, labels: Option<&[i64]>) -> Result<usize> {
+fn target_length(batch: &Batch, labels: Option<&[i64]>) -> Result<usize> {
     let given = batch.decoder_input_ids.as_deref().map(|ids| ("decoder_input_ids", ids));
     let Some((name, values)) = given.or(labels.map(|labels| ("labels", labels))) else {
         let reason = "there are neither decoder_input_ids nor labels, so the decoder has nothing to read";

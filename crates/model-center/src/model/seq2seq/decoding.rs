@@ -1,11 +1,11 @@
 //! Models with two stacks that write token by token behind what their encoder has read.
 
 use super::{Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, Visible, cache};
 use crate::model::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, last_places};
 use crate::model::labels::{Numbers, check_length, refuse_spans};
-use crate::model::text::TextBatch;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 
 /// Rows of the decoder.
@@ -37,7 +37,7 @@ impl Source {
 
 impl<'a, C: Seq2SeqFamily> Seq2SeqRows<'a, C> {
     /// Read the source. What is written begins with a word that the caller gives, see
-    /// [`TextModel::first_word`](crate::model::TextModel::first_word).
+    /// [`TextModel::decoder_start_token`](crate::model::TextModel::decoder_start_token).
     ///
     /// # Errors
     /// A model without a head for words; no source; ids out of range; a failing device.
@@ -64,7 +64,7 @@ impl<'a, C: Seq2SeqFamily> Seq2SeqRows<'a, C> {
 }
 
 impl<C: Seq2SeqFamily> Decoding for Seq2SeqRows<'_, C> {
-    fn extend(&mut self, tokens: &TextBatch, cx: &mut Ctx) -> Result<Tensor> {
+    fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
         let (model, device) = (self.model, cx.device().clone());
         let past = self.past.with(tokens)?;
         check_tokens(tokens)?;

@@ -50,7 +50,7 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     fn decoder_layers(&self) -> usize;
 
     /// The word in front of the first that a decoder is to predict; `None` where the configuration does not say.
-    fn first_word(&self) -> Option<usize>;
+    fn decoder_start_token(&self) -> Option<usize>;
 
     /// The word that ends a text, at which a classifier reads; `None` where the configuration does not say.
     fn last_word(&self) -> Option<usize> {

@@ -2,9 +2,9 @@
 
 use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
-use crate::model::answer_head::answer_logits;
-use crate::model::labels::Labels;
+use crate::model::labels::Targets;
 use crate::model::text::TextHead;
+use crate::model::verbalizer_head::verbalizer_logits;
 use crate::model::word_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
@@ -153,12 +153,12 @@ impl Seq2SeqHeads {
         }
         let parts = self.parts(hidden, table, cx)?;
         let (hidden, weight, bias) = &parts; // [B, L, D], [V, D], [V]
-        if let Some(answers) = &batch.answers {
-            let logits = answer_logits(hidden, answers, (weight, bias.as_ref()), cx)?; // [B, K]
+        if let Some(verbalizer) = &batch.verbalizer {
+            let logits = verbalizer_logits(hidden, verbalizer, (weight, bias.as_ref()), cx)?; // [B, K]
             let loss = batch_loss(&logits, batch, cx)?; // [1]
             return Ok((Some(logits), loss));
         }
-        if let (false, Some(Labels::Classes(targets))) = (batch.wants_logits, &batch.labels) {
+        if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, &batch.labels) {
             let options = in_chunks(word_loss(batch), self.matrix(table));
             let loss = ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
@@ -226,7 +226,7 @@ fn word_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
 fn batch_loss(logits: &Var, batch: &Seq2SeqBatch, cx: &mut Ctx) -> Result<Option<Var>> {
     Ok(match &batch.labels {
         None => None,
-        Some(Labels::Classes(targets)) => Some(ops::cross_entropy(cx, logits, targets, &word_loss(batch))?),
-        Some(Labels::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+        Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, logits, targets, &word_loss(batch))?),
+        Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
     })
 }

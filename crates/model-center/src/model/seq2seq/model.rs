@@ -2,12 +2,12 @@
 
 use super::entry::{Entry, Places};
 use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
+use crate::data::Batch;
 use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{BlockCache, BlockConfig, Memory, PositionsConfig, Visible};
 use crate::model::decoding::Past;
 use crate::model::stack::{Stack, StackConfig, StackInput};
-use crate::model::text::TextBatch;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -81,7 +81,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     }
 
     /// Values of tables that rows are only looked up in.
-    pub(super) fn looked_up_values(&self) -> usize {
+    pub(super) fn embedding_parameters(&self) -> usize {
         let is_multiplied = self.head_kind() == Seq2SeqHead::Words { tied: true };
         let words = (!is_multiplied).then_some(&self.input_embedding);
         let tables = words.into_iter().chain(self.entries.iter().filter_map(Entry::learned));
@@ -95,7 +95,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     ///
     /// # Errors
     /// Those of the blocks; a failing device.
-    pub(super) fn encode(&self, batch: &TextBatch, visible: Visible, cx: &mut Ctx) -> Result<Var> {
+    pub(super) fn encode(&self, batch: &Batch, visible: Visible, cx: &mut Ctx) -> Result<Var> {
         let (shape, stack) = ([batch.rows, batch.length], &self.encoder.0);
         let upload = |ids: &[i64]| Tensor::from_slice_in(cx.device(), shape, ids, Segment::Data);
         let table = self.config.layout().encoder.added.table();

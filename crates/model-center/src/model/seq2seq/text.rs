@@ -3,13 +3,14 @@
 use super::batch::Words;
 use super::decoding::Seq2SeqRows;
 use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, directory};
-use crate::data::AnswerPlace;
+use crate::data::Batch;
+use crate::data::VerbalizerPosition;
 use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{Observe, Scores, TextBatch, TextModel, no_answers};
+use crate::model::text::{ModelOutput, Observe, TextModel, no_verbalizer};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::borrow::Cow;
@@ -19,7 +20,7 @@ use std::path::Path;
 const LAST_NORM: &str = "decoder.output_norm.weight";
 
 impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
-    fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
+    fn upload(&self, batch: &Batch, cx: &Ctx) -> Result<Seq2SeqBatch> {
         Seq2SeqBatch::upload(cx.device(), batch, self.words())
     }
 
@@ -28,7 +29,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         Words {
             vocab_size: text.vocab_size,
             max_length: text.position_size,
-            first: self.config().first_word(),
+            first: self.config().decoder_start_token(),
             pad: text.pad_token_id,
             head: self.head_kind(),
             problem: text.problem_type,
@@ -70,12 +71,12 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
         false
     }
 
-    fn writes_targets(&self) -> bool {
+    fn generates_targets(&self) -> bool {
         !matches!(self.head_kind(), Seq2SeqHead::Classifier { .. })
     }
 
-    fn first_word(&self) -> Option<i64> {
-        self.config().first_word().map(|word| word as i64)
+    fn decoder_start_token(&self) -> Option<i64> {
+        self.config().decoder_start_token().map(|word| word as i64)
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
@@ -86,23 +87,23 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
         self.words().check_targets()
     }
 
-    fn answer_place(&self) -> Result<AnswerPlace> {
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
         if !matches!(self.head_kind(), Seq2SeqHead::Words { .. }) {
-            return Err(no_answers(C::TITLE));
+            return Err(no_verbalizer(C::TITLE));
         }
         if C::BEGINS_WITH_SENTINELS {
-            return Ok(AnswerPlace::Sentinel { start: None });
+            return Ok(VerbalizerPosition::Sentinel { start: None });
         }
         self.check_targets()?;
-        Ok(AnswerPlace::Sentinel { start: self.config().first_word().map(|word| word as u32) })
+        Ok(VerbalizerPosition::Sentinel { start: self.config().decoder_start_token().map(|word| word as u32) })
     }
 
     fn compares_choices(&self) -> bool {
         false
     }
 
-    fn multiplied_values(&self) -> usize {
-        Model::parameters(self).count() - self.looked_up_values()
+    fn matmul_parameters(&self) -> usize {
+        Model::parameters(self).count() - self.embedding_parameters()
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
@@ -133,22 +134,22 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it
     /// reads them moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown
     /// are the encoder's up to its last block, then the decoder's.
-    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
         let batch = self.upload(batch, cx)?;
         let encoder_blocks = self.config().text().num_layers;
         let output = match observe {
-            None => self.forward(&batch, cx)?,
+            None => Model::forward(self, &batch, cx)?,
             Some(observe) => self.forward_observed(&batch, cx, &mut |index, flow| {
                 let stack = if index <= encoder_blocks { &flow.encoder } else { &flow.decoder };
                 observe(index, stack.value())
             })?,
         };
         let extra = vec![("encoder_last_hidden_state", output.encoder)];
-        Ok(Scores { logits: output.logits, extra, loss: output.loss })
+        Ok(ModelOutput { logits: output.logits, extra, loss: output.loss })
     }
 
-    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
         let batch = Seq2SeqBatch { wants_logits: false, ..self.upload(batch, cx)? };
-        Ok(self.forward(&batch, cx)?.loss)
+        Ok(Model::forward(self, &batch, cx)?.loss)
     }
 }

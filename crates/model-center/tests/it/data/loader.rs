@@ -153,8 +153,8 @@ fn grouping_by_length_pads_less_than_shuffling() {
         let (mut cells, mut tokens) = (0, 0);
         for batch in loader.epoch(0) {
             let batch = batch.unwrap();
-            cells += batch.rows * batch.len;
-            tokens += batch.tokens;
+            cells += batch.rows * batch.length;
+            tokens += batch.tokens();
         }
         1.0 - tokens as f64 / cells as f64
     };
@@ -166,7 +166,7 @@ fn grouping_by_length_pads_less_than_shuffling() {
 #[test]
 fn grouped_batches_do_not_come_in_order_of_length() {
     let mut loader = Loader::new(dataset(800), options(Order::LengthGrouped { window: 50 }, 8, true)).unwrap();
-    let lengths: Vec<usize> = loader.epoch(0).map(|batch| batch.unwrap().len).collect();
+    let lengths: Vec<usize> = loader.epoch(0).map(|batch| batch.unwrap().length).collect();
     let rising = lengths.windows(2).filter(|pair| pair[0] < pair[1]).count();
     assert!((30..70).contains(&rising), "{rising} of 99 steps rise; sorted batches would all rise");
 }
@@ -176,13 +176,13 @@ fn rows_are_padded_to_their_own_longest() {
     let mut loader = Loader::new(dataset(3), options(Order::Sequential, 2, false)).unwrap();
     let batch = loader.batch(Position { epoch: 0, index: 0 }).unwrap();
     // Lengths 3 and 10: [CLS] w [SEP] and [CLS] eight times w [SEP].
-    assert_eq!((batch.rows, batch.len, batch.tokens), (2, 10, 13));
+    assert_eq!((batch.rows, batch.length, batch.tokens()), (2, 10, 13));
     assert_eq!(batch.input_ids[..10], [1, 3, 2, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(batch.input_ids[10..], [1, 3, 3, 3, 3, 3, 3, 3, 3, 2]);
-    assert_eq!(batch.attention_mask[..10], [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(batch.attention_mask[10..], [1; 10]);
-    assert_eq!(batch.token_type_ids, [0; 20]);
-    assert_eq!(batch.labels, Labels::Value(vec![0.0, 1.0]));
+    assert_eq!(batch.attention_mask.as_ref().unwrap()[..10], [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(batch.attention_mask.as_ref().unwrap()[10..], [1; 10]);
+    assert_eq!(batch.token_type_ids.as_deref(), Some(&[0; 20][..]));
+    assert_eq!(batch.labels, Some(Labels::Values(vec![0.0, 1.0])));
     let last = loader.batch(Position { epoch: 0, index: 1 }).unwrap();
     assert_eq!((last.rows, last.samples), (1, vec![2]));
 }
@@ -193,11 +193,11 @@ fn lengths_round_up_but_not_beyond_the_limit() {
     let mut loader =
         Loader::new(dataset.clone(), LoaderOptions { pad_to_multiple_of: 8, ..options(Order::Shuffled, 4, true) })
             .unwrap();
-    assert!(loader.epoch(0).all(|batch| batch.unwrap().len % 8 == 0));
+    assert!(loader.epoch(0).all(|batch| batch.unwrap().length % 8 == 0));
     for pad_to_multiple_of in [100, usize::MAX] {
         let options = LoaderOptions { pad_to_multiple_of, ..options(Order::Shuffled, 4, true) };
         let mut loader = Loader::new(dataset.clone(), options).unwrap();
-        assert!(loader.epoch(0).all(|batch| batch.unwrap().len <= 64));
+        assert!(loader.epoch(0).all(|batch| batch.unwrap().length <= 64));
     }
 }
 
@@ -217,11 +217,11 @@ fn choices_of_a_sample_stay_together() {
     let dataset = task.read(directory.path(), Split::Train, &ReadOptions::new(&words, 64)).unwrap();
     let mut loader = Loader::new(Arc::new(dataset), options(Order::Shuffled, 3, true)).unwrap();
     let batch = loader.batch(Position::default()).unwrap();
-    assert_eq!((batch.samples.len(), batch.rows, batch.labels.len()), (3, 6, 3));
-    let Labels::Class(labels) = &batch.labels else { panic!() };
+    assert_eq!((batch.samples.len(), batch.rows, batch.labels.as_ref().unwrap().len()), (3, 6, 3));
+    let Some(Labels::Classes(labels)) = &batch.labels else { panic!() };
     for (at, sample) in batch.samples.iter().enumerate() {
         assert_eq!(labels[at], i64::from(sample % 2));
-        let row = |row: usize| &batch.input_ids[row * batch.len..(row + 1) * batch.len];
+        let row = |row: usize| &batch.input_ids[row * batch.length..(row + 1) * batch.length];
         let count = |row: &[i64]| row.iter().filter(|id| **id == i64::from(words.tokenize_one("a"))).count();
         assert_eq!(count(row(2 * at)), *sample as usize + 1);
         assert_eq!(count(row(2 * at + 1)), 0);
@@ -261,6 +261,6 @@ fn a_dataset_of_its_longest_sample_brings_the_largest_batch_every_time() {
     let all = Arc::new(dataset.of_longest(1000));
     assert_eq!((all.len(), all.labels()), (1000, dataset.labels()));
     let mut loader = Loader::new(Arc::clone(&all), options(Order::Shuffled, 8, true)).unwrap();
-    assert!(loader.epoch(0).all(|batch| batch.unwrap().len == longest));
+    assert!(loader.epoch(0).all(|batch| batch.unwrap().length == longest));
     assert!(all.bytes() < dataset.bytes() + 4000, "copies are stored once");
 }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use model_center::data::{
-    AnswerPlace, Batch, BatchAnswers, Dataset, Label, LabelSpace, Labels, Loader, LoaderOptions, Order, PROMPTS,
-    Position, PromptEntry, ReadOptions, Split, Template, TemplateTask, TooLong,
+    Batch, Dataset, Label, LabelSpace, Labels, Loader, LoaderOptions, Order, PROMPTS, Position, PromptEntry,
+    ReadOptions, Split, Template, TemplateTask, TooLong, VerbalizerBatch, VerbalizerPosition,
 };
 use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer};
 
 use crate::data::words::{Words, file, options, rows};
 
-const T5: AnswerPlace = AnswerPlace::Sentinel { start: Some(0) };
+const T5: VerbalizerPosition = VerbalizerPosition::Sentinel { start: Some(0) };
 
 fn entry(task: &str) -> &'static PromptEntry {
     PROMPTS.iter().find(|entry| entry.name == task).unwrap()
@@ -24,7 +24,7 @@ fn with_sentinels() -> Words {
     words
 }
 
-fn read(words: &Words, task: &str, split: Split, place: AnswerPlace, content: &str) -> Result<Dataset, String> {
+fn read(words: &Words, task: &str, split: Split, place: VerbalizerPosition, content: &str) -> Result<Dataset, String> {
     let (directory, _) = file(&format!("{task}/{}", entry(task).files.name(split)), content);
     let dataset = entry(task).read(directory.path(), split, place, &options(words));
     dataset.map_err(|error| error.to_string().replace(&format!("{}/", directory.path().display()), ""))
@@ -41,7 +41,7 @@ fn classes(dataset: &Dataset) -> Vec<usize> {
 
 /// The words that stand for classes.
 fn verbalizer(words: &Words, dataset: &Dataset) -> Vec<String> {
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     answers.words.iter().map(|id| words.token(*id).unwrap()).collect()
 }
 
@@ -108,7 +108,7 @@ const PREDECESSORS: [(&str, &str, &str, usize, &[&str]); 6] = [
 fn decoders_read_the_prompt_and_answer_behind_it() {
     for (task, record, prompt, class, answers) in PREDECESSORS {
         let words = Words::new();
-        let dataset = read(&words, task, Split::Validation, AnswerPlace::Next, record).unwrap();
+        let dataset = read(&words, task, Split::Validation, VerbalizerPosition::Next, record).unwrap();
         assert_eq!(texts(&words, &dataset), [format!("[CLS] {prompt}")], "{task}");
         assert_eq!(classes(&dataset), [class], "{task}");
         assert_eq!(verbalizer(&words, &dataset), answers, "{task}");
@@ -125,7 +125,7 @@ fn encoders_read_it_with_a_sentinel_and_decoders_behind_them_answer_that() {
         assert_eq!((classes(&dataset), dataset.place(0)), (vec![class], Some(1)), "{task}");
         assert_eq!(verbalizer(&words, &dataset), answers, "{task}");
         let sentinel = words.tokenize_one("<extra_id_0>");
-        let LabelSpace::Answers(labels) = dataset.labels() else { panic!() };
+        let LabelSpace::Verbalizer(labels) = dataset.labels() else { panic!() };
         assert_eq!(labels.decoder, [0, sentinel], "{task}");
     }
 }
@@ -134,7 +134,7 @@ fn encoders_read_it_with_a_sentinel_and_decoders_behind_them_answer_that() {
 fn copa_trains_on_both_orders_of_its_choices() {
     let words = Words::new();
     let (_, record, prompt, ..) = PREDECESSORS[2];
-    let dataset = read(&words, "COPA", Split::Train, AnswerPlace::Next, record).unwrap();
+    let dataset = read(&words, "COPA", Split::Train, VerbalizerPosition::Next, record).unwrap();
     let mirrored = prompt.replace("Choice 1: Wet. Choice 2: Dry.", "Choice 1: Dry. Choice 2: Wet.");
     assert_eq!(texts(&words, &dataset), [format!("[CLS] {prompt}"), format!("[CLS] {mirrored}")]);
     assert_eq!(classes(&dataset), [1, 0]);
@@ -146,21 +146,21 @@ const LCQMC: &str = "text_a\ttext_b\tlabel\n你好\t你好吗\t1\n天气\t吃饭
 fn lcqmc_has_the_prompts_of_both_cpms() {
     let words = Words::new();
     words.tokenize(&["<s_0> <s_1>"]).unwrap();
-    let dataset = read(&words, "LCQMC", Split::Train, AnswerPlace::Blank, LCQMC).unwrap();
+    let dataset = read(&words, "LCQMC", Split::Train, VerbalizerPosition::Blank, LCQMC).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] \"你好\"与\"你好吗\"的关系是: [PAD] 。 [SEP]");
     assert_eq!((classes(&dataset), verbalizer(&words, &dataset)), (vec![1, 0], vec!["无关".into(), "有关".into()]));
     // The blank is seen by nobody, and what is in front of it predicts it.
     let batch = batch(dataset);
-    let Some(BatchAnswers { places, context: Some(context), decoder_input_ids: None, .. }) = batch.answers else {
-        panic!("{:?}", batch.answers)
+    let Batch { verbalizer: Some(verbalizer), context: Some(context), decoder_input_ids: None, .. } = batch else {
+        panic!("{batch:?}")
     };
-    assert_eq!((batch.len, places), (5, vec![1, 6]));
+    assert_eq!((batch.length, verbalizer.positions), (5, vec![1, 6]));
     assert_eq!(context, [1, 1, 0, 1, 1, 1, 1, 0, 1, 1]);
 
-    let place = AnswerPlace::Sentinel { start: None };
+    let place = VerbalizerPosition::Sentinel { start: None };
     let dataset = read(&words, "LCQMC", Split::Train, place, LCQMC).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] “你好”与“你好吗”是否有关？ <s_0> [SEP]");
-    let LabelSpace::Answers(labels) = dataset.labels() else { panic!() };
+    let LabelSpace::Verbalizer(labels) = dataset.labels() else { panic!() };
     assert_eq!(labels.decoder, [words.tokenize_one("<s_0>")]);
 }
 
@@ -173,12 +173,12 @@ fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
     assert_eq!((cpm1.kind(), cpm1.special_ids().bos), (CpmKind::Cpm1, Some(1)));
     let (directory, _) = file("LCQMC/train.tsv", LCQMC);
     let options = ReadOptions::new(&cpm1, 64);
-    let dataset = entry("LCQMC").read(directory.path(), Split::Train, AnswerPlace::Blank, &options).unwrap();
+    let dataset = entry("LCQMC").read(directory.path(), Split::Train, VerbalizerPosition::Blank, &options).unwrap();
     let row = dataset.rows(0).unwrap().next().unwrap();
     let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
     assert_eq!(dataset.place(0), Some(12));
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     let words: Vec<String> = answers.words.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(words, ["无", "有"]);
 }
@@ -195,14 +195,14 @@ fn one_line(record: &str) -> String {
 fn multirc_asks_about_each_answer_and_knows_which_question_it_is_for() {
     let words = Words::new();
     let content = one_line(MULTIRC).repeat(2);
-    let dataset = read(&words, "MultiRC", Split::Validation, AnswerPlace::Next, &content).unwrap();
+    let dataset = read(&words, "MultiRC", Split::Validation, VerbalizerPosition::Next, &content).unwrap();
     assert_eq!(texts(&words, &dataset)[1], "[CLS] T. Is answer \"b\" the answer to the question \"Q1?\"?");
     assert_eq!(classes(&dataset), [1, 0, 0, 1, 0, 0]);
     let questions: Vec<u32> = (0..6).map(|sample| dataset.member(sample).unwrap().question).collect();
     assert_eq!(questions, [0, 0, 1, 2, 2, 3]);
     let limit = ReadOptions { limit: Some(1), ..options(&words) };
     let (directory, _) = file("MultiRC/val.jsonl", content);
-    let first = entry("MultiRC").read(directory.path(), Split::Validation, AnswerPlace::Next, &limit).unwrap();
+    let first = entry("MultiRC").read(directory.path(), Split::Validation, VerbalizerPosition::Next, &limit).unwrap();
     assert_eq!((first.len(), first.report().records), (3, 1), "a limit is one of records");
 }
 
@@ -213,7 +213,7 @@ const RECORD: &str = r#"{"idx": 0, "passage": {"text": "Ann met É. B.\n@highlig
 #[test]
 fn record_asks_about_each_entity_once_and_rates_it_against_the_answers() {
     let words = Words::new();
-    let dataset = read(&words, "ReCoRD", Split::Validation, AnswerPlace::Next, &one_line(RECORD)).unwrap();
+    let dataset = read(&words, "ReCoRD", Split::Validation, VerbalizerPosition::Next, &one_line(RECORD)).unwrap();
     let text = |entity: &str| {
         format!(
             "[CLS] Ann met É. B. - Ann won Question: {entity} won, said {entity} Entities: Ann, É. B. Can \"{entity}\" be \
@@ -253,7 +253,7 @@ fn flaws_of_nested_records_point_to_the_list_that_has_them() {
         ),
         ("LCQMC", "text_a\ttext_b\tlabel\na\tb\t7\n".into(), ":2:5", "unknown label \"7\""),
     ] {
-        let error = read(&words, task, Split::Train, AnswerPlace::Next, &one_line(&record)).unwrap_err();
+        let error = read(&words, task, Split::Train, VerbalizerPosition::Next, &one_line(&record)).unwrap_err();
         let file = format!("{task}/{}", entry(task).files.name(Split::Train));
         assert!(error.contains(&format!("{file}{place}")) && error.contains(reason), "{task}: {error}");
     }
@@ -267,7 +267,7 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
         let options = ReadOptions { max_length, ..options(&words) };
         entry("RTE").read(directory.path(), Split::Train, place, &options)
     };
-    let dataset = within(6, AnswerPlace::Next).unwrap();
+    let dataset = within(6, VerbalizerPosition::Next).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] Does sentence 1 entails sentence 2?".replace("Does ", ""));
     assert_eq!([dataset.length(0), dataset.place(0).unwrap()], [6, 5]);
     assert_eq!((dataset.report().removed_tokens, dataset.report().longest), (8 + 7, 6));
@@ -284,20 +284,22 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
 fn a_batch_says_where_its_answers_are() {
     let words = with_sentinels();
     let batch_at = |place| batch(read(&words, "RTE", Split::Train, place, RTE).unwrap());
-    let next = batch_at(AnswerPlace::Next);
+    let next = batch_at(VerbalizerPosition::Next);
     let (no, yes) = (words.tokenize_one("No"), words.tokenize_one("Yes"));
     let ids = |list: [u32; 2]| list.map(i64::from).to_vec();
     // Rows of 14 and 13 tokens.
-    let expected = BatchAnswers { words: ids([no, yes]), places: vec![13, 26], decoder_input_ids: None, context: None };
-    assert_eq!((next.len, next.answers), (14, Some(expected)));
-    assert_eq!(next.labels, Labels::Class(vec![0, 1]));
-    let sentinel = batch_at(T5).answers.unwrap();
+    let expected = VerbalizerBatch { label_words: ids([no, yes]), positions: vec![13, 26], prompt_loss: 0.0 };
+    assert_eq!((next.length, next.verbalizer), (14, Some(expected)));
+    assert_eq!((next.decoder_input_ids, next.context), (None, None));
+    assert_eq!(next.labels, Some(Labels::Classes(vec![0, 1])));
+    let batch = batch_at(T5);
+    let sentinel = batch.verbalizer.unwrap();
     let decoder = [0, i64::from(words.tokenize_one("<extra_id_0>"))].repeat(2);
-    assert_eq!((sentinel.places, sentinel.decoder_input_ids), (vec![1, 3], Some(decoder)));
+    assert_eq!((sentinel.positions, batch.decoder_input_ids), (vec![1, 3], Some(decoder)));
     // Another place of the answer is another dataset.
     let of = |place| read(&words, "RTE", Split::Train, place, RTE).unwrap().fingerprint().to_owned();
-    assert_ne!(of(AnswerPlace::Next), of(T5));
-    assert_ne!(of(T5), of(AnswerPlace::Sentinel { start: None }));
+    assert_ne!(of(VerbalizerPosition::Next), of(T5));
+    assert_ne!(of(T5), of(VerbalizerPosition::Sentinel { start: None }));
 }
 
 fn template(written: &str, answers: [&str; 2]) -> TemplateTask {
@@ -316,13 +318,13 @@ fn a_prompt_of_ones_own_shows_any_columns_and_the_answer_anywhere() {
     let (_directory, path) = file("a.csv", "title,text,label\nFilm,It ran,good\nBook,It lay,0\n");
     let task = template("{title}: {text} Was it good? {answer} , really", [" No", " Yes"]);
     let at = |place| task.read(&path, place, &options(&words)).unwrap();
-    let decoder = at(AnswerPlace::Next);
+    let decoder = at(VerbalizerPosition::Next);
     assert_eq!(texts(&words, &decoder), ["[CLS] Film: It ran Was it good?", "[CLS] Book: It lay Was it good?"]);
     assert_eq!(classes(&decoder), [1, 0]);
     let encoder = at(T5);
     assert_eq!(texts(&words, &encoder)[0], "[CLS] Film: It ran Was it good? <extra_id_0> , really [SEP]");
     let behind = template("It is {answer} : {title} {text}", [" No", " Yes"]);
-    let error = behind.read(&path, AnswerPlace::Next, &options(&words)).unwrap_err().to_string();
+    let error = behind.read(&path, VerbalizerPosition::Next, &options(&words)).unwrap_err().to_string();
     assert!(error.contains("data.template") && error.contains("no column in front of the answer"), "{error}");
     // Half of the room, which is eight tokens less two and the blank, is for what stands in front.
     let short = ReadOptions { max_length: 8, ..options(&words) };
@@ -349,7 +351,7 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
     let (_directory, path) = file("a.csv", "text,label\na,good\n");
     let task = template("{text} {answer}", [" No", " Yes"]);
     let dataset = task.read(&path, T5, &ReadOptions::new(&tokenizer, 16)).unwrap();
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     assert_eq!((&answers.words[..], &answers.decoder[..]), (&[1, 2][..], &[0, 6][..]));
     assert_eq!(dataset.rows(0).unwrap().next().unwrap().input_ids, [3, 6]);
 }
@@ -360,12 +362,12 @@ fn words_are_told_apart_where_they_differ_first() {
     let (_directory, path) = file("a.csv", "text,label\nIt ran,good\nIt lay,bad\n");
     let read = |answers, place| template("{text} .", answers).read(&path, place, &options(&words));
     // What both begin with is read in front of the answer.
-    let dataset = read([" very bad", " very good"], AnswerPlace::Next).unwrap();
+    let dataset = read([" very bad", " very good"], VerbalizerPosition::Next).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] It ran . very");
     assert_eq!(verbalizer(&words, &dataset), ["bad", "good"]);
     assert_eq!(dataset.place(0), Some(4));
     let dataset = read([" very bad", " very good"], T5).unwrap();
-    let LabelSpace::Answers(labels) = dataset.labels() else { panic!() };
+    let LabelSpace::Verbalizer(labels) = dataset.labels() else { panic!() };
     assert_eq!(labels.decoder, [0, words.tokenize_one("<extra_id_0>"), words.tokenize_one("very")]);
     assert_eq!(texts(&words, &dataset)[0], "[CLS] It ran . <extra_id_0> [SEP]");
     for (answers, reason) in [
@@ -373,7 +375,7 @@ fn words_are_told_apart_where_they_differ_first() {
         ([" very", " very good"], "are one token"),
         ([" mute", " good"], "does not have the word \" mute\""),
     ] {
-        for place in [AnswerPlace::Next, T5] {
+        for place in [VerbalizerPosition::Next, T5] {
             let error = read(answers, place).unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains("data.words"), "{error}");
         }
@@ -389,8 +391,9 @@ fn a_prompt_with_nothing_in_front_of_its_answer_is_no_sample() {
     let (_directory, path) = file("a.csv", "text,label\nIt ran,good\n");
     let task = template("{text}", [" No", " Yes"]);
     // The stub's opening token is something to answer behind.
-    assert!(task.read(&path, AnswerPlace::Next, &options(&words)).is_ok());
-    let error = task.read(&path, AnswerPlace::Next, &ReadOptions { max_length: 1, ..options(&words) }).unwrap_err();
+    assert!(task.read(&path, VerbalizerPosition::Next, &options(&words)).is_ok());
+    let error =
+        task.read(&path, VerbalizerPosition::Next, &ReadOptions { max_length: 1, ..options(&words) }).unwrap_err();
     assert!(error.to_string().contains("no room"), "{error}");
 }
 
@@ -403,11 +406,11 @@ fn a_record_that_asks_for_a_lot_of_memory_is_refused() {
     let multirc = format!(
         "{{\"passage\": {{\"text\": \"{text}\", \"questions\": [{{\"question\": \"q\", \"answers\": [{answers}]}}]}}}}"
     );
-    let error = read(&words, "MultiRC", Split::Train, AnswerPlace::Next, &multirc).unwrap_err();
+    let error = read(&words, "MultiRC", Split::Train, VerbalizerPosition::Next, &multirc).unwrap_err();
     assert!(error.contains("repeats the passage") && error.contains("MultiRC/train.jsonl:1:"), "{error}");
     let entities = many("{\"start\": 0, \"end\": 0}", 1001);
     let record = format!("{{\"passage\": {{\"text\": \"a\", \"entities\": [{entities}]}}, \"qas\": []}}");
-    let error = read(&words, "ReCoRD", Split::Train, AnswerPlace::Next, &record).unwrap_err();
+    let error = read(&words, "ReCoRD", Split::Train, VerbalizerPosition::Next, &record).unwrap_err();
     assert!(error.contains("1001 of them, more than the accepted 1000"), "{error}");
 }
 
@@ -448,10 +451,14 @@ fn the_words_are_those_that_stand_behind_a_text_in_each_kind_of_vocabulary() {
     let answers = |tokenizer: &HfTokenizer, at: usize| {
         let (task, record, ..) = PREDECESSORS[at];
         let (directory, _) = file(&format!("{task}/val.jsonl"), record);
-        let dataset =
-            entry(task).read(directory.path(), Split::Validation, AnswerPlace::Next, &ReadOptions::new(tokenizer, 64));
+        let dataset = entry(task).read(
+            directory.path(),
+            Split::Validation,
+            VerbalizerPosition::Next,
+            &ReadOptions::new(tokenizer, 64),
+        );
         let dataset = dataset.unwrap();
-        let LabelSpace::Answers(answers) = dataset.labels() else { panic!() };
+        let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!() };
         let words: Vec<String> = answers.words.iter().map(|id| tokenizer.token(*id).unwrap()).collect();
         let last = dataset.rows(0).unwrap().next().unwrap().input_ids.last().copied().unwrap();
         (words, tokenizer.token(last).unwrap())

@@ -76,7 +76,12 @@ fn every_token_of_an_epoch_comes_once_whatever_the_order() {
         for batch in loader.epoch(1) {
             let batch = batch.unwrap();
             seen.extend(
-                batch.input_ids.iter().zip(&batch.attention_mask).filter(|(_, mask)| **mask == 1).map(|(id, _)| id),
+                batch
+                    .input_ids
+                    .iter()
+                    .zip(batch.attention_mask.as_ref().unwrap())
+                    .filter(|(_, mask)| **mask == 1)
+                    .map(|(id, _)| id),
             );
         }
         assert_eq!(seen.len(), 1002);

@@ -55,10 +55,10 @@ fn of_a_text_all_words_count_and_of_one_behind_a_prompt_its_own() {
     assert_ne!(plain.fingerprint(), prompted.fingerprint());
     let id = |word: &str| i64::from(words.tokenize_one(word));
     let batch = batch(prompted);
-    assert_eq!((batch.rows, batch.len, batch.tokens, batch.padded_tokens()), (2, 6, 10, 12));
+    assert_eq!((batch.rows, batch.length, batch.tokens(), batch.padded_tokens()), (2, 6, 10, 12));
     let (c, d, f) = (id("c"), id("d"), id("f"));
     let counted = [[IGNORED, IGNORED, IGNORED, c, d, 2], [IGNORED, IGNORED, f, 2, IGNORED, IGNORED]].concat();
-    assert_eq!(batch.labels, Labels::NextTokens(counted));
+    assert_eq!(batch.labels, Some(Labels::NextTokens(counted)));
     assert_eq!(batch.input_ids[6..], [1, id("e"), f, 2, 0, 0]);
 }
 
@@ -94,13 +94,16 @@ fn a_target_is_a_row_of_its_own_with_a_limit_of_its_own() {
     let id = |word: &str| i64::from(words.tokenize_one(word));
     let (e, f) = (id("e"), id("f"));
     let read_batch = batch(dataset);
-    assert_eq!((read_batch.rows, read_batch.len, read_batch.tokens, read_batch.padded_tokens()), (2, 6, 16, 20));
-    assert_eq!(read_batch.attention_mask[6..], [1, 1, 1, 0, 0, 0]);
-    assert_eq!(read_batch.labels, Labels::Target(vec![1, e, f, 2, 1, e, 2, IGNORED]));
+    assert_eq!((read_batch.rows, read_batch.length, read_batch.tokens(), read_batch.padded_tokens()), (2, 6, 16, 20));
+    assert_eq!(read_batch.attention_mask.as_ref().unwrap()[6..], [1, 1, 1, 0, 0, 0]);
+    assert_eq!(read_batch.labels, Some(Labels::Target(vec![1, e, f, 2, 1, e, 2, IGNORED])));
     let (longer, shorter) = (batch(longest.with_lengths(9, 7)), batch(longest.with_lengths(2, 1)));
-    assert_eq!((longer.rows, longer.len, longer.padded_tokens()), (2, 9, 2 * (9 + 7)));
-    assert_eq!(longer.labels.len(), 2 * 7);
-    assert_eq!((shorter.len, shorter.padded_tokens(), &shorter.labels), (2, 2 * 3, &Labels::Target(vec![2; 2])));
+    assert_eq!((longer.rows, longer.length, longer.padded_tokens()), (2, 9, 2 * (9 + 7)));
+    assert_eq!(longer.labels.as_ref().unwrap().len(), 2 * 7);
+    assert_eq!(
+        (shorter.length, shorter.padded_tokens(), &shorter.labels),
+        (2, 2 * 3, &Some(Labels::Target(vec![2; 2])))
+    );
     // What is cut ends as it did.
     assert_eq!(shorter.input_ids, [1, 2, 1, 2]);
     assert_eq!(batch(longest).padded_tokens(), 20);
@@ -113,7 +116,7 @@ fn the_longest_pair_has_the_longest_text_and_the_longest_target() {
     let words = Words::new();
     let dataset = read(&seq2seq(), "text\ttarget\na b c d\te\na\te f g\n", &options(&words));
     let longest = batch(dataset.of_longest(3));
-    assert_eq!((longest.rows, longest.len, longest.padded_tokens()), (3, 6, 3 * (6 + 5)));
+    assert_eq!((longest.rows, longest.length, longest.padded_tokens()), (3, 6, 3 * (6 + 5)));
 }
 
 #[test]

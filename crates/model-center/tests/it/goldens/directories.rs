@@ -16,7 +16,7 @@ use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::formats::{
     DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
-use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextBatch, TextModel};
+use model_center::model::{Batch, OpenOptions, OpenedModel, Registry, SaveOptions, TextModel};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ pub fn opened(device: &Device, directory: &Path) -> Box<dyn TextModel> {
     open(directory, &OpenOptions::new(device)).unwrap().model
 }
 
-pub fn logits(device: &Device, model: &dyn TextModel, batch: &TextBatch) -> Vec<f32> {
-    let scores = model.score(batch, None, &mut Ctx::inference(device)).unwrap();
+pub fn logits(device: &Device, model: &dyn TextModel, batch: &Batch) -> Vec<f32> {
+    let scores = model.forward(batch, None, &mut Ctx::inference(device)).unwrap();
     widen(scores.logits.unwrap().value()).unwrap()
 }
 
@@ -46,7 +46,7 @@ pub fn relative_error(ours: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// Steps of training, with the dropout of the configuration.
-pub fn train(device: &Device, model: &dyn TextModel, batch: &TextBatch, ranks: usize, steps: u32) -> Vec<f32> {
+pub fn train(device: &Device, model: &dyn TextModel, batch: &Batch, ranks: usize, steps: u32) -> Vec<f32> {
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
     let groups = ParamGroup::by_decay(model.parameters(), 0.01);
     optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-3);

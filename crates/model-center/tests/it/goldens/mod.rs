@@ -13,7 +13,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup};
 use bmtrain_dist::param::widen;
 use model_center::formats::{SafetensorsFile, TensorEntry, TensorSource};
-use model_center::model::{OpenOptions, Registry, TextBatch, TextLabels, TextModel};
+use model_center::model::{Batch, Labels, OpenOptions, Registry, TextModel};
 use std::path::{Path, PathBuf};
 
 /// The largest relative error of hidden states, logits, losses and gradients. f32 arithmetic over a few dozen terms
@@ -29,25 +29,22 @@ fn f64s(file: &SafetensorsFile, name: &str) -> Vec<f64> {
     bytes.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-fn labels(file: &SafetensorsFile, name: &str) -> TextLabels {
+fn labels(file: &SafetensorsFile, name: &str) -> Labels {
     let entry = file.entry(name).unwrap();
     if !entry.is_float() {
-        return TextLabels::Classes(file.read_i64(name).unwrap());
+        return Labels::Classes(file.read_i64(name).unwrap());
     }
     let mut values = vec![0.0; entry.shape.iter().product()];
     file.read_f32(name, &mut values).unwrap();
-    TextLabels::Values(values)
+    Labels::Values(values)
 }
 
 /// The batch of a file of inputs whose names have this prefix.
-pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
+pub fn batch(file: &SafetensorsFile, prefix: &str) -> Batch {
     let ids = |name: &str| file.read_i64(&format!("{prefix}{name}"));
     let mask = |name: &str| ids(name).ok().map(|mask| mask.into_iter().map(|value| value as u8).collect());
     let shape = file.entry(&format!("{prefix}input_ids")).unwrap().shape.clone();
-    TextBatch {
-        rows: shape[0],
-        length: shape[1],
-        input_ids: ids("input_ids").unwrap(),
+    Batch {
         attention_mask: Some(mask("attention_mask").unwrap()),
         token_type_ids: ids("token_type_ids").ok(),
         decoder_input_ids: ids("decoder_input_ids").ok(),
@@ -55,15 +52,12 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
         context: mask("context"),
         span: ids("span").ok(),
         labels: Some(labels(file, &format!("{prefix}labels"))),
-        answers: None,
         next_sentence: ids("next_sentence_label").ok(),
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
+        ..Batch::new(shape[1], ids("input_ids").unwrap())
     }
 }
 
-pub fn inputs(model: &str, head: &str) -> TextBatch {
+pub fn inputs(model: &str, head: &str) -> Batch {
     batch(&SafetensorsFile::open(&directory(model, head).join("inputs.safetensors")).unwrap(), "")
 }
 
@@ -104,7 +98,7 @@ fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec
 
 /// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to
 /// see. A model that has windows in some of its blocks counts as having them in all, one without sees everything.
-fn within_the_window(model: &str, head: &str, batch: &TextBatch) -> Option<Vec<bool>> {
+fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>> {
     let config = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();
     let window = config["sliding_window"].as_u64().filter(|_| config["use_sliding_window"] != false)?;
@@ -115,7 +109,7 @@ fn within_the_window(model: &str, head: &str, batch: &TextBatch) -> Option<Vec<b
 
 /// Compare a head with its golden file. `defined` says for each token of the batch whether its states are anything but
 /// what attention to nothing happens to be.
-pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl Fn(&TextBatch) -> Vec<bool>) {
+pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl Fn(&Batch) -> Vec<bool>) {
     let device = Device::cpu(1).unwrap();
     let what = format!("{model} {head} {recompute:?}");
     let ours = open(&device, model, head, recompute);
@@ -137,7 +131,7 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
         Ok(())
     };
     let mut observed = Ctx::gradients(&device);
-    let seen = ours.score(&batch, Some(&mut observe), &mut observed).unwrap();
+    let seen = ours.forward(&batch, Some(&mut observe), &mut observed).unwrap();
     for (index, state) in hidden.iter().enumerate() {
         compare(&format!("hidden.{index}"), state);
     }
@@ -159,7 +153,7 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
         let ours = open(&device, model, head, recompute);
         let mut cx = Ctx::gradients(&device);
         let loss = match alone {
-            false => ours.score(&batch, None, &mut cx).unwrap().loss.unwrap(),
+            false => ours.forward(&batch, None, &mut cx).unwrap().loss.unwrap(),
             true => ours.loss(&batch, &mut cx).unwrap().unwrap(),
         };
         compare("loss", loss.value());
@@ -170,7 +164,7 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
 }
 
 /// All that is compared of a head, for one that not every model of its family has.
-pub fn check_everything(model: &str, head: &str, defined: impl Fn(&TextBatch) -> Vec<bool>) {
+pub fn check_everything(model: &str, head: &str, defined: impl Fn(&Batch) -> Vec<bool>) {
     for recompute in [Recompute::Keep, Recompute::Checkpoint] {
         check_head(model, head, recompute, &defined);
     }
@@ -232,14 +226,14 @@ pub fn check_training(model: &str, head: &str) {
 
 /// A position of a decoder sees itself and what is before it: from the first token of its row on there is something to
 /// see.
-pub fn from_the_first_token(batch: &TextBatch) -> Vec<bool> {
+pub fn from_the_first_token(batch: &Batch) -> Vec<bool> {
     let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
     rows.flat_map(|row| (0..row.len()).map(|at| row[..=at].contains(&1))).collect()
 }
 
 /// The same of the decoder behind an encoder, whose words may all be tokens. No batch has as many for the encoder.
-pub fn from_the_first_decoder_token(batch: &TextBatch) -> Vec<bool> {
-    let Some(TextLabels::Classes(labels)) = &batch.labels else { panic!("there are no words as labels") };
+pub fn from_the_first_decoder_token(batch: &Batch) -> Vec<bool> {
+    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("there are no words as labels") };
     let length = labels.len() / batch.rows;
     assert_ne!(length, batch.length);
     let Some(mask) = &batch.decoder_attention_mask else { return vec![true; labels.len()] };
@@ -290,7 +284,7 @@ macro_rules! seq2seq_tests {
 }
 
 /// Every row has a token, which all positions of an encoder see.
-pub fn everywhere(batch: &TextBatch) -> Vec<bool> {
+pub fn everywhere(batch: &Batch) -> Vec<bool> {
     vec![true; batch.rows * batch.length]
 }
 

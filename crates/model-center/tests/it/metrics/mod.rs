@@ -53,7 +53,7 @@ fn f1_and_recall_are_not_swapped() {
         .iter()
         .flat_map(|(_, predicted)| (0..3).map(move |class| f32::from(u8::from(class == *predicted))))
         .collect();
-    let truth = Labels::Class(answers.iter().map(|(label, _)| *label).collect());
+    let truth = Labels::Classes(answers.iter().map(|(label, _)| *label).collect());
     evaluator.add(&[0, 1, 2, 3, 4, 5], &logits, &truth).unwrap();
     let figures = evaluator.compute(&[Metric::Accuracy, Metric::F1Macro, Metric::RecallMacro]).unwrap();
     let expected = [
@@ -149,8 +149,8 @@ fn merging_ranks_gives_the_same_bits_as_one_rank() {
             let logits: Vec<f32> =
                 part.iter().flat_map(|at| (0..outputs).map(move |output| random(*at, output * 77))).collect();
             let truth = match labels {
-                LabelSpace::Value => Labels::Value(part.iter().map(|at| random(*at, 5)).collect()),
-                _ => Labels::Class(part.iter().map(|at| i64::from(at % outputs)).collect()),
+                LabelSpace::Value => Labels::Values(part.iter().map(|at| random(*at, 5)).collect()),
+                _ => Labels::Classes(part.iter().map(|at| i64::from(at % outputs)).collect()),
             };
             evaluator.add(part, &logits, &truth).unwrap();
         };
@@ -221,30 +221,30 @@ fn the_first_of_equal_outputs_is_predicted() {
 fn wrong_inputs_are_errors_and_change_nothing() {
     let mut evaluator = Evaluator::new(&LabelSpace::Choices(2));
     for (samples, logits, labels, reason) in [
-        (vec![0, 1], vec![0.0; 3], Labels::Class(vec![0, 1]), "3 outputs"),
-        (vec![0], vec![0.0; 2], Labels::Class(vec![]), "0 labels"),
-        (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, 2]), "label 2 of sample 1"),
-        (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, -100]), "label -100 of sample 1"),
+        (vec![0, 1], vec![0.0; 3], Labels::Classes(vec![0, 1]), "3 outputs"),
+        (vec![0], vec![0.0; 2], Labels::Classes(vec![]), "0 labels"),
+        (vec![0, 1], vec![0.0; 4], Labels::Classes(vec![0, 2]), "label 2 of sample 1"),
+        (vec![0, 1], vec![0.0; 4], Labels::Classes(vec![0, -100]), "label -100 of sample 1"),
         (
             vec![0, 8],
             vec![0.0, 1.0, 1.0, f32::NAN],
-            Labels::Class(vec![0, 1]),
+            Labels::Classes(vec![0, 1]),
             "not numbers: [1.0, NaN]\n  --> evaluation, sample 8",
         ),
-        (vec![0], vec![0.0; 2], Labels::Value(vec![1.0]), "numbers as labels"),
+        (vec![0], vec![0.0; 2], Labels::Values(vec![1.0]), "numbers as labels"),
     ] {
         let error = evaluator.add(&samples, &logits, &labels).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(evaluator.count(), 0);
     let mut values = Evaluator::new(&LabelSpace::Value);
-    let error = values.add(&[3, 4], &[0.5, f32::NAN], &Labels::Value(vec![1.0, 2.0])).unwrap_err().to_string();
+    let error = values.add(&[3, 4], &[0.5, f32::NAN], &Labels::Values(vec![1.0, 2.0])).unwrap_err().to_string();
     assert!(error.contains("not numbers: [NaN]\n  --> evaluation, sample 4"), "{error}");
     assert_eq!(values.count(), 0);
     assert!(evaluator.compute(&[Metric::Accuracy]).unwrap_err().to_string().contains("no sample"));
     assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Value)).is_err());
     assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Choices(3))).is_err());
-    evaluator.add(&[0], &[0.0, 1.0], &Labels::Class(vec![1])).unwrap();
+    evaluator.add(&[0], &[0.0, 1.0], &Labels::Classes(vec![1])).unwrap();
     let error = evaluator.compute(&[Metric::Pearson]).unwrap_err().to_string();
     assert!(error.contains("\"pearson\" does not judge labels that are 2 classes") && error.contains("f1"), "{error}");
     let error = Metric::parse("acc").unwrap_err().to_string();
@@ -261,8 +261,8 @@ fn default_metrics_fit_their_labels_and_names_round_trip() {
     ] {
         let mut evaluator = Evaluator::new(&labels);
         let (logits, truth) = match labels.classes() {
-            Some(classes) => (vec![0.0; classes], Labels::Class(vec![0])),
-            None => (vec![0.0], Labels::Value(vec![1.0])),
+            Some(classes) => (vec![0.0; classes], Labels::Classes(vec![0])),
+            None => (vec![0.0], Labels::Values(vec![1.0])),
         };
         evaluator.add(&[0], &logits, &truth).unwrap();
         assert!(evaluator.compute(Metric::defaults(&labels)).is_ok());

@@ -19,7 +19,7 @@ use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
-    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
+    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, ModelOutput, Batch, TextHead, Labels,
     TextModel,
 };
 use model_center::{Error, Result};
@@ -180,7 +180,7 @@ impl Toy {
         ModelDirectory::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options)
     }
 
-    fn upload(&self, batch: &TextBatch, device: &Device) -> Result<ToyBatch> {
+    fn upload(&self, batch: &Batch, device: &Device) -> Result<ToyBatch> {
         let shape = [batch.rows, batch.length];
         if batch.length > self.config.positions {
             let reason = format!("{} tokens in a row, the model has {} positions", batch.length, self.config.positions);
@@ -190,10 +190,10 @@ impl Toy {
         let mask = |mask: &Vec<u8>| Tensor::from_slice_in(device, shape, mask, Segment::Data);
         let labels = match &batch.labels {
             None => None,
-            Some(TextLabels::Classes(classes)) => {
+            Some(Labels::Classes(classes)) => {
                 Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?)
             }
-            Some(TextLabels::Values(_)) => {
+            Some(Labels::Values(_)) => {
                 return Err(Error::data(
                     "batch",
                     "the labels are numbers",
@@ -228,14 +228,14 @@ impl Model for Toy {
         vec![&self.blocks]
     }
 
-    fn head(&self, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Scores> {
+    fn head(&self, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
         let first = ops::select_row(cx, &flow, 0)?; // [B, D]
         let logits = self.head.forward(&first, cx)?; // [B, outputs]
         let loss = match &batch.labels {
             Some(labels) => Some(ops::cross_entropy(cx, &logits, labels, &ops::CrossEntropy::default())?), // [1]
             None => None,
         };
-        Ok(Scores { logits: Some(logits), extra: Vec::new(), loss })
+        Ok(ModelOutput { logits: Some(logits), extra: Vec::new(), loss })
     }
 }
 
@@ -322,7 +322,7 @@ impl TextModel for Toy {
         self.written(options).write(directory, &param_shapes(&self.parameters), fill)
     }
 
-    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+    fn score(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
         let batch = self.upload(batch, cx.device())?;
         match observe {
             None => Ok(self.forward(&batch, cx)?),

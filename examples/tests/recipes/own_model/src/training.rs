@@ -5,12 +5,12 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-use model_center::model::{OpenOptions, OpenedModel, Registry, TextBatch};
+use model_center::model::{OpenOptions, OpenedModel, Registry, Batch};
 use model_center::{Error, Result};
 use std::path::Path;
 
 /// Open a directory and train on one batch; the model and the loss of each step.
-pub fn train(registry: Registry<'_>, directory: &Path, batch: &TextBatch, steps: u32) -> Result<(OpenedModel, Vec<f32>)> {
+pub fn train(registry: Registry<'_>, directory: &Path, batch: &Batch, steps: u32) -> Result<(OpenedModel, Vec<f32>)> {
     let device = Device::cpu(2)?;
     let opened = registry.open(directory, &OpenOptions::new(&device))?;
     let groups = ParamGroup::by_decay(opened.model.parameters(), 0.01);
@@ -19,7 +19,7 @@ pub fn train(registry: Registry<'_>, directory: &Path, batch: &TextBatch, steps:
     let mut losses = Vec::new();
     for step in 0..steps {
         let mut cx = Ctx::training(&device, Randomness { seed: 7, step, micro_batch: 0 });
-        let scores = opened.model.score(batch, None, &mut cx)?;
+        let scores = opened.model.forward(batch, None, &mut cx)?;
         let loss = scores.loss.ok_or_else(|| Error::data("batch", "it has no labels", "give one for each row"))?;
         optim.backward(&loss, 1.0, &mut cx)?;
         optim.step()?;

@@ -5,7 +5,7 @@ mod tiny;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
-use model_center::model::{HeadValues, OpenOptions, Registry, TextBatch, TextLabels, TextModel};
+use model_center::model::{HeadValues, OpenOptions, Registry, Batch, Labels, TextModel};
 use own_model::TABLES;
 use own_model::training::train;
 use std::path::Path;
@@ -17,28 +17,16 @@ fn directory() -> tempfile::TempDir {
     directory
 }
 
-fn batch() -> TextBatch {
-    TextBatch {
-        rows: 3,
-        length: 4,
-        input_ids: vec![1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0],
+fn batch() -> Batch {
+    Batch {
         attention_mask: Some(vec![1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0]),
-        token_type_ids: None,
-        decoder_input_ids: None,
-        decoder_attention_mask: None,
-        context: None,
-        span: None,
-        labels: Some(TextLabels::Classes(vec![0, 1, 2])),
-        answers: None,
-        next_sentence: None,
-        choices: 1,
-        label_smoothing: 0.0,
-        class_weights: None,
+        labels: Some(Labels::Classes(vec![0, 1, 2])),
+        ..Batch::new(4, vec![1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0])
     }
 }
 
 fn logits(model: &dyn TextModel, device: &Device) -> Vec<f32> {
-    let scores = model.score(&batch(), None, &mut Ctx::inference(device)).unwrap();
+    let scores = model.forward(&batch(), None, &mut Ctx::inference(device)).unwrap();
     scores.logits.unwrap().value().to_vec().unwrap()
 }
 
@@ -95,7 +83,7 @@ fn checkpointing_changes_no_bit_of_the_gradients() {
         let options = OpenOptions { recompute, ..OpenOptions::new(&device) };
         let opened = Registry::new(TABLES).open(directory.path(), &options).unwrap();
         let mut cx = Ctx::training(&device, Default::default());
-        let loss = opened.model.score(&batch(), None, &mut cx).unwrap().loss.unwrap();
+        let loss = opened.model.forward(&batch(), None, &mut cx).unwrap().loss.unwrap();
         bmtrain_dist::OptimManager::new(&device, Default::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
         let read = |param: &bmtrain_dist::Param| param.grad().unwrap().unwrap().to_vec::<f32>().unwrap();
         opened.model.parameters().iter().map(read).collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 //!
 //! Called by the heads of [`super::decoder`] and [`super::seq2seq`].
 
-use super::labels::AnswerTensors;
+use super::labels::VerbalizerTensors;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::Result;
 
@@ -11,21 +11,21 @@ use bmtrain_dist::Result;
 ///
 /// # Errors
 /// A word or a place out of range, shapes that do not fit, a failing device.
-pub(super) fn answer_logits(
+pub(super) fn verbalizer_logits(
     hidden: &Var,
-    answers: &AnswerTensors,
+    verbalizer: &VerbalizerTensors,
     (weight, bias): (&Var, Option<&Var>),
     cx: &Ctx,
 ) -> Result<Var> {
-    let [rows, length, dim] = hidden.dims("answer_logits")?;
+    let [rows, length, dim] = hidden.dims("verbalizer_logits")?;
     let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
-    let states = ops::embedding(cx, &answers.places, &tokens, None)?; // [B, D]
-    let words = ops::embedding(cx, &answers.words, weight, None)?; // [K, D]
+    let states = ops::embedding(cx, &verbalizer.positions, &tokens, None)?; // [B, D]
+    let words = ops::embedding(cx, &verbalizer.label_words, weight, None)?; // [K, D]
     let bias = match bias {
         Some(bias) => {
             let column = bias.reshape([bias.value().elements(), 1])?; // [V, 1]
-            let of_words = ops::embedding(cx, &answers.words, &column, None)?; // [K, 1]
-            Some(of_words.reshape([answers.words.elements()])?) // [K]
+            let of_words = ops::embedding(cx, &verbalizer.label_words, &column, None)?; // [K, 1]
+            Some(of_words.reshape([verbalizer.label_words.elements()])?) // [K]
         }
         None => None,
     };
