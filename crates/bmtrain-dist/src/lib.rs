@@ -36,6 +36,8 @@
 
 pub mod block;
 pub mod checkpoint;
+pub mod control;
+pub mod dry_run;
 pub mod error;
 pub mod inspect;
 pub mod launch;
@@ -44,23 +46,20 @@ pub mod model;
 pub mod nn;
 pub mod optim;
 pub mod param;
-pub mod plan;
 pub mod prelude;
 pub mod shard;
-pub mod snapshot;
-pub mod team;
 
 /// The crate below, so that a program needs this one only.
 pub use bmtrain_core;
 
 pub use block::{Block, Bundle, TransformerBlockList};
+pub use control::Team;
 pub use error::{Error, Result};
 pub use launch::Launch;
 pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
-pub use team::Team;
 
 /// The example of the README is compiled and run with the documentation tests.
 #[cfg(doctest)]

@@ -1,12 +1,12 @@
-//! Where a rank stands: pipeline x data x tensor, tensor fastest, pipeline slowest.
+//! The position of a rank in the mesh: pipeline x data x tensor, tensor fastest, pipeline slowest.
 //!
-//! Defines [`Mesh`], the place of one rank, and [`RankGroup`], the ways in which ranks belong together. Pure
-//! arithmetic, the predecessor's formulas; communication between the ranks of a group is not here. The `Builder` and
-//! the layers ask a mesh what this rank holds, and whoever splits a communicator takes colour and key from it.
+//! Defines [`Mesh`], the position of one rank, and [`RankGroup`], the kinds of parallel groups. Pure arithmetic, the
+//! predecessor's formulas; communication between the ranks of a group is not here. The `Builder` and the layers ask a
+//! mesh for this rank's part, and a communicator is split by its colour and key.
 
 use crate::error::{Error, Result};
 
-/// The place of one rank among all.
+/// The position of one rank among all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mesh {
     rank: usize,
@@ -46,7 +46,7 @@ impl Mesh {
         let cell = pipeline.checked_mul(tensor).unwrap_or(0);
         if cell == 0 || world == 0 || !world.is_multiple_of(cell) {
             let reason = format!(
-                "{world} ranks cannot be cut into {pipeline} pipeline stages x {tensor} tensor ranks; \
+                "{world} ranks cannot be divided into {pipeline} pipeline stages x {tensor} tensor ranks; \
                  start a multiple of their product, or change one of the two"
             );
             return Err(Error::setting("mesh", reason));
@@ -72,7 +72,7 @@ impl Mesh {
         self.pipeline
     }
 
-    /// Which pipeline this rank is part of: its place in its stage.
+    /// Which pipeline this rank is part of: its number in its stage.
     pub fn pipeline(&self) -> usize {
         self.rank % self.stage_size()
     }
@@ -107,7 +107,7 @@ impl Mesh {
         self.pipeline() / self.tensor
     }
 
-    /// Over how many ranks a storage is sharded whose parameters are whole on every tensor rank.
+    /// Over how many ranks a storage is sharded whose parameters are replicated on the tensor ranks.
     pub fn zero_size(&self) -> usize {
         self.group_size(RankGroup::Zero)
     }
@@ -132,7 +132,7 @@ impl Mesh {
         self.world / self.group_size(kind)
     }
 
-    /// The number of this rank's group among those of its kind, from 0.
+    /// The number of this rank's group among the groups of its kind, from 0.
     pub fn group(&self, kind: RankGroup) -> usize {
         match kind {
             RankGroup::Pipe => self.pipeline(),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_each_kind_cut_the_world_into_equal_parts_without_overlap() {
+    fn groups_of_each_kind_partition_the_world_into_equal_parts() {
         for ranks in meshes() {
             for kind in RankGroup::ALL {
                 let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_group_agree_on_its_list_and_stand_in_it_where_they_say() {
+    fn members_of_a_group_agree_on_its_list_and_their_numbers_in_it() {
         for ranks in meshes() {
             for (mesh, kind) in ranks.iter().flat_map(|mesh| RankGroup::ALL.map(|kind| (mesh, kind))) {
                 let members = mesh.group_ranks(kind);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn formulas_equal_a_table_filled_in_by_hand() {
+    fn formulas_equal_an_enumerated_table() {
         for ranks in meshes() {
             let (pipeline, tensor) = (ranks[0].pipeline_size(), ranks[0].tensor_size());
             let data = ranks.len() / (pipeline * tensor);

@@ -98,7 +98,7 @@ pub trait Model {
     /// Without a backward pass, nobody needs the whole parameters any more.
     fn put_away(&self, cx: &Ctx) {
         if !cx.is_recording() {
-            self.parameters().put_away();
+            self.parameters().release();
         }
     }
 

@@ -6,7 +6,8 @@
 use bmtrain_core::DType;
 use bmtrain_core::heap::{CountingHeap, counts};
 use bmtrain_dist::checkpoint::{
-    Checkpoint, Facts, FileRecord, Kind, Piece, PieceSpec, SaveJob, SaveOutcome, SaveThread, Store, Writer, reshard,
+    Checkpoint, Facts, FileRecord, Kind, PieceSpec, SaveJob, SaveOutcome, SaveThread, Store, TensorPiece, Writer,
+    reshard,
 };
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ fn a_steady_state_of_background_saves_allocates_nothing_large() {
     let store = Store::create(dir.path()).unwrap();
     let mut thread = SaveThread::start("save").unwrap();
     let spec = |n: u64| PieceSpec::whole(format!("w{n}"), Kind::MomentM, DType::F32, &[n + 1, 1 << 16]);
-    let mut pieces: Vec<Piece> =
-        (0..4).map(|n| Piece { bytes: vec![1; spec(n).bytes().unwrap() as usize], spec: spec(n) }).collect();
+    let mut pieces: Vec<TensorPiece> =
+        (0..4).map(|n| TensorPiece { bytes: vec![1; spec(n).bytes().unwrap() as usize], spec: spec(n) }).collect();
     let mut save = |step: u64, thread: &mut SaveThread| {
         let writer = Writer::begin(&store, step, "a").unwrap();
         pieces.iter_mut().for_each(|piece| piece.bytes.fill(step as u8));

@@ -8,8 +8,7 @@ use crate::plan::disk::kept_checkpoints;
 use crate::plan::show::size;
 use crate::terminal;
 use bmtrain_core::DType;
-use bmtrain_dist::checkpoint::{Facts, FailPoints, Store};
-use bmtrain_dist::snapshot::{SaveEvent, Saver};
+use bmtrain_dist::checkpoint::{Facts, FailPoints, SaveEvent, Saver, Store};
 use model_center::recipe::{Interval, OnSaveFailure, Resolved};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -39,10 +38,9 @@ impl Keeper {
     /// For checkpoints in `directory`.
     pub(super) fn new(plan: &Plan, directory: &Path, steps_per_epoch: u64) -> Result<Self> {
         let settings = plan.resolved.checkpoint;
-        let spec = plan.options.fail_points.as_deref().unwrap_or_default();
         Ok(Keeper {
             directory: directory.to_owned(),
-            fail_points: FailPoints::parse(spec)?,
+            fail_points: plan.options.fail_points()?,
             keep: settings.keep,
             stops: settings.on_failure == OnSaveFailure::Stop,
             every: settings.every.in_steps(steps_per_epoch),

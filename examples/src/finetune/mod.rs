@@ -27,6 +27,7 @@ use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_core::comm::host::Meeting;
 use bmtrain_dist::Launch;
+use bmtrain_dist::checkpoint::FailPoints;
 use clap::Parser;
 use model_center::file::read_text;
 use model_center::model::Registry;
@@ -90,11 +91,21 @@ pub struct Options {
     #[arg(long)]
     pub profile: bool,
     /// Fail or die at places of a save: for tests of what a crash leaves behind.
+    #[cfg(feature = "testing")]
     #[arg(long, value_name = "POINT=ACTION,..", hide = true)]
     pub fail_points: Option<String>,
 }
 
 impl Options {
+    /// The fail points that a test arms.
+    fn fail_points(&self) -> Result<FailPoints> {
+        #[cfg(feature = "testing")]
+        if let Some(text) = &self.fail_points {
+            return Ok(FailPoints::parse(text)?);
+        }
+        Ok(FailPoints::NONE)
+    }
+
     /// What to do with a run that is in the output directory.
     fn if_there(&self) -> IfThere {
         match self.resume {

@@ -6,8 +6,9 @@
 use super::evaluate::Judgement;
 use super::train::{Plan, Trainer};
 use crate::terminal;
-use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store};
-use bmtrain_dist::snapshot::{TrainingState, load_parameters, restore};
+use bmtrain_dist::checkpoint::{
+    Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store, TrainingState, load_parameters, restore,
+};
 use model_center::metrics::Metric;
 use model_center::run::{BestState, CHECKPOINT_DIRECTORY, Exact};
 use model_center::{Error, Result};

@@ -11,8 +11,8 @@ use crate::finetune::train::Trainer;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::Team;
+use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
 use bmtrain_dist::param::WholeReader;
-use bmtrain_dist::plan::{Needs, Stand};
 use bmtrain_dist::shard::GradientSum;
 use model_center::Result;
 use model_center::data::Dataset;
@@ -36,7 +36,7 @@ const MOST_VARIED: u64 = 48;
 #[derive(Debug, Clone)]
 pub struct Counted {
     /// Memory and work of the first rank; the others' are the same.
-    pub needs: Needs,
+    pub needs: Requirements,
     /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool
     /// on the CPU takes, since untouched pages cost nothing.
     pub touched: u64,
@@ -135,11 +135,11 @@ pub fn count(
     job: &Job,
     resolved: &Resolved,
     registry: Registry<'_>,
-    (stand, lengths): (Stand, Option<Lengths>),
+    (stand, lengths): (SimulatedRank, Option<Lengths>),
 ) -> Result<Counted> {
     let batches = batches(job, resolved, (stand.ranks, lengths));
     let run = |course: Course| {
-        bmtrain_dist::plan::count(stand, |device, communicator| -> Result<(Sizes, u64)> {
+        bmtrain_dist::dry_run::count(stand, |device, communicator| -> Result<(Sizes, u64)> {
             rehearse(job, resolved, registry, (device, communicator, course))
         })
     };

@@ -18,7 +18,7 @@ use crate::program;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::plan::Stand;
+use bmtrain_dist::dry_run::SimulatedRank;
 use clap::Parser;
 use count::Lengths;
 use model_center::model::Registry;
@@ -221,7 +221,11 @@ impl Subject<'_> {
     fn plan_of(&self, resolved: Resolved, layout: Layout, lengths: Option<Lengths>) -> Result<Planned> {
         let resolved = on_ranks(resolved, layout.ranks);
         setup::check_ranks(&resolved, layout.ranks)?;
-        let stand = if layout.on_cuda { Stand::first_on_cuda(layout.ranks) } else { Stand::first_of(layout.ranks) };
+        let stand = if layout.on_cuda {
+            SimulatedRank::first_on_cuda(layout.ranks)
+        } else {
+            SimulatedRank::first_of(layout.ranks)
+        };
         let counted = count::count(self.job, &resolved, self.registry, (stand, lengths))?;
         let disk = disk::estimate(self.job, &resolved, &counted);
         let outside = outside::estimate(self, &resolved, layout, (&counted, &disk));

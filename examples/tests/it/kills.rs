@@ -101,7 +101,7 @@ fn a_rank_killed_at_any_named_place_or_moment_costs_nothing() {
     for point in FailPoint::ALL {
         // The first rank alone commits and prunes.
         let is_of_all =
-            point.name().contains("shard") || ["save.before_folder", "save.before_fsync"].contains(&point.name());
+            point.name().contains("shard") || ["save.before_directory", "save.before_fsync"].contains(&point.name());
         let victim = if is_of_all { random.below(2) as usize } else { 0 };
         let spec = format!("{}=kill@{}", point.name(), 1 + random.below(2));
         let dir = point.name().replace('.', "-");

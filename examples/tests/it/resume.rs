@@ -86,7 +86,7 @@ fn a_run_that_dies_at_any_place_of_a_save_goes_on_with_the_same_bits() {
     train(&fixture, "whole", &[], &[]).succeeded();
     let whole = result(&fixture, "whole");
     let points = [
-        "save.before_folder=kill@2",
+        "save.before_directory=kill@2",
         "save.mid_shard=kill@2",
         "save.after_shard=kill@3",
         "save.mid_manifest=kill@1",
@@ -221,7 +221,7 @@ fn a_finished_run_is_left_alone_and_one_that_left_no_checkpoint_starts_again() {
     let again = train(&fixture, "run", &[], &["checkpoint.every=never"]).succeeded();
     assert!(again.stderr.contains("is finished") && again.stderr.contains("--overwrite"), "{}", again.stderr);
     assert_eq!(fixture.bytes("run/model/model.safetensors"), weights);
-    let died = train(&fixture, "died", &["--fail-points", "save.before_folder=kill@1"], &[]);
+    let died = train(&fixture, "died", &["--fail-points", "save.before_directory=kill@1"], &[]);
     assert_eq!(died.code, -1);
     let must = train(&fixture, "died", &["--resume", "must"], &[]);
     assert_eq!(must.code, 2, "{}", must.stderr);
@@ -293,7 +293,7 @@ fn a_damaged_checkpoint_is_passed_over_and_said_and_none_left_is_an_error() {
         fixture.write_bytes(&file, &bytes);
     };
     damage(names.iter().find(|name| name.starts_with("step-6-")).unwrap());
-    let again = train(&fixture, "run", &["--fail-points", "save.before_folder=kill@1"], &[]);
+    let again = train(&fixture, "run", &["--fail-points", "save.before_directory=kill@1"], &[]);
     assert_eq!(again.code, -1, "{}", again.stderr);
     for part in ["warning: a damaged checkpoint was passed over: step-6-", "going on after step 4"] {
         assert!(again.stderr.contains(part), "no {part:?} in {}", again.stderr);
@@ -315,7 +315,7 @@ fn a_directory_in_the_place_of_a_shard_is_passed_over_and_left_in_place() {
     let shard = format!("run/checkpoints/{newest}/rank-0.safetensors");
     std::fs::remove_file(fixture.path(&shard)).unwrap();
     fixture.write(&format!("{shard}/notes"), "mine");
-    let further = ["--fail-points", "save.before_folder=kill@1"];
+    let further = ["--fail-points", "save.before_directory=kill@1"];
     for _ in 0..2 {
         let again = train(&fixture, "run", &further, &[]);
         assert_eq!(again.code, -1, "{}", again.stderr);

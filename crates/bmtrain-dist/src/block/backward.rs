@@ -1,26 +1,27 @@
-//! The backward pass through a run of blocks: the loop in reverse. Each block is gathered, runs again if it kept its
-//! inputs only, and hands its gradients to their owners while the block before it computes. Defines [`ListBackward`],
-//! the one node that a run is on the outer tape.
+//! The backward pass through a run of blocks: the loop in reverse. Each block is gathered, recomputed if it is
+//! checkpointed, and its gradients are reduced while the block before it computes. Defines [`ListBackward`], the one
+//! node of a run on the outer tape.
 
-use super::record::{Replay, SavedBlock, Step};
-use super::ring::Ring;
-use super::{Block, Bundle, TransformerBlockList};
+use super::bundle::{Bundle, Detached};
+use super::list::ListOutput;
+use super::ring::GatherRing;
+use super::run::{BlockTape, RecordedBlock, SavedBlock};
+use super::{Block, TransformerBlockList};
 use crate::error::{Error, Result};
 use bmtrain_core::autograd::{Backward, BackwardCtx, Grads};
 use bmtrain_core::kernel::AddScaled;
-use bmtrain_core::{Ctx, Device, Tensor};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
 use std::fmt;
 use std::ops::Range;
 
-/// The list on the outer tape. Inputs: the carry's variables, then the shared ones. Results: the last carry's
-/// variables, then, if asked for, those of the carry that entered each block.
+/// A run on the outer tape. Inputs: the variables of the carry, then the shared ones. Results: the variables of the
+/// last carry, then, if `return_hidden`, the variables of the carry that entered each block.
 pub(super) struct ListBackward<B: Block> {
     pub(super) list: TransformerBlockList<B>,
     pub(super) range: Range<usize>,
-    /// Of the blocks that a gradient can reach, in their order.
-    pub(super) steps: Vec<Step<B>>,
-    pub(super) shared: B::Shared,
-    pub(super) shared_needs: Vec<bool>,
+    /// The blocks that a gradient can reach, in their order.
+    pub(super) steps: Vec<RecordedBlock<B>>,
+    pub(super) shared: Detached<B::Shared>,
     /// Number of variables of a carry.
     pub(super) width: usize,
     pub(super) carry_inputs: usize,
@@ -39,15 +40,15 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
         let device = cx.device().clone();
         let mut hidden = dy.split_off(self.width);
         let mut carry_grads = dy;
-        let mut ring = Ring::default();
+        let mut ring = GatherRing::default();
         for place in self.range.clone().rev() {
             let step = self.steps.pop_if(|step| step.place == place);
             let (carry, shared) = match step.filter(|_| carry_grads.iter().any(Option::is_some)) {
-                Some(step) => self.walk(step, carry_grads, &device, &mut ring)?,
+                Some(step) => self.backward_block(step, carry_grads, &device, &mut ring)?,
                 None => ((0..self.width).map(|_| None).collect(), Vec::new()),
             };
             carry_grads = carry;
-            // Term by term onto the outer sum: its order is then that of the blocks alone, wherever stages are cut.
+            // Term by term onto the outer sum, in the order of the blocks wherever pipeline stages begin.
             for (index, term) in shared.into_iter().enumerate() {
                 if let Some(term) = term {
                     cx.give(self.carry_inputs + index, term)?;
@@ -69,38 +70,61 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
     }
 
     fn saved_bytes(&self) -> usize {
-        let step_bytes = |step: &Step<B>| match &step.saved {
-            SavedBlock::Kept(replay) => replay.tape.saved_bytes(),
-            SavedBlock::Inputs(carry, _) => carry.vars().iter().map(|var| var.value().bytes()).sum(),
+        let step_bytes = |step: &RecordedBlock<B>| match &step.saved {
+            SavedBlock::Tape(tape) => tape.tape.saved_bytes(),
+            SavedBlock::Inputs(carry) => carry.bundle.vars().iter().map(|var| var.value().bytes()).sum(),
         };
         self.steps.iter().map(step_bytes).sum()
     }
 }
 
 impl<B: Block + 'static> ListBackward<B> {
+    /// Put the node of a run on the outer tape: the run's results, as variables of that tape.
+    pub(super) fn record(
+        self,
+        carry: Detached<B::Carry>,
+        hidden: Vec<Detached<B::Carry>>,
+        inputs: &[Var],
+        cx: &Ctx,
+    ) -> ListOutput<B::Carry> {
+        let values = std::iter::once(&carry).chain(&hidden).flat_map(|output| output.bundle.vars());
+        let values: Vec<Tensor> = values.map(Var::into_value).collect();
+        let inputs: Vec<&Var> = inputs.iter().collect();
+        let mut vars = cx.record_node(values, &inputs, Box::new(self)).into_iter();
+        ListOutput { carry: carry.attach(&mut vars), hidden: hidden.iter().map(|h| h.attach(&mut vars)).collect() }
+    }
+
     /// The backward pass of one block: gradients of its carry and of what is shared.
-    fn walk(&self, step: Step<B>, dy: Grads, device: &Device, ring: &mut Ring) -> bmtrain_core::Result<(Grads, Grads)> {
-        let Step { place, saved, in_use } = step;
-        let before = self.steps.last().map(|step| step.place);
-        ring.enter(place, before, |place| self.list.flats(place)).map_err(core_error)?;
-        let replay = match saved {
-            SavedBlock::Kept(replay) => replay,
-            SavedBlock::Inputs(carry, needs) => {
-                Replay::run(&self.list, place, &carry, &self.shared, (&needs, &self.shared_needs), &self.cx)
-                    .map_err(core_error)?
+    fn backward_block(
+        &self,
+        block: RecordedBlock<B>,
+        dy: Grads,
+        device: &Device,
+        ring: &mut GatherRing,
+    ) -> bmtrain_core::Result<(Grads, Grads)> {
+        let RecordedBlock { place, saved, in_use } = block;
+        let flats = |place| move || self.list.flats(place);
+        ring.gather(place, flats(place)).map_err(core_error)?;
+        if let Some(next) = self.steps.last() {
+            ring.prefetch(place, next.place, flats(next.place)).map_err(core_error)?;
+        }
+        let tape = match saved {
+            SavedBlock::Tape(tape) => tape,
+            SavedBlock::Inputs(carry) => {
+                BlockTape::record(&self.list, place, &carry, &self.shared, &self.cx).map_err(core_error)?.1
             }
         };
-        let grads = replay.backward(device, dy)?;
-        ring.leave(place);
+        let grads = tape.backward(device, dy)?;
+        ring.release(place);
         drop(in_use);
-        self.hand_over(place).map_err(core_error)?;
+        self.reduce_gradients(place).map_err(core_error)?;
         Ok(grads)
     }
 
-    /// A block's backward pass is done: its gradients go to their owners while the next one computes. Where the block
-    /// stands in other places too, they wait until the last of these is done.
-    fn hand_over(&self, place: usize) -> Result<()> {
-        self.list.flats(place).iter().filter(|flat| flat.is_unused()).try_for_each(|flat| flat.finish_batch())
+    /// Reduce the gradients of a block while the next one computes. A block at several places waits for the last of
+    /// them.
+    fn reduce_gradients(&self, place: usize) -> Result<()> {
+        self.list.flats(place).iter().filter(|flat| !flat.has_recorded_pass()).try_for_each(|flat| flat.finish_batch())
     }
 }
 
@@ -127,10 +151,10 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
     Ok(())
 }
 
-/// Errors of a block that ran again, seen from the tape.
+/// Errors of a block, for the tape.
 fn core_error(error: Error) -> bmtrain_core::Error {
     match error {
         Error::Core(error) => error,
-        other => bmtrain_core::Error::argument("recompute", other.to_string()),
+        other => bmtrain_core::Error::argument("block backward", other.to_string()),
     }
 }

@@ -1,10 +1,7 @@
-//! The list of blocks: an explicit loop forward, one node on the outer tape, the loop in reverse on the backward pass.
-//!
-//! Defines [`TransformerBlockList`] with how it is built and run; `record` is the run on a tape, `backward` the
-//! backward pass.
+//! The list of blocks: how it is built and what a run of it may do. `run.rs` is the loop over its blocks, `backward.rs`
+//! the loop in reverse.
 
 use super::Block;
-use super::ring::Ring;
 use crate::error::{Error, Result};
 use crate::param::{Builder, Flat};
 use bmtrain_core::Ctx;
@@ -30,8 +27,8 @@ pub struct BlockOptions {
     pub recompute: Recompute,
 }
 
-/// A block and what the list has to know of it.
-pub(super) struct Entry<B> {
+/// A block with its storages and its policy.
+pub(super) struct ListedBlock<B> {
     pub(super) block: B,
     /// The storages of its parameters.
     pub(super) flats: Vec<Rc<Flat>>,
@@ -40,12 +37,12 @@ pub(super) struct Entry<B> {
 
 /// Blocks of one kind, run one after the other.
 ///
-/// Keeping and recomputing give the same bits: the recomputation draws the same random numbers, as they are addressed
-/// by the place in the list.
+/// Keeping and recomputing give the same bits: dropout in the recomputation samples the same random numbers, as they are
+/// addressed by the place in the list.
 pub struct TransformerBlockList<B> {
     /// By place; a block may have several places.
-    entries: Rc<Vec<Rc<Entry<B>>>>,
-    /// Counts how often trained parameters were asked for.
+    entries: Rc<Vec<Rc<ListedBlock<B>>>>,
+    /// The counter of uses of trained parameters.
     pub(super) asked: Rc<Cell<u64>>,
 }
 
@@ -61,7 +58,7 @@ impl<B> fmt::Debug for TransformerBlockList<B> {
     }
 }
 
-/// What a run of a list may do besides running.
+/// Options of a run.
 pub struct RunOptions<'a, C> {
     /// Which blocks.
     pub range: Range<usize>,
@@ -83,11 +80,9 @@ pub struct ListOutput<C> {
 impl<B: Block + 'static> TransformerBlockList<B> {
     /// Build `count` blocks named `{builder}.0`, `{builder}.1`, …
     ///
-    /// A block may use parameters that were declared outside of blocks. It may not use those of another block, which
-    /// are not whole while it works: for a block in several places there is [`TransformerBlockList::in_order`].
-    ///
-    /// # Errors
-    /// Those of `build`.
+    /// A block may use parameters that were declared outside of blocks. It may not use parameters of another block,
+    /// which are not gathered while it computes: for a block at several places there is
+    /// [`TransformerBlockList::in_order`].
     pub fn build(
         builder: &Builder,
         count: usize,
@@ -105,14 +100,13 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                     flats.push(Rc::clone(flat));
                 }
             }
-            entries.push(Rc::new(Entry { block, flats, options }));
+            entries.push(Rc::new(ListedBlock { block, flats, options }));
         }
         Ok(TransformerBlockList { entries: Rc::new(entries), asked: builder.asked() })
     }
 
-    /// The same blocks in another order, in which a block may stand more than once: `[0, 0, 1, 1]` runs the first twice
-    /// and then the second twice. Its gradient is the sum over its places, exchanged once; random numbers differ by
-    /// place.
+    /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first twice
+    /// and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by place.
     ///
     /// # Errors
     /// A number that no block has.
@@ -135,70 +129,37 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         self.entries.is_empty()
     }
 
-    /// The blocks, place by place.
+    /// The blocks, in the order of their places.
     pub fn iter(&self) -> impl Iterator<Item = &B> {
         self.entries.iter().map(|entry| &entry.block)
     }
 
     /// Run all blocks.
-    ///
-    /// # Errors
-    /// Those of the blocks.
     pub fn forward(&self, carry: B::Carry, shared: &B::Shared, cx: &mut Ctx) -> Result<B::Carry> {
         let options = RunOptions { range: 0..self.len(), caches: None, return_hidden: false };
         self.run(carry, shared, options, cx).map(|output| output.carry)
     }
 
-    /// Run some blocks.
-    ///
-    /// # Errors
-    /// Those of the blocks; a range outside the list; caches together with a tape, or another number of them.
-    pub fn run(
-        &self,
-        carry: B::Carry,
-        shared: &B::Shared,
-        mut options: RunOptions<'_, B::Cache>,
-        cx: &mut Ctx,
-    ) -> Result<ListOutput<B::Carry>> {
-        let range = options.range.clone();
+    /// Refuse options that do not fit the list or the context.
+    pub(super) fn check(&self, options: &RunOptions<'_, B::Cache>, cx: &Ctx) -> Result<()> {
+        let refuse = |reason: String| Err(Error::setting("block list", reason));
+        let range = &options.range;
         if range.start > range.end || range.end > self.len() {
-            return Err(Error::setting("block list", format!("blocks {range:?} of {}", self.len())));
+            return refuse(format!("blocks {range:?} of {}", self.len()));
         }
-        if let Some(caches) = &options.caches {
-            if caches.len() != range.len() {
-                return Err(Error::setting(
-                    "block list",
-                    format!("{} caches for {} blocks", caches.len(), range.len()),
-                ));
+        match &options.caches {
+            Some(caches) if caches.len() != range.len() => {
+                refuse(format!("{} caches for {} blocks", caches.len(), range.len()))
             }
-            if cx.is_recording() {
-                return Err(Error::setting("block list", "caches are for inference: run without a tape"));
-            }
+            Some(_) if cx.is_recording() => refuse("caches are for inference: run without a tape".into()),
+            _ => Ok(()),
         }
-        if range.is_empty() {
-            return Ok(ListOutput { carry, hidden: Vec::new() });
-        }
-        if cx.is_recording() {
-            return self.record(carry, shared, range, options.return_hidden, cx);
-        }
-        let (mut carry, mut hidden, mut ring) = (carry, Vec::new(), Ring::default());
-        for index in range.clone() {
-            if options.return_hidden {
-                hidden.push(carry.clone());
-            }
-            let cache = options.caches.as_mut().and_then(|caches| caches.get_mut(index - range.start));
-            let block = &self.entry(index).block;
-            ring.enter(index, (index + 1 < range.end).then_some(index + 1), |index| self.flats(index))?;
-            carry = cx.at_index(index, |cx| block.forward(carry, shared, cache, cx))?;
-            ring.leave(index);
-        }
-        Ok(ListOutput { carry, hidden })
     }
 }
 
 impl<B> TransformerBlockList<B> {
     /// The block at a place inside the list.
-    pub(super) fn entry(&self, place: usize) -> &Entry<B> {
+    pub(super) fn entry(&self, place: usize) -> &ListedBlock<B> {
         &self.entries[place]
     }
 

@@ -3,8 +3,8 @@
 mod backward;
 pub mod bundle;
 pub mod list;
-mod record;
-pub mod ring;
+mod ring;
+mod run;
 
 pub use bundle::Bundle;
 pub use list::{BlockOptions, ListOutput, Recompute, RunOptions, TransformerBlockList};
@@ -18,13 +18,10 @@ pub trait Block {
     type Carry: Bundle;
     /// What every block of the list sees, e.g. masks, a position bias, the encoder's output.
     type Shared: Bundle;
-    /// What a block remembers between calls when decoding; `()` for blocks that never do.
+    /// The cache of a block between decoding steps, e.g. its KV cache; `()` for blocks without one.
     type Cache;
 
     /// The maths of the block, exactly as on a single device.
-    ///
-    /// # Errors
-    /// Shapes that do not fit, a failing device.
     fn forward(
         &self,
         carry: Self::Carry,

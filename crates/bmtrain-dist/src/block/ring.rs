@@ -1,76 +1,67 @@
-//! Gathering of blocks in turn: the next one's parameters arrive while this one computes, and never more than two
-//! blocks' are whole at once. A block that stands in two neighbouring places is held by both and gathered once. Defines
-//! [`Ring`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
+//! Gathering of blocks in turn: the next one's parameters arrive while this one computes, and never more than
+//! [`MAX_GATHERED_BLOCKS`] are gathered at once. A block at two neighbouring places is held by both and gathered once.
+//! Defines [`GatherRing`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
 
 use crate::error::{Error, Result};
-use crate::param::Flat;
+use crate::param::{Flat, MAX_GATHERED_BLOCKS};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Blocks whose parameters may be whole at once.
-pub const SLOTS: usize = 2;
-
-/// The places whose blocks are whole now, in the order of their use.
+/// The places whose blocks are gathered now, in the order of their use. Dropping it releases them, so that a run that
+/// ends in an error leaves nothing gathered.
 #[derive(Debug, Default)]
-pub(super) struct Ring {
+pub(super) struct GatherRing {
     present: VecDeque<(usize, Vec<Rc<Flat>>)>,
 }
 
-impl Ring {
-    /// Make the block at place `index` whole, and begin with the one that comes `next`, if it is to be fetched ahead.
-    /// `flats` gives the storages of the block at a place.
-    ///
-    /// # Errors
-    /// No memory left; a failing exchange.
-    pub(super) fn enter(
-        &mut self,
-        index: usize,
-        next: Option<usize>,
-        flats: impl Fn(usize) -> Vec<Rc<Flat>>,
-    ) -> Result<()> {
-        self.fetch(index, &flats)?;
-        for flat in self.flats(index) {
-            flat.whole()?;
-        }
-        let Some(next) = next else { return Ok(()) };
-        let (now, then) = (self.flats(index), flats(next));
-        // What the next place uses again is held on to, be it fetched ahead or not.
-        let again = |flat: &Rc<Flat>| then.iter().any(|other| Rc::ptr_eq(flat, other));
-        if now.iter().any(|flat| flat.sharding().prefetch || again(flat)) { self.fetch(next, flats) } else { Ok(()) }
+impl GatherRing {
+    /// Gather the block at `place`, unless that has begun already, and let the compute lane wait for it.
+    pub(super) fn gather(&mut self, place: usize, flats: impl FnOnce() -> Vec<Rc<Flat>>) -> Result<()> {
+        self.begin(place, flats)?;
+        self.flats(place).iter().try_for_each(|flat| flat.wait_gathered())
     }
 
-    /// The block at place `index` has done its work.
-    pub(super) fn leave(&mut self, index: usize) {
-        if let Some(place) = self.present.iter().position(|(present, _)| *present == index)
-            && let Some((_, flats)) = self.present.remove(place)
+    /// Begin to gather the block at `next` while the one at `place` computes, where prefetching is on or both use the
+    /// same storage: that one stays gathered.
+    pub(super) fn prefetch(&mut self, place: usize, next: usize, flats: impl FnOnce() -> Vec<Rc<Flat>>) -> Result<()> {
+        let (now, then) = (self.flats(place), flats());
+        let again = |flat: &Rc<Flat>| then.iter().any(|other| Rc::ptr_eq(flat, other));
+        let wanted = now.iter().any(|flat| flat.sharding().prefetch || again(flat));
+        if wanted { self.begin(next, || then) } else { Ok(()) }
+    }
+
+    /// The block at `place` has done its work.
+    pub(super) fn release(&mut self, place: usize) {
+        if let Some(at) = self.present.iter().position(|(present, _)| *present == place)
+            && let Some((_, flats)) = self.present.remove(at)
         {
             flats.iter().for_each(|flat| flat.release());
         }
     }
 
-    fn flats(&self, index: usize) -> &[Rc<Flat>] {
-        self.present.iter().find(|(present, _)| *present == index).map_or(&[], |(_, flats)| flats)
+    fn flats(&self, place: usize) -> &[Rc<Flat>] {
+        self.present.iter().find(|(present, _)| *present == place).map_or(&[], |(_, flats)| flats)
     }
 
-    fn fetch(&mut self, index: usize, flats: impl Fn(usize) -> Vec<Rc<Flat>>) -> Result<()> {
-        if self.present.iter().any(|(present, _)| *present == index) {
+    fn begin(&mut self, place: usize, flats: impl FnOnce() -> Vec<Rc<Flat>>) -> Result<()> {
+        if self.present.iter().any(|(present, _)| *present == place) {
             return Ok(());
         }
-        if self.present.len() == SLOTS {
-            let whole: Vec<usize> = self.present.iter().map(|(index, _)| *index).collect();
-            return Err(Error::setting("block ring", format!("block {index} while blocks {whole:?} are whole")));
+        if self.present.len() == MAX_GATHERED_BLOCKS {
+            let gathered: Vec<usize> = self.present.iter().map(|(place, _)| *place).collect();
+            let reason = format!("block {place} is to be gathered while blocks {gathered:?} still are");
+            return Err(Error::setting("block list", reason));
         }
-        let flats = flats(index);
+        let flats = flats();
         for flat in &flats {
             flat.gather()?;
         }
-        self.present.push_back((index, flats));
+        self.present.push_back((place, flats));
         Ok(())
     }
 }
 
-impl Drop for Ring {
-    /// A run that ended in an error leaves nothing whole behind.
+impl Drop for GatherRing {
     fn drop(&mut self) {
         self.present.iter().flat_map(|(_, flats)| flats).for_each(|flat| flat.release());
     }

@@ -1,9 +1,9 @@
 //! How many threads a rank has: processor cores are shared by the ranks that may use the same ones.
 
 use super::threads_per_rank;
+use crate::control::Team;
 use crate::error::Result;
 use crate::inspect::process::available_cpus;
-use crate::team::Team;
 
 /// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have
 /// the same cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.

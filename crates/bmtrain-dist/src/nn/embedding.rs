@@ -1,4 +1,4 @@
-//! Tables of rows looked up by id.
+//! Embedding tables.
 
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
@@ -27,9 +27,6 @@ pub struct Embedding {
 
 impl Embedding {
     /// Declare `weight` under the builder's name.
-    ///
-    /// # Errors
-    /// No memory left.
     pub fn new(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
         let EmbeddingOptions { entries, size, init, padding_index } = options;
         let weight = builder.param("weight", [entries, size], init, Split::Replicated, true)?;
@@ -44,12 +41,12 @@ impl Embedding {
     /// `ids [..]` to rows `[.., size]`.
     ///
     /// # Errors
-    /// An id outside the table; a failing device.
+    /// An id outside the table.
     pub fn forward(&self, ids: &Tensor, cx: &Ctx) -> Result<Var> {
         Ok(ops::embedding(cx, ids, &self.weight.var(cx)?, self.padding_index)?)
     }
 
-    /// Add the rows to `x [.., size]`, in place where nobody else sees it.
+    /// Add the rows to `x [.., size]`, in place where `x` is not shared.
     ///
     /// # Errors
     /// As [`Embedding::forward`]; another shape.
@@ -60,13 +57,13 @@ impl Embedding {
     /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding.
     ///
     /// # Errors
-    /// Another length of the last axis; a failing device.
+    /// Another length of the last axis.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
         Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
     }
 
-    /// The cross-entropy of those logits against rows of the table `targets [..]`, without the logits of all rows of
-    /// `x`: the loss of a language model whose head is tied to its input.
+    /// The cross-entropy of the logits of [`Embedding::project`] against ids `targets [..]`, without storing the logits
+    /// of all rows of `x`: the loss of a language model with tied embeddings.
     ///
     /// # Errors
     /// As [`ops::linear_cross_entropy`].

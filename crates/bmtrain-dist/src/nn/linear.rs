@@ -1,7 +1,7 @@
-//! Affine maps, cut by columns or rows over tensor-parallel ranks as their [`Split`] says.
+//! Linear layers, split by columns or rows over tensor-parallel ranks.
 
 use crate::error::Result;
-use crate::param::{Builder, Init, Param, Part, Split};
+use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, LinearCrossEntropy};
 use bmtrain_core::{Ctx, Tensor, Var};
@@ -11,34 +11,34 @@ use bmtrain_core::{Ctx, Tensor, Var};
 pub struct LinearOptions {
     /// Length of the input.
     pub inputs: usize,
-    /// Parts of the output, one behind the other; more than one for fused projections.
-    pub outputs: Vec<Part>,
-    /// Whether there is a bias, zero at birth.
+    /// Parts of the output, concatenated; more than one for fused projections.
+    pub outputs: Vec<SplitPart>,
+    /// Whether there is a bias, initialized to zero.
     pub bias: bool,
     /// Initial weights.
     pub init: Init,
-    /// Cut the weight over tensor-parallel ranks.
+    /// How the weight is split over tensor-parallel ranks.
     pub cut: Cut,
 }
 
-/// Which side of a weight is cut over tensor-parallel ranks (Shoeybi et al., 2019).
+/// Which side of a weight is split over tensor-parallel ranks (Shoeybi et al., 2019).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cut {
     /// Not at all.
     None,
-    /// Outputs: every rank makes some of them. The bias is cut too.
+    /// Column-parallel: every rank computes some of the outputs. The bias is split too.
     Columns,
-    /// Inputs: every rank makes a term of all outputs. The bias is whole.
+    /// Row-parallel: every rank computes a term of all outputs. The bias is replicated.
     Rows,
 }
 
 impl LinearOptions {
-    /// One even output, whole on every rank.
+    /// One output, replicated on every rank.
     pub fn new(inputs: usize, outputs: usize, bias: bool, init: Init) -> Self {
-        LinearOptions { inputs, outputs: vec![Part::even(outputs)], bias, init, cut: Cut::None }
+        LinearOptions { inputs, outputs: vec![SplitPart::even(outputs)], bias, init, cut: Cut::None }
     }
 
-    /// With a cut.
+    /// With a split.
     pub fn cut(self, cut: Cut) -> Self {
         LinearOptions { cut, ..self }
     }
@@ -55,7 +55,7 @@ impl Linear {
     /// Declare `weight` and, if asked for, `bias` under the builder's name.
     ///
     /// # Errors
-    /// A cut that does not come out even; no memory left.
+    /// A split that does not divide evenly.
     pub fn new(builder: &Builder, options: LinearOptions) -> Result<Self> {
         let LinearOptions { inputs, outputs, bias, init, cut } = options;
         let total: usize = outputs.iter().map(|part| part.size).sum();
@@ -85,12 +85,12 @@ impl Linear {
     /// `x [.., inputs]` to `[.., outputs]`.
     ///
     /// # Errors
-    /// Another length of the last axis; a failing device.
+    /// Another length of the last axis.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
         self.apply(x, None, cx)
     }
 
-    /// The same with an activation fused behind it.
+    /// As [`Linear::forward`], with a fused activation.
     ///
     /// # Errors
     /// As [`Linear::forward`].
@@ -103,8 +103,8 @@ impl Linear {
         Ok(ops::linear(cx, x, &weight, bias.as_ref(), activation)?)
     }
 
-    /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without the logits of all rows.
-    /// Where the layer is cut by columns, the options name the classes of this rank.
+    /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without storing the logits of all
+    /// rows. Where the layer is column-parallel, the options name the classes of this rank.
     ///
     /// # Errors
     /// As [`ops::linear_cross_entropy`].
@@ -116,7 +116,7 @@ impl Linear {
     /// Weight and bias for an op that fuses several layers.
     ///
     /// # Errors
-    /// Outside a gather.
+    /// The parameters are not gathered.
     pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
         Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
     }

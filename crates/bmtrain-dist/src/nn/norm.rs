@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm, with dropout and residual fused in front.
+//! Layer norm and RMS norm, fused with the dropout and residual before them.
 
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
@@ -43,9 +43,6 @@ pub struct Norm {
 
 impl Norm {
     /// Declare `weight` and, if asked for, `bias` under the builder's name.
-    ///
-    /// # Errors
-    /// No memory left.
     pub fn new(builder: &Builder, options: NormOptions) -> Result<Self> {
         let NormOptions { kind, size, bias, epsilon, scale } = options;
         let weight = builder.param("weight", [size], Init::Constant(scale), Split::Replicated, false)?;
@@ -69,7 +66,7 @@ impl Norm {
     /// `x [.., size]` to the same shape.
     ///
     /// # Errors
-    /// Another length of the last axis; a failing device.
+    /// Another length of the last axis.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::norm(cx, self.kind, x, &weight, bias.as_ref(), self.epsilon)?)
@@ -78,7 +75,7 @@ impl Norm {
     /// `sum = dropout(x) + residual` and its normalisation, in one pass.
     ///
     /// # Errors
-    /// Shapes that differ; a failing device.
+    /// Shapes that differ.
     pub fn forward_residual(&self, x: &Var, residual: &Var, dropout: Option<Dropout>, cx: &Ctx) -> Result<(Var, Var)> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::residual_norm(cx, self.kind, x, residual, dropout, &weight, bias.as_ref(), self.epsilon)?)

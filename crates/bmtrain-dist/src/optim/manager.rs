@@ -3,9 +3,9 @@
 
 use super::scale::Outcome;
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
+use crate::control::join;
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
-use crate::team::join;
 use bmtrain_core::comm::{Collective, Reduction, tensors};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
@@ -167,7 +167,7 @@ impl OptimManager {
     /// once a step, the gradients of a block are reduced while the block before it computes. The result is the same to
     /// the last bit. All ranks have to call it for their last micro-batch, or none.
     pub fn backward_last(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
-        self.flats()?.iter().for_each(|flat| flat.close_step());
+        self.flats()?.iter().for_each(|flat| flat.begin_last_micro_batch());
         self.backward(loss, weight, cx)
     }
 
@@ -193,11 +193,11 @@ impl OptimManager {
         // Blocks did this on the way; what is outside of them may get gradients until the end.
         for flat in self.flats()?.iter() {
             flat.finish_batch()?;
-            flat.put_away();
+            flat.release_on_demand();
         }
         for flat in self.others()?.iter().filter(|flat| !flat.is_claimed()) {
             flat.clear_grads();
-            flat.put_away();
+            flat.release_on_demand();
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ impl OptimManager {
         let none = self.params().count();
         let mut first = self.first_broken()?.unwrap_or(none);
         // Where state is cut, each rank sees the gradients that it owns.
-        if let Some(flat) = self.flats()?.iter().find(|flat| flat.sharding().cuts_state()) {
+        if let Some(flat) = self.flats()?.iter().find(|flat| flat.sharding().shards_state()) {
             let own = Tensor::from_slice_in(&self.device, [1], &[first as i64], Segment::Activations)?;
             let least = tensors::all_reduce(&*flat.sharding().ranks, own, Reduction::Min)?.to_vec::<i64>()?;
             first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);

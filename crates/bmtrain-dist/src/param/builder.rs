@@ -1,33 +1,31 @@
-//! The birth of parameters: names from a path, storages per block, values drawn or awaited.
+//! The declaration of parameters: names from a path, storages per block, values initialized or left to a loader.
 
 use super::census::Census;
 use super::flat::Siblings;
-use super::{Flat, Init, NamePatterns, Param, ParamSpec, Split, widen};
+use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
-use crate::team::Team;
 use bmtrain_core::{DType, Device, Shape};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::sync::Arc;
 
-/// What happens to values at birth.
+/// When parameters get their initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Birth {
-    /// Draw them.
-    Draw,
-    /// Leave them for a loader; what it does not load is drawn by [`Parameters::initialize_missing`].
-    Await,
-    /// Take the memory's content for values: on a backend that computes nothing one value is as good as another.
-    Leave,
+pub enum InitMode {
+    /// When they are declared, by random initialization as [`Init`] specifies.
+    Random,
+    /// Later, by a loader; [`Parameters::initialize_missing`] initializes what it does not load.
+    Deferred,
+    /// Never: the content of the memory is taken as it is, for a backend that computes nothing.
+    Uninitialized,
 }
 
 /// How parameters of a model are made.
 #[derive(Debug, Clone)]
 pub struct BuilderOptions {
-    /// This rank's place.
+    /// This rank's position.
     pub mesh: Mesh,
     /// Seed of the initial values.
     pub seed: u64,
@@ -35,12 +33,12 @@ pub struct BuilderOptions {
     pub dtype: DType,
     /// Dtype of their gradients.
     pub grad_dtype: DType,
-    /// Draw values or wait for them.
-    pub birth: Birth,
-    /// How they are shared among data-parallel ranks.
+    /// When they are initialized.
+    pub init: InitMode,
+    /// How they are sharded over data-parallel ranks.
     pub sharding: Sharding,
-    /// Full names of those that are born frozen: they lie in storages of their own, which take no memory for gradients
-    /// or optimizer state.
+    /// Full names of parameters that are frozen from the start: they have storages of their own, without memory for
+    /// gradients or optimizer state.
     pub frozen: NamePatterns,
 }
 
@@ -51,7 +49,7 @@ impl Default for BuilderOptions {
             seed: 0,
             dtype: DType::F32,
             grad_dtype: DType::F32,
-            birth: Birth::Draw,
+            init: InitMode::Random,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
         }
@@ -59,7 +57,7 @@ impl Default for BuilderOptions {
 }
 
 #[derive(Debug)]
-struct State {
+struct BuilderState {
     device: Device,
     options: BuilderOptions,
     names: RefCell<HashSet<String>>,
@@ -77,7 +75,7 @@ struct State {
 /// A place in the tree of parameter names. Cheap to clone; all clones feed the same [`Parameters`].
 #[derive(Debug, Clone)]
 pub struct Builder {
-    state: Rc<State>,
+    state: Rc<BuilderState>,
     path: String,
     frozen: bool,
 }
@@ -85,7 +83,7 @@ pub struct Builder {
 impl Builder {
     /// The root of a model's names.
     pub fn new(device: &Device, options: BuilderOptions) -> Self {
-        let state = State {
+        let state = BuilderState {
             device: device.clone(),
             options,
             names: RefCell::default(),
@@ -100,12 +98,12 @@ impl Builder {
         Builder { state: Rc::new(state), path: String::new(), frozen: false }
     }
 
-    /// The device parameters are born on.
+    /// The device of the parameters.
     pub fn device(&self) -> &Device {
         &self.state.device
     }
 
-    /// How parameters are made.
+    /// The options given to [`Builder::new`].
     pub fn options(&self) -> &BuilderOptions {
         &self.state.options
     }
@@ -116,7 +114,7 @@ impl Builder {
         Builder { state: Rc::clone(&self.state), path, frozen: self.frozen }
     }
 
-    /// The same place, below which parameters are born frozen, whatever [`BuilderOptions::frozen`] says of them.
+    /// The same place, below which parameters are frozen from the start, in addition to [`BuilderOptions::frozen`].
     pub fn frozen(&self) -> Builder {
         Builder { frozen: true, ..self.clone() }
     }
@@ -126,10 +124,10 @@ impl Builder {
         self.at(&index.to_string())
     }
 
-    /// Declare a parameter of this global shape. `decay` says whether weight decay applies by default.
+    /// Declare a parameter of this global shape. `decay` is whether weight decay applies by default.
     ///
     /// # Errors
-    /// A name that exists already, a split that does not fit the mesh, no memory left.
+    /// A name that exists already; a split that does not fit the mesh.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init, split: Split, decay: bool) -> Result<Param> {
         let BuilderOptions { mesh, dtype, .. } = self.state.options;
         let (name, shape) = (self.at(name).path, shape.into());
@@ -148,11 +146,10 @@ impl Builder {
         Ok(param)
     }
 
-    /// Build a block: parameters declared inside lie together in one storage per dtype, group, and whether they are
-    /// trained at birth.
+    /// Build a block: parameters declared inside share one storage per dtype and group, and frozen ones have another.
     ///
     /// # Errors
-    /// Those of `build`; a block inside a block.
+    /// A block inside a block.
     pub fn block<B>(&self, build: impl FnOnce(&Builder) -> Result<B>) -> Result<B> {
         if self.state.open.borrow_mut().replace(Vec::new()).is_some() {
             return Err(Error::parameter(self.path.clone(), "a block inside a block"));
@@ -165,9 +162,9 @@ impl Builder {
         Ok(built)
     }
 
-    /// Give parameters their storages; `block` is the number of the block they make up, if they are inside one.
+    /// Allocate the storages of parameters; `block` is the number of their block, if they are inside one.
     fn settle(&self, members: &[Param], block: Option<usize>) -> Result<()> {
-        let BuilderOptions { seed, dtype, grad_dtype, birth, ref sharding, .. } = self.state.options;
+        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, .. } = self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
@@ -175,10 +172,10 @@ impl Builder {
             let flat = Flat::new(device, sharding, (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
-                match birth {
-                    Birth::Draw => param.initialize(seed)?,
-                    Birth::Await => {}
-                    Birth::Leave => param.leave_values(),
+                match init {
+                    InitMode::Random => param.initialize(seed)?,
+                    InitMode::Deferred => {}
+                    InitMode::Uninitialized => param.leave_values(),
                 }
             }
             self.state.flats.borrow_mut().push(flat);
@@ -192,17 +189,17 @@ impl Builder {
         self.state.params.borrow().len()
     }
 
-    /// The parameters that were completed since there were `count`.
+    /// The parameters of the blocks completed since there were `count`.
     pub(crate) fn since(&self, count: usize) -> Vec<Param> {
         self.state.params.borrow().iter().skip(count).cloned().collect()
     }
 
-    /// Counts how often trained parameters were asked for.
+    /// The counter of uses of trained parameters.
     pub(crate) fn asked(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.state.asked)
     }
 
-    /// All parameters declared so far, in order of birth.
+    /// All parameters declared so far, in the order of their declaration.
     pub fn finish(&self) -> Parameters {
         Parameters {
             census: Rc::clone(&self.state.census),
@@ -210,120 +207,5 @@ impl Builder {
             params: self.state.params.borrow().clone(),
             flats: self.state.flats.borrow().clone(),
         }
-    }
-}
-
-/// The parameters of a model, in order of birth.
-#[derive(Debug, Clone)]
-pub struct Parameters {
-    census: Rc<Census>,
-    seed: u64,
-    params: Vec<Param>,
-    flats: Vec<Rc<Flat>>,
-}
-
-impl Parameters {
-    /// Every parameter.
-    pub fn iter(&self) -> std::slice::Iter<'_, Param> {
-        self.params.iter()
-    }
-
-    /// The storages they lie in.
-    pub fn flats(&self) -> &[Rc<Flat>] {
-        &self.flats
-    }
-
-    /// The most blocks whose values were whole at once on this rank so far, where blocks are whole only while they
-    /// work; counted by the memory in use.
-    pub fn most_whole_blocks(&self) -> usize {
-        self.census.most()
-    }
-
-    /// The parameter of this full name.
-    pub fn get(&self, name: &str) -> Option<&Param> {
-        self.params.iter().find(|param| param.name() == name)
-    }
-
-    /// Number of values, over all tensor-parallel ranks.
-    pub fn count(&self) -> usize {
-        self.params.iter().map(|param| param.spec().shape.elements()).sum()
-    }
-
-    /// Draw what no loader has set, and return the names.
-    ///
-    /// # Errors
-    /// A failing device.
-    pub fn initialize_missing(&self) -> Result<Vec<String>> {
-        let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
-        missing.iter().try_for_each(|param| param.initialize(self.seed))?;
-        Ok(missing.iter().map(|param| param.name().to_owned()).collect())
-    }
-
-    /// Give up whole values of parameters outside of blocks, which a forward pass without a backward pass leaves
-    /// behind.
-    pub fn put_away(&self) {
-        self.flats.iter().for_each(|flat| flat.put_away());
-    }
-
-    /// Forget all gradients and free their memory.
-    pub fn clear_grads(&self) {
-        self.flats.iter().for_each(|flat| flat.clear_grads());
-    }
-}
-
-/// Reads whole parameters one after the other, holding one storage gathered at a time: a block is gathered once for all
-/// its parameters. Every rank has to read the same parameters in the same order.
-#[derive(Debug, Default)]
-pub struct WholeReader {
-    held: Option<Rc<Flat>>,
-}
-
-impl WholeReader {
-    /// The whole values, widened. Waits for the device.
-    ///
-    /// # Errors
-    /// As [`Param::read`].
-    pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
-        self.pass(param)?;
-        widen(&param.value()?)
-    }
-
-    /// Take part in another rank's reading of a parameter.
-    ///
-    /// # Errors
-    /// As [`Param::read`].
-    pub fn pass(&mut self, param: &Param) -> Result<()> {
-        let flat = param.place()?.0;
-        if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
-            self.let_go();
-            flat.gather()?;
-            if !flat.sharding().cuts_values() {
-                // The others have nothing to wait for, and would be far ahead of one that writes to a slow disk.
-                Team::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
-            }
-            self.held = Some(Rc::clone(flat));
-        }
-        Ok(())
-    }
-
-    fn let_go(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.release();
-        }
-    }
-}
-
-impl Drop for WholeReader {
-    fn drop(&mut self) {
-        self.let_go();
-    }
-}
-
-impl<'a> IntoIterator for &'a Parameters {
-    type Item = &'a Param;
-    type IntoIter = std::slice::Iter<'a, Param>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }

@@ -1,39 +1,41 @@
-//! Which blocks are whole on this rank, by the memory that is really in use: where blocks are to be whole only while
-//! they work, a third one is a mistake of ours. Defines [`Census`], which all storages of a model share; called by
+//! Which blocks are gathered on this rank, by the memory that is really in use: with ZeRO-3, where blocks are gathered
+//! only while they compute, a third one is a bug. Defines [`Census`], which all storages of a model share; called by
 //! [`Flat::gather`](super::Flat::gather).
 
-use crate::block::ring::SLOTS;
 use bmtrain_core::{Storage, Watch};
 use std::cell::{Cell, RefCell};
 
-/// Blocks with gathered values that someone still holds, be it a tensor that an op kept.
+/// Blocks whose parameters may be gathered at once.
+pub(crate) const MAX_GATHERED_BLOCKS: usize = 2;
+
+/// Blocks with gathered values that are still in use, if only by a tensor that an op saved.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     /// Number of the block, and its memory.
-    whole: RefCell<Vec<(usize, Watch)>>,
-    /// The most there were at once.
+    gathered: RefCell<Vec<(usize, Watch)>>,
+    /// The largest number at once so far.
     most: Cell<usize>,
 }
 
 impl Census {
-    /// A block, or the part of it that lies in one storage, has become whole.
+    /// One storage of a block was gathered.
     pub(super) fn enter(&self, block: usize, storage: &Storage) {
-        let mut whole = self.whole.borrow_mut();
-        whole.retain(|(_, memory)| memory.is_alive());
-        whole.push((block, storage.watch()));
-        let blocks = distinct(&whole);
+        let mut gathered = self.gathered.borrow_mut();
+        gathered.retain(|(_, memory)| memory.is_alive());
+        gathered.push((block, storage.watch()));
+        let blocks = distinct(&gathered);
         self.most.set(self.most.get().max(blocks.len()));
-        debug_assert!(blocks.len() <= SLOTS, "blocks {blocks:?} are whole at once: at most {SLOTS} may be");
+        debug_assert!(blocks.len() <= MAX_GATHERED_BLOCKS, "blocks {blocks:?} are gathered at once");
     }
 
-    /// The most blocks that were whole at once so far.
+    /// The largest number of blocks that were gathered at once so far.
     pub(super) fn most(&self) -> usize {
         self.most.get()
     }
 }
 
-fn distinct(whole: &[(usize, Watch)]) -> Vec<usize> {
-    let mut blocks: Vec<usize> = whole.iter().map(|(block, _)| *block).collect();
+fn distinct(gathered: &[(usize, Watch)]) -> Vec<usize> {
+    let mut blocks: Vec<usize> = gathered.iter().map(|(block, _)| *block).collect();
     blocks.sort_unstable();
     blocks.dedup();
     blocks
@@ -65,8 +67,8 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "blocks [0, 1, 2] are whole at once")]
-    fn a_tensor_that_keeps_a_released_block_is_found_when_the_second_next_one_comes() {
+    #[should_panic(expected = "blocks [0, 1, 2] are gathered at once")]
+    fn a_saved_tensor_of_a_released_block_is_found_when_the_second_next_block_is_gathered() {
         let (device, census) = (Device::cpu(1).unwrap(), Census::default());
         let first = storage(&device);
         census.enter(0, &first);

@@ -1,17 +1,20 @@
 //! Parameters: what is known of them, how they are born, where they and their gradients live.
 
 pub mod builder;
-pub(crate) mod census;
+mod census;
 pub mod flat;
 pub mod freeze;
+mod parameters;
 pub mod spec;
 pub mod split;
 
-pub use builder::{Birth, Builder, BuilderOptions, Parameters, WholeReader};
+pub use builder::{Builder, BuilderOptions, InitMode};
+pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub use flat::{Flat, OwnedPart};
 pub use freeze::{FreezeMask, NamePatterns};
+pub use parameters::{Parameters, WholeReader};
 pub use spec::{Init, ParamSpec};
-pub use split::{LocalPart, Part, Split};
+pub use split::{LocalPart, Split, SplitPart};
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
@@ -139,7 +142,7 @@ impl Param {
             Var::constant(value)
         };
         // Ops must not keep gathered values alive until the backward pass.
-        let is_cut = cx.is_recording() && self.home()?.flat.sharding().cuts_values();
+        let is_cut = cx.is_recording() && self.home()?.flat.sharding().shards_values();
         Ok(if is_cut { var.recalled_from(self.inner.clone()) } else { var })
     }
 
@@ -315,7 +318,7 @@ impl Inner {
         if !self.initialized.get() {
             return Err(Error::parameter(self.spec.name.clone(), "has no values yet: initialize or load it first"));
         }
-        let whole = home.flat.bring()?.ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })?;
+        let whole = home.flat.gather_on_demand()?.ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })?;
         Ok(whole.tensor(home.flat.span(home.index).start, self.local.shape)?)
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// One part of a fused axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Part {
+pub struct SplitPart {
     /// Length along the axis.
     pub size: usize,
     /// What may not be cut, such as a head. With fewer units than ranks, neighbouring ranks hold the same unit: the way
@@ -17,15 +17,15 @@ pub struct Part {
     pub unit: usize,
 }
 
-impl Part {
+impl SplitPart {
     /// A part that may be cut anywhere.
     pub fn even(size: usize) -> Self {
-        Part { size, unit: 1 }
+        SplitPart { size, unit: 1 }
     }
 
     /// A part made of `count` units of `unit` elements.
     pub fn units(count: usize, unit: usize) -> Self {
-        Part { size: count * unit, unit }
+        SplitPart { size: count * unit, unit }
     }
 
     /// The range of this part that a rank holds, counted from the part's start.
@@ -57,14 +57,14 @@ pub enum Split {
         /// The axis.
         axis: usize,
         /// The parts that lie behind each other along the axis.
-        parts: Vec<Part>,
+        parts: Vec<SplitPart>,
     },
 }
 
 impl Split {
     /// Cut one even part along an axis of this length.
     pub fn even(axis: usize, size: usize) -> Self {
-        Split::Axis { axis, parts: vec![Part::even(size)] }
+        Split::Axis { axis, parts: vec![SplitPart::even(size)] }
     }
 
     /// The ranges of the cut axis that a rank holds, in order, and the shape of what it holds.
@@ -145,7 +145,10 @@ mod tests {
     #[test]
     fn a_fused_projection_gives_every_rank_matching_heads() {
         // 4 query heads and 2 key and value heads of 3 elements.
-        let split = Split::Axis { axis: 0, parts: vec![Part::units(4, 3), Part::units(2, 3), Part::units(2, 3)] };
+        let split = Split::Axis {
+            axis: 0,
+            parts: vec![SplitPart::units(4, 3), SplitPart::units(2, 3), SplitPart::units(2, 3)],
+        };
         let part = split.local("qkv", Shape::from([24, 5]), 2, 1).unwrap();
         assert_eq!(part.shape, Shape::from([12, 5]));
         assert_eq!(part.ranges, [6..12, 15..18, 21..24]);
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn fewer_heads_than_ranks_are_shared_by_neighbours() {
-        let split = Split::Axis { axis: 0, parts: vec![Part::units(8, 2), Part::units(2, 2)] };
+        let split = Split::Axis { axis: 0, parts: vec![SplitPart::units(8, 2), SplitPart::units(2, 2)] };
         let held: Vec<_> = (0..4).map(|rank| split.local("qk", Shape::from([20]), 4, rank).unwrap().ranges).collect();
         assert_eq!(held[0], [0..4, 16..18]);
         assert_eq!(held[1], [4..8, 16..18]);
@@ -183,6 +186,8 @@ mod tests {
         assert!(error.contains("bias") && error.contains('5'), "{error}");
         assert!(Split::even(0, 4).local("bias", Shape::from([5]), 1, 0).is_err());
         assert!(Split::even(2, 4).local("bias", Shape::from([4]), 1, 0).is_err());
-        assert!(Split::Axis { axis: 0, parts: vec![Part::units(3, 2)] }.local("h", Shape::from([6]), 2, 0).is_err());
+        assert!(
+            Split::Axis { axis: 0, parts: vec![SplitPart::units(3, 2)] }.local("h", Shape::from([6]), 2, 0).is_err()
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! [`Sharding`] says over which ranks and how far; [`layout`] is the arithmetic of who owns what; [`exchange`] moves
 //! gradients to their owners, and [`tree`] adds those of several micro-batches in an order of their own.
 
-pub mod exchange;
+pub mod collectives;
 pub mod layout;
 pub mod tree;
 
@@ -75,23 +75,23 @@ impl Sharding {
     }
 
     /// Whether values at rest are this rank's shards.
-    pub fn cuts_values(&self) -> bool {
+    pub fn shards_values(&self) -> bool {
         self.is_shared() && self.level >= ZeroLevel::Two
     }
 
     /// Whether optimizer state is that of this rank's shards.
-    pub fn cuts_state(&self) -> bool {
+    pub fn shards_state(&self) -> bool {
         self.is_shared() && self.level >= ZeroLevel::One
     }
 
     /// Whether gradients are added anywhere but where they are made.
-    pub fn is_exchanged(&self) -> bool {
+    pub fn is_reduced(&self) -> bool {
         self.is_shared() || self.sum == GradientSum::Elastic
     }
 
     /// Whether every micro-batch's gradients are exchanged, rather than those of the whole step at its end.
-    pub fn exchanges_each_batch(&self) -> bool {
-        self.sum == GradientSum::Elastic || self.cuts_values()
+    pub fn reduces_each_batch(&self) -> bool {
+        self.sum == GradientSum::Elastic || self.shards_values()
     }
 }
 

@@ -1,8 +1,8 @@
 //! A sum of many gradients in a binary tree that depends on their number alone.
 //!
 //! Leaves come one after the other, in the order of the micro-batches. As in a binary counter, two sums of equally many
-//! leaves become one at once, so that at most `1 + ceil(log2(leaves))` are alive. Defines [`Plan`], what to add to what
-//! for the next leaves, and [`Tree`], the sums themselves; called by [`exchange`](super::exchange).
+//! leaves become one at once, so that at most `1 + ceil(log2(leaves))` are alive. Defines [`SumTreePlan`], what to add
+//! to what for the next leaves, and [`SumTree`], the sums themselves; called by [`collectives`](super::collectives).
 
 use crate::error::Result;
 use bmtrain_core::kernel::{AddScaled, Cast, Dest};
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// One thing to do with a leaf or a sum, over any range of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum SumAction {
     /// Sum `to` becomes leaf `leaf`.
     Store {
         /// Number of the leaf among those of the plan.
@@ -26,7 +26,7 @@ pub enum Action {
         /// Number of the sum's storage.
         to: usize,
     },
-    /// Sum `from` is added to sum `to`, and is no more.
+    /// Sum `from` is added to sum `to`, and its storage is free.
     Merge {
         /// Number of the later sum's storage.
         from: usize,
@@ -37,7 +37,7 @@ pub enum Action {
 
 /// The counter: which storage holds the sum of each level.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct SumTreePlan {
     /// Number of a storage by level; level k holds 2^k leaves.
     levels: Vec<Option<usize>>,
     /// Storages that hold nothing now.
@@ -47,9 +47,9 @@ pub struct Plan {
     leaves: usize,
 }
 
-impl Plan {
-    /// What to do for the next `leaves` leaves, the counter being moved on.
-    pub fn insert(&mut self, leaves: usize) -> Vec<Action> {
+impl SumTreePlan {
+    /// What to do for the next `leaves` leaves.
+    pub fn insert(&mut self, leaves: usize) -> Vec<SumAction> {
         let mut actions = Vec::new();
         for leaf in 0..leaves {
             let full = self.levels.iter().take_while(|level| level.is_some()).count();
@@ -60,9 +60,9 @@ impl Plan {
             for level in 0..full {
                 let Some(to) = self.levels[level].take() else { continue };
                 match sum {
-                    None => actions.push(Action::AddLeaf { leaf, to }),
+                    None => actions.push(SumAction::AddLeaf { leaf, to }),
                     Some(from) => {
-                        actions.push(Action::Merge { from, to });
+                        actions.push(SumAction::Merge { from, to });
                         self.free.push(from);
                     }
                 }
@@ -73,7 +73,7 @@ impl Plan {
                     self.storages += 1;
                     self.storages - 1
                 });
-                actions.push(Action::Store { leaf, to });
+                actions.push(SumAction::Store { leaf, to });
                 to
             });
             self.levels[full] = Some(sum);
@@ -84,12 +84,12 @@ impl Plan {
     }
 
     /// What to do at the end, and the storage that then holds everything; `None` before the first leaf.
-    pub fn finish(&mut self) -> Option<(Vec<Action>, usize)> {
+    pub fn finish(&mut self) -> Option<(Vec<SumAction>, usize)> {
         let mut actions = Vec::new();
         let mut sum = None;
         for to in self.levels.drain(..).flatten() {
             if let Some(from) = sum {
-                actions.push(Action::Merge { from, to });
+                actions.push(SumAction::Merge { from, to });
             }
             sum = Some(to);
         }
@@ -102,24 +102,21 @@ impl Plan {
     }
 }
 
-/// The most sums that may be alive for so many leaves: `1 + ceil(log2(leaves))`.
+/// The most sums that may be alive for this number of leaves: `1 + ceil(log2(leaves))`.
 fn most_sums(leaves: usize) -> usize {
     1 + leaves.next_power_of_two().ilog2() as usize
 }
 
 /// Sums of gradients of one storage's shard.
 #[derive(Debug, Default)]
-pub struct Tree {
-    plan: Plan,
+pub struct SumTree {
+    plan: SumTreePlan,
     sums: Vec<Storage>,
 }
 
-impl Tree {
-    /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` gives the storage and the first element at which
-    /// the leaf's slice lies; it is called for one slice after the other, all leaves of each.
-    ///
-    /// # Errors
-    /// No memory left; a failing device; those of `leaf`.
+impl SumTree {
+    /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` returns the storage of the leaf's slice and the
+    /// slice's first element there; it is called for one slice after the other, all leaves of each.
     pub fn insert(
         &mut self,
         device: &Device,
@@ -135,17 +132,17 @@ impl Tree {
         for slice in slices {
             for action in &actions {
                 match *action {
-                    Action::Store { leaf: number, to } => {
+                    SumAction::Store { leaf: number, to } => {
                         let (from, start) = leaf(&slice, number)?;
                         let x = from.view_on(start..start + slice.len(), Lane::Zero)?;
                         let out = Dest { view: self.sums[to].view_mut_on(slice.clone(), Lane::Zero)?, add: false };
                         device.launch_on(Cast { x, out }, Lane::Zero)?;
                     }
-                    Action::AddLeaf { leaf: number, to } => {
+                    SumAction::AddLeaf { leaf: number, to } => {
                         let (from, start) = leaf(&slice, number)?;
                         self.add(device, (&from, start..start + slice.len()), (to, slice.clone()))?;
                     }
-                    Action::Merge { from, to } => {
+                    SumAction::Merge { from, to } => {
                         let from = self.sums[from].clone();
                         self.add(device, (&from, slice.clone()), (to, slice.clone()))?;
                     }
@@ -155,29 +152,21 @@ impl Tree {
         Ok(())
     }
 
-    /// The sum of all leaves; the tree is empty afterwards. `None` if there was no leaf.
-    ///
-    /// # Errors
-    /// A failing device.
-    pub fn finish(&mut self, device: &Device) -> Result<Option<Storage>> {
+    /// The sum of all leaves; `None` without a leaf.
+    pub fn finish(mut self, device: &Device) -> Result<Option<Storage>> {
         let Some((actions, whole)) = self.plan.finish() else { return Ok(None) };
         for action in actions {
-            if let Action::Merge { from, to } = action {
+            if let SumAction::Merge { from, to } = action {
                 let from = self.sums[from].clone();
                 let all = 0..from.len();
                 self.add(device, (&from, all.clone()), (to, all))?;
             }
         }
-        let whole = self.sums.swap_remove(whole);
-        *self = Tree::default();
-        Ok(Some(whole))
+        Ok(Some(self.sums.swap_remove(whole)))
     }
 
-    /// A copy of what [`Tree::finish`] would give, the tree staying as it is.
-    ///
-    /// # Errors
-    /// No memory left; a failing device.
-    pub fn look(&self, device: &Device) -> Result<Option<Storage>> {
+    /// A copy of what [`SumTree::finish`] would return.
+    pub fn peek(&self, device: &Device) -> Result<Option<Storage>> {
         let mut whole: Option<Storage> = None;
         for sum in self.plan.levels.iter().flatten().filter_map(|number| self.sums.get(*number)) {
             let all = 0..sum.len();
@@ -215,16 +204,16 @@ mod tests {
 
     /// Runs plans on expressions instead of numbers.
     fn expression(batches: &[usize]) -> (String, usize) {
-        let (mut plan, mut sums, mut first) = (Plan::default(), Vec::<String>::new(), 0);
-        let run = |sums: &mut Vec<String>, actions: &[Action], first: usize| {
+        let (mut plan, mut sums, mut first) = (SumTreePlan::default(), Vec::<String>::new(), 0);
+        let run = |sums: &mut Vec<String>, actions: &[SumAction], first: usize| {
             for action in actions {
                 match *action {
-                    Action::Store { leaf, to } => {
+                    SumAction::Store { leaf, to } => {
                         sums.resize(sums.len().max(to + 1), String::new());
                         sums[to] = (first + leaf).to_string();
                     }
-                    Action::AddLeaf { leaf, to } => sums[to] = format!("({}+{})", sums[to], first + leaf),
-                    Action::Merge { from, to } => {
+                    SumAction::AddLeaf { leaf, to } => sums[to] = format!("({}+{})", sums[to], first + leaf),
+                    SumAction::Merge { from, to } => {
                         let from = std::mem::take(&mut sums[from]);
                         sums[to] = format!("({}+{from})", sums[to]);
                     }
@@ -269,6 +258,6 @@ mod tests {
 
     #[test]
     fn nothing_has_no_sum() {
-        assert!(Plan::default().finish().is_none());
+        assert!(SumTreePlan::default().finish().is_none());
     }
 }

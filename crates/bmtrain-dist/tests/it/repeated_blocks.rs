@@ -56,7 +56,7 @@ fn calls(setting: &Setting) -> (usize, usize, usize) {
         rank.device.sync().unwrap();
         let traffic = comm.traffic();
         let calls = |name: &str| traffic.iter().find(|(known, _)| *known == name).map_or(0, |(_, t)| t.calls as usize);
-        (calls("all_gather"), calls("reduce_scatter"), rank.model.parameters.most_whole_blocks())
+        (calls("all_gather"), calls("reduce_scatter"), rank.model.parameters.most_gathered_blocks())
     });
     assert!(seen.iter().all(|other| *other == seen[0]));
     seen[0]

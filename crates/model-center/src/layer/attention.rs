@@ -7,7 +7,7 @@ use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
-use bmtrain_dist::param::{Init, Part};
+use bmtrain_dist::param::{Init, SplitPart};
 use bmtrain_dist::{Builder, Error, Result};
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ impl AttentionConfig {
 
     /// A projection in front, to heads of these numbers.
     fn project(&self, builder: &Builder, heads: &[usize]) -> Result<Linear> {
-        let outputs = heads.iter().map(|heads| Part::units(*heads, self.dim_head)).collect();
+        let outputs = heads.iter().map(|heads| SplitPart::units(*heads, self.dim_head)).collect();
         let (inputs, bias, init) = (self.dim_model, self.bias, self.init);
         Linear::new(builder, LinearOptions { inputs, outputs, bias, init, cut: Cut::Columns })
     }

@@ -15,7 +15,7 @@ use crate::formats::{ParamShape, Plan, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::param::{Birth, BuilderOptions, NamePatterns};
+use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns};
 use bmtrain_dist::shard::Sharding;
 use std::path::Path;
 
@@ -104,8 +104,8 @@ impl OpenOptions {
     /// How the parameters of the model are born: their values are awaited, unless [`OpenOptions::leave_values`] says
     /// there are none to come.
     pub fn builder(&self) -> BuilderOptions {
-        let birth = if self.leave_values { Birth::Leave } else { Birth::Await };
-        BuilderOptions { birth, sharding: self.sharding.clone(), ..self.sketch_builder() }
+        let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
+        BuilderOptions { init, sharding: self.sharding.clone(), ..self.sketch_builder() }
     }
 
     /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.
@@ -115,7 +115,7 @@ impl OpenOptions {
             seed: self.seed,
             dtype: self.dtype,
             grad_dtype: self.grad_dtype,
-            birth: Birth::Await,
+            init: InitMode::Deferred,
             frozen,
             ..BuilderOptions::default()
         }

@@ -318,7 +318,7 @@ impl Optimizer for AdamOffload {
                 continue;
             }
             for (tensor, buffer) in state.lock().named() {
-                let (part, gathered) = (buffer.as_slice(), flat.sharding().cuts_state());
+                let (part, gathered) = (buffer.as_slice(), flat.sharding().shards_state());
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
                 for (param, index) in &stepped {
                     let (name, steps) = (param.name(), state.steps[*index]);
@@ -387,7 +387,7 @@ impl Optimizer for AdamOffload {
 
 /// The whole state of a storage from this rank's part of it.
 fn whole(flat: &Flat, part: &[f32]) -> Result<Vec<f32>> {
-    if !flat.sharding().cuts_state() {
+    if !flat.sharding().shards_state() {
         return Ok(part.to_vec());
     }
     let gathered = whole_on_device(flat, part)?;

@@ -1,169 +1,215 @@
-//! The gradients of a flat storage: from the first contribution of a backward pass to those of the whole batch, which
-//! the optimizer reads.
+//! The gradients of a flat storage, from the first contribution of a backward pass to the reduced gradients of the whole
+//! batch, which the optimizer reads.
+//!
+//! ```text
+//! this rank    idle ─ backward ─▶ accumulating ─ finish_batch or finish_step ─▶ idle
+//! whole batch  Idle ─ finish_batch ─▶ Reducing ─ finish_step ─▶ Reduced ─ clear_grads ─▶ Idle
+//! ```
+//!
+//! Where gradients are reduced once a step, `Reducing` is left out.
 
 use super::Flat;
 use crate::error::Result;
 use crate::shard::Span;
-use crate::shard::exchange::Sums;
+use crate::shard::collectives::Sums;
 use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Lane, Segment, Storage};
-use std::cell::Cell;
+
+/// The gradients of one storage since the last step.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// This rank's gradients that no collective has taken yet; none while it is idle.
+    local: Option<Accumulating>,
+    /// The gradients of all ranks.
+    batch: BatchGradients,
+    /// Which parameters `batch` has a gradient of.
+    reduced: Vec<bool>,
+    /// The backward pass of the step's last micro-batch has begun.
+    is_last_micro_batch: bool,
+}
+
+/// Full gradients of this rank: of a micro-batch, or of all since the last step where they are reduced once a step.
+#[derive(Debug)]
+struct Accumulating {
+    storage: Storage,
+    /// Which parameters have a gradient; the ranges of the others are not initialized.
+    written: Vec<bool>,
+}
+
+/// Gradients of the whole batch, over ranks and micro-batches.
+#[derive(Debug, Default)]
+enum BatchGradients {
+    /// None since the last step.
+    #[default]
+    Idle,
+    /// This rank's shard of the micro-batches so far.
+    Reducing(Sums),
+    /// Complete, for the optimizer: the shard where optimizer state is sharded, else all.
+    Reduced(Storage),
+}
+
+impl Gradients {
+    pub(super) fn new(params: usize) -> Self {
+        let reduced = vec![false; params];
+        Gradients { local: None, batch: BatchGradients::Idle, reduced, is_last_micro_batch: false }
+    }
+}
 
 impl Flat {
     /// Whether parameter `index` has had a gradient since the last step.
     pub fn has_grad(&self, index: usize) -> bool {
-        let is_set = |flags: &[Cell<bool>]| flags.get(index).is_some_and(Cell::get);
-        is_set(&self.written) || is_set(&self.summed)
+        let gradients = self.gradients.borrow();
+        let is_set = |flags: &[bool]| flags.get(index) == Some(&true);
+        gradients.local.as_ref().is_some_and(|local| is_set(&local.written)) || is_set(&gradients.reduced)
     }
 
-    /// Gradients of this rank's micro-batch, or of all since the last step where they are exchanged once a step.
+    /// Gradients of this rank's micro-batch, or of all since the last step where they are reduced once a step.
     pub fn grads(&self) -> Option<Storage> {
-        self.grads.borrow().clone()
+        self.gradients.borrow().local.as_ref().map(|local| local.storage.clone())
     }
 
     /// Gradients of the whole batch after [`Flat::finish_step`], for the elements that
     /// [`OwnedPart::in_state`](super::OwnedPart::in_state) names.
     pub fn reduced(&self) -> Option<Storage> {
-        self.reduced.borrow().clone()
+        match &self.gradients.borrow().batch {
+            BatchGradients::Reduced(gradients) => Some(gradients.clone()),
+            _ => None,
+        }
     }
 
-    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch or
-    /// this is the last one of the step. The ranks have to have used the same parameters.
+    /// Reduce the gradients of a micro-batch, where that is done for every micro-batch or this is the step's last one.
+    /// Collective: the ranks have used the same parameters.
     ///
     /// # Errors
-    /// No memory left; a failing exchange.
+    /// The collective failed, or there is no memory for the shard.
     pub fn finish_batch(&self) -> Result<()> {
-        if !self.sharding.exchanges_each_batch() {
-            return if self.closing.get() && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
+        if !self.sharding.reduces_each_batch() {
+            let is_last = self.gradients.borrow().is_last_micro_batch;
+            return if is_last && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
         }
-        match self.take_grads()? {
-            Some(whole) => self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut()),
-            None => Ok(()),
-        }
+        let Some(local) = self.take_local()? else { return Ok(()) };
+        let batch = &mut self.gradients.borrow_mut().batch;
+        let sums = if let BatchGradients::Reducing(sums) = std::mem::take(batch) { Some(sums) } else { None };
+        *batch = BatchGradients::Reducing(self.collectives(self.grad_dtype).add_batch(&local, sums)?);
+        Ok(())
     }
 
-    /// From now on until the step, gradients that are complete are those of the whole batch: where they are exchanged
-    /// once a step, a block's are while the block before it computes.
-    pub(crate) fn close_step(&self) {
-        self.closing.set(true);
+    /// From now on until the step, complete gradients are those of the whole batch: where they are reduced once a step,
+    /// a block's gradients are reduced while the block before it computes.
+    pub(crate) fn begin_last_micro_batch(&self) {
+        self.gradients.borrow_mut().is_last_micro_batch = true;
     }
 
-    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in
-    /// the storage that begins: to look at; the step is not changed. The other ranks have to do the same.
+    /// A copy of this rank's shard of the gradients of all ranks and micro-batches since the last step, and where in
+    /// the storage it begins. For inspection: the step is not changed. Collective.
     ///
     /// # Errors
-    /// No memory left; a failing exchange.
+    /// The collective failed, or there is no memory for the copy.
     pub fn gradient_sums(&self) -> Result<Option<(Storage, usize)>> {
         let sharding = &self.sharding;
-        let first = if sharding.cuts_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
+        let first = if sharding.shards_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
         self.finish_batch()?;
-        if let Some(reduced) = self.reduced() {
-            return Ok(Some((reduced, first)));
-        }
-        let exchange = self.exchange(self.grad_dtype);
-        let shard = if sharding.exchanges_each_batch() {
-            exchange.look(&self.sums.borrow())?
-        } else {
-            match self.grads() {
-                Some(whole) if sharding.is_shared() => {
-                    self.complete(&whole)?;
-                    Some(exchange.reduce_scatter(&whole)?)
-                }
-                whole => whole,
+        let (collectives, gradients) = (self.collectives(self.grad_dtype), self.gradients.borrow());
+        let shard = match (&gradients.batch, &gradients.local) {
+            (BatchGradients::Reduced(reduced), _) => return Ok(Some((reduced.clone(), first))),
+            (BatchGradients::Reducing(sums), _) => collectives.peek(sums)?,
+            (BatchGradients::Idle, Some(local)) if sharding.is_shared() => {
+                self.fill_unwritten(local)?;
+                Some(collectives.reduce_scatter(&local.storage)?)
             }
+            (BatchGradients::Idle, local) => local.as_ref().map(|local| local.storage.clone()),
         };
         let backend = self.device.backend();
         backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
         Ok(shard.map(|shard| (shard, 0)))
     }
 
-    /// Bring the gradients of all micro-batches together, for the optimizer.
+    /// Reduce the gradients of all micro-batches, for the optimizer. Collective.
     ///
     /// # Errors
-    /// No memory left; a failing exchange.
+    /// The collective failed, or there is no memory for the result.
     pub fn finish_step(&self) -> Result<()> {
-        self.closing.set(false);
-        if !self.sharding.exchanges_each_batch() {
+        self.gradients.borrow_mut().is_last_micro_batch = false;
+        if !self.sharding.reduces_each_batch() {
             return self.reduce();
         }
         self.finish_batch()?;
-        let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
-        let reduced = match exchange.finish(&mut self.sums.borrow_mut())? {
-            Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
-                Some(exchange.all_gather(&shard, Segment::Gradients)?)
-            }
-            sum => sum,
+        let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
+        let batch = &mut self.gradients.borrow_mut().batch;
+        *batch = match std::mem::take(batch) {
+            BatchGradients::Reducing(sums) => match collectives.finish(sums)? {
+                Some(shard) if sharding.is_shared() && !sharding.shards_state() => {
+                    BatchGradients::Reduced(collectives.all_gather(&shard, Segment::Gradients)?)
+                }
+                Some(sum) => BatchGradients::Reduced(sum),
+                None => BatchGradients::Idle,
+            },
+            finished => finished,
         };
-        *self.reduced.borrow_mut() = reduced;
         Ok(())
     }
 
-    /// The gradients in hand, which are those of all micro-batches of this rank, become part of those of the whole
-    /// batch.
+    /// Where gradients are reduced once a step: reduce those of all micro-batches of this rank.
     fn reduce(&self) -> Result<()> {
-        let Some(whole) = self.take_grads()? else { return Ok(()) };
-        let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
-        let sum = if sharding.cuts_state() {
-            exchange.reduce_scatter(&whole)?
+        let Some(local) = self.take_local()? else { return Ok(()) };
+        let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
+        let sum = if sharding.shards_state() {
+            collectives.reduce_scatter(&local)?
         } else {
             if sharding.is_shared() {
-                exchange.all_reduce(&whole)?;
+                collectives.all_reduce(&local)?;
             }
-            whole
+            local
         };
-        let mut reduced = self.reduced.borrow_mut();
-        match &*reduced {
-            // Something came after what was taken for the last micro-batch.
-            Some(earlier) => exchange.add(&sum, earlier)?,
-            None => *reduced = Some(sum),
+        let batch = &mut self.gradients.borrow_mut().batch;
+        match batch {
+            // The micro-batch that was declared the last one was followed by another contribution.
+            BatchGradients::Reduced(earlier) => collectives.add(&sum, earlier)?,
+            _ => *batch = BatchGradients::Reduced(sum),
         }
         Ok(())
     }
 
-    /// Forget all gradients and free their memory.
+    /// Free all gradients.
     pub fn clear_grads(&self) {
-        self.written.iter().chain(&self.summed).for_each(|flag| flag.set(false));
-        *self.grads.borrow_mut() = None;
-        *self.sums.borrow_mut() = Sums::Empty;
-        self.closing.set(false);
-        *self.reduced.borrow_mut() = None;
+        let mut gradients = self.gradients.borrow_mut();
+        *gradients = Gradients::new(gradients.reduced.len());
     }
 
     /// Where the next contribution to the gradient of parameter `index` goes.
     pub(in crate::param) fn grad_target(&self, index: usize) -> bmtrain_core::Result<SinkTarget> {
-        let mut grads = self.grads.borrow_mut();
-        let storage = match &*grads {
-            Some(storage) => storage.clone(),
-            None => {
+        let gradients = &mut *self.gradients.borrow_mut();
+        let local = match &mut gradients.local {
+            Some(local) => local,
+            idle => {
                 let len = self.layout.gathered_len();
-                grads.insert(Storage::empty(&self.device, len, self.grad_dtype, Segment::Gradients)?).clone()
+                let storage = Storage::empty(&self.device, len, self.grad_dtype, Segment::Gradients)?;
+                idle.insert(Accumulating { storage, written: vec![false; gradients.reduced.len()] })
             }
         };
         let Span { start, len } = self.span(index);
-        let add = self.written.get(index).is_some_and(|written| written.replace(true));
-        Ok(SinkTarget { storage, start, len, add })
+        let add = local.written.get_mut(index).is_some_and(|written| std::mem::replace(written, true));
+        Ok(SinkTarget { storage: local.storage.clone(), start, len, add })
     }
 
-    /// The gradients in hand, complete for an exchange, if there are any: a parameter that was not used has zeros, as
-    /// the sums count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the
-    /// step.
-    fn take_grads(&self) -> Result<Option<Storage>> {
-        let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
-        self.complete(&grads)?;
-        for (written, summed) in self.written.iter().zip(&self.summed) {
-            let now = written.replace(false);
-            summed.set(summed.get() || now);
+    /// This rank's gradients, if there are any, complete for a collective: a parameter without a gradient, be it frozen
+    /// or not used, has zeros. It may have one in another micro-batch of the step.
+    fn take_local(&self) -> Result<Option<Storage>> {
+        let gradients = &mut *self.gradients.borrow_mut();
+        let Some(local) = gradients.local.take() else { return Ok(None) };
+        self.fill_unwritten(&local)?;
+        for (reduced, written) in gradients.reduced.iter_mut().zip(local.written) {
+            *reduced |= written;
         }
-        Ok(Some(grads))
+        Ok(Some(local.storage))
     }
 
-    /// Write the zeros of trained parameters that were not used.
-    fn complete(&self, grads: &Storage) -> Result<()> {
-        for (index, written) in self.written.iter().enumerate() {
-            if self.sharding.is_exchanged() && !written.get() {
-                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
-            }
+    /// Write zeros where parameters have no gradient.
+    fn fill_unwritten(&self, local: &Accumulating) -> Result<()> {
+        let unwritten = local.written.iter().enumerate().filter(|(_, written)| !**written);
+        for (index, _) in unwritten.filter(|_| self.sharding.is_reduced()) {
+            self.device.launch(Fill { value: 0.0, out: local.storage.view_mut(self.span(index).range())? })?;
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 use crate::checkpoint::sample::{Cut, State, memory_with, newest_step};
 use bmtrain_dist::checkpoint::disk::{Disk, EntryKind, ReadFile, WriteFile};
 use bmtrain_dist::checkpoint::simulated::{FailingDisk, Failure, MemoryDisk};
-use bmtrain_dist::checkpoint::{Facts, Fault, FileRecord, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer};
+use bmtrain_dist::checkpoint::{
+    Facts, Fault, FileRecord, SaveJob, SaveOutcome, SaveThread, Store, TensorPiece, Writer,
+};
 use bmtrain_dist::{Error, Result};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -15,8 +17,8 @@ fn shard(
     thread: &mut SaveThread,
     writer: &Writer,
     rank: usize,
-    pieces: Vec<Piece>,
-) -> (Result<FileRecord>, Vec<Piece>) {
+    pieces: Vec<TensorPiece>,
+) -> (Result<FileRecord>, Vec<TensorPiece>) {
     thread.submit(SaveJob::Shard { writer: writer.clone(), rank, pieces }).unwrap();
     match thread.wait(LONG).unwrap() {
         Some(SaveOutcome::Shard { record, pieces }) => (record, pieces),
@@ -28,8 +30,8 @@ fn shard(
 fn two_ranks_save_in_the_background_and_get_their_buffers_back() {
     let (_, store) = memory_with(&[], 1);
     let mut threads = [SaveThread::start("save-0").unwrap(), SaveThread::start("save-1").unwrap()];
-    let mut buffers: Vec<Vec<Piece>> = (0..2).map(|rank| State::new(1).pieces(rank, 2, Cut::Even)).collect();
-    let places = |pieces: &[Piece]| pieces.iter().map(|piece| piece.bytes.as_ptr()).collect::<Vec<_>>();
+    let mut buffers: Vec<Vec<TensorPiece>> = (0..2).map(|rank| State::new(1).pieces(rank, 2, Cut::Even)).collect();
+    let places = |pieces: &[TensorPiece]| pieces.iter().map(|piece| piece.bytes.as_ptr()).collect::<Vec<_>>();
     let first: Vec<_> = buffers.iter().map(|pieces| places(pieces)).collect();
     for step in 1..=4 {
         let state = State::new(step);

@@ -178,7 +178,7 @@ fn pieces_that_do_not_fit_are_refused_before_anything_is_committed() {
     let (_, store) = memory_with(&[], 1);
     let writer = Writer::begin(&store, 1, "a").unwrap();
     let spec = PieceSpec::whole("w", Kind::Parameter, DType::F32, &[2]);
-    let piece = |spec: &PieceSpec, bytes: usize| bmtrain_dist::checkpoint::Piece {
+    let piece = |spec: &PieceSpec, bytes: usize| bmtrain_dist::checkpoint::TensorPiece {
         spec: spec.clone(),
         bytes: vec![0u8; bytes],
     };

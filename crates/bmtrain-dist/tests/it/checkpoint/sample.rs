@@ -3,7 +3,7 @@
 use bmtrain_core::DType;
 use bmtrain_dist::Result;
 use bmtrain_dist::checkpoint::simulated::MemoryDisk;
-use bmtrain_dist::checkpoint::{Checkpoint, Committed, Digest, Facts, Kind, Piece, PieceSpec, Store, Writer};
+use bmtrain_dist::checkpoint::{Checkpoint, Committed, Digest, Facts, Kind, PieceSpec, Store, TensorPiece, Writer};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub enum Cut {
 /// Whole tensors and the free state.
 #[derive(Debug, Clone)]
 pub struct State {
-    pub tensors: Vec<Piece>,
+    pub tensors: Vec<TensorPiece>,
     pub facts: Facts,
 }
 
@@ -55,7 +55,7 @@ impl State {
         let mut add = |name: &str, kind: Kind, dtype: DType, shape: &[u64]| {
             let spec = PieceSpec::whole(name, kind, dtype, shape);
             let bytes = random.bytes(spec.bytes().unwrap() as usize);
-            tensors.push(Piece { spec, bytes });
+            tensors.push(TensorPiece { spec, bytes });
         };
         for (name, shape) in
             [("embed.weight", vec![31, 8]), ("layer.0.weight", vec![8, 3, 7]), ("layer.0.bias", vec![7])]
@@ -83,7 +83,7 @@ impl State {
     }
 
     /// What `rank` of `world` holds.
-    pub fn pieces(&self, rank: usize, world: usize, cut: Cut) -> Vec<Piece> {
+    pub fn pieces(&self, rank: usize, world: usize, cut: Cut) -> Vec<TensorPiece> {
         self.tensors.iter().flat_map(|tensor| pieces_of(tensor, rank, world, cut)).collect()
     }
 
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-fn pieces_of(tensor: &Piece, rank: usize, world: usize, cut: Cut) -> Vec<Piece> {
+fn pieces_of(tensor: &TensorPiece, rank: usize, world: usize, cut: Cut) -> Vec<TensorPiece> {
     let elements = tensor.spec.length as usize;
     let mut borders = vec![0, elements];
     let mut owner = vec![rank];
@@ -144,8 +144,8 @@ fn pieces_of(tensor: &Piece, rank: usize, world: usize, cut: Cut) -> Vec<Piece> 
         *owner == rank && (run[0] < run[1] || (elements == 0 && rank + 1 == world))
     });
     let size = tensor.spec.dtype.size();
-    let mut pieces: Vec<Piece> = runs
-        .map(|(run, _)| Piece {
+    let mut pieces: Vec<TensorPiece> = runs
+        .map(|(run, _)| TensorPiece {
             spec: tensor.spec.part(run[0] as u64, (run[1] - run[0]) as u64),
             bytes: tensor.bytes[run[0] * size..run[1] * size].to_vec(),
         })

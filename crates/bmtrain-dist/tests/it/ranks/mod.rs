@@ -257,7 +257,7 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
             skips.push(step);
         }
     }
-    let most = this.model.parameters.most_whole_blocks();
+    let most = this.model.parameters.most_gathered_blocks();
     let whole_in_turn = ranks > 1 && setting.level == ZeroLevel::Three;
     let expected = if setting.prefetch { setting.blocks.min(2) } else { 1 };
     assert_eq!(most, if whole_in_turn { expected } else { 0 }, "{setting:?}: blocks whole at once");

@@ -143,7 +143,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
         self.parameters.flats().iter().for_each(|flat| flat.finish_step().unwrap());
         let params = self.parameters.iter().map(|param| (param.name().to_owned(), self.gradient(param)));
         let params: Vec<(String, Vec<f32>)> = params.collect();
-        self.parameters.put_away();
+        self.parameters.release();
         Outcome { loss: loss.value().item().unwrap(), gradients: inputs.chain(params).collect() }
     }
 

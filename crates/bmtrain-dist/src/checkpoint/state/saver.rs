@@ -1,13 +1,13 @@
 //! All ranks save together while they train: copy, write, report, commit, each a stage that nobody waits in.
 
-use super::take::Snapshot;
-use crate::checkpoint::{
-    Committed, Facts, Fault, FileRecord, Keep, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer,
+use super::snapshot::Snapshot;
+use crate::checkpoint::disk::{
+    Committed, Facts, Fault, FileRecord, Keep, SaveJob, SaveOutcome, SaveThread, Store, TensorPiece, Writer,
 };
+use crate::control::Team;
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::Parameters;
-use crate::team::Team;
 use bmtrain_core::Device;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub struct Saver {
     thread: SaveThread,
     keep: Keep,
     stage: Stage,
-    buffers: Vec<Piece>,
+    buffers: Vec<TensorPiece>,
     /// What this rank's part of the stage came to.
     outcome: Option<Result<Reported>>,
     attempts: u64,
@@ -145,7 +145,7 @@ impl Saver {
         Ok(None)
     }
 
-    fn write(&mut self, pieces: Vec<Piece>, facts: Facts, step: u64) -> Result<()> {
+    fn write(&mut self, pieces: Vec<TensorPiece>, facts: Facts, step: u64) -> Result<()> {
         self.attempts += 1;
         let writer = match Writer::begin(&self.store, step, &self.attempts.to_string()) {
             Ok(writer) => {

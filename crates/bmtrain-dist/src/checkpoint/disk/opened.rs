@@ -3,9 +3,9 @@
 //! No byte is handed out before the hash of its piece was found right. Defines [`Checkpoint`]; made by
 //! [`Store`], read by whoever loads, by the digest and by resharding.
 
-use super::coverage::{LogicalTensor, Part, logical_tensors};
-use super::disk::ReadFile;
+use super::coverage::{LogicalTensor, TensorRun, logical_tensors};
 use super::fault::{damaged, missing, printable, request, unreadable};
+use super::filesystem::ReadFile;
 use super::hash::ContentHash;
 use super::manifest::Manifest;
 use super::name::CheckpointName;
@@ -114,7 +114,7 @@ impl Checkpoint {
     }
 
     /// Bytes of one piece from byte `from` on, the whole piece being hashed in the same pass if it was not yet.
-    fn read_part(&self, part: &Part, from: u64, out: &mut [u8]) -> Result<()> {
+    fn read_part(&self, part: &TensorRun, from: u64, out: &mut [u8]) -> Result<()> {
         let (record, file) = self.open_piece(part)?;
         let flag = &self.checked[part.file][part.piece];
         let read = |bytes: &mut [u8], at: u64| {
@@ -148,7 +148,7 @@ impl Checkpoint {
 
     /// Hand out a piece in order, a chunk at a time. Its hash is known to be right only when this returns `Ok`: what
     /// was made of the chunks is worthless after an error.
-    pub(super) fn stream(&self, part: &Part, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub(super) fn stream(&self, part: &TensorRun, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (record, file) = self.open_piece(part)?;
         let mut hash = blake3::Hasher::new();
         let span = record.offset..record.offset + record.spec.bytes().unwrap_or(0);
@@ -182,7 +182,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn open_piece(&self, part: &Part) -> Result<(&PieceRecord, Box<dyn ReadFile>)> {
+    fn open_piece(&self, part: &TensorRun) -> Result<(&PieceRecord, Box<dyn ReadFile>)> {
         Ok((&self.manifest.files[part.file].pieces[part.piece], self.open(part.file)?))
     }
 
@@ -240,7 +240,7 @@ impl Checkpoint {
         }
     }
 
-    fn require(&self, part: &Part, record: &PieceRecord, hash: &blake3::Hasher) -> Result<()> {
+    fn require(&self, part: &TensorRun, record: &PieceRecord, hash: &blake3::Hasher) -> Result<()> {
         let right = ContentHash::from(hash.finalize()) == record.hash;
         if right { Ok(()) } else { Err(self.differs(part.file, record)) }
     }

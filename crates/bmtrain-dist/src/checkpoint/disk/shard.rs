@@ -3,9 +3,9 @@
 //! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key
 //! is `kind:name@start`, its shape that of the tensor where the piece is all of it, else one axis.
 
-use super::disk::WriteFile;
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{refused, request};
+use super::filesystem::WriteFile;
 use super::piece::{FileRecord, PieceRecord, PieceSpec};
 use crate::error::{Error, Result};
 use bmtrain_core::DType;
@@ -177,7 +177,7 @@ fn header(specs: &[PieceSpec]) -> Result<Vec<u8>, String> {
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct HeaderEntry<'a> {
     dtype: &'static str,
     shape: &'a [u64],
     data_offsets: (u64, u64),
@@ -196,7 +196,7 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
         let line = [spec.length];
         let shape = if spec.elements() == Some(spec.length) { spec.shape.as_slice() } else { &line };
         let key = format!("{}:{}@{}", spec.kind, spec.name, spec.start);
-        map.serialize_entry(&key, &Entry { dtype, shape, data_offsets: (start, end) }).map_err(wrong)?;
+        map.serialize_entry(&key, &HeaderEntry { dtype, shape, data_offsets: (start, end) }).map_err(wrong)?;
         start = end;
     }
     map.end().map_err(wrong)

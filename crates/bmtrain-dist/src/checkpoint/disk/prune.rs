@@ -3,9 +3,9 @@
 //! A checkpoint is first renamed to `.gone-NAME`, then emptied: at no moment does a half-removed directory bear a
 //! checkpoint's name. Methods of [`Store`]; called after a commit and at the start of a run, by one rank.
 
-use super::disk::EntryKind;
 use super::fail_point::FailPoint;
 use super::fault::{printable, refused, request};
+use super::filesystem::EntryKind;
 use super::name::{self, CheckpointName};
 use super::store::Store;
 use super::writer::Committed;

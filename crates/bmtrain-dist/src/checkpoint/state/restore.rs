@@ -1,8 +1,8 @@
 //! A checkpoint back into a model: every rank reads the elements it holds, however many ranks had saved them.
 
 use super::kind_of;
-use super::state::{OptimizerState, TrainingState};
-use crate::checkpoint::{Checkpoint, Fault, Kind};
+use super::training_state::{OptimizerState, TrainingState};
+use crate::checkpoint::disk::{Checkpoint, Fault, Kind};
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::{Param, Parameters};

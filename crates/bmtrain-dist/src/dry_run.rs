@@ -1,11 +1,11 @@
-//! What a run needs before it runs: a training step made on a backend that counts, as one rank of ranks that are not
-//! there.
+//! Dry runs: the memory and the work of a training step, counted on a backend that computes nothing, for one of any
+//! number of simulated ranks.
 //!
-//! [`count`] gives a closure a [`Device`] whose pool works as a real one does (the same rounding, slabs and places)
-//! over a backend that takes no memory, and a communicator for a rank among as many as one likes. The closure builds
-//! its model and runs its own training step; [`Needs`] is what the rank's pool then says. What is counted is the code
-//! that will run, so there is no formula to go stale. Numbers read back from the device are zeros. Called by the `plan`
-//! program.
+//! [`count`] calls a closure with a [`Device`] whose pool works as a real one does (the same rounding, slabs and
+//! offsets) over a backend that allocates nothing, and with the communicator of a simulated rank. The closure builds its
+//! model and runs its own training step; [`Requirements`] is what the rank's pool then reports. The code that is counted
+//! is the code that will run, so there is no formula to go stale. Numbers read from the device are zeros. Called by the
+//! `plan` program.
 
 use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::cpu;
@@ -18,40 +18,39 @@ use std::sync::Arc;
 
 /// Which rank is counted, and how its device's pool asks for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stand {
+pub struct SimulatedRank {
     /// The rank's number.
     pub rank: usize,
     /// Number of data-parallel ranks.
     pub ranks: usize,
-    /// What the pool takes from the system at a time for short-lived tensors, bytes.
+    /// Bytes that the pool requests from the system at a time for short-lived tensors.
     pub slab_bytes: usize,
     /// Whether the device is a CUDA device, whose backend launches other kernels and keeps its memory.
     pub is_cuda: bool,
 }
 
-impl Stand {
-    /// The first of so many ranks, on the CPU.
+impl SimulatedRank {
+    /// The first of `ranks` ranks, on the CPU.
     pub fn first_of(ranks: usize) -> Self {
-        Stand { rank: 0, ranks, slab_bytes: cpu::SLAB_BYTES, is_cuda: false }
+        SimulatedRank { rank: 0, ranks, slab_bytes: cpu::SLAB_BYTES, is_cuda: false }
     }
 
     /// The first of `ranks` ranks, each with a CUDA device of its own.
     pub fn first_on_cuda(ranks: usize) -> Self {
-        Stand { rank: 0, ranks, slab_bytes: CUDA_SLAB_BYTES, is_cuda: true }
+        SimulatedRank { rank: 0, ranks, slab_bytes: CUDA_SLAB_BYTES, is_cuda: true }
     }
 }
 
 /// What a rank needs of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needs {
-    /// Memory of the pool, in bytes: peaks by segment and over all, and what each segment holds when all is at its
-    /// peak.
+pub struct Requirements {
+    /// Memory of the pool, in bytes: peaks by segment and in total, and what each segment holds at the total peak.
     pub memory: Report,
     /// Calls and work of every kernel.
     pub kernels: BTreeMap<&'static str, KernelCount>,
 }
 
-impl Needs {
+impl Requirements {
     /// Work of all kernels.
     pub fn cost(&self) -> Cost {
         self.kernels.values().fold(Cost::default(), |sum, kernel| Cost {
@@ -61,23 +60,24 @@ impl Needs {
     }
 }
 
-/// Run `run` where nothing is allocated and nothing computed, and see what it would have taken.
+/// Call `run` where nothing is allocated and nothing computed, and count what it would need.
 ///
-/// Two optimizer steps are the least that show the peak: the optimizer takes memory for its state in the first one, so
-/// only the second has state and activations at once. Build models with [`Birth::Leave`](crate::param::Birth::Leave),
-/// so that no values are waited for.
+/// Two optimizer steps are the least that show the peak: the optimizer allocates its state in the first one, so only the
+/// second has state and activations at once. Build models with
+/// [`InitMode::Uninitialized`](crate::param::InitMode::Uninitialized), so that no values are needed.
 ///
 /// ```
 /// use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, autograd::Randomness, ops};
 /// use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 /// use bmtrain_dist::optim::{Adam, AdamOptions, Clip, OptimManager, ParamGroup};
-/// use bmtrain_dist::param::{Birth, Builder, BuilderOptions, Init};
-/// use bmtrain_dist::plan::{Stand, count};
+/// use bmtrain_dist::dry_run::{SimulatedRank, count};
+/// use bmtrain_dist::param::{Builder, BuilderOptions, Init, InitMode};
 /// use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 ///
-/// let (needs, ()) = count(Stand::first_of(4), |device, ranks| -> bmtrain_dist::Result<()> {
+/// let (needs, ()) = count(SimulatedRank::first_of(4), |device, ranks| -> bmtrain_dist::Result<()> {
 ///     let sharding = Sharding { ranks, level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
-///     let builder = Builder::new(device, BuilderOptions { birth: Birth::Leave, sharding, ..BuilderOptions::default() });
+///     let init = InitMode::Uninitialized;
+///     let builder = Builder::new(device, BuilderOptions { init, sharding, ..BuilderOptions::default() });
 ///     let layer = Linear::new(&builder, LinearOptions::new(1024, 1, false, Init::normal(0.02)))?;
 ///     let mut optim = OptimManager::new(device, Clip::default())?;
 ///     let groups = ParamGroup::by_decay(&builder.finish(), 0.01);
@@ -97,14 +97,14 @@ impl Needs {
 /// ```
 ///
 /// # Errors
-/// Those of `run`; a rank that is not below the number of ranks.
+/// A rank that is not below the number of ranks, and whatever `run` returns.
 pub fn count<T, E: From<bmtrain_core::Error>>(
-    stand: Stand,
+    rank: SimulatedRank,
     run: impl FnOnce(&Device, Arc<dyn Communicator>) -> Result<T, E>,
-) -> Result<(Needs, T), E> {
-    let counting = Arc::new(Counting::new(stand.slab_bytes).standing_for_cuda(stand.is_cuda));
+) -> Result<(Requirements, T), E> {
+    let counting = Arc::new(Counting::new(rank.slab_bytes).standing_for_cuda(rank.is_cuda));
     let device = Device::new(Arc::clone(&counting) as Arc<dyn Backend>);
-    let ranks: Arc<dyn Communicator> = Arc::new(CountingRank::new(stand.rank, stand.ranks)?);
+    let ranks: Arc<dyn Communicator> = Arc::new(CountingRank::new(rank.rank, rank.ranks)?);
     let result = run(&device, ranks)?;
-    Ok((Needs { memory: device.memory(), kernels: counting.kernels() }, result))
+    Ok((Requirements { memory: device.memory(), kernels: counting.kernels() }, result))
 }

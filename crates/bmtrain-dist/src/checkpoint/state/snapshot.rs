@@ -1,7 +1,7 @@
 //! This rank's part of a checkpoint, copied off the device while the next step computes.
 
 use super::kind_of;
-use crate::checkpoint::{Kind, Piece, PieceSpec};
+use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
 use crate::error::{Error, Result};
 use crate::optim::{KeptTensor, OptimManager};
 use crate::param::Parameters;
@@ -25,7 +25,12 @@ impl Snapshot {
     ///
     /// # Errors
     /// A parameter whose block is not complete; no memory for the copies; a failing device.
-    pub fn begin(device: &Device, params: &Parameters, optim: &OptimManager, buffers: Vec<Piece>) -> Result<Self> {
+    pub fn begin(
+        device: &Device,
+        params: &Parameters,
+        optim: &OptimManager,
+        buffers: Vec<TensorPiece>,
+    ) -> Result<Self> {
         let mut sources = Vec::new();
         for param in params {
             let (flat, index) = param.place()?;
@@ -83,7 +88,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// A failing device.
-    pub fn finish(self) -> Result<Vec<Piece>> {
+    pub fn finish(self) -> Result<Vec<TensorPiece>> {
         self.device.backend().sync(Lane::Copy)?;
         let mut copies: Vec<(usize, Vec<u8>)> = self.copied.try_iter().collect();
         if copies.len() != self.specs.len() {
@@ -91,6 +96,6 @@ impl Snapshot {
             return Err(Error::setting("snapshot", reason));
         }
         copies.sort_unstable_by_key(|(number, _)| *number);
-        Ok(self.specs.into_iter().zip(copies).map(|(spec, (_, bytes))| Piece { spec, bytes }).collect())
+        Ok(self.specs.into_iter().zip(copies).map(|(spec, (_, bytes))| TensorPiece { spec, bytes }).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! What a checkpoint is made of: pieces of logical tensors, and the record of a file that holds some.
 //!
-//! Defines [`Kind`], [`PieceSpec`], [`Piece`], [`PieceRecord`] and [`FileRecord`]. A caller makes pieces; a
+//! Defines [`Kind`], [`PieceSpec`], [`TensorPiece`], [`PieceRecord`] and [`FileRecord`]. A caller makes pieces; a
 //! [`ShardWriter`](super::ShardWriter) turns them into a file and its record; the manifest lists the records.
 
 use super::fault::{printable, request};
@@ -147,7 +147,7 @@ fn product(shape: &[u64]) -> Option<u64> {
 
 /// A piece with its bytes: the elements in order, little endian. `B` is anything that lends bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece<B = Vec<u8>> {
+pub struct TensorPiece<B = Vec<u8>> {
     /// Which run of which tensor.
     pub spec: PieceSpec,
     /// Its elements.

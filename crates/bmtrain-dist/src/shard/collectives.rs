@@ -1,9 +1,9 @@
-//! Gradients on their way from the rank that computed them to the rank that owns their parameters.
+//! The collectives of one flat storage: reduce-scatter of gradients, all-gather of values.
 //!
-//! Everything here is given to the Zero lane, behind what the compute lane has done so far, so that it happens while
-//! the next block computes. Called by [`Flat`](crate::param::Flat).
+//! All of them run on the Zero lane, after what the compute lane has done so far, so that they overlap with the next
+//! block. Called by [`Flat`](crate::param::Flat).
 
-use super::tree::Tree;
+use super::tree::SumTree;
 use super::{GradientSum, ShardLayout, Sharding};
 use crate::error::Result;
 use bmtrain_core::comm::{Collective, Reduction};
@@ -11,86 +11,74 @@ use bmtrain_core::kernel::AddScaled;
 use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::ops::Range;
 
-/// Elements that one rank sends to another at a time in the elastic order, where nothing is added on the way: two
-/// buffers of this many elements for each rank are all the memory that the exchange takes.
+/// Elements that one rank sends to another at a time in the elastic order, where no rank adds on behalf of another: the
+/// all-to-all needs two buffers of this number of elements for each rank.
 const SLICE: usize = 1 << 16;
 
-/// What has arrived of the gradients of one storage since the last step, for this rank's shard.
-#[derive(Debug, Default)]
+/// The reduced gradients of one storage since the last step, of this rank's shard.
+#[derive(Debug)]
 pub(crate) enum Sums {
-    /// Nothing.
-    #[default]
-    Empty,
-    /// Their sum.
+    /// One sum.
     Shard(Storage),
-    /// Sums of parts.
-    Tree(Tree),
+    /// Sums of groups of micro-batches.
+    Tree(SumTree),
 }
 
-/// One storage's gradients and how they are cut.
-pub(crate) struct Exchange<'a> {
+/// The collectives of a storage of this layout.
+pub(crate) struct ShardCollectives<'a> {
     pub(crate) device: &'a Device,
     pub(crate) sharding: &'a Sharding,
     pub(crate) layout: &'a ShardLayout,
     pub(crate) dtype: DType,
 }
 
-impl Exchange<'_> {
-    /// Add the gradients of one micro-batch of every rank, all of them whole, to the sums of this rank's shard.
-    pub(crate) fn add_batch(&self, whole: &Storage, sums: &mut Sums) -> Result<()> {
+impl ShardCollectives<'_> {
+    /// Add the full gradients of one micro-batch of every rank to the sums of this rank's shard.
+    pub(crate) fn add_batch(&self, full: &Storage, sums: Option<Sums>) -> Result<Sums> {
         self.follow_compute()?;
-        match self.sharding.sum {
-            GradientSum::Fast => {
-                let arrived = self.reduce_scatter(whole)?;
-                match sums {
-                    Sums::Shard(sum) => self.add(&arrived, sum),
-                    _ => {
-                        *sums = Sums::Shard(arrived);
-                        Ok(())
-                    }
-                }
+        Ok(match (self.sharding.sum, sums) {
+            (GradientSum::Fast, Some(Sums::Shard(sum))) => {
+                self.add(&self.reduce_scatter(full)?, &sum)?;
+                Sums::Shard(sum)
             }
-            GradientSum::Elastic => {
-                if !matches!(sums, Sums::Tree(_)) {
-                    *sums = Sums::Tree(Tree::default());
-                }
-                let Sums::Tree(tree) = sums else { return Ok(()) };
-                self.insert(whole, tree)
+            (GradientSum::Fast, _) => Sums::Shard(self.reduce_scatter(full)?),
+            (GradientSum::Elastic, sums) => {
+                let mut tree = if let Some(Sums::Tree(tree)) = sums { tree } else { SumTree::default() };
+                self.insert(full, &mut tree)?;
+                Sums::Tree(tree)
             }
-        }
+        })
     }
 
-    /// The sum of everything that was added, for this rank's shard.
-    pub(crate) fn finish(&self, sums: &mut Sums) -> Result<Option<Storage>> {
-        match std::mem::take(sums) {
-            Sums::Empty => Ok(None),
+    /// The sum of everything that was added, of this rank's shard.
+    pub(crate) fn finish(&self, sums: Sums) -> Result<Option<Storage>> {
+        match sums {
             Sums::Shard(sum) => Ok(Some(sum)),
-            Sums::Tree(mut tree) => tree.finish(self.device),
+            Sums::Tree(tree) => tree.finish(self.device),
         }
     }
 
-    /// Add a term to a sum of the same length, behind what was exchanged before.
+    /// Add a term to a sum of the same length, after the collectives so far.
     pub(crate) fn add(&self, term: &Storage, sum: &Storage) -> Result<()> {
         let a = term.view_on(0..term.len(), Lane::Zero)?;
         let out = sum.view_mut_on(0..sum.len(), Lane::Zero)?;
         Ok(self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
     }
 
-    /// The sum of everything that was added so far, to look at: it goes on as before.
-    pub(crate) fn look(&self, sums: &Sums) -> Result<Option<Storage>> {
+    /// The sum so far, which stays as it is.
+    pub(crate) fn peek(&self, sums: &Sums) -> Result<Option<Storage>> {
         match sums {
-            Sums::Empty => Ok(None),
             Sums::Shard(sum) => Ok(Some(sum.clone())),
-            Sums::Tree(tree) => tree.look(self.device),
+            Sums::Tree(tree) => tree.peek(self.device),
         }
     }
 
     /// This rank's shard of the sum over the ranks.
-    pub(crate) fn reduce_scatter(&self, whole: &Storage) -> Result<Storage> {
+    pub(crate) fn reduce_scatter(&self, full: &Storage) -> Result<Storage> {
         self.follow_compute()?;
         let shard =
             Storage::empty_on(self.device, self.layout.shard_len(), self.dtype, Segment::Gradients, Lane::Zero)?;
-        let send = whole.view_on(0..whole.len(), Lane::Zero)?;
+        let send = full.view_on(0..full.len(), Lane::Zero)?;
         let recv = shard.view_mut_on(0..shard.len(), Lane::Zero)?;
         let collective = Collective::ReduceScatter { send, recv, by: Reduction::Sum };
         self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?;
@@ -98,36 +86,36 @@ impl Exchange<'_> {
     }
 
     /// The sum over the ranks, in place.
-    pub(crate) fn all_reduce(&self, whole: &Storage) -> Result<()> {
+    pub(crate) fn all_reduce(&self, full: &Storage) -> Result<()> {
         self.follow_compute()?;
-        let data = whole.view_mut_on(0..whole.len(), Lane::Zero)?;
+        let data = full.view_mut_on(0..full.len(), Lane::Zero)?;
         let collective = Collective::AllReduce { data, by: Reduction::Sum };
         Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
-    /// All shards of a storage of this layout, one behind the other.
+    /// All shards of a storage of this layout, in the order of the ranks.
     pub(crate) fn all_gather(&self, shard: &Storage, segment: Segment) -> Result<Storage> {
-        let whole = Storage::empty_on(self.device, self.layout.gathered_len(), shard.dtype(), segment, Lane::Zero)?;
-        self.all_gather_into(shard, &whole)?;
-        Ok(whole)
+        let full = Storage::empty_on(self.device, self.layout.gathered_len(), shard.dtype(), segment, Lane::Zero)?;
+        self.all_gather_into(shard, &full)?;
+        Ok(full)
     }
 
-    /// The same into a storage that is there already.
-    pub(crate) fn all_gather_into(&self, shard: &Storage, whole: &Storage) -> Result<()> {
+    /// The same into an existing storage.
+    pub(crate) fn all_gather_into(&self, shard: &Storage, full: &Storage) -> Result<()> {
         self.follow_compute()?;
         let send = shard.view_on(0..shard.len(), Lane::Zero)?;
-        let recv = whole.view_mut_on(0..whole.len(), Lane::Zero)?;
+        let recv = full.view_mut_on(0..full.len(), Lane::Zero)?;
         let collective = Collective::AllGather { send, recv };
         Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
     /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is
-    /// that of the micro-batches.
-    fn insert(&self, whole: &Storage, tree: &mut Tree) -> Result<()> {
+    /// the order of the micro-batches.
+    fn insert(&self, full: &Storage, tree: &mut SumTree) -> Result<()> {
         let (ranks, shard) = (self.sharding.ranks.size(), self.layout.shard_len());
         if ranks == 1 {
             let all = std::iter::once(0..shard);
-            return tree.insert(self.device, (shard, self.dtype), 1, all, |slice, _| Ok((whole.clone(), slice.start)));
+            return tree.insert(self.device, (shard, self.dtype), 1, all, |slice, _| Ok((full.clone(), slice.start)));
         }
         let slice = SLICE.min(shard);
         let buffer = || Storage::empty_on(self.device, slice * ranks, self.dtype, Segment::Gradients, Lane::Zero);
@@ -136,7 +124,7 @@ impl Exchange<'_> {
         let mut present = None;
         tree.insert(self.device, (shard, self.dtype), ranks, slices, |slice, leaf| {
             if present.as_ref() != Some(slice) {
-                self.send_slice(whole, &packed, &arrived, slice)?;
+                self.send_slice(full, &packed, &arrived, slice)?;
                 present = Some(slice.clone());
             }
             Ok((arrived.clone(), leaf * slice.len()))
@@ -144,12 +132,12 @@ impl Exchange<'_> {
     }
 
     /// The same range of every shard goes to its owner.
-    fn send_slice(&self, whole: &Storage, packed: &Storage, arrived: &Storage, slice: &Range<usize>) -> Result<()> {
+    fn send_slice(&self, full: &Storage, packed: &Storage, arrived: &Storage, slice: &Range<usize>) -> Result<()> {
         let (ranks, shard, len) = (self.sharding.ranks.size(), self.layout.shard_len(), slice.len());
         let backend = self.device.backend();
         for rank in 0..ranks {
             let start = rank * shard + slice.start;
-            let from = whole.view_on(start..start + len, Lane::Zero)?;
+            let from = full.view_on(start..start + len, Lane::Zero)?;
             let to = packed.view_mut_on(rank * len..(rank + 1) * len, Lane::Zero)?;
             backend.copy(from, to, Lane::Zero)?;
         }

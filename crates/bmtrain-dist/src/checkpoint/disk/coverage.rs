@@ -1,6 +1,6 @@
 //! From pieces to logical tensors: every element exactly once, no gap, no overlap.
 //!
-//! Defines [`LogicalTensor`] and [`Part`]; [`logical_tensors`] is called before a checkpoint is committed and whenever
+//! Defines [`LogicalTensor`] and [`TensorRun`]; [`logical_tensors`] is called before a checkpoint is committed and whenever
 //! one is opened.
 
 use super::piece::{FileRecord, Kind, PieceRecord};
@@ -20,7 +20,7 @@ pub struct LogicalTensor {
     /// Number of elements.
     pub elements: u64,
     /// Where they lie, in order; of identical copies the first.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<TensorRun>,
 }
 
 impl LogicalTensor {
@@ -37,7 +37,7 @@ impl LogicalTensor {
 
 /// The place of a run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TensorRun {
     pub(super) start: u64,
     pub(super) length: u64,
     /// Number of the file in the manifest, and of the piece in the file.
@@ -93,7 +93,7 @@ fn tensor(pieces: &[(&PieceRecord, usize, usize)]) -> Result<LogicalTensor, Stri
             return wrong(format!("the pieces {what}: expected the next at element {next}, got {start}"));
         }
         next = start.saturating_add(length);
-        whole.parts.push(Part { start, length, file, piece: place });
+        whole.parts.push(TensorRun { start, length, file, piece: place });
         before = Some(piece);
     }
     if next != elements {

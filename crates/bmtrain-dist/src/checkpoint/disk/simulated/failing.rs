@@ -20,17 +20,17 @@ pub enum Failure {
 #[derive(Debug, Clone)]
 pub struct FailingDisk {
     inner: Arc<dyn Disk>,
-    plan: Arc<Plan>,
+    plan: Arc<FailurePlan>,
 }
 
 #[derive(Debug)]
-struct Plan {
+struct FailurePlan {
     failure: Failure,
     at: u64,
     changes: AtomicU64,
 }
 
-impl Plan {
+impl FailurePlan {
     /// Count a change; whether it fails.
     fn fails(&self, needs_room: bool) -> io::Result<()> {
         let number = self.changes.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Plan {
 impl FailingDisk {
     /// Fails at change number `at`, counted from 0.
     pub fn new(inner: Arc<dyn Disk>, failure: Failure, at: u64) -> Self {
-        FailingDisk { inner, plan: Arc::new(Plan { failure, at, changes: AtomicU64::new(0) }) }
+        FailingDisk { inner, plan: Arc::new(FailurePlan { failure, at, changes: AtomicU64::new(0) }) }
     }
 
     /// How many changes there were; those that failed count.
@@ -106,7 +106,7 @@ impl Disk for FailingDisk {
 #[derive(Debug)]
 struct FailingFile {
     file: Box<dyn WriteFile>,
-    plan: Arc<Plan>,
+    plan: Arc<FailurePlan>,
 }
 
 impl WriteFile for FailingFile {

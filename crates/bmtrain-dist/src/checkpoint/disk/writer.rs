@@ -7,12 +7,12 @@
 //! Defines [`Writer`] and [`Committed`]. Called by whoever saves, mostly on a [`SaveThread`](super::SaveThread).
 
 use super::coverage::logical_tensors;
-use super::disk::{Disk, EntryKind};
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{Fault, printable, refused, request};
+use super::filesystem::{Disk, EntryKind};
 use super::manifest::{Facts, Manifest};
 use super::name::{self, CheckpointName, MANIFEST_FILE};
-use super::piece::{FileRecord, Piece, PieceSpec};
+use super::piece::{FileRecord, PieceSpec, TensorPiece};
 use super::shard::ShardWriter;
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ impl Writer {
     /// # Errors
     /// Bytes that do not fit a piece's length and dtype, a piece given twice; what the disk says. The unfinished file
     /// is removed, to give its room back.
-    pub fn write_shard<B: AsRef<[u8]>>(&self, rank: usize, pieces: &[Piece<B>]) -> Result<FileRecord> {
+    pub fn write_shard<B: AsRef<[u8]>>(&self, rank: usize, pieces: &[TensorPiece<B>]) -> Result<FileRecord> {
         for piece in pieces {
             let got = piece.bytes.as_ref().len() as u64;
             if piece.spec.bytes() != Some(got) {
@@ -83,7 +83,7 @@ impl Writer {
             }
         }
         // The same stable order as the writer's own.
-        let mut order: Vec<&Piece<B>> = pieces.iter().collect();
+        let mut order: Vec<&TensorPiece<B>> = pieces.iter().collect();
         order.sort_by_key(|piece| std::cmp::Reverse(piece.spec.dtype.size()));
         let write = || {
             let mut shard = self.shard(rank, order.iter().map(|piece| piece.spec.clone()).collect())?;

@@ -10,7 +10,7 @@ use super::Fault;
 use super::fault::request;
 use super::manifest::Facts;
 use super::name::CheckpointName;
-use super::piece::{FileRecord, Piece};
+use super::piece::{FileRecord, TensorPiece};
 use super::prune::Keep;
 use super::writer::{Committed, Writer};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub enum SaveJob {
         /// The rank.
         rank: usize,
         /// All that it holds.
-        pieces: Vec<Piece>,
+        pieces: Vec<TensorPiece>,
     },
     /// Commit, then prune.
     Commit {
@@ -54,7 +54,7 @@ pub enum SaveOutcome {
         /// To be reported to the rank that commits.
         record: Result<FileRecord>,
         /// The pieces that were handed over, in their order, to be filled again.
-        pieces: Vec<Piece>,
+        pieces: Vec<TensorPiece>,
     },
     /// Of a [`SaveJob::Commit`].
     Commit {

@@ -1,7 +1,7 @@
-//! What the ranks that train together have to tell each other beside tensors: a few numbers, a name, that all is well.
+//! Control messages between the ranks that train together: a few numbers, a name, a sign of life.
 //!
-//! Defines [`Team`]. Called by training loops and by the [`Saver`](crate::snapshot::Saver); in a training step by
-//! [`Team::gather_later`], which waits for nobody.
+//! Defines [`ControlGroup`]. Called by training loops and by the [`Saver`](crate::checkpoint::Saver); in a training step
+//! by [`ControlGroup::gather_later`], which does not wait.
 
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Collective, Communicator};
@@ -10,10 +10,10 @@ use bmtrain_core::{DType, Device, Element, Error as CoreError, Lane, Segment, St
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the ranks that wait for one of them hear that it is still at work: well within any deadline.
+/// How often a working rank reports to the ranks that wait for it: well within any deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 
-/// One rank's view of the team. Every call is a matter of all ranks: they make the same calls in the same order.
+/// One rank's view of the group. Every method is collective: all ranks make the same calls in the same order.
 #[derive(Debug, Clone)]
 pub struct Team {
     ranks: Arc<dyn Communicator>,
@@ -21,12 +21,12 @@ pub struct Team {
 }
 
 impl Team {
-    /// The team of a communicator, exchanging small numbers through this rank's device.
+    /// The group of a communicator, which sends small tensors of this rank's device.
     pub fn new(ranks: Arc<dyn Communicator>, device: &Device) -> Self {
         Team { ranks, device: device.clone() }
     }
 
-    /// What connects them.
+    /// The communicator.
     pub fn ranks(&self) -> &Arc<dyn Communicator> {
         &self.ranks
     }
@@ -41,24 +41,24 @@ impl Team {
         self.ranks.size()
     }
 
-    /// Whether this rank writes files and speaks for all.
+    /// Whether this is rank 0, which writes files and logs.
     pub fn is_first(&self) -> bool {
         self.rank() == 0
     }
 
-    /// The numbers of every rank, in the order of the ranks; all give equally many. Waits for the others.
+    /// All-gather of numbers, in the order of the ranks; all ranks pass the same number of them. Waits for the others.
     ///
     /// # Errors
-    /// A failing exchange.
+    /// The all-gather failed.
     pub fn gather(&self, numbers: &[f32]) -> Result<Vec<Vec<f32>>> {
         self.gather_values(numbers)
     }
 
-    /// The numbers of every rank, as [`Team::gather`], without a wait: f32 tensors of this rank, one behind the other,
-    /// to `[ranks, numbers]` on the device.
+    /// As [`ControlGroup::gather`], without a wait: the concatenated f32 tensors of this rank to `[ranks, numbers]` on
+    /// the device.
     ///
     /// # Errors
-    /// Another dtype; a failing exchange.
+    /// A tensor of another dtype; the all-gather failed.
     pub fn gather_later(&self, numbers: &[&Tensor]) -> Result<Tensor> {
         let own = join(&self.device, numbers)?;
         let count = own.elements();
@@ -66,7 +66,7 @@ impl Team {
             return Ok(own.reshape([1, count])?);
         }
         let backend = self.device.backend();
-        // Exchanges on their way in another lane come first on every rank.
+        // Collectives in flight on another lane come first on every rank.
         backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
         let mut all = Tensor::empty_in(&self.device, [self.size(), count], DType::F32, Segment::Workspace)?;
         let collective = Collective::AllGather { send: own.view()?, recv: all.view_mut()? };
@@ -74,10 +74,10 @@ impl Team {
         Ok(all)
     }
 
-    /// The texts of every rank, in the order of the ranks. Waits for the others.
+    /// All-gather of texts, in the order of the ranks. Waits for the others.
     ///
     /// # Errors
-    /// A failing exchange; bytes that are no text, which a communicator that works never gives.
+    /// The all-gather failed.
     pub fn gather_texts(&self, text: &str) -> Result<Vec<String>> {
         let lengths = self.gather_values(&[text.len() as i64])?;
         let longest = lengths.iter().flatten().copied().max().unwrap_or(0).max(0) as usize;
@@ -86,25 +86,26 @@ impl Team {
         let all = if longest == 0 { vec![Vec::new(); self.size()] } else { self.gather_values(&bytes)? };
         let cut = |(mut bytes, length): (Vec<u8>, &i64)| {
             bytes.truncate(usize::try_from(*length).unwrap_or(0));
-            String::from_utf8(bytes).map_err(|e| Error::setting("team", format!("a rank sent no text: {e}")))
+            String::from_utf8(bytes)
+                .map_err(|e| Error::setting("control group", format!("a rank sent bytes that are not UTF-8: {e}")))
         };
         all.into_iter().zip(lengths.iter().flatten()).map(cut).collect()
     }
 
-    /// What the first rank says. What the others give is not looked at.
+    /// Broadcast of the first rank's text; `text` of the others is ignored.
     ///
     /// # Errors
-    /// As [`Team::gather_texts`].
+    /// As [`ControlGroup::gather_texts`].
     pub fn first_text(&self, text: &str) -> Result<String> {
         let own = if self.is_first() { text } else { "" };
         Ok(self.gather_texts(own)?.into_iter().next().unwrap_or_default())
     }
 
-    /// Let the first rank do something that may take longer than ranks wait for each other. The others hear until its
-    /// end that it is alive; what it came to is `None` for them.
+    /// Run `work` on the first rank while the others wait, longer than the deadline of a collective if need be. Returns
+    /// its result on the first rank and `None` on the others.
     ///
     /// # Errors
-    /// A failing exchange; a panic of `work`; a thread that the system refuses.
+    /// An all-gather failed, `work` panicked, or no thread could be started.
     pub fn while_first<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<Option<T>> {
         if self.size() == 1 {
             return Ok(Some(work()));
@@ -117,7 +118,7 @@ impl Team {
             let (done, told) = std::sync::mpsc::channel();
             let worker = move || {
                 let result = work();
-                // The receiver is gone when the ranks lost each other meanwhile.
+                // The receiver is gone if a collective has failed meanwhile.
                 let _ = done.send(());
                 result
             };
@@ -145,10 +146,7 @@ impl Team {
     }
 }
 
-/// The values of f32 tensors one behind the other, still on the device.
-///
-/// # Errors
-/// Another dtype; no memory left.
+/// The concatenated values of f32 tensors, on the device.
 pub(crate) fn join(device: &Device, parts: &[&Tensor]) -> Result<Tensor> {
     let count = parts.iter().map(|part| part.elements()).sum();
     let all = Storage::empty(device, count, DType::F32, Segment::Workspace)?;

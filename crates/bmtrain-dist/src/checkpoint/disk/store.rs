@@ -4,9 +4,9 @@
 //! Defines [`Store`], [`Newest`], [`PassedOver`] and [`Report`]. A run opens one at its start to resume from
 //! [`Store::newest_verified`], and gives it to every [`Writer`](super::Writer). Removal is in `prune.rs`.
 
-use super::disk::{Disk, EntryKind, RealDisk};
 use super::fail_point::FailPoints;
 use super::fault::{Fault, damaged, missing, refused, unreadable};
+use super::filesystem::{Disk, EntryKind, RealDisk};
 use super::manifest::{MANIFEST_LIMIT, Manifest};
 use super::name::{CheckpointName, MANIFEST_FILE};
 use super::opened::Checkpoint;

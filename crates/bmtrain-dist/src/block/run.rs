@@ -1,0 +1,166 @@
+//! The loop over the blocks of a [`TransformerBlockList`], for training, evaluation and decoding alike. While ops are
+//! recorded, each block runs on a tape of its own or is checkpointed, and the whole run becomes one node on the outer
+//! tape; `backward` is the loop in reverse.
+
+use super::backward::ListBackward;
+use super::bundle::{Bundle, Detached};
+use super::list::{ListOutput, RunOptions};
+use super::ring::GatherRing;
+use super::{Block, Recompute, TransformerBlockList};
+use crate::error::Result;
+use crate::param::Flat;
+use bmtrain_core::autograd::{Grads, Tape};
+use bmtrain_core::{Ctx, Device, Var};
+use std::rc::Rc;
+
+impl<B: Block + 'static> TransformerBlockList<B> {
+    /// Run some blocks.
+    ///
+    /// # Errors
+    /// A range outside the list; caches while ops are recorded, or not one per block.
+    pub fn run(
+        &self,
+        carry: B::Carry,
+        shared: &B::Shared,
+        options: RunOptions<'_, B::Cache>,
+        cx: &mut Ctx,
+    ) -> Result<ListOutput<B::Carry>> {
+        self.check(&options, cx)?;
+        let RunOptions { range, mut caches, return_hidden } = options;
+        if range.is_empty() {
+            return Ok(ListOutput { carry, hidden: Vec::new() });
+        }
+        // Without a tape nothing but the first block holds the carry, whose memory may then be reused.
+        let inputs = if cx.is_recording() { [carry.vars(), shared.vars()].concat() } else { Vec::new() };
+        let (mut carry, shared) = (Detached::new(carry), Detached::new(shared.clone()));
+        let carry_inputs = carry.needs_grad.len();
+        let (mut ring, mut steps, mut hidden) = (GatherRing::default(), Vec::new(), Vec::new());
+        for place in range.clone() {
+            ring.gather(place, || self.flats(place))?;
+            if range.contains(&(place + 1)) {
+                ring.prefetch(place, place + 1, || self.flats(place + 1))?;
+            }
+            if return_hidden {
+                hidden.push(carry.clone());
+            }
+            let cache = caches.as_deref_mut().and_then(|caches| caches.get_mut(place - range.start));
+            let (output, saved) = self.forward_block(place, carry, &shared, cache, cx)?;
+            // No gradient can reach a block if none of its outputs needs one.
+            if let Some(saved) = saved.filter(|_| output.any_needs_grad()) {
+                steps.push(RecordedBlock { place, saved, in_use: RecordedPass::begin(&self.entry(place).flats)? });
+            }
+            carry = output;
+            ring.release(place);
+        }
+        if !cx.is_recording() || !carry.any_needs_grad() && !hidden.iter().any(Detached::any_needs_grad) {
+            let hidden = hidden.into_iter().map(|entering| entering.bundle).collect();
+            return Ok(ListOutput { carry: carry.bundle, hidden });
+        }
+        let (list, width, cx_replay) = (self.clone(), carry.needs_grad.len(), cx.with_tape(None).for_replay());
+        let node = ListBackward { list, range, steps, shared, width, carry_inputs, return_hidden, cx: cx_replay };
+        Ok(node.record(carry, hidden, &inputs, cx))
+    }
+
+    /// Run one block: its output, and while ops are recorded what the backward pass needs of it.
+    fn forward_block(
+        &self,
+        place: usize,
+        carry: Detached<B::Carry>,
+        shared: &Detached<B::Shared>,
+        cache: Option<&mut B::Cache>,
+        cx: &Ctx,
+    ) -> Result<(Detached<B::Carry>, Option<SavedBlock<B>>)> {
+        let entry = self.entry(place);
+        if cx.is_recording() && entry.options.recompute == Recompute::Keep {
+            let (output, tape) = BlockTape::record(self, place, &carry, shared, cx)?;
+            return Ok((output, Some(SavedBlock::Tape(tape))));
+        }
+        let asked = self.asked.get();
+        let inputs_need_grad = carry.any_needs_grad() || shared.any_needs_grad();
+        let saved = cx.is_recording().then(|| SavedBlock::Inputs(carry.clone()));
+        let output =
+            cx.with_tape(None).at_index(place, |cx| entry.block.forward(carry.bundle, &shared.bundle, cache, cx))?;
+        // Which outputs need a gradient is known without a tape: all of them, once an input or a parameter does. The
+        // parameters may also be some that were declared outside of the block.
+        let needs_grad = cx.is_recording() && (inputs_need_grad || self.asked.get() != asked);
+        let needs_grad = output.vars().iter().map(|var| needs_grad && var.dtype().is_float()).collect();
+        Ok((Detached { bundle: output, needs_grad }, saved))
+    }
+}
+
+/// What the backward pass needs of one block that a gradient can reach.
+pub(super) struct RecordedBlock<B: Block> {
+    pub(super) place: usize,
+    pub(super) saved: SavedBlock<B>,
+    /// Until the block's backward pass is done.
+    pub(super) in_use: RecordedPass,
+}
+
+/// What was kept of a block's forward pass.
+pub(super) enum SavedBlock<B: Block> {
+    /// Its inner tape.
+    Tape(BlockTape),
+    /// Its inputs only: activation checkpointing.
+    Inputs(Detached<B::Carry>),
+}
+
+/// A recorded pass through a block whose backward pass is still to come. Dropping it means that none will come.
+#[derive(Debug, Default)]
+pub(super) struct RecordedPass {
+    flats: Vec<Rc<Flat>>,
+}
+
+impl RecordedPass {
+    /// On an error the passes begun so far are ended again.
+    fn begin(flats: &[Rc<Flat>]) -> Result<Self> {
+        let mut begun = RecordedPass::default();
+        for flat in flats {
+            begun.flats.push(Rc::clone(flat));
+            flat.begin_pass()?;
+        }
+        Ok(begun)
+    }
+}
+
+impl Drop for RecordedPass {
+    fn drop(&mut self) {
+        self.flats.iter().for_each(|flat| flat.end_pass());
+    }
+}
+
+/// A block that has run on a tape of its own.
+pub(super) struct BlockTape {
+    pub(super) tape: Tape,
+    carry: Vec<Var>,
+    shared: Vec<Var>,
+    outputs: Vec<Var>,
+}
+
+impl BlockTape {
+    /// Run the block at `place` on a new tape: its output, and the tape.
+    pub(super) fn record<B: Block + 'static>(
+        list: &TransformerBlockList<B>,
+        place: usize,
+        carry: &Detached<B::Carry>,
+        shared: &Detached<B::Shared>,
+        cx: &Ctx,
+    ) -> Result<(Detached<B::Carry>, Self)> {
+        let tape = Tape::new();
+        let ((inner_carry, carry), (inner_shared, shared)) = (carry.on_tape(&tape), shared.on_tape(&tape));
+        let block = &list.entry(place).block;
+        let output = cx
+            .with_tape(Some(tape.clone()))
+            .at_index(place, |cx| block.forward(inner_carry, &inner_shared, None, cx))?;
+        let outputs = output.vars();
+        Ok((Detached::new(output), BlockTape { tape, carry, shared, outputs }))
+    }
+
+    /// Gradients of the block's carry and shared inputs from the gradients of its outputs.
+    pub(super) fn backward(self, device: &Device, dy: Grads) -> bmtrain_core::Result<(Grads, Grads)> {
+        let seeds = self.outputs.into_iter().zip(dy).filter_map(|(var, dy)| Some((var, dy?))).collect();
+        let wanted: Vec<&Var> = self.carry.iter().chain(&self.shared).collect();
+        let mut grads = self.tape.backward(device, seeds, &wanted)?;
+        let shared = grads.split_off(self.carry.len());
+        Ok((grads, shared))
+    }
+}

@@ -1,0 +1,33 @@
+//! The training state in checkpoints: parameters, optimizer state, schedules, loss scale, frozen parameters.
+//!
+//! | file | defines |
+//! |---|---|
+//! | `snapshot.rs` | [`Snapshot`]: a copy of this rank's part, made while training goes on |
+//! | `training_state.rs` | [`TrainingState`]: what has no tensors, as it is written into the manifest |
+//! | `restore.rs` | [`restore`], [`load_parameters`]: with any number of ranks and any ZeRO level |
+//! | `saver.rs` | [`Saver`]: all ranks save together in the background |
+//!
+//! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once however the
+//! model is sharded; the sharding is not part of a checkpoint.
+
+mod restore;
+mod saver;
+mod snapshot;
+mod training_state;
+
+pub use restore::{load_parameters, restore};
+pub use saver::{SaveEvent, Saver};
+pub use snapshot::Snapshot;
+pub use training_state::{OptimizerState, TrainingState};
+
+use super::disk::Kind;
+
+/// The kind under which a tensor of an optimizer's state is saved.
+fn kind_of(tensor: &str) -> Kind {
+    match tensor {
+        "m" => Kind::MomentM,
+        "v" => Kind::MomentV,
+        "master" => Kind::Master,
+        other => Kind::Other(other.to_owned()),
+    }
+}

@@ -1,0 +1,116 @@
+//! The parameters of a model as one: counting, initializing, reading. Defines [`Parameters`] and [`WholeReader`].
+
+use super::census::Census;
+use super::{Flat, Param, widen};
+use crate::control::Team;
+use crate::error::Result;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The parameters of a model, in the order of their declaration.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    pub(super) census: Rc<Census>,
+    pub(super) seed: u64,
+    pub(super) params: Vec<Param>,
+    pub(super) flats: Vec<Rc<Flat>>,
+}
+
+impl Parameters {
+    /// Every parameter.
+    pub fn iter(&self) -> std::slice::Iter<'_, Param> {
+        self.params.iter()
+    }
+
+    /// Their storages.
+    pub fn flats(&self) -> &[Rc<Flat>] {
+        &self.flats
+    }
+
+    /// With ZeRO-3, the largest number of blocks that were gathered at once on this rank so far, by the memory in use.
+    pub fn most_gathered_blocks(&self) -> usize {
+        self.census.most()
+    }
+
+    /// The parameter of this full name.
+    pub fn get(&self, name: &str) -> Option<&Param> {
+        self.params.iter().find(|param| param.name() == name)
+    }
+
+    /// Number of values, over all tensor-parallel ranks.
+    pub fn count(&self) -> usize {
+        self.params.iter().map(|param| param.spec().shape.elements()).sum()
+    }
+
+    /// Initialize what no loader has set, and return the names.
+    pub fn initialize_missing(&self) -> Result<Vec<String>> {
+        let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
+        missing.iter().try_for_each(|param| param.initialize(self.seed))?;
+        Ok(missing.iter().map(|param| param.name().to_owned()).collect())
+    }
+
+    /// Release the gathered values of parameters outside of blocks, which a forward pass without a backward pass leaves
+    /// gathered.
+    pub fn release(&self) {
+        self.flats.iter().for_each(|flat| flat.release_on_demand());
+    }
+
+    /// Free all gradients.
+    pub fn clear_grads(&self) {
+        self.flats.iter().for_each(|flat| flat.clear_grads());
+    }
+}
+
+/// Reads full parameters one after the other with one storage gathered at a time: a block is gathered once for all its
+/// parameters. Collective: every rank reads the same parameters in the same order.
+#[derive(Debug, Default)]
+pub struct WholeReader {
+    held: Option<Rc<Flat>>,
+}
+
+impl WholeReader {
+    /// The full values, widened. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
+        self.pass(param)?;
+        widen(&param.value()?)
+    }
+
+    /// Take part in another rank's [`WholeReader::read`] of a parameter.
+    pub fn pass(&mut self, param: &Param) -> Result<()> {
+        let flat = param.place()?.0;
+        if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
+            self.release();
+            flat.gather()?;
+            if !flat.sharding().shards_values() {
+                // Without a gather to wait for, the others would run far ahead of a rank that writes to a slow disk.
+                Team::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
+            }
+            self.held = Some(Rc::clone(flat));
+        }
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.release();
+        }
+    }
+}
+
+impl Drop for WholeReader {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl<'a> IntoIterator for &'a Parameters {
+    type Item = &'a Param;
+    type IntoIter = std::slice::Iter<'a, Param>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
