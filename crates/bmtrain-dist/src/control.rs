@@ -1,7 +1,7 @@
 //! Control messages between the ranks that train together: a few numbers, a name, a sign of life.
 //!
-//! Defines [`ControlGroup`]. Called by training loops and by the [`Saver`](crate::checkpoint::Saver); in a training step
-//! by [`ControlGroup::gather_later`], which does not wait.
+//! Defines [`ControlGroup`]. Called by training loops and by the [`Saver`](crate::checkpoint::Saver); in a training
+//! step by [`ControlGroup::gather_later`], which does not wait.
 
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Collective, Communicator};
@@ -15,15 +15,15 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 
 /// One rank's view of the group. Every method is collective: all ranks make the same calls in the same order.
 #[derive(Debug, Clone)]
-pub struct Team {
+pub struct ControlGroup {
     ranks: Arc<dyn Communicator>,
     device: Device,
 }
 
-impl Team {
+impl ControlGroup {
     /// The group of a communicator, which sends small tensors of this rank's device.
     pub fn new(ranks: Arc<dyn Communicator>, device: &Device) -> Self {
-        Team { ranks, device: device.clone() }
+        ControlGroup { ranks, device: device.clone() }
     }
 
     /// The communicator.
@@ -47,9 +47,6 @@ impl Team {
     }
 
     /// All-gather of numbers, in the order of the ranks; all ranks pass the same number of them. Waits for the others.
-    ///
-    /// # Errors
-    /// The all-gather failed.
     pub fn gather(&self, numbers: &[f32]) -> Result<Vec<Vec<f32>>> {
         self.gather_values(numbers)
     }
@@ -58,7 +55,7 @@ impl Team {
     /// the device.
     ///
     /// # Errors
-    /// A tensor of another dtype; the all-gather failed.
+    /// A tensor of another dtype.
     pub fn gather_later(&self, numbers: &[&Tensor]) -> Result<Tensor> {
         let own = join(&self.device, numbers)?;
         let count = own.elements();
@@ -75,9 +72,6 @@ impl Team {
     }
 
     /// All-gather of texts, in the order of the ranks. Waits for the others.
-    ///
-    /// # Errors
-    /// The all-gather failed.
     pub fn gather_texts(&self, text: &str) -> Result<Vec<String>> {
         let lengths = self.gather_values(&[text.len() as i64])?;
         let longest = lengths.iter().flatten().copied().max().unwrap_or(0).max(0) as usize;
@@ -93,9 +87,6 @@ impl Team {
     }
 
     /// Broadcast of the first rank's text; `text` of the others is ignored.
-    ///
-    /// # Errors
-    /// As [`ControlGroup::gather_texts`].
     pub fn first_text(&self, text: &str) -> Result<String> {
         let own = if self.is_first() { text } else { "" };
         Ok(self.gather_texts(own)?.into_iter().next().unwrap_or_default())

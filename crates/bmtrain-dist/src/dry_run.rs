@@ -2,10 +2,10 @@
 //! number of simulated ranks.
 //!
 //! [`count`] calls a closure with a [`Device`] whose pool works as a real one does (the same rounding, slabs and
-//! offsets) over a backend that allocates nothing, and with the communicator of a simulated rank. The closure builds its
-//! model and runs its own training step; [`Requirements`] is what the rank's pool then reports. The code that is counted
-//! is the code that will run, so there is no formula to go stale. Numbers read from the device are zeros. Called by the
-//! `plan` program.
+//! offsets) over a backend that allocates nothing, and with the communicator of a simulated rank. The closure builds
+//! its model and runs its own training step; [`Requirements`] is what the rank's pool then reports. The code that is
+//! counted is the code that will run, so there is no formula to go stale. Numbers read from the device are zeros.
+//! Called by the `plan` program.
 
 use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::cpu;
@@ -62,8 +62,8 @@ impl Requirements {
 
 /// Call `run` where nothing is allocated and nothing computed, and count what it would need.
 ///
-/// Two optimizer steps are the least that show the peak: the optimizer allocates its state in the first one, so only the
-/// second has state and activations at once. Build models with
+/// Two optimizer steps are the least that show the peak: the optimizer allocates its state in the first one, so only
+/// the second has state and activations at once. Build models with
 /// [`InitMode::Uninitialized`](crate::param::InitMode::Uninitialized), so that no values are needed.
 ///
 /// ```

@@ -53,7 +53,7 @@ pub mod shard;
 pub use bmtrain_core;
 
 pub use block::{Block, Bundle, TransformerBlockList};
-pub use control::Team;
+pub use control::ControlGroup;
 pub use error::{Error, Result};
 pub use launch::Launch;
 pub use mesh::{Mesh, RankGroup};

@@ -3,7 +3,7 @@
 use super::waiting::Progress;
 use super::written::Written;
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::param::widen;
 use model_center::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use model_center::metrics::{Evaluator, Metric, OrderedSum};
@@ -56,7 +56,7 @@ pub struct Judge<'a> {
     /// Where.
     pub device: &'a Device,
     /// The ranks that share the work.
-    pub team: &'a Team,
+    pub team: &'a ControlGroup,
     /// Whether somebody asks for an end.
     pub is_stopped: &'a dyn Fn() -> bool,
 }

@@ -2,7 +2,7 @@
 
 use bmtrain_core::pool::ALIGNMENT;
 use bmtrain_core::{Device, Segment};
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use model_center::Result;
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 ///
 /// # Errors
 /// A failing exchange.
-pub fn figures(device: &Device, team: &Team, all_are_well: bool) -> Result<Vec<(String, u64)>> {
+pub fn figures(device: &Device, team: &ControlGroup, all_are_well: bool) -> Result<Vec<(String, u64)>> {
     // Whole chunks, whose number is exact in f32 up to 8 GiB and right to seven digits beyond.
     let chunks = |bytes: usize| (bytes / ALIGNMENT) as f32;
     let report = device.memory();

@@ -9,7 +9,7 @@ use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::nccl_paths;
 use bmtrain_core::device_spec::Opened;
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -60,7 +60,7 @@ pub fn exchange(
     let card = RankDevice::card(opened.device.as_ref().map(|device| device.pci_bus_id()));
     let cards = match ranks.size() {
         1 => vec![card],
-        _ => Team::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(&card)?,
+        _ => ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(&card)?,
     };
     let exchange = launch.transport(comm.asked(), RankDevice::of(&cards)?)?;
     match (&opened.device, exchange.by_nccl) {

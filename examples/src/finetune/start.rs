@@ -3,7 +3,7 @@
 use super::course::{Judged, Run, unix_seconds};
 use super::resume::{At, Choice, RunState, SavedJudged, SavedJudgement, choose, named};
 use super::train::{Plan, Trainer};
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 use model_center::recipe::Resolved;
 use model_center::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
@@ -150,7 +150,7 @@ impl Run {
 }
 
 /// Ranks that train something else, or on other data, must not train together.
-fn compare_ranks(plan: &Plan, team: &Team) -> Result<()> {
+fn compare_ranks(plan: &Plan, team: &ControlGroup) -> Result<()> {
     let Plan { resolved, job, .. } = plan;
     let eval = job.eval.as_ref().map_or("none", |eval| eval.fingerprint());
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), job.train.fingerprint());

@@ -17,7 +17,7 @@ use bmtrain_dist::launch::{Launch, threads_of_rank, threads_per_rank};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
-use bmtrain_dist::{OptimManager, Team};
+use bmtrain_dist::{ControlGroup, OptimManager};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextModel};
@@ -72,7 +72,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let Plan { job, resolved, options, registry, launch, .. } = plan;
     let threads = match resolved.device.threads {
         Threads::Count(count) => threads_per_rank(count, launch.local_size),
-        Threads::Auto => threads_of_rank(&Team::new(Arc::clone(&ranks), &Device::cpu(1)?))?,
+        Threads::Auto => threads_of_rank(&ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?))?,
     };
     let is_first = ranks.rank() == 0;
     let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
@@ -90,7 +90,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         None => backend,
     });
     let sharding = sharding(resolved, Arc::clone(&ranks));
-    let team = Team::new(ranks, &device);
+    let team = ControlGroup::new(ranks, &device);
     let opened = registry.open(&job.directory, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
         resolved.log.quiet || !is_first,
@@ -147,7 +147,7 @@ pub(crate) struct Trainer {
     pub(super) samples: u64,
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
-    pub(crate) team: Team,
+    pub(crate) team: ControlGroup,
     /// Whether this rank's clock says that the state should be saved, and what all go by: the first rank's.
     pub(super) time_to_save: bool,
     pub(super) agreed_to_save: bool,
@@ -178,7 +178,7 @@ impl Trainer {
         device: &Device,
         model: Box<dyn TextModel>,
         mode: ProgressMode,
-        team: Team,
+        team: ControlGroup,
     ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {

@@ -3,7 +3,7 @@
 //! Defines [`Written`], which a job has whose task knows answers; called by [`super::evaluate`].
 
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use model_center::data::{Dataset, Squad};
 use model_center::generation::{Ending, GenerateOptions, Generator};
 use model_center::metrics::{AnswerScores, Metric, exact_match, token_f1};
@@ -60,7 +60,7 @@ impl Written {
         model: &dyn TextModel,
         dataset: &Dataset,
         at_a_time: usize,
-        (device, team): (&Device, &Team),
+        (device, team): (&Device, &ControlGroup),
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Option<AnswerScores>> {
         let [begin, end] = self.sentinels;

@@ -10,7 +10,7 @@ use crate::finetune::setup::{Job, open_options, sharding};
 use crate::finetune::train::Trainer;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Device, Segment};
-use bmtrain_dist::Team;
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::GradientSum;
@@ -177,7 +177,7 @@ fn rehearse(
     let options = open_options(resolved, worst.train.labels(), device, sharding(resolved, Arc::clone(&ranks)));
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&job.directory, &options)?;
-    let team = Team::new(ranks, device);
+    let team = ControlGroup::new(ranks, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let mut trainer = Trainer::new(&worst, resolved, stop, device, opened.model, ProgressMode::Quiet, team)?;

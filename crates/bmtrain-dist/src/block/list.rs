@@ -37,8 +37,8 @@ pub(super) struct ListedBlock<B> {
 
 /// Blocks of one kind, run one after the other.
 ///
-/// Keeping and recomputing give the same bits: dropout in the recomputation samples the same random numbers, as they are
-/// addressed by the place in the list.
+/// Keeping and recomputing give the same bits: dropout in the recomputation samples the same random numbers, as they
+/// are addressed by the place in the list.
 pub struct TransformerBlockList<B> {
     /// By place; a block may have several places.
     entries: Rc<Vec<Rc<ListedBlock<B>>>>,
@@ -105,8 +105,9 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         Ok(TransformerBlockList { entries: Rc::new(entries), asked: builder.asked() })
     }
 
-    /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first twice
-    /// and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by place.
+    /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first
+    /// twice and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by
+    /// place.
     ///
     /// # Errors
     /// A number that no block has.

@@ -1,13 +1,13 @@
 //! How many threads a rank has: processor cores are shared by the ranks that may use the same ones.
 
 use super::threads_per_rank;
-use crate::control::Team;
+use crate::control::ControlGroup;
 use crate::error::Result;
 use crate::inspect::process::available_cpus;
 
 /// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have
 /// the same cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.
-pub fn threads_of_rank(team: &Team) -> Result<usize> {
+pub fn threads_of_rank(team: &ControlGroup) -> Result<usize> {
     let own = place();
     let all = team.gather_texts(&own)?;
     Ok(threads_per_rank(available_cpus(), sharers(&all, &own)))

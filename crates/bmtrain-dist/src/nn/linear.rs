@@ -18,12 +18,12 @@ pub struct LinearOptions {
     /// Initial weights.
     pub init: Init,
     /// How the weight is split over tensor-parallel ranks.
-    pub cut: Cut,
+    pub split: TensorSplit,
 }
 
 /// Which side of a weight is split over tensor-parallel ranks (Shoeybi et al., 2019).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cut {
+pub enum TensorSplit {
     /// Not at all.
     None,
     /// Column-parallel: every rank computes some of the outputs. The bias is split too.
@@ -35,12 +35,12 @@ pub enum Cut {
 impl LinearOptions {
     /// One output, replicated on every rank.
     pub fn new(inputs: usize, outputs: usize, bias: bool, init: Init) -> Self {
-        LinearOptions { inputs, outputs: vec![SplitPart::even(outputs)], bias, init, cut: Cut::None }
+        LinearOptions { inputs, outputs: vec![SplitPart::even(outputs)], bias, init, split: TensorSplit::None }
     }
 
     /// With a split.
-    pub fn cut(self, cut: Cut) -> Self {
-        LinearOptions { cut, ..self }
+    pub fn split(self, split: TensorSplit) -> Self {
+        LinearOptions { split, ..self }
     }
 }
 
@@ -57,12 +57,14 @@ impl Linear {
     /// # Errors
     /// A split that does not divide evenly.
     pub fn new(builder: &Builder, options: LinearOptions) -> Result<Self> {
-        let LinearOptions { inputs, outputs, bias, init, cut } = options;
+        let LinearOptions { inputs, outputs, bias, init, split } = options;
         let total: usize = outputs.iter().map(|part| part.size).sum();
-        let (weight_split, bias_split) = match cut {
-            Cut::None => (Split::Replicated, Split::Replicated),
-            Cut::Columns => (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs }),
-            Cut::Rows => (Split::even(1, inputs), Split::Replicated),
+        let (weight_split, bias_split) = match split {
+            TensorSplit::None => (Split::Replicated, Split::Replicated),
+            TensorSplit::Columns => {
+                (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs })
+            }
+            TensorSplit::Rows => (Split::even(1, inputs), Split::Replicated),
         };
         let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;
         let bias = match bias {

@@ -1,9 +1,9 @@
-//! Which parameters are not trained: by patterns of names, for the birth of a model and for a change of mind, and as a
-//! mask of full names, which a checkpoint keeps.
+//! Which parameters are frozen: by patterns of names, when a model is built or later, and as a mask of full names,
+//! which a checkpoint stores.
 //!
-//! Freezing moves nothing. A frozen parameter keeps its place and its optimizer state; no gradient is made for it, the
-//! norm and the optimizer pass it by, and once it is trained again its moments go on where they stood. Defines
-//! [`NamePatterns`] and [`FreezeMask`]; called by whoever builds, opens or resumes a model.
+//! Freezing moves no memory. A frozen parameter keeps its storage and its optimizer state; it gets no gradient, the
+//! norm and the optimizer skip it, and once it is trained again its moments continue. Defines [`NamePatterns`] and
+//! [`FreezeMask`]; called where a model is built, opened or resumed.
 
 use super::Parameters;
 use crate::error::{Error, Result};
@@ -15,25 +15,25 @@ use std::collections::BTreeSet;
 pub struct NamePatterns(Vec<String>);
 
 impl NamePatterns {
-    /// A name belongs to the set if any pattern fits the whole of it.
+    /// A name belongs to the set if any pattern matches all of it.
     pub fn new(patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
         NamePatterns(patterns.into_iter().map(Into::into).collect())
     }
 
     /// Whether a name belongs to the set.
     pub fn matches(&self, name: &str) -> bool {
-        self.0.iter().any(|pattern| fits(pattern, name))
+        self.0.iter().any(|pattern| matches_whole(pattern, name))
     }
 
-    /// Patterns that fit no name of the model: most likely a slip of the pen.
+    /// Patterns that match no name of the model: most likely a typing error.
     pub fn idle(&self, parameters: &Parameters) -> Vec<&str> {
-        let fits_none = |pattern: &&String| !parameters.iter().any(|param| fits(pattern, param.name()));
-        self.0.iter().filter(fits_none).map(String::as_str).collect()
+        let matches_none = |pattern: &&String| !parameters.iter().any(|param| matches_whole(pattern, param.name()));
+        self.0.iter().filter(matches_none).map(String::as_str).collect()
     }
 }
 
-/// Whether a pattern fits the whole of a name.
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a pattern matches all of a name.
+fn matches_whole(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(head) else { return false };
     // Each piece is taken where it first occurs; only the last one has to reach the end.
@@ -61,22 +61,22 @@ impl Parameters {
         FreezeMask { frozen: frozen.map(|param| param.name().to_owned()).collect() }
     }
 
-    /// Freeze exactly what the mask names, and train all else. Every rank has to do the same.
+    /// Freeze exactly the parameters in the mask, and train all others. Every rank has to do the same.
     ///
     /// # Errors
-    /// A name that is no parameter of the model; nothing is changed then.
+    /// A name that the model has no parameter of; nothing is changed then.
     pub fn set_freeze_mask(&self, mask: &FreezeMask) -> Result<()> {
         let known: BTreeSet<&str> = self.iter().map(|param| param.name()).collect();
-        if let Some(stranger) = mask.frozen.iter().find(|name| !known.contains(name.as_str())) {
+        if let Some(unknown) = mask.frozen.iter().find(|name| !known.contains(name.as_str())) {
             let reason = "is to be frozen, but the model has no parameter of this name: use the mask of this model";
-            return Err(Error::parameter(stranger.clone(), reason));
+            return Err(Error::parameter(unknown.clone(), reason));
         }
         self.iter().for_each(|param| param.set_trainable(!mask.frozen.contains(param.name())));
         Ok(())
     }
 
-    /// Freeze every parameter of the set, beside what is frozen already; the number of those it fits. Every rank has to
-    /// do the same.
+    /// Freeze every parameter that a pattern matches, in addition to those frozen already. Returns the number of
+    /// matches. Every rank has to do the same.
     pub fn freeze(&self, patterns: &NamePatterns) -> usize {
         let fitting = self.iter().filter(|param| patterns.matches(param.name()));
         fitting.map(|param| param.set_trainable(false)).count()

@@ -1,4 +1,4 @@
-//! Parameters: what is known of them, how they are born, where they and their gradients live.
+//! Parameters: their declaration, initialization and loading, and the storages of their values and gradients.
 
 pub mod builder;
 mod census;
@@ -37,21 +37,21 @@ pub struct Param {
 struct Inner {
     spec: ParamSpec,
     local: LocalPart,
-    home: OnceCell<Home>,
+    home: OnceCell<StorageSlot>,
     trainable: Rc<Cell<bool>>,
-    /// How often trained parameters of the model were asked for, which tells a block list whether a block used any.
+    /// Counts uses of the model's trained parameters, by which a block list knows whether a block used any.
     asked: Rc<Cell<u64>>,
     initialized: Cell<bool>,
 }
 
-/// The storage a parameter lies in, once its block is complete.
+/// The storage of a parameter, once its block is complete.
 #[derive(Debug)]
-struct Home {
+struct StorageSlot {
     flat: Rc<Flat>,
     index: usize,
 }
 
-/// Fills what it is given with the values of a parameter from an element of the whole on.
+/// Fills the slice with the values of a parameter from the given element of the full parameter on.
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
 
 impl Param {
@@ -63,10 +63,10 @@ impl Param {
 
     fn settle(&self, flat: &Rc<Flat>, index: usize) {
         // A parameter is declared once and belongs to one block; a second home is impossible by construction.
-        let _ = self.inner.home.set(Home { flat: Rc::clone(flat), index });
+        let _ = self.inner.home.set(StorageSlot { flat: Rc::clone(flat), index });
     }
 
-    /// What was declared.
+    /// Its declaration.
     pub fn spec(&self) -> &ParamSpec {
         &self.inner.spec
     }
@@ -76,12 +76,12 @@ impl Param {
         &self.inner.spec.name
     }
 
-    /// Shape of what this rank holds among its tensor-parallel peers.
+    /// Shape of this tensor-parallel rank's part.
     pub fn local_shape(&self) -> Shape {
         self.inner.local.shape
     }
 
-    /// Which part of the whole parameter that is.
+    /// Which part of the full parameter this tensor-parallel rank has.
     pub fn local_part(&self) -> &LocalPart {
         &self.inner.local
     }
@@ -91,12 +91,12 @@ impl Param {
         self.inner.trainable.get()
     }
 
-    /// Freeze or unfreeze. Nothing moves: no gradient is made for a frozen parameter and the optimizer skips it.
+    /// Freeze or unfreeze. No memory moves: a frozen parameter gets no gradient and the optimizer skips it.
     pub fn set_trainable(&self, trainable: bool) {
         self.inner.trainable.set(trainable);
     }
 
-    /// Whether the values were drawn or loaded.
+    /// Whether the values were initialized or loaded.
     pub fn is_initialized(&self) -> bool {
         self.inner.initialized.get()
     }
@@ -105,23 +105,23 @@ impl Param {
         Rc::clone(&self.inner.trainable)
     }
 
-    fn home(&self) -> Result<&Home> {
+    fn home(&self) -> Result<&StorageSlot> {
         self.inner.home()
     }
 
-    /// The storage it lies in and its number there.
+    /// Its storage and its number there.
     ///
     /// # Errors
-    /// The block it belongs to is not complete yet.
+    /// Its block is not complete yet.
     pub fn place(&self) -> Result<(&Rc<Flat>, usize)> {
         self.home().map(|home| (&home.flat, home.index))
     }
 
-    /// The whole value, a tensor that sees later updates. A parameter outside of blocks is gathered where that is
-    /// needed; the other ranks have to ask for it too.
+    /// The gathered value, a tensor that sees later updates. A parameter outside of blocks is gathered on demand, which
+    /// is collective.
     ///
     /// # Errors
-    /// Inside a block that is not gathered now; before the values were drawn or loaded; a failing exchange.
+    /// The block of the parameter is not gathered; the values were neither initialized nor loaded; the gather failed.
     pub fn value(&self) -> Result<Tensor> {
         self.inner.value()
     }
@@ -142,29 +142,26 @@ impl Param {
             Var::constant(value)
         };
         // Ops must not keep gathered values alive until the backward pass.
-        let is_cut = cx.is_recording() && self.home()?.flat.sharding().shards_values();
-        Ok(if is_cut { var.recalled_from(self.inner.clone()) } else { var })
+        let is_sharded = cx.is_recording() && self.home()?.flat.sharding().shards_values();
+        Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
     }
 
     /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
     ///
     /// # Errors
-    /// The block it belongs to is not complete yet.
+    /// Its block is not complete yet.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         let home = self.home()?;
         let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
         Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
     }
 
-    /// Count whatever the memory holds as values.
+    /// Take the content of the memory as values.
     fn leave_values(&self) {
         self.inner.initialized.set(true);
     }
 
-    /// Draw the initial values of this rank's part.
-    ///
-    /// # Errors
-    /// A failing device.
+    /// Initialize the values of this rank's part.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
         home.flat.settle()?;
@@ -186,7 +183,7 @@ impl Param {
         Ok(())
     }
 
-    /// Set the values from the whole parameter, of which this rank takes its part, rounded to nearest.
+    /// Set this rank's part of the values from the full parameter, rounded to nearest.
     ///
     /// # Errors
     /// Another number of values.
@@ -205,11 +202,11 @@ impl Param {
         Ok(())
     }
 
-    /// As [`Param::load`], with nothing asked for but the part of the values that this rank holds: `read` fills the
-    /// values from an element of the whole parameter on. Memory: the longest run of them.
+    /// As [`Param::load`], but reads only the values that this rank stores: `read` fills the values from an element of
+    /// the full parameter on. Memory: the longest run of them.
     ///
     /// # Errors
-    /// What `read` returns; a failing device.
+    /// Whatever `read` returns.
     pub fn load_part<E: From<Error>>(&self, read: ReadPart<'_, E>) -> Result<(), E> {
         let home = self.home()?;
         let mut run = Vec::new();
@@ -231,16 +228,16 @@ impl Param {
         }
     }
 
-    /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole,
-    /// and its range in the storage.
-    fn runs(&self, home: &Home) -> Vec<(usize, Range<usize>)> {
+    /// Runs of the full parameter in the order of this rank's values: where each begins in the full parameter, and its
+    /// range in the storage.
+    fn runs(&self, home: &StorageSlot) -> Vec<(usize, Range<usize>)> {
         let (owned, at_rest) = home.flat.at_rest(home.index);
         let place = |(global, at, len): (usize, usize, usize)| (global, at_rest.start + at..at_rest.start + at + len);
         self.runs_of(&owned).into_iter().map(place).collect()
     }
 
-    /// The elements `part` of this rank's tensor-parallel part as runs of the whole parameter: where each begins in the
-    /// whole, where in `part`, and its length.
+    /// The elements `part` of this rank's tensor-parallel part as runs of the full parameter: where each begins in the
+    /// full parameter, where in `part`, and its length.
     pub fn runs_of(&self, part: &Range<usize>) -> Vec<(usize, usize, usize)> {
         let inside = |(global, local, len): (usize, usize, usize)| {
             let (start, end) = (local.max(part.start), (local + len).min(part.end));
@@ -249,7 +246,7 @@ impl Param {
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
     }
 
-    /// Set the part of the values that this rank holds at rest from bytes in the dtype of the parameter, run by run;
+    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter, run by run;
     /// `read` fills the bytes of the elements from its argument on.
     pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
         let home = self.home()?;
@@ -274,11 +271,10 @@ impl Param {
         Ok(())
     }
 
-    /// The whole values (of this rank's tensor-parallel part), widened. Gathers them; the other ranks have to do the
-    /// same. Waits for the device.
+    /// The full values (of this rank's tensor-parallel part), widened. Collective. Waits for the device.
     ///
     /// # Errors
-    /// Before the values were drawn or loaded; a failing exchange.
+    /// The values were neither initialized nor loaded; the gather failed.
     pub fn read(&self) -> Result<Vec<f32>> {
         let flat = &self.home()?.flat;
         flat.gather()?;
@@ -287,8 +283,8 @@ impl Param {
         values
     }
 
-    /// The values of [`Param::read`], a stretch of a few megabytes after the other, so that no second copy of a large
-    /// parameter is made on the host. The other ranks have to do the same. Waits for the device.
+    /// The values of [`Param::read`] in chunks of a few megabytes, so that no second copy of a large parameter is made
+    /// on the host. Collective. Waits for the device.
     ///
     /// # Errors
     /// As [`Param::read`].
@@ -309,7 +305,7 @@ impl Param {
 }
 
 impl Inner {
-    fn home(&self) -> Result<&Home> {
+    fn home(&self) -> Result<&StorageSlot> {
         self.home.get().ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })
     }
 
@@ -345,7 +341,7 @@ fn narrow<T: Float>(values: &[f32]) -> Vec<T> {
 /// The values of a floating-point tensor on the host, widened to f32. Waits for the device.
 ///
 /// # Errors
-/// A tensor of integers; a failing device.
+/// A tensor of integers.
 pub fn widen(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(match tensor.dtype() {
         DType::F16 => tensor.to_vec::<f16>()?.into_iter().map(Float::to_f32).collect(),

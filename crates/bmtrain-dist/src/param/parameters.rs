@@ -2,7 +2,7 @@
 
 use super::census::Census;
 use super::{Flat, Param, widen};
-use crate::control::Team;
+use crate::control::ControlGroup;
 use crate::error::Result;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,9 +70,6 @@ pub struct WholeReader {
 
 impl WholeReader {
     /// The full values, widened. Waits for the device.
-    ///
-    /// # Errors
-    /// As [`Param::read`].
     pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
         self.pass(param)?;
         widen(&param.value()?)
@@ -86,7 +83,7 @@ impl WholeReader {
             flat.gather()?;
             if !flat.sharding().shards_values() {
                 // Without a gather to wait for, the others would run far ahead of a rank that writes to a slow disk.
-                Team::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
+                ControlGroup::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
             }
             self.held = Some(Rc::clone(flat));
         }

@@ -1,16 +1,16 @@
-//! What is known about a parameter before it exists.
+//! The declaration of a parameter.
 
 use super::split::Split;
 use bmtrain_core::kernel::Distribution;
 use bmtrain_core::{DType, Shape};
 
-/// Initial values: a pure function of the seed, the parameter's name and the element's index in the whole parameter, so
+/// Initial values: a pure function of the seed, the parameter's name and the element's index in the full parameter, so
 /// that they are the same for any number of ranks and no rank ever needs more than its own part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
     /// One value everywhere.
     Constant(f32),
-    /// Drawn.
+    /// Sampled.
     Random(Distribution),
 }
 
@@ -26,20 +26,20 @@ impl Init {
     }
 }
 
-/// The only owner of these facts about a parameter.
+/// What is declared of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamSpec {
     /// Full name, path included.
     pub name: String,
-    /// Shape of the whole parameter, over all tensor-parallel ranks.
+    /// Shape of the full parameter, over all tensor-parallel ranks.
     pub shape: Shape,
     /// Dtype of the values.
     pub dtype: DType,
     /// Initial values.
     pub init: Init,
-    /// How it is cut over tensor-parallel ranks.
+    /// How it is split over tensor-parallel ranks.
     pub split: Split,
-    /// Whether it is trained, at birth. It decides the storage the parameter lies in; freezing later moves nothing.
+    /// Whether it is trained from the start, which decides its storage; freezing it later moves no memory.
     pub trainable: bool,
     /// Whether weight decay applies by default: not to biases and norms.
     pub decay: bool,

@@ -1,7 +1,7 @@
-//! How a parameter is cut over tensor-parallel ranks: along one axis, part by part.
+//! How a parameter is split over tensor-parallel ranks: along one axis, part by part.
 //!
-//! A fused projection has several parts along its axis (queries, keys, values); each is cut on its own, in whole units
-//! (heads), so that every rank holds matching heads of all of them. Pure arithmetic.
+//! A fused projection has several parts along its axis (queries, keys, values); each is split on its own, in whole
+//! units (heads), so that every rank has matching heads of all of them. Pure arithmetic.
 
 use crate::error::{Error, Result};
 use bmtrain_core::Shape;
@@ -12,13 +12,13 @@ use std::ops::Range;
 pub struct SplitPart {
     /// Length along the axis.
     pub size: usize,
-    /// What may not be cut, such as a head. With fewer units than ranks, neighbouring ranks hold the same unit: the way
-    /// of grouped key and value heads.
+    /// What may not be split, such as a head. With fewer units than ranks, neighbouring ranks have the same unit, as
+    /// for grouped key and value heads.
     pub unit: usize,
 }
 
 impl SplitPart {
-    /// A part that may be cut anywhere.
+    /// A part that may be split anywhere.
     pub fn even(size: usize) -> Self {
         SplitPart { size, unit: 1 }
     }
@@ -28,7 +28,7 @@ impl SplitPart {
         SplitPart { size: count * unit, unit }
     }
 
-    /// The range of this part that a rank holds, counted from the part's start.
+    /// The range of this part that a rank has, counted from the part's start.
     fn local(&self, ranks: usize, rank: usize) -> Option<Range<usize>> {
         if self.unit == 0 || !self.size.is_multiple_of(self.unit) {
             return None;
@@ -50,27 +50,27 @@ impl SplitPart {
 /// How a parameter is distributed over tensor-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// Every rank holds all of it.
+    /// Every rank has all of it.
     Replicated,
-    /// Cut along an axis.
+    /// Split along an axis.
     Axis {
         /// The axis.
         axis: usize,
-        /// The parts that lie behind each other along the axis.
+        /// The concatenated parts of the axis.
         parts: Vec<SplitPart>,
     },
 }
 
 impl Split {
-    /// Cut one even part along an axis of this length.
+    /// Split an axis of this length as one part.
     pub fn even(axis: usize, size: usize) -> Self {
         Split::Axis { axis, parts: vec![SplitPart::even(size)] }
     }
 
-    /// The ranges of the cut axis that a rank holds, in order, and the shape of what it holds.
+    /// The ranges of the axis that a rank has, in order, and the shape of its part.
     ///
     /// # Errors
-    /// Parts that do not add up to the axis, or that cannot be cut for so many ranks; `name` is for the message.
+    /// Parts that do not add up to the axis or cannot be split for this number of ranks; `name` is for the message.
     pub fn local(&self, name: &str, shape: Shape, ranks: usize, rank: usize) -> Result<LocalPart> {
         let Split::Axis { axis, parts } = self else {
             let whole = 0..shape.dims().first().copied().unwrap_or(1);
@@ -90,8 +90,10 @@ impl Split {
         let mut start = 0;
         for part in parts {
             let held = part.local(ranks, rank).ok_or_else(|| {
-                let reason =
-                    format!("{} in units of {} cannot be cut for {ranks} tensor-parallel ranks", part.size, part.unit);
+                let reason = format!(
+                    "{} in units of {} cannot be split for {ranks} tensor-parallel ranks",
+                    part.size, part.unit
+                );
                 Error::parameter(name, reason)
             })?;
             ranges.push(start + held.start..start + held.end);
@@ -103,20 +105,20 @@ impl Split {
     }
 }
 
-/// What one tensor-parallel rank holds of a parameter.
+/// One tensor-parallel rank's part of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalPart {
-    /// Shape of what is held.
+    /// Shape of the part.
     pub shape: Shape,
-    /// The axis that was cut.
+    /// The axis that was split.
     pub axis: usize,
     /// Which ranges of that axis, in order.
     pub ranges: Vec<Range<usize>>,
 }
 
 impl LocalPart {
-    /// Runs that are contiguous both in the whole parameter of shape `global` and in the local part, in local order:
-    /// `(first element in the whole, first element in the part, length)`.
+    /// Runs that are contiguous both in the full parameter of shape `global` and in the local part, in local order:
+    /// `(first element in the full parameter, first element in the part, length)`.
     pub fn runs(&self, global: Shape) -> Vec<(usize, usize, usize)> {
         let dims = global.dims();
         let inner: usize = dims.iter().skip(self.axis + 1).product();
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_along_the_inner_axis_has_a_run_for_each_row() {
+    fn a_split_along_the_inner_axis_has_a_run_for_each_row() {
         let part = Split::even(1, 4).local("w", Shape::from([3, 4]), 2, 1).unwrap();
         assert_eq!(part.shape, Shape::from([3, 2]));
         assert_eq!(part.runs(Shape::from([3, 4])), [(2, 0, 2), (6, 2, 2), (10, 4, 2)]);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_that_do_not_come_out_even_are_refused_with_the_name() {
+    fn splits_that_do_not_divide_evenly_are_refused_with_the_name() {
         let error = Split::even(0, 5).local("bias", Shape::from([5]), 2, 0).unwrap_err().to_string();
         assert!(error.contains("bias") && error.contains('5'), "{error}");
         assert!(Split::even(0, 4).local("bias", Shape::from([5]), 1, 0).is_err());

@@ -1,4 +1,4 @@
-//! Where parameters lie in a flat storage and which rank owns what of it. Pure arithmetic.
+//! The ranges of parameters in a flat storage, and its shards. Pure arithmetic.
 //!
 //! Every parameter starts on a 512-byte boundary; of the storage's blocks of 512 bytes each rank owns
 //! `ceil(blocks / world)`, without regard to parameter borders, so that one collective per storage gathers everything.
@@ -34,7 +34,7 @@ pub struct ShardLayout {
 }
 
 impl ShardLayout {
-    /// Lay out parameters of these lengths, in this order, for `world` ranks.
+    /// The layout of parameters of these lengths, in this order, for `world` ranks.
     pub fn new(dtype: DType, lengths: &[usize], world: usize) -> Self {
         let boundary = ALIGNMENT / dtype.size();
         let mut end = 0usize;
@@ -47,7 +47,7 @@ impl ShardLayout {
             })
             .collect();
         let world = world.max(1);
-        // Alone there is nothing to cut, and no padding behind the last parameter.
+        // One rank needs no shards, and no padding after the last parameter.
         let shard = if world == 1 { end } else { end.div_ceil(boundary).div_ceil(world) * boundary };
         ShardLayout { spans, shard, world }
     }

@@ -1,7 +1,7 @@
-//! Flat storages and how they are cut over data-parallel ranks.
+//! How flat storages are sharded over data-parallel ranks.
 //!
-//! [`Sharding`] says over which ranks and how far; [`layout`] is the arithmetic of who owns what; [`exchange`] moves
-//! gradients to their owners, and [`tree`] adds those of several micro-batches in an order of their own.
+//! [`Sharding`] is the ranks and the ZeRO level; [`layout`] is the arithmetic of shards; [`collectives`] gathers values
+//! and reduces gradients, and [`tree`] sums the gradients of several micro-batches in an order of its own.
 
 pub mod collectives;
 pub mod layout;
@@ -12,16 +12,16 @@ pub use layout::{ShardLayout, Span};
 use bmtrain_core::comm::{Communicator, Solo};
 use std::sync::Arc;
 
-/// What of the training state each data-parallel rank holds a part of only (Rajbhandari et al., 2020).
+/// Which part of the training state is sharded over data-parallel ranks (Rajbhandari et al., 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ZeroLevel {
-    /// Nothing: every rank holds and updates everything.
+    /// Nothing: every rank stores and updates everything.
     Zero,
     /// Optimizer state.
     One,
     /// Optimizer state and gradients; parameters too between the backward pass and the next forward pass.
     Two,
-    /// Parameters as well: a block's are whole only while it works.
+    /// Parameters as well: a block is gathered only while it computes.
     Three,
 }
 
@@ -39,32 +39,32 @@ impl ZeroLevel {
     }
 }
 
-/// In which order the gradients of micro-batches are added.
+/// The order in which the gradients of micro-batches are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GradientSum {
-    /// As they come: over the ranks in one reduction, then over the steps of accumulation. Least memory and exchange;
-    /// the bits depend on how many ranks share the batch.
+    /// Over the ranks in one reduction, then over the accumulation steps. Least memory and communication; the bits
+    /// depend on the number of ranks that share the batch.
     Fast,
     /// In one binary tree over the micro-batches of the global batch, whichever rank computed them: the bits depend on
     /// the batch alone. Up to `1 + ceil(log2(micro-batches))` gradient shards instead of one.
     Elastic,
 }
 
-/// How parameters and their gradients are shared among the data-parallel ranks.
+/// How parameters, gradients and optimizer state are sharded over the data-parallel ranks.
 #[derive(Debug, Clone)]
 pub struct Sharding {
     /// The data-parallel ranks.
     pub ranks: Arc<dyn Communicator>,
-    /// What is cut.
+    /// What is sharded.
     pub level: ZeroLevel,
-    /// How gradients are added.
+    /// How gradients are summed.
     pub sum: GradientSum,
     /// Gather the next block while this one computes.
     pub prefetch: bool,
 }
 
 impl Sharding {
-    /// One rank, which holds everything.
+    /// One rank, which stores everything.
     pub fn solo() -> Self {
         Sharding { ranks: Arc::new(Solo), level: ZeroLevel::Zero, sum: GradientSum::Fast, prefetch: true }
     }
@@ -74,22 +74,22 @@ impl Sharding {
         self.ranks.size() > 1
     }
 
-    /// Whether values at rest are this rank's shards.
+    /// Whether values are sharded at rest.
     pub fn shards_values(&self) -> bool {
         self.is_shared() && self.level >= ZeroLevel::Two
     }
 
-    /// Whether optimizer state is that of this rank's shards.
+    /// Whether optimizer state is sharded.
     pub fn shards_state(&self) -> bool {
         self.is_shared() && self.level >= ZeroLevel::One
     }
 
-    /// Whether gradients are added anywhere but where they are made.
+    /// Whether gradients of several contributions are summed after the backward pass.
     pub fn is_reduced(&self) -> bool {
         self.is_shared() || self.sum == GradientSum::Elastic
     }
 
-    /// Whether every micro-batch's gradients are exchanged, rather than those of the whole step at its end.
+    /// Whether gradients are reduced after every micro-batch rather than once a step.
     pub fn reduces_each_batch(&self) -> bool {
         self.sum == GradientSum::Elastic || self.shards_values()
     }

@@ -14,14 +14,14 @@ use std::ops::Range;
 pub enum SumAction {
     /// Sum `to` becomes leaf `leaf`.
     Store {
-        /// Number of the leaf among those of the plan.
+        /// Number of the leaf in this plan.
         leaf: usize,
         /// Number of the sum's storage.
         to: usize,
     },
     /// Leaf `leaf` is added to sum `to`.
     AddLeaf {
-        /// Number of the leaf among those of the plan.
+        /// Number of the leaf in this plan.
         leaf: usize,
         /// Number of the sum's storage.
         to: usize,

@@ -11,7 +11,7 @@ use bmtrain_dist::checkpoint::{Checkpoint, Facts, Fault, Store};
 use bmtrain_dist::checkpoint::{SaveEvent, Saver, TrainingState, load_parameters, restore};
 use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use bmtrain_dist::{Error, Result, Team};
+use bmtrain_dist::{ControlGroup, Error, Result};
 use ranks::{Rank, Setting, Which, on_ranks};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn train(
     saved: &[usize],
 ) -> Result<(Course, Fingerprint)> {
     let mut this = Rank::new(Arc::clone(&comm), setting)?;
-    let team = Team::new(Arc::clone(&comm), &this.device);
+    let team = ControlGroup::new(Arc::clone(&comm), &this.device);
     if steps.start > 0 {
         let checkpoint = newest(store);
         assert_eq!(checkpoint.manifest().step, steps.start as u64);
@@ -179,7 +179,7 @@ fn what_is_frozen_stays_frozen_and_its_moments_are_kept() {
 }
 
 fn save(this: &mut Rank, store: &Store, step: u64) {
-    let team = Team::new(Arc::new(Solo), &this.device);
+    let team = ControlGroup::new(Arc::new(Solo), &this.device);
     let mut saver = Saver::new(store.clone(), team, 2).unwrap();
     let state = TrainingState::of(&this.optim, &this.model.parameters).unwrap();
     let state = [("training".to_owned(), serde_json::to_value(state).unwrap())].into_iter().collect();
@@ -202,7 +202,7 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
     this.micro_batch(0, 0, 1, 1.0).unwrap();
     this.optim.step().unwrap();
     save(&mut this, &now, 1);
-    let team = Team::new(Arc::new(Solo), &this.device);
+    let team = ControlGroup::new(Arc::new(Solo), &this.device);
     let mut saver = Saver::new(store.clone(), team, 2).unwrap();
     let facts = Facts { recipe: "r".into(), ..Facts::default() };
     saver.begin(&this.device, 1, facts, &this.model.parameters, &this.optim).unwrap();
@@ -228,7 +228,7 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
             let full = Store::on(Arc::new(FailingDisk::new(good.clone(), Failure::Full, change)));
             let rank: Arc<dyn Communicator> = Arc::new(rank);
             let mut this = Rank::new(Arc::clone(&rank), &setting).unwrap();
-            let team = Team::new(rank, &this.device);
+            let team = ControlGroup::new(rank, &this.device);
             let here = if number == failing { full } else { store.clone() };
             let mut saver = Saver::new(here, team, 2).unwrap();
             let mut events = Vec::new();

@@ -5,7 +5,7 @@ use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_core::ops::{self, AttentionOptions, KeyValues, Rotary};
 use bmtrain_core::{Ctx, Var};
 
-use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::param::{Init, SplitPart};
 use bmtrain_dist::{Builder, Error, Result};
@@ -86,7 +86,7 @@ impl AttentionConfig {
     /// The projection behind the heads.
     fn out(&self, builder: &Builder) -> Result<Linear> {
         let width = self.num_heads * self.dim_head;
-        let out = LinearOptions::new(width, self.dim_model, self.out_bias, self.out_init).cut(Cut::Rows);
+        let out = LinearOptions::new(width, self.dim_model, self.out_bias, self.out_init).split(TensorSplit::Rows);
         Linear::new(&builder.at("attention_out"), out)
     }
 
@@ -94,7 +94,7 @@ impl AttentionConfig {
     fn project(&self, builder: &Builder, heads: &[usize]) -> Result<Linear> {
         let outputs = heads.iter().map(|heads| SplitPart::units(*heads, self.dim_head)).collect();
         let (inputs, bias, init) = (self.dim_model, self.bias, self.init);
-        Linear::new(builder, LinearOptions { inputs, outputs, bias, init, cut: Cut::Columns })
+        Linear::new(builder, LinearOptions { inputs, outputs, bias, init, split: TensorSplit::Columns })
     }
 }
 

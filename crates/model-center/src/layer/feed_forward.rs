@@ -3,7 +3,7 @@
 use super::attention::length_scaled;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, Var, ops};
-use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::param::{Init, SplitPart};
 use bmtrain_dist::{Builder, Result};
 
@@ -63,8 +63,8 @@ impl FeedForward {
     pub fn new(builder: &Builder, config: FeedForwardConfig) -> Result<Self> {
         let FeedForwardConfig { dim_model, dim_ff, gated, bias, init, out_init, .. } = config;
         let outputs = vec![SplitPart::even(dim_ff); if gated { 2 } else { 1 }];
-        let w_in = LinearOptions { inputs: dim_model, outputs, bias, init, cut: Cut::Columns };
-        let w_out = LinearOptions::new(dim_ff, dim_model, bias, out_init).cut(Cut::Rows);
+        let w_in = LinearOptions { inputs: dim_model, outputs, bias, init, split: TensorSplit::Columns };
+        let w_out = LinearOptions::new(dim_ff, dim_model, bias, out_init).split(TensorSplit::Rows);
         Ok(FeedForward {
             config,
             w_in: Linear::new(&builder.at("w_in"), w_in)?,

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, NotFinite, Plan, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::Parameters;
-use bmtrain_dist::Team;
 use bmtrain_dist::param::{BuilderOptions, WholeReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotF
     let internal = |error: serde_json::Error| Error::model("weights", error.to_string(), "report this");
     let own = if found.is_empty() { String::new() } else { serde_json::to_string(&found).map_err(internal)? };
     let mut all: Vec<NotFinite> = Vec::new();
-    for text in Team::new(Arc::clone(ranks), &options.device).gather_texts(&own)? {
+    for text in ControlGroup::new(Arc::clone(ranks), &options.device).gather_texts(&own)? {
         let of_rank: Vec<NotFinite> =
             if text.is_empty() { Vec::new() } else { serde_json::from_str(&text).map_err(internal)? };
         all.extend(of_rank);

@@ -4,7 +4,7 @@ use super::snapshot::Snapshot;
 use crate::checkpoint::disk::{
     Committed, Facts, Fault, FileRecord, Keep, SaveJob, SaveOutcome, SaveThread, Store, TensorPiece, Writer,
 };
-use crate::control::Team;
+use crate::control::ControlGroup;
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::Parameters;
@@ -46,7 +46,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Saver {
     store: Store,
-    team: Team,
+    team: ControlGroup,
     thread: SaveThread,
     keep: Keep,
     stage: Stage,
@@ -68,7 +68,7 @@ impl Saver {
     ///
     /// # Errors
     /// The operating system has no thread left.
-    pub fn new(store: Store, team: Team, keep: usize) -> Result<Self> {
+    pub fn new(store: Store, team: ControlGroup, keep: usize) -> Result<Self> {
         let thread = SaveThread::start(&format!("save-{}", team.rank()))?;
         let keep = Keep::from(keep);
         Ok(Saver { store, team, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })

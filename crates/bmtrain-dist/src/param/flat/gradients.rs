@@ -1,5 +1,5 @@
-//! The gradients of a flat storage, from the first contribution of a backward pass to the reduced gradients of the whole
-//! batch, which the optimizer reads.
+//! The gradients of a flat storage, from the first contribution of a backward pass to the reduced gradients of the
+//! whole batch, which the optimizer reads.
 //!
 //! ```text
 //! this rank    idle ─ backward ─▶ accumulating ─ finish_batch or finish_step ─▶ idle
@@ -80,9 +80,6 @@ impl Flat {
 
     /// Reduce the gradients of a micro-batch, where that is done for every micro-batch or this is the step's last one.
     /// Collective: the ranks have used the same parameters.
-    ///
-    /// # Errors
-    /// The collective failed, or there is no memory for the shard.
     pub fn finish_batch(&self) -> Result<()> {
         if !self.sharding.reduces_each_batch() {
             let is_last = self.gradients.borrow().is_last_micro_batch;
@@ -95,17 +92,14 @@ impl Flat {
         Ok(())
     }
 
-    /// From now on until the step, complete gradients are those of the whole batch: where they are reduced once a step,
-    /// a block's gradients are reduced while the block before it computes.
+    /// The step's last micro-batch begins: where gradients are reduced once a step, a block's gradients may now be
+    /// reduced while the block before it computes.
     pub(crate) fn begin_last_micro_batch(&self) {
         self.gradients.borrow_mut().is_last_micro_batch = true;
     }
 
     /// A copy of this rank's shard of the gradients of all ranks and micro-batches since the last step, and where in
     /// the storage it begins. For inspection: the step is not changed. Collective.
-    ///
-    /// # Errors
-    /// The collective failed, or there is no memory for the copy.
     pub fn gradient_sums(&self) -> Result<Option<(Storage, usize)>> {
         let sharding = &self.sharding;
         let first = if sharding.shards_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
@@ -126,9 +120,6 @@ impl Flat {
     }
 
     /// Reduce the gradients of all micro-batches, for the optimizer. Collective.
-    ///
-    /// # Errors
-    /// The collective failed, or there is no memory for the result.
     pub fn finish_step(&self) -> Result<()> {
         self.gradients.borrow_mut().is_last_micro_batch = false;
         if !self.sharding.reduces_each_batch() {
@@ -150,7 +141,7 @@ impl Flat {
         Ok(())
     }
 
-    /// Where gradients are reduced once a step: reduce those of all micro-batches of this rank.
+    /// Where gradients are reduced once a step: reduce the sum over this rank's micro-batches.
     fn reduce(&self) -> Result<()> {
         let Some(local) = self.take_local()? else { return Ok(()) };
         let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);

@@ -57,9 +57,6 @@ impl Flat {
     }
 
     /// Let the compute lane wait for an update on another lane.
-    ///
-    /// # Errors
-    /// The update failed.
     pub fn settle(&self) -> Result<()> {
         let update = &mut self.state.borrow_mut().update;
         if let Some(mark) = *update {
@@ -70,9 +67,6 @@ impl Flat {
     }
 
     /// The full values, if they are gathered or replicated; the compute lane waits for them.
-    ///
-    /// # Errors
-    /// The all-gather or an update failed.
     pub fn full_values(&self) -> Result<Option<Storage>> {
         let ValueState { update, residence } = &mut *self.state.borrow_mut();
         let (full, pending) = match residence {
@@ -97,9 +91,6 @@ impl Flat {
     }
 
     /// Begin to gather the values, which stay gathered until every call has its [`Flat::release`]. Collective.
-    ///
-    /// # Errors
-    /// The all-gather failed, or there is no memory for the copy.
     pub fn gather(&self) -> Result<()> {
         let update = {
             let state = &mut *self.state.borrow_mut();
@@ -177,9 +168,6 @@ impl Flat {
     }
 
     /// All-gather the updated values, where every rank stores all values and updates a shard.
-    ///
-    /// # Errors
-    /// The all-gather failed, or there is no memory for a copy of the shard.
     pub fn publish(&self) -> Result<()> {
         self.state.borrow_mut().rest();
         let is_trained = self.trainable.iter().any(|trainable| trainable.get());
@@ -196,9 +184,6 @@ impl Flat {
     }
 
     /// Gather a storage that is sharded like optimizer state: for inspection and for single files.
-    ///
-    /// # Errors
-    /// The all-gather failed, or there is no memory for the result.
     pub fn gather_state(&self, state: &Storage) -> Result<Storage> {
         if !self.sharding.shards_state() {
             return Ok(state.clone());
