@@ -1,8 +1,8 @@
-//! Exchange behind compute: with a link that takes half as long as the blocks compute, fetching ahead hides it,
-//! whatever the link costs the parameters outside of blocks. The reason is an order of launches, which is recorded and
-//! compared as a whole. Without fetching ahead nothing is hidden, reductions neither: a block's gather is launched
-//! behind the reduction of the block above it, goes over the same lane, and the block waits for both. Where gradients
-//! are exchanged once a step, those of the last micro-batch go while the backward pass is still under way.
+//! Communication overlaps with compute: with a link that takes half as long as the blocks compute, prefetching hides
+//! it, whatever the link costs the parameters outside of blocks. The reason is an order of launches, which is recorded
+//! and compared in full. Without prefetching nothing is hidden, reductions neither: a block's gather is launched after
+//! the reduction of the block above it on the same lane, and the block waits for both. Where gradients are reduced once
+//! a step, the gradients of the last micro-batch are reduced during its backward pass.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "it/ranks/mod.rs"]
@@ -100,27 +100,27 @@ fn fetching_ahead_hides_most_of_the_exchange() {
     let free = step_seconds(None, true, false);
     let (ahead, late) = (step_seconds(link, true, false), step_seconds(link, false, false));
     let with_root = step_seconds(link, true, true);
-    // What the exchange of the blocks takes on the link.
+    // The time of the blocks' collectives on the link.
     let all = (4 * BLOCKS) as f64 * unit().as_secs_f64();
-    // The first gather forward, the first on the backward pass and the last reduction have nothing to be behind: 4
+    // The first gather forward, the first on the backward pass and the last reduction have nothing to overlap with: 4
     // units of 48.
     let hidden = 1.0 - (ahead - free) / all;
     println!(
-        "{free:.4} s without a link, {ahead:.4} s with it, {late:.4} s without fetching ahead; {all:.4} s of exchange"
+        "{free:.4} s without a link, {ahead:.4} s with it, {late:.4} s without prefetching; {all:.4} s of communication"
     );
     let root = 3.0 * unit().as_secs_f64();
-    println!("a parameter outside of blocks: {:.4} s more, of {root:.4} s of exchange", with_root - ahead);
+    println!("a parameter outside of blocks: {:.4} s more, of {root:.4} s of communication", with_root - ahead);
     println!("figure: {:.1}%", 100.0 * hidden);
-    assert!(hidden >= 0.85, "only {:.1} % of the exchange is hidden", 100.0 * hidden);
+    assert!(hidden >= 0.85, "only {:.1} % of the communication is hidden", 100.0 * hidden);
     let unhidden = (late - free) / all;
-    assert!(unhidden >= 0.85, "without fetching ahead only {:.1} % of the exchange is seen", 100.0 * unhidden);
+    assert!(unhidden >= 0.85, "without prefetching only {:.1} % of the communication is exposed", 100.0 * unhidden);
     assert!(with_root - ahead <= 2.0 * root, "the parameter outside holds up more than itself: {}", with_root - ahead);
 }
 
 /// What was launched and computed, in its order.
 type Trace = Arc<Mutex<Vec<String>>>;
 
-/// A rank that notes which block's storage it is asked to exchange, by its length.
+/// A rank that records which block's storage a collective is for, by its length.
 #[derive(Debug)]
 struct Noting {
     rank: HostRank,
@@ -253,7 +253,7 @@ fn the_next_block_is_gathered_before_this_one_computes_and_reduced_before_the_on
         "compute 0",
         "reduce 0",
     ];
-    assert_eq!(trace(false), late, "without fetching ahead");
+    assert_eq!(trace(false), late, "without prefetching");
 }
 
 /// A block that looks, whenever it runs, how many reductions have been launched so far.

@@ -50,7 +50,7 @@ fn gradients_through_hidden_states_are_those_of_an_explicit_loop() {
     for (last, hidden) in [
         (true, vec![0, 1, 2, 3]),
         (true, vec![2]),
-        // Blocks behind the last hidden state that is looked at get none.
+        // Blocks after the last hidden state that has a gradient get none.
         (false, vec![0]),
         (false, vec![2]),
         (false, vec![1, 3]),

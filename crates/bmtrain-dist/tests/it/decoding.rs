@@ -28,7 +28,7 @@ impl Cache {
         self.seen.as_ref().map_or(0, |[keys, _]| keys.shape().dims()[1])
     }
 
-    /// Keys and values with those of the next positions behind them.
+    /// The cached keys and values, extended by the next positions.
     fn append(&mut self, next: [Var; 2], cx: &Ctx) -> Result<[Var; 2]> {
         let joined = match self.seen.take() {
             None => next,
@@ -190,7 +190,7 @@ fn ranges_of_blocks_with_their_own_caches_equal_all_blocks_at_once() {
             let between = setting.run(x, 0..cut, Some(&mut *first), false).unwrap().carry;
             got.extend(by_position(&setting.run(between, cut..BLOCKS, Some(&mut *second), false).unwrap().carry));
         }
-        assert_close(&format!("cut behind {cut}"), &got, &expected);
+        assert_close(&format!("cut after {cut}"), &got, &expected);
     }
 }
 

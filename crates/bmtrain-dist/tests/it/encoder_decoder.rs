@@ -130,7 +130,7 @@ fn two_stages_give_the_same_bits_as_one() {
         first.take_tape().unwrap().backward(&device, seeds, &[]).unwrap();
         assert_eq!(loss.value().item().unwrap(), expected.0);
         for ((name, one_stage), (_, two_stages)) in expected.1.iter().zip(gradients(&model)) {
-            assert!(*one_stage == two_stages, "{name}, cut behind block {cut}");
+            assert!(*one_stage == two_stages, "{name}, cut after block {cut}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Frozen parameters, from birth and later: what they cost, that nothing moves, and that they go on where they stood.
+//! Parameters frozen from the start or later: what they cost, that no memory moves, and that their state continues.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
@@ -44,7 +44,7 @@ fn a_parameter_born_frozen_takes_no_memory_for_gradients_and_optimizer_state() {
 }
 
 #[test]
-fn frozen_at_birth_or_before_the_first_step_is_the_same_run() {
+fn frozen_from_the_start_or_before_the_first_step_is_the_same_run() {
     let later = |comm: Arc<dyn Communicator>, setting: &Setting| -> (Vec<u32>, String) {
         let (rank, ranks) = (comm.rank(), comm.size());
         let mut this = Rank::new(comm, setting).unwrap();

@@ -1,5 +1,5 @@
-//! A whole training step on lanes that run late, in random order: the same bits as on the plain CPU, as long as nobody
-//! forgets a wait.
+//! A whole training step on lanes that run late, in random order: the same bits as on the plain CPU, as long as no
+//! wait is missing.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::toy;
@@ -148,7 +148,7 @@ fn the_factor_of_a_step_on_the_host_is_read_before_the_next_one_is_written() {
 #[test]
 fn training_without_the_wait_behind_an_upload_gives_other_bits_or_an_error_under_some_order() {
     let expected = plain(Recompute::Keep);
-    // On lanes that run at once nobody would notice.
+    // On lanes that run at once it would have no effect.
     let at_once = train(&Device::cpu(1).unwrap(), Recompute::Keep, Uploads::Forgotten, State::OnDevice).unwrap();
     assert_eq!(at_once, expected);
     let noticed =

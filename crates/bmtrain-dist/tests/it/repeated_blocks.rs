@@ -1,5 +1,5 @@
-//! Blocks that stand in a list more than once, as in a model that uses the same weights in every layer: one gradient,
-//! one exchange for each micro-batch, and no gather too many, at every level.
+//! Blocks that appear in a list more than once, as in a model that uses the same weights in every layer: one gradient,
+//! one reduction for each micro-batch, and no gather too many, at every level.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
@@ -39,7 +39,7 @@ fn sharing_the_work_changes_no_bit() {
 }
 
 #[test]
-fn a_place_of_its_own_draws_random_numbers_of_its_own() {
+fn a_place_of_its_own_samples_random_numbers_of_its_own() {
     // Were dropout addressed by the block, two places would drop the same; then this order and its reverse would agree
     // in the first loss no less, so look at one place against two.
     let once = run(&setting(&[0]));

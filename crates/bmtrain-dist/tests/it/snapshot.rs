@@ -1,4 +1,4 @@
-//! Training that is saved, cut off and taken up again comes to the same bits, whoever goes on.
+//! Training that is saved, interrupted and resumed has the same bits on any number of ranks.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
@@ -250,7 +250,7 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
             assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }), "{error}");
             assert!(error.to_string().contains("make room"), "{error}");
         }
-        assert_eq!(good.names(), [], "rank {failing}, change {change}: a directory was left behind");
+        assert_eq!(good.names(), [], "rank {failing}, change {change}: a directory was left");
     }
 }
 

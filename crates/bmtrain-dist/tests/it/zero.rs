@@ -90,7 +90,7 @@ fn fast_sums_do_not_depend_on_the_level_when_each_rank_has_one_micro_batch() {
     for level in LEVELS {
         assert_eq!(run(&Setting { level, ..setting.clone() }), expected, "{level:?}");
     }
-    // Two terms have one sum: the tree of two leaves is no other.
+    // Two terms have one sum: the tree of two leaves is the same.
     assert_eq!(run(&Setting { sum: GradientSum::Elastic, ..setting }), expected);
 }
 
@@ -122,7 +122,7 @@ fn fast_and_elastic_sums_agree_to_rounding() {
 
 #[test]
 fn fast_sums_of_several_micro_batches_depend_on_the_ranks() {
-    // What the elastic order is for; if this fails, the equalities above say nothing.
+    // The purpose of the elastic order; if this fails, the equalities above prove nothing.
     let setting = Setting { sum: GradientSum::Fast, ..Setting::default() };
     assert_ne!(run(&setting).fingerprint, run(&Setting { ranks: 4, ..setting.clone() }).fingerprint);
 }
@@ -135,7 +135,7 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_by_all() {
             let seen = run(&setting);
             assert_eq!(seen.skips, [2], "{level:?}");
             let alone = run(&Setting { ranks: 1, optimizer: Which::Adam, ..setting });
-            assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments stood still");
+            assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments did not change");
         }
     }
 }

@@ -80,7 +80,7 @@ fn no_rank_ever_holds_the_whole_model() {
         let whole: usize =
             rank.model.parameters.iter().map(|param| bytes(param.spec().shape.elements(), DType::F32)).sum();
         let born = rank.device.memory().total.peak;
-        assert!(born < whole / 3, "{born} bytes at birth for a model of {whole}");
+        assert!(born < whole / 3, "{born} bytes after initialization for a model of {whole}");
     });
 }
 

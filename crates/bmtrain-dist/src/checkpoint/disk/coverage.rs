@@ -1,12 +1,12 @@
 //! From pieces to logical tensors: every element exactly once, no gap, no overlap.
 //!
-//! Defines [`LogicalTensor`] and [`TensorRun`]; [`logical_tensors`] is called before a checkpoint is committed and whenever
-//! one is opened.
+//! Defines [`LogicalTensor`] and [`TensorRun`]; [`logical_tensors`] is called before a checkpoint is committed and
+//! whenever one is opened.
 
 use super::piece::{FileRecord, Kind, PieceRecord};
 use bmtrain_core::DType;
 
-/// A tensor of the model or the optimizer as one thing, wherever its elements lie.
+/// A tensor of the model or the optimizer, put together from its pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalTensor {
     /// Full name.
@@ -19,7 +19,7 @@ pub struct LogicalTensor {
     pub shape: Vec<u64>,
     /// Number of elements.
     pub elements: u64,
-    /// Where they lie, in order; of identical copies the first.
+    /// Their runs, in order; of identical copies the first.
     pub(super) parts: Vec<TensorRun>,
 }
 
@@ -29,13 +29,13 @@ impl LogicalTensor {
         self.elements.saturating_mul(self.dtype.size() as u64)
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn title(&self) -> String {
         format!("{} {}", self.kind, self.name)
     }
 }
 
-/// The place of a run of elements.
+/// A run of elements and the piece that holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TensorRun {
     pub(super) start: u64,
@@ -78,7 +78,7 @@ fn tensor(pieces: &[(&PieceRecord, usize, usize)]) -> Result<LogicalTensor, Stri
         let (here, start, length) = (&piece.spec, piece.spec.start, piece.spec.length);
         if (here.dtype, &here.shape) != (spec.dtype, &spec.shape) {
             return wrong(format!(
-                "one piece says {} {:?}, another {} {:?}",
+                "one piece is of a tensor {} {:?}, another of {} {:?}",
                 spec.dtype, spec.shape, here.dtype, here.shape
             ));
         }
@@ -150,6 +150,6 @@ mod tests {
         assert!(of(vec![halves(b"right"), halves(b"wrong")]).unwrap_err().contains("differ"));
         let mut other = piece("t", 5, 5, b"right");
         other.spec.dtype = DType::I32;
-        assert!(of(vec![vec![piece("t", 0, 5, b"left"), other]]).unwrap_err().contains("one piece says f32"));
+        assert!(of(vec![vec![piece("t", 0, 5, b"left"), other]]).unwrap_err().contains("one piece is of a tensor f32"));
     }
 }

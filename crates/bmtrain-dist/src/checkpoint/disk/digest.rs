@@ -1,4 +1,5 @@
-//! One hash for what a checkpoint means, whatever files it lies in: equal digests mean equal bits of all tensors.
+//! One hash of the contents of a checkpoint, however they are divided into files: equal digests mean equal bits of all
+//! tensors.
 //!
 //! Defines [`Digest`] and [`Checkpoint::digest`]. The recipe is frozen: for every tensor, sorted by name and kind, the
 //! lengths and texts of name, kind and dtype, the shape, and the elements, all numbers as little-endian 64-bit words.
@@ -10,14 +11,14 @@ use crate::error::Result;
 use serde_json::Value;
 use std::fmt;
 
-/// What a checkpoint means. Displays as the hash of all of it.
+/// The hashes of a checkpoint's contents. Displays as the hash of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
     /// All tensors.
     pub tensors: ContentHash,
     /// The free state: scaler, schedules, position in the data, counters.
     pub state: ContentHash,
-    /// The step, the tensors and the state. Layout, number of files and recipe have no part in it.
+    /// The step, the tensors and the state, without layout, number of files and recipe.
     pub all: ContentHash,
 }
 
@@ -31,7 +32,7 @@ impl Checkpoint {
     /// The digest. Reads everything once, a fraction of a megabyte at a time, and checks it on the way.
     ///
     /// # Errors
-    /// A piece that is not as it was written; what the disk says.
+    /// A piece whose hash differs.
     pub fn digest(&self) -> Result<Digest> {
         let mut hash = blake3::Hasher::new();
         number(&mut hash, self.tensors().len() as u64);

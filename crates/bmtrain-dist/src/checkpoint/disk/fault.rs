@@ -1,4 +1,4 @@
-//! How trouble with checkpoints is told: which kind it is, and errors that name file, reason and fix in one line.
+//! Errors of checkpoints: their kinds, and messages that name file, reason and fix in one line.
 //!
 //! Defines [`Fault`] and the constructors that the rest of this directory uses.
 
@@ -7,17 +7,17 @@ use bmtrain_core::limits::explain;
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
 
-/// What kind of trouble an [`Error::Checkpoint`] is, for whoever has to decide how to go on.
+/// The kind of an [`Error::Checkpoint`], by which a caller decides how to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// What lies on the disk contradicts itself or its hashes: this checkpoint is of no use, an older one may be.
+    /// The files contradict each other or their hashes: this checkpoint is not usable, an older one may be.
     Damaged,
     /// There is no such checkpoint, tensor or range.
     Missing,
-    /// The operating system refused: no room, no right, a failing device. Checkpoints that were there still are.
+    /// The operating system refused: no space, no permission, a failing device. Earlier checkpoints are unaffected.
     Disk,
-    /// The caller asks for what cannot be: a mistake in a program or on a command line.
+    /// The request is impossible: a mistake in a program or on a command line.
     Request,
     /// Something took longer than it was given.
     Deadline,
@@ -48,8 +48,8 @@ pub(super) fn refused(place: impl Into<String>, action: &str, source: &io::Error
     Error::checkpoint(fault, place, format!("cannot {action}: {}", explain(source)), fix_of(source))
 }
 
-/// The refusal to read a file of a checkpoint: what is not there, no file or too short is as good as damaged. A device
-/// that fails says nothing about what was written: read again, or through another mount, it may be whole.
+/// The refusal to read a file of a checkpoint: a file that is missing, too short or not a regular file counts as
+/// damaged. A failing device does not: read again, or through another mount, the file may be intact.
 pub(super) fn unreadable(place: impl Into<String>, source: &io::Error) -> Error {
     let reason = format!("cannot read: {source}");
     match source.kind() {
@@ -69,8 +69,8 @@ fn fix_of(source: &io::Error) -> &'static str {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit on open files",
         Some(Errno::LOOP) => "put the file itself there, not a symbolic link",
         _ => match source.kind() {
-            ErrorKind::NotFound => "check the path, and that nobody removed the directory meanwhile",
-            ErrorKind::PermissionDenied => "give the run the right to read and write there",
+            ErrorKind::NotFound => "check the path, and that the directory was not removed meanwhile",
+            ErrorKind::PermissionDenied => "give the run permission to read and write there",
             ErrorKind::AlreadyExists => "give every save an id of its own",
             _ => "check the disk and its mount",
         },
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_says_so_in_one_line_with_a_fix() {
+    fn a_full_disk_is_reported_in_one_line_with_a_fix() {
         let error = refused("run/step-3.tmp-a/rank-0.safetensors", "write", &Errno::NOSPC.into());
         let text = error.to_string();
         assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }));

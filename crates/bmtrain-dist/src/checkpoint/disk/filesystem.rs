@@ -1,8 +1,8 @@
-//! The few file operations that checkpoints need, behind one trait, so that tests can stand in for the disk.
+//! The few file operations that checkpoints need, as one trait, so that tests can replace the disk.
 //!
 //! A disk here is one directory (the *root*) with directories of files in it and nothing deeper: every name is a single
-//! component, so there is no path to walk and nothing to escape through. [`RealDisk`] is the operating system's; those
-//! of tests are in [`simulated`](super::simulated).
+//! component, so there is no path to walk and nothing to escape through. [`RealDisk`] is the operating system's; with
+//! the feature `testing` there are simulated ones.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -86,16 +86,13 @@ impl RealDisk {
     /// An existing directory.
     ///
     /// # Errors
-    /// What the operating system says; `NotFound` if it does not exist.
+    /// `NotFound` if it does not exist.
     pub fn open(root: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(RealDisk { path: root.to_path_buf(), root: rustix::fs::open(root, flags, Mode::empty())? })
     }
 
     /// A directory that is made, with those above it, where it does not exist. New names are synced.
-    ///
-    /// # Errors
-    /// What the operating system says.
     pub fn create(root: &Path) -> io::Result<Self> {
         let absent: Vec<&Path> =
             root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();

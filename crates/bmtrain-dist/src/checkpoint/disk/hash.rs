@@ -17,9 +17,6 @@ impl ContentHash {
     }
 
     /// The number of bytes that `reader` gives until its end, and their hash.
-    ///
-    /// # Errors
-    /// Those of `reader`.
     pub fn of_reader(mut reader: impl Read) -> io::Result<(u64, Self)> {
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; CHUNK];

@@ -1,4 +1,4 @@
-//! The manifest: everything that a checkpoint says about itself, in one file that is hashed into the directory's name.
+//! The manifest: the description of a checkpoint, in one file whose hash is part of the directory's name.
 //!
 //! The file is one JSON object. Its last member is the BLAKE3 hash of all bytes before that member, at a fixed place,
 //! so that the hash can be checked before anything is parsed. Equal facts give equal bytes.
@@ -29,9 +29,9 @@ const TRAILER_OPENS: &[u8] = b",\"hash\":\"";
 const TRAILER_ENDS: &[u8] = b"\"}\n";
 const TRAILER_BYTES: usize = TRAILER_OPENS.len() + 64 + TRAILER_ENDS.len();
 
-/// What the caller says about a checkpoint beside its tensors.
+/// What the caller records in a checkpoint in addition to its tensors.
 ///
-/// Numbers in `layout` and `state` come back to the last bit. JSON has no word for NaN and infinities: `serde_json`
+/// Numbers in `layout` and `state` come back to the last bit. JSON has no NaN and no infinities: `serde_json`
 /// makes them `null`, so a caller that may have such numbers stores their bits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
@@ -50,7 +50,7 @@ pub struct Facts {
 pub struct Manifest {
     /// Optimizer steps done.
     pub step: u64,
-    /// What the caller said.
+    /// What the caller recorded.
     pub facts: Facts,
     /// The files, sorted by name.
     pub files: Vec<FileRecord>,
@@ -119,11 +119,11 @@ impl Manifest {
 
     /// The manifest in these bytes with its hash, or what is wrong with it.
     ///
-    /// Memory: a small multiple of the bytes, whatever they say.
+    /// Memory: a small multiple of the bytes, whatever their content.
     pub(super) fn decode(bytes: &[u8]) -> Result<(Self, ContentHash), String> {
         let hash = check_trailer(bytes)?;
-        let text = std::str::from_utf8(bytes).map_err(|e| format!("byte {} is no UTF-8 text", e.valid_up_to()))?;
-        let wrong = |e: serde_json::Error| format!("no valid manifest: {}", printable(&e.to_string(), 300));
+        let text = std::str::from_utf8(bytes).map_err(|e| format!("byte {} is not UTF-8", e.valid_up_to()))?;
+        let wrong = |e: serde_json::Error| format!("not a valid manifest: {}", printable(&e.to_string(), 300));
         let version: Version = serde_json::from_str(text).map_err(wrong)?;
         if version.schema != SCHEMA {
             return Err(format!("the format has version {}, this program reads version {SCHEMA}", version.schema));
@@ -192,7 +192,7 @@ fn free(what: &str, raw: &RawValue) -> Result<Map<String, Value>, String> {
             text.len()
         ));
     }
-    serde_json::from_str(text).map_err(|e| format!("{what} is no JSON object: {}", printable(&e.to_string(), 300)))
+    serde_json::from_str(text).map_err(|e| format!("{what} is not a JSON object: {}", printable(&e.to_string(), 300)))
 }
 
 #[cfg(test)]
@@ -239,7 +239,8 @@ mod tests {
     #[test]
     fn the_bytes_of_the_format_are_frozen() {
         let (bytes, hash) = manifest(json!({"scale": 65536.0, "position": [3, 17]})).encode().unwrap();
-        let body = r#"{"schema":1,"step":7,"world":0,"layout":{},"recipe":"r","state":{"position":[3,17],"scale":65536.0},"files":[]"#;
+        let start = r#"{"schema":1,"step":7,"world":0,"layout":{},"recipe":"r","state":"#;
+        let body = &format!("{start}{}", r#"{"position":[3,17],"scale":65536.0},"files":[]"#);
         assert_eq!(bytes, signed(body));
         assert_eq!(hash, ContentHash::of(body.as_bytes()));
     }
@@ -261,19 +262,19 @@ mod tests {
     fn well_signed_nonsense_is_refused_with_a_reason() {
         let start = r#"{"schema":1,"step":7,"world":0,"layout":{},"recipe":"r","state":"#;
         for (body, reason) in [
-            ("[".into(), "no valid manifest"),
+            ("[".into(), "not a valid manifest"),
             (r#"{"schema":2,"new":[]"#.into(), "version 2"),
-            (format!("{start}[],\"files\":[]"), "state is no JSON object"),
+            (format!("{start}[],\"files\":[]"), "state is not a JSON object"),
             (format!("{start}{{}},\"files\":[],\"step\":8"), "duplicate field"),
             (format!("{start}{{}},\"files\":[],\"extra\":8"), "unknown field"),
-            (format!("{start}{}1{},\"files\":[]", "[".repeat(400), "]".repeat(400)), "state is no JSON object"),
+            (format!("{start}{}1{},\"files\":[]", "[".repeat(400), "]".repeat(400)), "state is not a JSON object"),
             (format!("{start}{{\"a\":[1{}]}},\"files\":[]", ",1".repeat(VALUE_LIMIT)), "at most"),
             (format!("{start}{{\"a\":\"{}\"}},\"files\":[]", "x".repeat(FREE_LIMIT)), "at most"),
             (format!("{start}{{}},\"files\":[]").replace("\"world\":0", "\"world\":1"), "each rank writes one"),
             (format!("{start}{{}},\"files\":[]").replace("\"r\"", "\"\\u001b\""), "not printable"),
         ] {
             let error = Manifest::decode(&signed(&body)).unwrap_err();
-            assert!(error.contains(reason), "{error} does not say {reason}");
+            assert!(error.contains(reason), "{error} does not contain {reason}");
             assert!(error.len() < 500 && !error.contains('\u{1b}'), "{error}");
         }
     }

@@ -1,6 +1,7 @@
 //! Checkpoints on disk: what one is, how it is committed atomically, found, verified, read and removed.
 //!
-//! Nothing here knows models, devices or optimizers: a checkpoint holds runs of named tensors, however they are sharded.
+//! Nothing here knows models, devices or optimizers: a checkpoint holds runs of named tensors, however they are
+//! sharded.
 //!
 //! ```text
 //! ROOT/step-1200-5f0c2a91/          committed: its name holds the beginning of its manifest's hash

@@ -1,4 +1,4 @@
-//! Names of directories and files in a directory of checkpoints: what is ours, and what may stand on a disk at all.
+//! Names of directories and files in a directory of checkpoints, and which names are accepted at all.
 //!
 //! Defines [`CheckpointName`] and the names of directories that are being written (`step-N.tmp-ID`) or removed
 //! (`.gone-step-N-HASH`). Called by the writer, the store and pruning.
@@ -33,7 +33,7 @@ impl CheckpointName {
         self.step
     }
 
-    /// Whether a manifest with this hash may lie under this name.
+    /// Whether this is the name for a manifest with this hash.
     pub fn fits(&self, manifest: &ContentHash) -> bool {
         self.short == manifest.short()
     }
@@ -50,7 +50,7 @@ impl fmt::Display for CheckpointName {
     }
 }
 
-/// The text is no name of a checkpoint.
+/// The text is not the name of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a checkpoint is named step-N-HHHHHHHH, with eight lower-case hexadecimal digits")]
 pub struct NotAName;
@@ -84,7 +84,7 @@ pub(super) fn temporary(step: u64, id: &str) -> String {
     format!("step-{step}.tmp-{id}")
 }
 
-/// Whether a directory of this name is what an interrupted save or an interrupted removal left behind.
+/// Whether a directory of this name was left by an interrupted save or an interrupted removal.
 pub(super) fn is_leftover(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix(GONE) {
         return rest.parse::<CheckpointName>().is_ok();

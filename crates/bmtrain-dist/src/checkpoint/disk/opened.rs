@@ -1,7 +1,7 @@
-//! A checkpoint that was opened: what it holds, and any range of any tensor from however many files it lies in.
+//! A checkpoint that was opened: its contents, and any range of any tensor, from any number of files.
 //!
-//! No byte is handed out before the hash of its piece was found right. Defines [`Checkpoint`]; made by
-//! [`Store`], read by whoever loads, by the digest and by resharding.
+//! No byte is returned before the hash of its piece was verified. Defines [`Checkpoint`]; made by [`Store`], read when
+//! state is restored, by the digest and by resharding.
 
 use super::coverage::{LogicalTensor, TensorRun, logical_tensors};
 use super::fault::{damaged, missing, printable, request, unreadable};
@@ -25,7 +25,7 @@ pub struct Checkpoint {
     directory: String,
     manifest: Manifest,
     tensors: Vec<LogicalTensor>,
-    /// Of every file, which pieces were found to have their hash.
+    /// For every file, which pieces were verified.
     checked: Vec<Vec<AtomicBool>>,
 }
 
@@ -42,7 +42,7 @@ impl Checkpoint {
         &self.name
     }
 
-    /// What it says about itself.
+    /// Its manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -52,7 +52,7 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// One tensor, if there is such.
+    /// A tensor, if the checkpoint has it.
     pub fn tensor(&self, name: &str, kind: &Kind) -> Option<&LogicalTensor> {
         let found = self.tensors.binary_search_by(|tensor| (tensor.name.as_str(), &tensor.kind).cmp(&(name, kind)));
         found.ok().and_then(|at| self.tensors.get(at))
@@ -80,7 +80,7 @@ impl Checkpoint {
     /// zeros.
     ///
     /// # Errors
-    /// Those of `read_range`, and memory of another length.
+    /// As [`Checkpoint::read_range`], and memory of another length.
     pub fn read_range_into(&self, name: &str, kind: &Kind, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let tensor = self.find(name, kind)?;
         let length = self.range_bytes(tensor, &range)?;
@@ -186,7 +186,7 @@ impl Checkpoint {
         Ok((&self.manifest.files[part.file].pieces[part.piece], self.open(part.file)?))
     }
 
-    /// A file, which has the length that the manifest says.
+    /// A file, which has the length that the manifest states.
     fn open(&self, file: usize) -> Result<Box<dyn ReadFile>> {
         let record = &self.manifest.files[file];
         let opened =
@@ -202,7 +202,7 @@ impl Checkpoint {
         (0..self.manifest.files.len()).try_for_each(|file| self.open(file).map(drop))
     }
 
-    /// Read every file once and compare its hash and those of its pieces.
+    /// Read every file once and compare its hash and the hashes of its pieces.
     pub(super) fn verify_files(&self) -> Result<()> {
         let mut buffer = Vec::new();
         (0..self.manifest.files.len()).try_for_each(|number| self.verify_file(number, &mut buffer))

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const RANK_LIMIT: usize = 16;
 /// Longer than any real name of a parameter, in bytes.
 const NAME_LIMIT: usize = 1024;
-/// Bytes that stand before the data of a safetensors file at least: the length of the header.
+/// The fewest bytes before the data of a safetensors file: the length of the header.
 const FIRST_OFFSET: u64 = 8;
 
 /// What a logical tensor is to the training that saved it.
@@ -56,7 +56,7 @@ impl TryFrom<String> for Kind {
             "moment-v" => Kind::MomentV,
             other => match other.strip_prefix("other-") {
                 Some(label) if is_label(label) => Kind::Other(label.into()),
-                _ => return Err(format!("{:?} is no kind of tensor", printable(other, 40))),
+                _ => return Err(format!("unknown kind of tensor {:?}", printable(other, 40))),
             },
         })
     }
@@ -73,7 +73,7 @@ fn is_label(label: &str) -> bool {
     (1..=32).contains(&label.len()) && label.bytes().all(plain)
 }
 
-/// Which run of which logical tensor a piece is. All counts are elements of the tensor, flattened row by row.
+/// A run of a logical tensor. All counts are elements of the tensor, flattened row by row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PieceSpec {
@@ -128,7 +128,7 @@ impl PieceSpec {
         }
         let size = self.dtype.size() as u64;
         let Some(elements) = self.elements().filter(|n| n.checked_mul(size).is_some()) else {
-            return Err(format!("tensor {name}: shape {:?} is no size that memory has", self.shape));
+            return Err(format!("tensor {name}: shape {:?} is larger than any memory", self.shape));
         };
         let end = self.start.checked_add(self.length);
         if end.is_none_or(|end| end > elements) || (self.length == 0 && elements > 0) {
@@ -145,20 +145,20 @@ fn product(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
 }
 
-/// A piece with its bytes: the elements in order, little endian. `B` is anything that lends bytes.
+/// A piece with its bytes: the elements in order, little endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorPiece<B = Vec<u8>> {
-    /// Which run of which tensor.
+    /// The run of the tensor.
     pub spec: PieceSpec,
     /// Its elements.
     pub bytes: B,
 }
 
-/// Where a piece lies in its file, and the hash of its bytes.
+/// The position of a piece in its file, and the hash of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PieceRecord {
-    /// Which run of which tensor.
+    /// The run of the tensor.
     #[serde(rename = "piece")]
     pub spec: PieceSpec,
     /// First byte in the file.
@@ -185,7 +185,7 @@ impl FileRecord {
     /// The record as text, to be carried to another rank.
     ///
     /// # Errors
-    /// None that a record made by a [`ShardWriter`](super::ShardWriter) could cause.
+    /// None for a record made by a [`ShardWriter`](super::ShardWriter).
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|e| request(&self.name, e.to_string(), "report this as a mistake of the program"))
@@ -194,7 +194,7 @@ impl FileRecord {
     /// A record that another rank sent, checked.
     ///
     /// # Errors
-    /// Text that is no record, or a record that contradicts itself.
+    /// Text that is not a record, or a record that contradicts itself.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let wrong = |reason| request("record of a file", reason, "run the same version of the program on every rank");
         let record: FileRecord = serde_json::from_slice(text).map_err(|e| wrong(printable(&e.to_string(), 300)))?;
@@ -253,7 +253,7 @@ mod dtype_name {
             [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8]
                 .into_iter()
                 .find(|dtype| dtype.name() == text)
-                .ok_or_else(|| E::custom("no dtype that is stored"))
+                .ok_or_else(|| E::custom("not a dtype that is stored"))
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Removing checkpoints: only as many as are wanted stay, and what interrupted saves left behind goes.
+//! Removal of old checkpoints and of the leftovers of interrupted saves.
 //!
-//! A checkpoint is first renamed to `.gone-NAME`, then emptied: at no moment does a half-removed directory bear a
+//! A checkpoint is first renamed to `.gone-NAME`, then emptied: at no moment does a half-removed directory have a
 //! checkpoint's name. Methods of [`Store`]; called after a commit and at the start of a run, by one rank.
 
 use super::fail_point::FailPoint;
@@ -39,7 +39,7 @@ impl Store {
     /// another checkpoint of the same step is overtaken by it and goes first.
     ///
     /// # Errors
-    /// `keep` too small; what the disk says. A removal that failed half-way is taken up by [`Store::remove_leftovers`].
+    /// `keep` too small. [`Store::remove_leftovers`] completes a removal that failed half-way.
     pub fn prune(&self, keep: impl Into<Keep>, trusted: Option<&Committed>) -> Result<Vec<CheckpointName>> {
         let Keep { newest, step } = keep.into();
         if newest < KEEP_LEAST {
@@ -65,21 +65,15 @@ impl Store {
 
     /// Remove every checkpoint of a later step, for a run that goes on from `step` on purpose: its own later
     /// checkpoints would else be mistaken for the newest. Returns the names of the removed.
-    ///
-    /// # Errors
-    /// What the disk says.
     pub fn remove_later_than(&self, step: u64) -> Result<Vec<CheckpointName>> {
         let later: Vec<_> = self.list()?.into_iter().filter(|name| name.step() > step).collect();
         later.iter().try_for_each(|name| self.remove(name))?;
         Ok(later)
     }
 
-    /// Remove what interrupted saves and removals left behind. Called at the start of a run, before its first save, by
+    /// Remove the leftovers of interrupted saves and removals. Called at the start of a run, before its first save, by
     /// one rank; never while another process saves here. Returns the names of the removed directories. One with
     /// something in it that no checkpoint has stays, with a warning.
-    ///
-    /// # Errors
-    /// What the disk says.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
         let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
         let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Directory && name::is_leftover(name);
@@ -96,12 +90,13 @@ impl Store {
     /// leftover.
     ///
     /// # Errors
-    /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
+    /// [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
     pub fn remove(&self, name: &CheckpointName) -> Result<()> {
         let (directory, gone) = (name.to_string(), name.gone());
         self.fail_points().reach(FailPoint::PruneBeforeRename)?;
         // From an interrupted removal of an equal checkpoint: the rename would fail on it. Where it cannot be emptied,
-        // the checkpoint is removed under its own name; its manifest goes first, so that what is left is no checkpoint.
+        // the checkpoint is removed under its own name; its manifest goes first, so that what is left is not a
+        // checkpoint.
         if !self.remove_directory(&gone)? {
             return self.remove_directory(&directory).map(drop);
         }

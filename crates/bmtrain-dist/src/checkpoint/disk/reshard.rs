@@ -1,5 +1,6 @@
-//! Write a checkpoint again with another number of files. Any number of ranks reads any checkpoint, so nobody has to:
-//! it is for moving one to where files are better few or many, and it proves that contents do not depend on files.
+//! Write a checkpoint again with another number of files. Resuming does not need it, as any number of ranks reads any
+//! checkpoint: it is for storage where few or many files are better, and it proves that contents do not depend on
+//! files.
 //!
 //! Defines [`reshard`]. Everything is read once and in order, a fraction of a megabyte at a time.
 
@@ -20,7 +21,7 @@ use serde_json::{Map, Value, json};
 /// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes.
 ///
 /// # Errors
-/// `world` of 0 or more than 65,536; damage found on the way (nothing is committed then); what the disks say.
+/// `world` of 0 or more than 65,536; damage found on the way (nothing is committed then).
 pub fn reshard(from: &Checkpoint, to: &Store, world: usize, id: &str) -> Result<Committed> {
     if !(1..=1 << 16).contains(&world) {
         return Err(request(

@@ -1,4 +1,4 @@
-//! Save while training goes on: one thread that writes what it is given, one job at a time, and gives the memory back.
+//! Save while training goes on: one thread that writes one job at a time and returns its buffers.
 //!
 //! A rank hands over copies of its pieces, goes on with its steps, and now and then asks whether the file is written.
 //! When the records of all ranks are there, one rank hands over the commit in the same way. The buffers come back with
@@ -39,7 +39,7 @@ pub enum SaveJob {
         writer: Writer,
         /// What all ranks reported.
         records: Vec<FileRecord>,
-        /// What the manifest says beside them.
+        /// What the manifest states in addition.
         facts: Facts,
         /// Which checkpoints to keep; `None` removes none.
         keep: Option<Keep>,
@@ -79,9 +79,6 @@ pub struct SaveThread {
 
 impl SaveThread {
     /// Start the thread, under this name.
-    ///
-    /// # Errors
-    /// The operating system has no thread left.
     pub fn start(name: &str) -> Result<Self> {
         let (jobs, todo) = sync_channel::<SaveJob>(1);
         let (done, outcomes) = sync_channel(1);
@@ -117,9 +114,6 @@ impl SaveThread {
     }
 
     /// The outcome, if it is there. Returns at once.
-    ///
-    /// # Errors
-    /// The thread died.
     pub fn poll(&mut self) -> Result<Option<SaveOutcome>> {
         if !self.in_flight {
             return Ok(None);

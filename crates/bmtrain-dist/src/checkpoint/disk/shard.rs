@@ -1,7 +1,7 @@
 //! Write one rank's file: a safetensors header, then the pieces, hashed on the way, never a second copy in memory.
 //!
 //! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key
-//! is `kind:name@start`, its shape that of the tensor where the piece is all of it, else one axis.
+//! is `kind:name@start`; its shape is the tensor's where the piece is all of it, else one axis.
 
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{refused, request};
@@ -77,7 +77,7 @@ impl ShardWriter {
     /// The next bytes, of the current piece and perhaps of those after it.
     ///
     /// # Errors
-    /// More bytes than the pieces have; what the disk says.
+    /// More bytes than the pieces have.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             if self.left == 0 {
@@ -100,7 +100,7 @@ impl ShardWriter {
     /// Flush and close the file.
     ///
     /// # Errors
-    /// Fewer bytes than the pieces have; what the disk says.
+    /// Fewer bytes than the pieces have.
     pub fn finish(mut self) -> Result<FileRecord> {
         if self.records.len() < self.specs.len() {
             return Err(self.misfit("fewer bytes than its pieces have"));

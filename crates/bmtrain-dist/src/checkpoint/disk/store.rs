@@ -67,16 +67,13 @@ impl Store {
     /// An existing directory, for reading what is there.
     ///
     /// # Errors
-    /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is no such directory.
+    /// [`Fault::Missing`](super::Fault::Missing) if there is no such directory.
     pub fn open(root: &Path) -> Result<Self> {
         let disk = RealDisk::open(root).map_err(|e| refused(root.display().to_string(), "open this directory", &e))?;
         Ok(Store::on(Arc::new(disk)))
     }
 
     /// A directory that is made where it does not exist, for a run that saves.
-    ///
-    /// # Errors
-    /// What the disk says.
     pub fn create(root: &Path) -> Result<Self> {
         let disk =
             RealDisk::create(root).map_err(|e| refused(root.display().to_string(), "make this directory", &e))?;
@@ -99,17 +96,11 @@ impl Store {
     }
 
     /// Bytes that may still be written to this disk.
-    ///
-    /// # Errors
-    /// What the disk says.
     pub fn free_bytes(&self) -> Result<u64> {
         self.disk.free_bytes().map_err(|e| refused(self.place(), "ask for the room that is left", &e))
     }
 
     /// The names of all committed checkpoints, newest first, whatever state they are in.
-    ///
-    /// # Errors
-    /// What the disk says.
     pub fn list(&self) -> Result<Vec<CheckpointName>> {
         self.names(|kind| kind == EntryKind::Directory)
     }
@@ -128,12 +119,9 @@ impl Store {
     ///
     /// Passed over are those that are damaged or gone. One that the disk refuses to read may be whole: a run that went
     /// on from an older one would remove it in the end.
-    ///
-    /// # Errors
-    /// What the disk says, about the directory or about a checkpoint.
     pub fn newest_verified(&self) -> Result<Newest> {
         let mut passed_over = Vec::new();
-        // Also what is no directory, to say why it was not used.
+        // Entries that are not directories, too, to report why they were not used.
         for name in self.names(|_| true)? {
             match self.verify(&name) {
                 Ok(checkpoint) => return Ok(Newest { checkpoint: Some(checkpoint), passed_over }),
@@ -146,12 +134,12 @@ impl Store {
         Ok(Newest { checkpoint: None, passed_over })
     }
 
-    /// Open a checkpoint: its manifest is whole and is the one that the name says, every tensor is covered exactly
-    /// once, and the files have the right sizes. Their bytes are checked when they are read.
+    /// Open a checkpoint: its manifest is intact and fits the name, every tensor is covered exactly once, and the files
+    /// have the right sizes. Their bytes are checked when they are read.
     ///
     /// # Errors
     /// [`Fault::Missing`](super::Fault::Missing) if there is none of this name,
-    /// [`Fault::Damaged`](super::Fault::Damaged) with what is wrong, or what the disk says.
+    /// [`Fault::Damaged`](super::Fault::Damaged) with what is wrong.
     pub fn checkpoint(&self, name: &CheckpointName) -> Result<Checkpoint> {
         let directory = name.to_string();
         let place = self.place_of(&directory, MANIFEST_FILE);
@@ -165,7 +153,7 @@ impl Store {
     /// Open a checkpoint and check every byte of it.
     ///
     /// # Errors
-    /// Those of [`Store::checkpoint`], and files that are not as they were written.
+    /// As [`Store::checkpoint`], and files whose hash differs.
     pub fn verify(&self, name: &CheckpointName) -> Result<Checkpoint> {
         let checkpoint = self.checkpoint(name)?;
         checkpoint.verify_files()?;
@@ -173,9 +161,6 @@ impl Store {
     }
 
     /// A line about every checkpoint, newest first; with `verify`, after checking every byte.
-    ///
-    /// # Errors
-    /// What the disk says about the directory itself.
     pub fn reports(&self, verify: bool) -> Result<Vec<Report>> {
         let report = |name: CheckpointName| {
             let opened = if verify { self.verify(&name) } else { self.checkpoint(&name) };

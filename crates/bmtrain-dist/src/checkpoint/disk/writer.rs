@@ -1,10 +1,10 @@
-//! Save a checkpoint so that it is there whole or not at all.
+//! Save a checkpoint atomically: it is complete or does not exist.
 //!
 //! Every rank writes its file into `step-N.tmp-ID/`, flushes and closes it, and reports a [`FileRecord`]. One rank then
 //! writes the manifest, flushes it, flushes the directory, gives it its name, and flushes the directory above. Until
 //! the name is there the previous checkpoint is the newest; from then on this one is.
 //!
-//! Defines [`Writer`] and [`Committed`]. Called by whoever saves, mostly on a [`SaveThread`](super::SaveThread).
+//! Defines [`Writer`] and [`Committed`]. Called mostly on a [`SaveThread`](super::SaveThread).
 
 use super::coverage::logical_tensors;
 use super::fail_point::{FailPoint, FailPoints};
@@ -42,10 +42,10 @@ impl Writer {
     /// another one for every attempt: 1 to 64 letters, digits, hyphens and underscores.
     ///
     /// # Errors
-    /// An id that is none; what the disk says.
+    /// An invalid id.
     pub fn begin(store: &Store, step: u64, id: &str) -> Result<Self> {
         if !name::is_id(id) {
-            let reason = format!("{:?} is no id of a save", printable(id, 80));
+            let reason = format!("invalid id of a save: {:?}", printable(id, 80));
             return Err(request(store.place(), reason, "use 1 to 64 letters, digits, - and _"));
         }
         let writer = Writer { store: store.clone(), step, directory: name::temporary(step, id) };
@@ -71,8 +71,7 @@ impl Writer {
     /// Write all pieces that `rank` holds to its file.
     ///
     /// # Errors
-    /// Bytes that do not fit a piece's length and dtype, a piece given twice; what the disk says. The unfinished file
-    /// is removed, to give its room back.
+    /// Bytes that do not fit a piece's length and dtype; a piece given twice. The unfinished file is removed.
     pub fn write_shard<B: AsRef<[u8]>>(&self, rank: usize, pieces: &[TensorPiece<B>]) -> Result<FileRecord> {
         for piece in pieces {
             let got = piece.bytes.as_ref().len() as u64;
@@ -98,7 +97,7 @@ impl Writer {
     /// Start the file of `rank` for pieces whose bytes come later, for callers that do not hold them all at once.
     ///
     /// # Errors
-    /// Pieces that cannot be, a piece given twice; what the disk says.
+    /// An invalid piece; a piece given twice.
     pub fn shard(&self, rank: usize, specs: Vec<PieceSpec>) -> Result<ShardWriter> {
         self.fail_points().reach(FailPoint::SaveBeforeShard)?;
         let file_name = name::shard_file(rank);
@@ -115,8 +114,7 @@ impl Writer {
     ///
     /// # Errors
     /// Files that are not there or not as recorded (ranks that do not share this disk), tensors that are not covered
-    /// exactly once, facts that cannot be stored; what the disk says. The temporary directory is then removed as far as
-    /// possible.
+    /// exactly once, facts that cannot be stored. The temporary directory is then removed as far as possible.
     pub fn commit(self, records: Vec<FileRecord>, facts: Facts) -> Result<Committed> {
         match self.commit_as(records, facts) {
             Ok(committed) => Ok(committed),

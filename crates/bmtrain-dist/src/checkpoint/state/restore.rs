@@ -1,4 +1,4 @@
-//! A checkpoint back into a model: every rank reads the elements it holds, however many ranks had saved them.
+//! Restore a model from a checkpoint: every rank reads the elements it stores, however many ranks had saved them.
 
 use super::kind_of;
 use super::training_state::{OptimizerState, TrainingState};
@@ -8,15 +8,15 @@ use crate::optim::OptimManager;
 use crate::param::{Param, Parameters};
 use bmtrain_core::DType;
 
-const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start anew from its weights alone, \
-                          load them into a new run";
+const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start a new run from its weights \
+                          alone, load them into it";
 
-/// Set parameters, optimizers, schedules, loss scale and what is frozen to what they were. The caller goes on with the
-/// step after [`Manifest::step`](crate::checkpoint::Manifest::step).
+/// Restore parameters, optimizer state, schedules, loss scale and the freeze mask. The caller continues with the step
+/// after [`Manifest::step`](crate::checkpoint::Manifest::step).
 ///
 /// # Errors
-/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, [`Fault::Damaged`] for bytes that
-/// are not as they were written: the run must not go on with what was loaded so far.
+/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, [`Fault::Damaged`] for bytes whose
+/// hash differs: the run must not continue with what was loaded so far.
 pub fn restore(
     checkpoint: &Checkpoint,
     state: &TrainingState,
@@ -30,7 +30,7 @@ pub fn restore(
         let params: Vec<Param> = optimizer.groups().iter().flat_map(|group| group.params.iter().cloned()).collect();
         let known = |name: &String| params.iter().any(|param| param.name() == name);
         if let Some(name) = steps.keys().find(|name| !known(name)) {
-            return Err(misfit(checkpoint, format!("an optimizer was at work on {name}, and none is now")));
+            return Err(misfit(checkpoint, format!("{name} had an optimizer and has none now")));
         }
         for param in &params {
             let Some(&steps) = steps.get(param.name()) else { continue };
@@ -49,8 +49,8 @@ pub fn restore(
     Ok(())
 }
 
-/// Set the values of parameters, and nothing else. Every parameter has to be in the checkpoint, in its dtype, and
-/// every one of the checkpoint in the model.
+/// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the
+/// same dtypes.
 ///
 /// # Errors
 /// As [`restore`].
@@ -73,7 +73,7 @@ pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<(
     Ok(())
 }
 
-/// The tensor is there, of this type and the parameter's shape.
+/// Require the tensor in this dtype and the parameter's shape.
 fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<()> {
     let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
         return Err(misfit(checkpoint, format!("there is no {kind} {}", param.name())));

@@ -1,4 +1,4 @@
-//! All ranks save together while they train: copy, write, report, commit, each a stage that nobody waits in.
+//! All ranks save together while they train: copy, write, report, commit, without a wait for the disk.
 
 use super::snapshot::Snapshot;
 use crate::checkpoint::disk::{
@@ -11,17 +11,17 @@ use crate::param::Parameters;
 use bmtrain_core::Device;
 use std::time::Duration;
 
-/// How long a rank that has to wait for the disk does so before it tells the others that it is alive.
+/// How long a rank waits for the disk before it reports to the others that it is alive.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How a save ended; on all ranks the same.
 #[derive(Debug)]
 pub enum SaveEvent {
-    /// It is on the disk. The name is known to the first rank.
+    /// It is committed. The name is known to the first rank.
     Saved {
         /// The step.
         step: u64,
-        /// What the disk holds now, on the first rank.
+        /// The checkpoint, on the first rank.
         committed: Option<Committed>,
     },
     /// It failed; the checkpoints before it are as they were.
@@ -33,7 +33,7 @@ pub enum SaveEvent {
     },
 }
 
-/// Where a save stands. All ranks are in the same stage: they move on together.
+/// The stage of a save. All ranks are in the same one.
 #[derive(Debug)]
 enum Stage {
     Idle,
@@ -46,12 +46,12 @@ enum Stage {
 #[derive(Debug)]
 pub struct Saver {
     store: Store,
-    team: ControlGroup,
+    group: ControlGroup,
     thread: SaveThread,
     keep: Keep,
     stage: Stage,
     buffers: Vec<TensorPiece>,
-    /// What this rank's part of the stage came to.
+    /// The result of this rank's part of the stage.
     outcome: Option<Result<Reported>>,
     attempts: u64,
 }
@@ -65,13 +65,10 @@ enum Reported {
 impl Saver {
     /// A saver into a directory that all ranks see, keeping the newest `keep` checkpoints there. No other process saves
     /// there, and leftovers of earlier ones are removed already.
-    ///
-    /// # Errors
-    /// The operating system has no thread left.
-    pub fn new(store: Store, team: ControlGroup, keep: usize) -> Result<Self> {
-        let thread = SaveThread::start(&format!("save-{}", team.rank()))?;
+    pub fn new(store: Store, group: ControlGroup, keep: usize) -> Result<Self> {
+        let thread = SaveThread::start(&format!("save-{}", group.rank()))?;
         let keep = Keep::from(keep);
-        Ok(Saver { store, team, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })
+        Ok(Saver { store, group, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })
     }
 
     /// Where it saves.
@@ -79,7 +76,7 @@ impl Saver {
         &self.store
     }
 
-    /// From the next commit on, keep the checkpoint of `step` beside the newest ones. The first rank's is decisive.
+    /// From the next commit on, keep the checkpoint of `step` in addition to the newest ones. The first rank decides.
     pub fn keep_step(&mut self, step: Option<u64>) {
         self.keep.step = step;
     }
@@ -89,11 +86,8 @@ impl Saver {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Begin to save what training has come to after `step` steps. If a save is in hand it is waited for, and what
-    /// became of it returned. `facts.world` is set here.
-    ///
-    /// # Errors
-    /// A lost rank, a failing device; no memory for a copy.
+    /// Begin to save the training state after `step` steps. Waits for a save in progress and returns its result.
+    /// `facts.world` is set here.
     pub fn begin(
         &mut self,
         device: &Device,
@@ -104,16 +98,13 @@ impl Saver {
     ) -> Result<Option<SaveEvent>> {
         let before = self.finish()?;
         let snapshot = Snapshot::begin(device, params, optim, std::mem::take(&mut self.buffers))?;
-        let facts = Facts { world: self.team.size() as u64, ..facts };
+        let facts = Facts { world: self.group.size() as u64, ..facts };
         self.stage = Stage::Copying { snapshot, facts, step };
         Ok(before)
     }
 
-    /// Move on as far as that is possible without waiting for a disk. Called between steps; while nothing is being
-    /// saved it does nothing at all.
-    ///
-    /// # Errors
-    /// A lost rank, a failing device.
+    /// Go on with the save as far as possible without waiting for a disk. Called between steps; does nothing while
+    /// nothing is being saved.
     pub fn advance(&mut self) -> Result<Option<SaveEvent>> {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Idle => Ok(None),
@@ -127,9 +118,6 @@ impl Saver {
     }
 
     /// Wait until nothing is being saved.
-    ///
-    /// # Errors
-    /// As [`Saver::advance`].
     pub fn finish(&mut self) -> Result<Option<SaveEvent>> {
         while !self.is_idle() {
             if let Some(event) = self.advance()? {
@@ -149,7 +137,7 @@ impl Saver {
         self.attempts += 1;
         let writer = match Writer::begin(&self.store, step, &self.attempts.to_string()) {
             Ok(writer) => {
-                self.thread.submit(SaveJob::Shard { writer: writer.clone(), rank: self.team.rank(), pieces })?;
+                self.thread.submit(SaveJob::Shard { writer: writer.clone(), rank: self.group.rank(), pieces })?;
                 Some(writer)
             }
             Err(error) => {
@@ -162,7 +150,7 @@ impl Saver {
         Ok(())
     }
 
-    /// When the files of all ranks are written, hand their records to the first rank, which commits.
+    /// When the files of all ranks are written, send their records to the first rank, which commits.
     fn report(&mut self, writer: Option<Writer>, facts: Facts, step: u64) -> Result<Option<SaveEvent>> {
         let Some(reports) = self.all_outcomes()? else {
             self.stage = Stage::Writing { writer, facts, step };
@@ -171,15 +159,15 @@ impl Saver {
         let failed = reports.iter().find_map(|report| report.strip_prefix(FAILED));
         if let Some(text) = failed {
             let error = self.take_error(text);
-            // The first rank may have failed before it had the directory, which another has made.
-            let has_writer = self.team.gather(&[f32::from(u8::from(writer.is_some()))])?;
+            // The first rank may have failed before it opened the directory, which another has made.
+            let has_writer = self.group.gather(&[f32::from(u8::from(writer.is_some()))])?;
             let first = has_writer.iter().position(|has| has.first() == Some(&1.0));
-            if let Some(writer) = writer.filter(|_| first == Some(self.team.rank())) {
+            if let Some(writer) = writer.filter(|_| first == Some(self.group.rank())) {
                 writer.abandon();
             }
             return Ok(Some(SaveEvent::Failed { step, error }));
         }
-        if let Some(writer) = writer.filter(|_| self.team.is_first()) {
+        if let Some(writer) = writer.filter(|_| self.group.is_first()) {
             let records = reports.iter().map(|report| FileRecord::from_json(report.as_bytes()));
             let records = records.collect::<Result<Vec<_>>>()?;
             self.thread.submit(SaveJob::Commit { writer, records, facts, keep: Some(self.keep) })?;
@@ -214,17 +202,17 @@ impl Saver {
             self.note(outcome);
         }
         let is_done = self.outcome.is_some() || !self.thread.is_busy();
-        if self.team.gather(&[f32::from(u8::from(is_done))])?.iter().flatten().any(|done| *done == 0.0) {
+        if self.group.gather(&[f32::from(u8::from(is_done))])?.iter().flatten().any(|done| *done == 0.0) {
             return Ok(None);
         }
         let text = match &self.outcome {
             Some(Ok(Reported::File(record))) => String::from_utf8(record.to_json()?)
-                .map_err(|e| Error::setting("save", format!("a record is no text: {e}")))?,
+                .map_err(|e| Error::setting("save", format!("a record is not UTF-8: {e}")))?,
             Some(Ok(Reported::Committed(_))) | None => String::new(),
             Some(Err(Error::Checkpoint { place, reason, fix, .. })) => format!("{FAILED}{place}\n{reason}\n{fix}"),
             Some(Err(other)) => format!("{FAILED}\n{other}\n"),
         };
-        self.team.gather_texts(&text).map(Some)
+        self.group.gather_texts(&text).map(Some)
     }
 
     fn note(&mut self, outcome: Option<SaveOutcome>) {
@@ -255,5 +243,5 @@ impl Saver {
     }
 }
 
-/// Begins what a rank says that could not write; no record begins so.
+/// The prefix of a failed rank's report; no record begins with it.
 const FAILED: &str = "failed: ";

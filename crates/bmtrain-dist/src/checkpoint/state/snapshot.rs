@@ -1,4 +1,4 @@
-//! This rank's part of a checkpoint, copied off the device while the next step computes.
+//! This rank's part of a checkpoint, copied to the host while the next step computes.
 
 use super::kind_of;
 use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
@@ -10,8 +10,8 @@ use bmtrain_core::{DType, Device, Lane};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
-/// Copies on their way to the host. They run on [`Lane::Copy`] beside the forward and backward passes of the next step;
-/// [`OptimManager::step`], the first to change what is being copied, waits for them on the device.
+/// Copies to the host in progress. They overlap on [`Lane::Copy`] with the forward and backward passes of the next
+/// step; [`OptimManager::step`], the first to change what is being copied, waits for them on the device.
 #[derive(Debug)]
 pub struct Snapshot {
     device: Device,
@@ -20,11 +20,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy what this rank has to save of `params`, all parameters of the model, and of the optimizers.
-    /// Buffers of an earlier snapshot are used again.
+    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state. The buffers
+    /// of an earlier snapshot are reused.
     ///
     /// # Errors
-    /// A parameter whose block is not complete; no memory for the copies; a failing device.
+    /// A parameter whose block is not complete.
     pub fn begin(
         device: &Device,
         params: &Parameters,
@@ -74,7 +74,7 @@ impl Snapshot {
                     Some((tensor, range)) => tensor.append_to(&mut buffer, range)?,
                     None => buffer.extend_from_slice(bytes),
                 }
-                // Nobody waits for a snapshot that was given up.
+                // The receiver is gone if the snapshot was given up.
                 let _ = sender.send((number, buffer));
                 Ok(())
             };
@@ -84,10 +84,7 @@ impl Snapshot {
         Ok(Snapshot { device: device.clone(), specs, copied })
     }
 
-    /// The pieces, complete. Waits for what is not copied yet.
-    ///
-    /// # Errors
-    /// A failing device.
+    /// The complete pieces. Waits for the copies.
     pub fn finish(self) -> Result<Vec<TensorPiece>> {
         self.device.backend().sync(Lane::Copy)?;
         let mut copies: Vec<(usize, Vec<u8>)> = self.copied.try_iter().collect();

@@ -1,4 +1,4 @@
-//! What a training has come to beside its tensors.
+//! The training state without its tensors.
 
 use crate::error::{Error, Result};
 use crate::optim::{OptimManager, ScaleState};
@@ -6,19 +6,19 @@ use crate::param::{FreezeMask, Parameters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Loss scale, places in the schedules, step counts, and which parameters are frozen. Equal on all ranks.
+/// Loss scale, positions in the schedules, step counts, and which parameters are frozen. Equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingState {
-    /// Of loss scaling.
+    /// State of loss scaling.
     pub scaler: ScaleState,
-    /// Of each optimizer, in their order.
+    /// State of each optimizer, in their order.
     pub optimizers: Vec<OptimizerState>,
-    /// The parameters that were not trained.
+    /// The frozen parameters.
     pub frozen: FreezeMask,
 }
 
-/// Of one optimizer.
+/// State of one optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerState {
@@ -29,7 +29,7 @@ pub struct OptimizerState {
 }
 
 impl TrainingState {
-    /// What it is now.
+    /// The present state.
     ///
     /// # Errors
     /// A parameter whose block is not complete.
@@ -47,7 +47,7 @@ impl TrainingState {
         Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen: params.freeze_mask() })
     }
 
-    /// Put schedules, loss scale and frozen parameters where they were.
+    /// Restore schedules, loss scale and the freeze mask.
     pub(super) fn apply(&self, optim: &mut OptimManager, params: &Parameters) -> Result<()> {
         params.set_freeze_mask(&self.frozen)?;
         let count = optim.parts().count();

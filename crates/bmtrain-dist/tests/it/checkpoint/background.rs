@@ -1,4 +1,4 @@
-//! Saving beside the training: one job at a time, buffers come back, nobody waits longer than he wants to.
+//! Saving in the background: one job at a time, buffers are returned, waits have a deadline.
 
 use crate::checkpoint::sample::{Cut, State, memory_with, newest_step};
 use bmtrain_dist::checkpoint::disk::{Disk, EntryKind, ReadFile, WriteFile};

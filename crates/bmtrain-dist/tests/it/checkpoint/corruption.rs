@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const CORRUPTIONS: u64 = 2000;
 
-/// Damage one checkpoint in one way; says how. `other` is the directory of another step.
+/// Damage one checkpoint in one way; returns how. `other` is the directory of another step.
 fn damage(disk: &MemoryDisk, directory: &str, other: &str, random: &mut Random) -> String {
     let files = ["rank-0.safetensors", "rank-1.safetensors", "rank-2.safetensors", MANIFEST_FILE];
     let file = files[random.below(4)];

@@ -1,4 +1,4 @@
-//! Manifests and directories that somebody made to do harm: no panic, no way out of the directory, no memory without
+//! Manifests and directories made to do damage: no panic, no way out of the directory, no memory without
 //! bounds.
 
 use crate::checkpoint::sample::{Cut, Random, State, memory_with};
@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 const MUTANTS: u64 = 4000;
-/// Peak memory above that of the start, in KiB, with whatever other tests take at the same time.
+/// Peak memory above the start, in KiB, including what other tests allocate at the same time.
 const MEMORY_KIB: u64 = 96 * 1024;
 
 /// The manifest of a good checkpoint without the hash at its end.
@@ -17,7 +17,7 @@ fn body(disk: &MemoryDisk, directory: &str) -> String {
     text[..text.rfind(",\"hash\":").unwrap()].to_string()
 }
 
-/// A manifest with a right hash, whatever it says, and the name of the directory that fits.
+/// A manifest of any content with a right hash, and the name of its directory.
 fn signed(step: u64, body: &str) -> (CheckpointName, Vec<u8>) {
     let hash = ContentHash::of(body.as_bytes());
     (CheckpointName::new(step, &hash), format!("{body},\"hash\":\"{hash}\"}}\n").into_bytes())
@@ -60,7 +60,7 @@ fn mutate(text: &str, random: &mut Random) -> String {
             1 => text.insert_str(at + 1, words[random.below(words.len())]),
             2 => text.replace_range(at..at + 1, ""),
             3 => {
-                // A number that stands somewhere.
+                // A number anywhere in the text.
                 let digits: Vec<usize> = text.match_indices(|c: char| c.is_ascii_digit()).map(|(at, _)| at).collect();
                 let from = digits[random.below(digits.len())];
                 let to = text[from..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |n| from + n);

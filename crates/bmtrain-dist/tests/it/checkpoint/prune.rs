@@ -1,4 +1,4 @@
-//! Pruning keeps exactly as many as it was told, and never the wrong ones.
+//! Pruning keeps exactly the number it was asked to, and never the wrong ones.
 
 use crate::checkpoint::sample::{Cut, State, memory_with, newest_step};
 use bmtrain_dist::checkpoint::{FailAction, FailPoint, FailPoints, Keep, Store};
@@ -38,7 +38,7 @@ fn the_newest_that_verifies_stays_however_many_damaged_ones_are_newer() {
     assert_eq!(removed.iter().map(|name| name.step()).collect::<Vec<_>>(), [1]);
     assert_eq!(steps(&store), [5, 4, 3, 2]);
     assert_eq!(newest_step(&store), Some(2));
-    // Good ones in front of them, and the damaged ones go.
+    // With good ones newer than them, the damaged ones are removed.
     for step in [6, 7] {
         let committed = State::new(step).save(&store, step, 1, Cut::Even).unwrap();
         store.prune(2, Some(&committed)).unwrap();
@@ -108,7 +108,7 @@ fn the_checkpoint_of_a_named_step_stays_beside_the_newest() {
     let (disk, store) = memory_with(&[], 1);
     for step in 1..=6 {
         let committed = State::new(step).save(&store, step, 1, Cut::Even).unwrap();
-        // Of step 9 there is none; that of step 2 is among the newest at first.
+        // There is no checkpoint of step 9; the one of step 2 is among the newest at first.
         let best = if step < 4 { 9 } else { 2 };
         store.prune(Keep { newest: 3, step: Some(best) }, Some(&committed)).unwrap();
     }

@@ -140,7 +140,7 @@ fn pieces_of(tensor: &TensorPiece, rank: usize, world: usize, cut: Cut) -> Vec<T
         }
     }
     let runs = borders.windows(2).zip(owner).filter(|(run, owner)| {
-        // Of a tensor without elements the last rank reports an empty run, else nobody does.
+        // Only the last rank reports an empty run of a tensor without elements.
         *owner == rank && (run[0] < run[1] || (elements == 0 && rank + 1 == world))
     });
     let size = tensor.spec.dtype.size();

@@ -51,7 +51,7 @@ impl Block for Mixer {
     }
 }
 
-/// A table of words, mixers, and the table again as the head.
+/// An embedding table, mixers, and the table again as the head.
 pub struct Mixers {
     pub table: Embedding,
     pub blocks: TransformerBlockList<Mixer>,
@@ -98,7 +98,7 @@ pub struct Setting {
     pub steps: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// The order in which they stand in the list, if not each once.
+    /// Their order in the list, if not each once.
     pub order: &'static [usize],
     /// Patterns of the parameters that are born frozen.
     pub frozen: &'static [&'static str],
@@ -209,7 +209,7 @@ impl Rank {
         Ok(Rank { device, model, optim })
     }
 
-    /// Words and labels of a micro-batch: a function of its number in the run.
+    /// Token ids and labels of a micro-batch: a function of its number in the run.
     pub fn batch(&self, number: usize) -> Result<[Tensor; 2]> {
         let ids = |salt: usize| -> Vec<i64> {
             (0..ROWS).map(|row| ((row * 5 + number * 11 + salt * (number + 3)) % VOCABULARY) as i64).collect()

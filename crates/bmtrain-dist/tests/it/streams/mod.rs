@@ -115,7 +115,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
 
     pub fn pass(&self, way: Way, case: &Case) -> Outcome {
         for param in &self.parameters {
-            // What lies outside of blocks is always trained.
+            // Parameters outside of blocks are always trained.
             let block = param.name().split('.').nth(1).and_then(|number| number.parse().ok());
             param.set_trainable(block.is_none_or(|block| !case.frozen.contains(&block)));
         }
@@ -147,7 +147,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
         Outcome { loss: loss.value().item().unwrap(), gradients: inputs.chain(params).collect() }
     }
 
-    /// The whole gradient of a parameter after a step's exchange, the mean over the ranks, which all did the same.
+    /// The full gradient of a parameter after a step's reduction, the mean over the ranks, which all did the same.
     fn gradient(&self, param: &Param) -> Vec<f32> {
         let (flat, index) = param.place().unwrap();
         let Some(reduced) = flat.reduced().filter(|_| flat.has_grad(index)) else {

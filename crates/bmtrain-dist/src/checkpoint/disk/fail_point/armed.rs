@@ -52,8 +52,8 @@ impl FailPoints {
         FailPoints::of([(point, Armed { action, passes })].into())
     }
 
-    /// Places from text such as `save.before_rename=kill,prune.mid=error@3`: action `error` or `kill`, and after `@` the
-    /// number of the arrival at which it happens, by default 1. Empty text arms nothing.
+    /// Places from text such as `save.before_rename=kill,prune.mid=error@3`: action `error` or `kill`, and after `@`
+    /// the number of the arrival at which it happens, by default 1. Empty text arms nothing.
     ///
     /// # Errors
     /// A name, an action or a count that does not exist; the message lists the names.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A disk in memory with a log of its changes. What lies on it at the start counts as flushed long ago.
+/// A disk in memory with a log of its changes. Its contents at the start count as flushed.
 #[derive(Debug, Clone)]
 pub struct RecordingDisk {
     inner: MemoryDisk,

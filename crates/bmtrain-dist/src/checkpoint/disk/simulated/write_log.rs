@@ -1,4 +1,4 @@
-//! What a power cut may leave: the disk rebuilt from a log of changes, of which some never reached it.
+//! What a power cut may leave: the disk rebuilt from a log of changes, some of them lost.
 //!
 //! What is sure: the contents of a file up to its last flush, and the names in a directory up to the directory's last
 //! flush. Anything after that may be there, or not, in any combination; a write may be there in part, or as zeros.
@@ -53,7 +53,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Every one, with `seeds` of those that go by chance.
+    /// Every one, with `seeds` random ones.
     pub fn all(seeds: u64) -> Vec<Loss> {
         let mut all = vec![
             Loss::Nothing,
@@ -104,7 +104,7 @@ enum Fate {
     Kept,
     Lost,
     Zeroed,
-    /// So many parts of so many are there.
+    /// The first of two numbers of parts out of the second.
     Torn(usize, usize),
 }
 
