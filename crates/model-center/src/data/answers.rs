@@ -108,8 +108,6 @@ impl AnswerForm {
     /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the
     /// beginning of `before`, for prompts end with what is asked; where `after` would leave it less than half of the
     /// room, `after` loses its end. `None` where nothing stands in front of the answer.
-    ///
-    /// Errors: no room for what surrounds the texts; a row that is too long where that is an error.
     pub(super) fn row(
         &self,
         before: &[u32],
@@ -140,8 +138,6 @@ impl AnswerForm {
 }
 
 /// The first two sentinels of a vocabulary.
-///
-/// Errors: it has none.
 pub(super) fn sentinels(tokenizer: &dyn Tokenizer, asked: &str) -> Result<[u32; 2]> {
     let found = SENTINELS.iter().find_map(|[first, second]| Some([tokenizer.id(first)?, tokenizer.id(second)?]));
     found.ok_or_else(|| {

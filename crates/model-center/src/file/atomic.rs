@@ -48,9 +48,6 @@ pub struct AtomicFile {
 
 impl AtomicFile {
     /// Start writing `target`.
-    ///
-    /// # Errors
-    /// [`Error::File`] if the directory does not exist or cannot be written.
     pub fn create(target: &Path) -> Result<Self> {
         let refused = |e| Error::file("write", target, e, FIX);
         if target.file_name().is_none() {
@@ -83,9 +80,6 @@ impl AtomicFile {
     }
 
     /// Flush the contents to the disk; the file keeps its temporary name.
-    ///
-    /// # Errors
-    /// [`Error::File`].
     pub fn sync(&self) -> Result<()> {
         self.file.sync_all().map_err(|e| self.refused(e))
     }

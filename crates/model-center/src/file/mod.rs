@@ -96,9 +96,6 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
 /// Refused: absolute paths, `..`, control characters (NUL among them), and symbolic links that lead out of the
 /// directory. One layout with such links is known and allowed: a hub cache, where `snapshots/<revision>/x` points into
 /// `blobs/` beside `snapshots`.
-///
-/// # Errors
-/// [`Error::Model`] naming the directory and the name.
 pub fn resolve_inside(directory: &Path, name: &str) -> Result<PathBuf> {
     let refuse = |reason: String| refused_name(directory, name, reason);
     check_name(directory, name)?;
@@ -116,9 +113,6 @@ pub fn resolve_inside(directory: &Path, name: &str) -> Result<PathBuf> {
 
 /// Whether a directory has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads
 /// nowhere is no file.
-///
-/// # Errors
-/// Those of [`resolve_inside`].
 pub(crate) fn is_inside(directory: &Path, name: &str) -> Result<bool> {
     check_name(directory, name)?;
     if fs::metadata(directory.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
@@ -129,9 +123,6 @@ pub(crate) fn is_inside(directory: &Path, name: &str) -> Result<bool> {
 
 /// Refuse a name that is a link to nothing, which is most likely what is left of a file: another one in its place would
 /// be a guess.
-///
-/// # Errors
-/// [`Error::Model`] for such a link.
 pub(crate) fn refuse_dangling(directory: &Path, name: &str) -> Result<()> {
     let path = directory.join(name);
     if fs::symlink_metadata(&path).is_ok() && !path.exists() {

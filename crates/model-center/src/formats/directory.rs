@@ -129,8 +129,8 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
     /// cannot be written, and `config.json` last.
     ///
     /// # Errors
-    /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form;
-    /// [`Error::File`] if the disk refuses; what `fill` returns.
+    /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form; what `fill`
+    /// returns.
     pub fn write(
         &self,
         directory: &Path,
@@ -161,9 +161,6 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
     }
 
     /// Names of what the configuration says and `config.json` will have no place for.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the configuration has no form in this layout.
     pub fn left_out(&self) -> Result<Vec<String>> {
         match self.layout {
             DirectoryLayout::HuggingFace => Ok(Vec::new()),
@@ -191,9 +188,6 @@ pub fn hub_name(directory: &Path) -> Option<String> {
 }
 
 /// Write `config.json`.
-///
-/// # Errors
-/// [`Error::File`].
 pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()> {
     write_atomic(&directory.join("config.json"), json::to_text(config).as_bytes())
 }
@@ -203,7 +197,7 @@ pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()>
 ///
 /// # Errors
 /// [`Error::Model`] if one of them is no regular file, leads out of its directory or is longer than 256 MiB, or if
-/// there are more than 32 chat templates; [`Error::File`] if the disk refuses.
+/// there are more than 32 chat templates.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
     let same = real(from)? == real(to)?;

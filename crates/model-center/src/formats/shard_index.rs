@@ -21,9 +21,6 @@ const SHARD_LIMIT: usize = 512;
 const TENSOR_LIMIT: usize = 1 << 20;
 
 /// The shards that the index `name` of a directory lists, each once. Names are as the file has them: anything.
-///
-/// # Errors
-/// [`Error::Model`] for an index that is missing, too long, or none.
 pub fn shard_names(directory: &Path, name: &str) -> Result<Vec<String>> {
     Ok(Index::read(directory, name)?.shards)
 }
@@ -38,9 +35,6 @@ pub(super) struct Index {
 
 impl Index {
     /// Read the index `name` of a directory.
-    ///
-    /// # Errors
-    /// As [`shard_names`].
     pub(super) fn read(directory: &Path, name: &str) -> Result<Self> {
         let text = read_text(&resolve_inside(directory, name)?, INDEX_LIMIT)?;
         serde_json::from_str(&text).map_err(|e| {

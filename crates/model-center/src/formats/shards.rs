@@ -37,8 +37,7 @@ impl ShardedWriter {
     /// shard of at most `shard_bytes`, unless a single tensor is larger.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that stands twice, no tensors at all, or more than 512 shards; [`Error::File`] if
-    /// the directory cannot be written.
+    /// [`Error::Model`] for a name that stands twice, no tensors at all, or more than 512 shards.
     pub fn create(directory: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
         let bad = |reason: String, fix: &str| Error::model(directory.display().to_string(), reason, fix.to_string());
         let mut sorted: Vec<&TensorEntry> = tensors.iter().collect();
@@ -74,9 +73,6 @@ impl ShardedWriter {
     }
 
     /// Write one tensor from single precision, see [`SafetensorsWriter::write_f32`].
-    ///
-    /// # Errors
-    /// Those of [`SafetensorsWriter::write_f32`].
     pub fn write_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
         match self.position.get(name) {
             Some(&shard) => self.shards[shard].write_f32(name, values),
@@ -94,7 +90,7 @@ impl ShardedWriter {
     /// are refused rather than a mixture that is read.
     ///
     /// # Errors
-    /// [`Error::Model`] if an announced tensor was not written; [`Error::File`] if the disk refuses.
+    /// [`Error::Model`] if an announced tensor was not written.
     pub fn finish(self) -> Result<()> {
         let count = self.shards.len();
         let mut names: Vec<String> = Vec::new();

@@ -17,9 +17,6 @@ pub(super) const CHUNK: usize = 128 * 1024;
 /// without reading anything if the type is no float.
 ///
 /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest. Memory: one chunk, never a second copy of the tensor.
-///
-/// # Errors
-/// What `read` returns.
 pub(super) fn widen(
     dtype: StoredDtype,
     out: &mut [f32],

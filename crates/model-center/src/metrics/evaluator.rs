@@ -40,8 +40,6 @@ impl Evaluator {
 
     /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are
     /// judged by, and nothing to what goes by outputs.
-    ///
-    /// Errors: a loss that is not a number.
     pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {
         let Evaluator::Tokens(losses, count) = self else { return Ok(()) };
         if !loss.is_finite() {
@@ -110,8 +108,6 @@ impl Evaluator {
     }
 
     /// Adds what another rank collected.
-    ///
-    /// Errors: the other one collects something else.
     pub fn merge(&mut self, other: &Evaluator) -> Result<()> {
         match (self, other) {
             (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => {
@@ -199,8 +195,6 @@ fn no_numbers(sample: u32, outputs: &[f32]) -> Error {
 }
 
 /// Label and prediction of each sample.
-///
-/// Errors: labels out of range, outputs that are not numbers.
 fn decisions(samples: &[u32], logits: &[f32], labels: &[i64], classes: usize) -> Result<Vec<(usize, usize)>> {
     let rows = labels.iter().zip(logits.chunks_exact(classes)).zip(samples);
     let decide = |((label, logits), sample): ((&i64, &[f32]), &u32)| {

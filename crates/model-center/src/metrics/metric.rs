@@ -129,8 +129,6 @@ impl Metric {
     }
 
     /// The metric of a name.
-    ///
-    /// Errors: an unknown name; the error lists the known ones.
     pub fn parse(name: &str) -> Result<Metric> {
         Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();

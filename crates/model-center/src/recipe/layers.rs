@@ -162,9 +162,6 @@ impl Tree {
 }
 
 /// Reads a recipe file of bounded size.
-///
-/// # Errors
-/// The file is absent, not a plain file, larger than [`MAX_RECIPE_BYTES`], or not UTF-8.
 pub(crate) fn read_file(path: &Path) -> Result<String, Mistake> {
     let place = path.display().to_string();
     let refused = |e: std::io::Error| Mistake::recipe(&place, format!("cannot read the recipe: {e}"), "check the path");

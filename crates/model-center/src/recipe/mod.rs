@@ -65,17 +65,11 @@ impl Recipe {
     }
 
     /// Like [`Recipe::load`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
-    ///
-    /// # Errors
-    /// As [`Recipe::load`].
     pub fn load_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved> {
         Self::read_text(name, text, sets).map_err(as_error)
     }
 
     /// Like [`Recipe::load`], and keeps going at mistakes.
-    ///
-    /// # Errors
-    /// Every mistake found, in the order of the file and then of the arguments.
     pub fn read(path: Option<&Path>, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
         match path {
             Some(path) => {
@@ -87,9 +81,6 @@ impl Recipe {
     }
 
     /// Like [`Recipe::read`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
-    ///
-    /// # Errors
-    /// As [`Recipe::read`].
     pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
         let Draft { settings, entries, mistakes, .. } = Draft::read(name, text, sets)?;
         if mistakes.is_empty() { Ok(Resolved::new(settings, entries)) } else { Err(mistakes) }

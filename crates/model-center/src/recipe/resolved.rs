@@ -78,9 +78,6 @@ impl Resolved {
 
     /// Keys whose values decide what the run computes and are others in `text`, a recipe that
     /// [`to_toml`](Resolved::to_toml) wrote; with both values.
-    ///
-    /// # Errors
-    /// A text that is no TOML.
     pub fn changes(&self, text: &str) -> Result<Vec<String>, toml::de::Error> {
         let earlier: toml::Table = toml::from_str(text)?;
         let now: toml::Table = toml::from_str(&self.hashed_toml())?;

@@ -1,7 +1,7 @@
 //! Tokens that a directory adds to a vocabulary, and which of all tokens are special.
 //!
-//! Defines [`AddedWord`], read by [`super::files::Settings`], and the entries of `added_tokens` that come of them. A
-//! token is special if any of the small files says so: one that is not could be written by whoever writes a text.
+//! Defines [`AddedToken`], read by [`super::files::Settings`], and the `added_tokens` entries it becomes. A token is
+//! special if any of these files declares it special: otherwise user text could spell it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,19 +12,19 @@ use super::document::added_token;
 use super::files::{Settings, read_object, spelling};
 use crate::{Error, Result};
 
-/// The flags of an entry that say how it is found in a text.
+/// The flags of an entry that determine how a text is searched for it.
 const FLAGS: [&str; 4] = ["single_word", "lstrip", "rstrip", "normalized"];
 
-/// A token that stands beside a vocabulary.
+/// A token declared outside the vocabulary file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct AddedWord {
+pub(super) struct AddedToken {
     pub(super) text: String,
     pub(super) id: u32,
-    /// What the tokenizer's configuration says of it: `special` and [`FLAGS`].
+    /// `special` and [`FLAGS`] from the tokenizer's configuration.
     flags: Map<String, Value>,
 }
 
-impl AddedWord {
+impl AddedToken {
     /// Whether the configuration calls it special.
     fn is_special(&self) -> bool {
         self.flags.get("special") == Some(&Value::Bool(true))
@@ -32,9 +32,7 @@ impl AddedWord {
 }
 
 /// The tokens of `added_tokens.json` and of the configuration's `added_tokens_decoder`, in the order of ids.
-///
-/// Errors: a broken file, ids that are no whole numbers.
-pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<AddedWord>> {
+pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<AddedToken>> {
     const NAME: &str = "added_tokens.json";
     let mut words = Vec::new();
     for (text, id) in read_object(directory, NAME)?.unwrap_or_default() {
@@ -42,7 +40,7 @@ pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<
             let place = directory.join(NAME).display().to_string();
             Error::model(place, format!("{text:?} has the id {id}"), "ids are whole numbers")
         })?;
-        words.push(AddedWord { text, id, flags: Map::new() });
+        words.push(AddedToken { text, id, flags: Map::new() });
     }
     // Newer directories list their added tokens in the configuration alone, and only there is what they are for.
     let mut known: HashMap<String, usize> =
@@ -55,7 +53,7 @@ pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<
             Some(at) => words[*at].flags = flags,
             None => {
                 known.insert(text.to_owned(), words.len());
-                words.push(AddedWord { text: text.to_owned(), id, flags });
+                words.push(AddedToken { text: text.to_owned(), id, flags });
             }
         }
     }
@@ -64,15 +62,15 @@ pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<
 }
 
 impl Settings {
-    /// The tokens that are special by what stands beside a vocabulary: called so there, named as the token for
-    /// something, or listed among further ones.
+    /// The tokens that files outside the vocabulary make special: declared so, used as one of the named special tokens,
+    /// or listed among the additional ones.
     pub(super) fn special_names(&self) -> HashSet<&str> {
         let mut names: HashSet<&str> = HashSet::new();
         for (key, value) in self.config.iter().chain(&self.names) {
             match key.as_str() {
                 "additional_special_tokens" | "extra_special_tokens" => {
                     let items = value.as_array().into_iter().flatten();
-                    // Newer directories give further tokens a name each, as those of images.
+                    // Newer directories give each additional token, such as an image token, its own name.
                     let named = value.as_object().into_iter().flat_map(Map::values);
                     names.extend(items.chain(named).filter_map(spelling));
                 }
@@ -94,9 +92,8 @@ impl Settings {
         }
     }
 
-    /// The entries of `added_tokens`, in the order of ids: `own` ones with what the directory says of them, the tokens
-    /// that the directory adds, and special tokens that are words of the vocabulary, in which `find` looks for the id
-    /// of one.
+    /// The entries of `added_tokens` by id: `own` ones with the directory's flags, tokens that the directory adds, and
+    /// special tokens of the vocabulary, whose ids `find` looks up.
     pub(super) fn added_entries(&self, own: Vec<Value>, find: impl Fn(&str) -> Option<usize>) -> Vec<Value> {
         let names = self.special_names();
         let mut entries = own;

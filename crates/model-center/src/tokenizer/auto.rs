@@ -23,9 +23,9 @@ struct Format {
     title: &'static str,
     /// What they hold.
     kind: &'static str,
-    /// The files of a directory of this form, the first of which it goes by; `*` stands for any beginning of the name.
+    /// The files of a directory of this format; the first one identifies it; `*` matches any beginning of the name.
     files: &'static [&'static str],
-    /// Reads it: the path of the first file, the settings of the directory it lies in.
+    /// Reads it: the path of the first file and the directory's settings.
     read: fn(&Path, &Settings) -> Result<HfTokenizer>,
 }
 
@@ -181,7 +181,7 @@ impl HfTokenizer {
         };
         let own = FORMATS.iter().find(|format| matches(format.files[0], name));
         let format = own.or_else(|| FORMATS.iter().find(by_ending)).ok_or_else(|| {
-            let reason = "the file's name is not that of a tokenizer's file";
+            let reason = "the file's name is not a tokenizer file's name";
             let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
             Error::model(
                 path.display().to_string(),
@@ -193,7 +193,7 @@ impl HfTokenizer {
     }
 }
 
-/// Whether a file's name is that of a format, in which `*` stands for any beginning.
+/// Whether a file's name matches a format's; `*` matches any beginning.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_prefix('*') {
         Some(ending) => name.len() > ending.len() && name.ends_with(ending),
@@ -224,7 +224,7 @@ impl Format {
     }
 }
 
-/// The bytes of a file where it may lie: not outside of the directory by a link.
+/// Reads a file, but not through a link that leads out of its directory.
 fn read_beside(path: &Path, name: &str) -> Result<Vec<u8>> {
     let directory = directory_of(path);
     read_bounded(&directory, name)?.map_or_else(|| read_file(&directory.join(name)), Ok)

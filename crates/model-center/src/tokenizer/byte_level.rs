@@ -11,16 +11,16 @@ pub(crate) struct Split {
     steps: &'static [Step],
     /// Whether texts are brought into Unicode's composed form first.
     pub(crate) composes: bool,
-    /// Whether a piece that is a word of the vocabulary is taken whole, whatever the merges say.
-    pub(crate) takes_whole_words: bool,
-    /// Whether a text begins with the token of beginning where a GGUF file does not say.
+    /// Whether a piece that is in the vocabulary becomes one token without consulting the merges.
+    pub(crate) ignores_merges: bool,
+    /// Whether BOS precedes a text if a GGUF file does not specify it.
     pub(crate) begins: bool,
 }
 
 /// One pass over what the passes before it left.
 #[derive(Debug)]
 enum Step {
-    /// The expression that is built into byte-level pre-tokenizers, that of GPT-2.
+    /// GPT-2's expression, built into byte-level pre-tokenizers.
     BuiltIn,
     /// Digits one by one, or in runs.
     Digits { single: bool },
@@ -30,25 +30,27 @@ enum Step {
     Isolated(&'static str),
 }
 
-/// Words with a sign before them, signs with the line's end, and white space; runs of digits have at most three.
-const LLAMA_3: Step = Step::Isolated(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
+/// Words with one leading non-letter, punctuation with line ends, and white space; runs of digits have at most three.
+const LLAMA_3: Step = Step::Isolated(concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+));
 /// The same with single digits.
 const QWEN_2: Step = Step::Isolated(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 /// The same with marks as parts of words.
-const QWEN_3_5: Step = Step::Isolated(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
+const QWEN_3_5: Step = Step::Isolated(concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+));
 const LINE_ENDS: Step = Step::Isolated(r"[\r\n]");
 /// Chinese, and with it all between Samaritan and Chinese, and Hangul: the range is the models' own.
 const EAST_ASIAN: Step = Step::Isolated("[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]+");
 
 /// A kind without peculiarities.
 const PLAIN: Split =
-    Split { names: &[], steps: &[Step::BuiltIn], composes: false, takes_whole_words: false, begins: false };
+    Split { names: &[], steps: &[Step::BuiltIn], composes: false, ignores_merges: false, begins: false };
 
 const KINDS: &[Split] = &[
     // `default` is what converters write that did not know the model's own; GPT-2's is the family's oldest.
@@ -69,12 +71,12 @@ const KINDS: &[Split] = &[
     Split {
         names: &["llama-bpe", "llama3", "llama-v3"],
         steps: &[LLAMA_3],
-        takes_whole_words: true,
+        ignores_merges: true,
         begins: true,
         ..PLAIN
     },
     Split { names: &["qwen2", "stablelm2"], steps: &[QWEN_2], composes: true, ..PLAIN },
-    // The known ids of this kind are those of texts as they are.
+    // The known ids of this kind leave texts unnormalized.
     Split { names: &["qwen35"], steps: &[QWEN_3_5], ..PLAIN },
     Split {
         names: &["falcon"],
@@ -133,7 +135,11 @@ impl Split {
 
     /// The `pre_tokenizer` of a `tokenizer.json`; `prefix_space` puts a space before texts that begin with none.
     pub(crate) fn pre_tokenizer(&self, prefix_space: bool) -> Value {
-        let bytes = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": true, "use_regex": use_regex });
+        let bytes = |use_regex: bool| {
+            json!({
+                "type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": true, "use_regex": use_regex,
+            })
+        };
         if let [Step::BuiltIn] = self.steps {
             return bytes(true);
         }

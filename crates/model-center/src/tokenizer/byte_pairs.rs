@@ -1,7 +1,7 @@
 //! `vocab.json` and `merges.txt`, a byte-level vocabulary, as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::AutoTokenizer`]. The two files say nothing of how a text is cut or of what is put
-//! around it: that is the family's business, which the directory's configuration names. Without one it is GPT-2's.
+//! Defines [`document`], called by [`super::AutoTokenizer`]. The two files specify neither pre-tokenization nor the
+//! special tokens around a text: the family named in the directory's configuration does, GPT-2 by default.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::files::{Settings, broken_json, utf8};
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// The most merges that are read: several times those of the largest real vocabularies.
+/// The maximum number of merges: several times the number in the largest real vocabularies.
 const MERGES_LIMIT: usize = 1 << 20;
 /// Larger than any vocabulary: an id takes a place in tables of that length.
 const ID_LIMIT: u64 = 1 << 24;
@@ -28,7 +28,7 @@ struct Family {
     split: &'static str,
     /// What is put around a text.
     around: Around,
-    /// The usual names of special tokens, where the directory does not say: begin, end, unknown, padding, blank.
+    /// The default names of special tokens: BOS, EOS, unknown, padding, mask.
     usual: [(&'static str, &'static str); 5],
 }
 
@@ -55,7 +55,7 @@ const FAMILIES: &[Family] = &[
         around: Around::BothTwice,
         usual: usual("<s>", "</s>", ["<unk>", "<pad>", "<mask>"]),
     },
-    // Its tokenizer goes by the name of GPT-2's, the model does not.
+    // The tokenizer's class is named after GPT-2, the model's is not.
     Family {
         names: &["opt"],
         split: "gpt-2",
@@ -68,7 +68,7 @@ const FAMILIES: &[Family] = &[
 
 /// The `tokenizer.json` document of the two files, and the names of the family's special tokens.
 ///
-/// Errors: broken files, ids that are no whole numbers or stand twice, a vocabulary of another kind than byte-level.
+/// Errors: malformed files, ids that are not integers or appear twice, a vocabulary that is not byte-level.
 pub(super) fn document(
     (vocab_path, vocab): (&Path, &[u8]),
     (merges_path, merges): (&Path, &[u8]),
@@ -167,7 +167,7 @@ fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Valu
         if token.ends_with("</w>") {
             return Err(Error::model(
                 place,
-                format!("\"{token}\" ends in the sign of a word's end: this is no byte-level vocabulary"),
+                format!("\"{token}\" ends in an end-of-word marker: this is not a byte-level vocabulary"),
                 "use a model whose tokenizer comes as tokenizer.json",
             ));
         }
@@ -179,7 +179,7 @@ fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Valu
     }
 }
 
-/// The merges as pairs, each of words that are there and make one that is there.
+/// The merges as pairs of tokens of the vocabulary whose concatenation is in the vocabulary, too.
 fn read_merges(place: &str, bytes: &[u8], vocab: &Map<String, Value>) -> Result<Vec<Value>> {
     let mut merges = Vec::new();
     let mut joined = String::new();

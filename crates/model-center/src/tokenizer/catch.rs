@@ -1,4 +1,4 @@
-//! Calls into libraries that read what strangers wrote.
+//! Calls into libraries that process untrusted files.
 //!
 //! Defines [`catch_errors`], through which every call goes that can meet the contents of a file or a text.
 

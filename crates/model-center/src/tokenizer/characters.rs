@@ -1,9 +1,9 @@
 //! A vocabulary of characters, `characters.txt`, as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::AutoTokenizer`]. A line is a token and its number, from 0, the id. A line of one
-//! character is that character; longer ones are special tokens, of which the one for what is not listed must be there.
-//! Characters that cannot stand on a line of their own are written `\n`, `\r`, `\t`, `\\` and, for a space that editors
-//! cut off, `\s`.
+//! Defines [`document`], called by [`super::AutoTokenizer`]. Each line is a token; its number, from 0, is the id. A
+//! line of one character is that character; longer ones are special tokens, among which the unknown token is required.
+//! Characters that a line cannot contain are written `\n`, `\r`, `\t`, `\\` and, for a space that editors would strip,
+//! `\s`.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ const USUAL: [(&str, &[&str]); 5] = [
 
 /// The `tokenizer.json` document of such a file, and the names of its special tokens.
 ///
-/// Errors: no UTF-8, a token that stands twice, none for what is not listed.
+/// Errors: invalid UTF-8, a token that appears twice, no unknown token.
 pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<(Value, Map<String, Value>)> {
     let mut vocab = Map::new();
     let mut special = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
             special.push(added_token(token, id, true));
         }
         if vocab.insert(token.to_owned(), json!(id)).is_some() {
-            return Err(bad(format!("\"{}\" stands twice", printable(line, 40)), "remove one of the two lines"));
+            return Err(bad(format!("\"{}\" appears twice", printable(line, 40)), "remove one of the two lines"));
         }
     }
     let mut names = Map::new();

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// An entry of `added_tokens`: a word that is found whole in a text. Those that are `special` are not text.
+/// An entry of `added_tokens`: a token that is matched in a text before pre-tokenization. `special` ones are not text.
 pub(crate) fn added_token(content: &str, id: usize, special: bool) -> Value {
     json!({
         "id": id, "content": content, "special": special,
@@ -24,8 +24,8 @@ pub(crate) enum Slot<'a> {
     Second,
 }
 
-/// A `post_processor` that puts tokens around one text and around two. The segment of every token is 0 but for the
-/// second text and what stands after it where `segments` is set.
+/// A `post_processor` with the special tokens around one text and a pair. All segment ids are 0, except for the second
+/// text and the tokens after it if `segments` is set.
 pub(crate) fn template(single: &[Slot<'_>], pair: &[Slot<'_>], segments: bool) -> Value {
     let pieces = |slots: &[Slot<'_>]| -> Vec<Value> {
         let mut segment = 0;

@@ -1,21 +1,21 @@
 //! The files a tokenizer is made of, read within bounds.
 //!
-//! Defines [`read_bounded`], [`read_object`] and [`Settings`], what the small files beside a vocabulary say. Called by
-//! the readers of every format.
+//! Defines [`read_bounded`], [`read_object`] and [`Settings`], the contents of the small files beside a vocabulary.
+//! Called by the readers of every format.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::added::{self, AddedWord};
+use super::added::{self, AddedToken};
 use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
 
 /// The largest vocabularies in use (256 thousand tokens) take about 35 MB as `tokenizer.json`.
 pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
 
-/// What stands beside a vocabulary: names of special tokens, added tokens, and the family of the model.
+/// Settings beside a vocabulary: names of special tokens, added tokens, and the family of the model.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// `tokenizer_config.json`, empty without the file.
@@ -23,15 +23,13 @@ pub(crate) struct Settings {
     /// `special_tokens_map.json`, empty without the file.
     pub(super) names: Map<String, Value>,
     /// The tokens that the directory adds, in the order of ids.
-    pub(super) added: Vec<AddedWord>,
+    pub(super) added: Vec<AddedToken>,
     /// `model_type` of `config.json`, empty without it.
     pub(super) family: String,
 }
 
 impl Settings {
     /// Reads what a directory has of the small files.
-    ///
-    /// Errors: one of them is broken.
     pub(super) fn of_directory(directory: &Path) -> Result<Settings> {
         let model = read_object(directory, "config.json")?.unwrap_or_default();
         let config = read_object(directory, "tokenizer_config.json")?.unwrap_or_default();
@@ -99,15 +97,13 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
         return Err(Error::model(
             path.display().to_string(),
             format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20),
-            "this is no tokenizer file; check the directory",
+            "this is not a tokenizer file; check the directory",
         ));
     }
     Ok(bytes)
 }
 
 /// Text out of bytes, without a byte order mark.
-///
-/// Errors: not UTF-8, with the line.
 pub(super) fn utf8<'a>(place: &str, bytes: &'a [u8]) -> Result<&'a str> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     std::str::from_utf8(bytes).map_err(|error| {
@@ -116,7 +112,7 @@ pub(super) fn utf8<'a>(place: &str, bytes: &'a [u8]) -> Result<&'a str> {
     })
 }
 
-/// The directory a file lies in.
+/// The directory of a file.
 pub(super) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

@@ -1,9 +1,9 @@
-//! A tokenizer that the `tokenizers` crate can express, which are all but those that cut by a dictionary of words.
+//! Tokenizers that the `tokenizers` crate can express: all but those that segment words with a dictionary.
 //!
-//! Defines [`HfTokenizer`], a guarded front of that crate: a panic inside it becomes an error, stored padding and
-//! truncation are dropped, text can never turn into control tokens unless asked for, and long texts take bounded memory
-//! ([`super::chunked`]). Made by [`super::AutoTokenizer`] from a `tokenizer.json` or from what another format is as such a
-//! document.
+//! Defines [`HfTokenizer`], a guarded wrapper of that crate: a panic inside it becomes an error, stored padding and
+//! truncation are dropped, text never becomes control tokens unless requested, and long texts take bounded memory
+//! ([`super::chunked`]). Made by [`super::AutoTokenizer`] from a `tokenizer.json` or from another format converted to
+//! such a document.
 
 use std::fmt;
 
@@ -21,11 +21,12 @@ use crate::{Error, Result};
 
 /// WordPiece work grows with the square of this number, so a hostile file must not choose it freely. BERT uses 100.
 const MAX_WORD_CHARACTERS: u64 = 256;
-/// The most added tokens that are read: several times those of vocabularies with a token for each sound or image patch.
+/// Maximum number of added tokens: several times more than vocabularies with a token for each sound or image patch
+/// have.
 const MAX_ADDED_TOKENS: usize = 1 << 18;
 /// The longest added token that is read, in bytes. Every text is searched for them.
 const MAX_ADDED_BYTES: usize = 1024;
-/// Stand-ins for the texts when the template is read off the post-processor; no vocabulary is this large.
+/// Placeholders for the texts when the template is read from the post-processor; no vocabulary is this large.
 const FIRST: u32 = u32::MAX - 1;
 const SECOND: u32 = u32::MAX - 2;
 
@@ -69,17 +70,11 @@ impl HfTokenizer {
 
     /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a
     /// hundred times the text's.
-    ///
-    /// # Errors
-    /// Those of [`Tokenizer::tokenize`].
     pub fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
         self.engine.tokenize_whole(text)
     }
 
-    /// Build it of a `tokenizer.json` document, what stands beside it, and the names of special tokens where that says
-    /// nothing.
-    ///
-    /// Errors: a document that is broken or contradicts itself.
+    /// Builds it from a `tokenizer.json` document, the settings beside it, and default names of special tokens.
     pub(super) fn from_document(
         place: String,
         mut document: Value,
@@ -169,7 +164,7 @@ impl Tokenizer for HfTokenizer {
                 text: token.content,
                 id,
                 takes_space_before: token.lstrip,
-                takes_space_behind: token.rstrip,
+                takes_space_after: token.rstrip,
             })
             .collect();
         tokens.sort_by_key(|token| token.id);
@@ -195,7 +190,7 @@ impl fmt::Debug for HfTokenizer {
     }
 }
 
-/// Reads the template by letting the post-processor surround one-token stand-ins for the texts.
+/// Reads the template by running the post-processor on one-token placeholders for the texts.
 fn read_template(place: &str, inner: &tokenizers::Tokenizer, pair: bool) -> Result<Template> {
     let stand_in = |id, type_id| RawEncoding::from_tokens(vec![Token::new(id, "a".into(), (0, 1))], type_id);
     let encoding = catch_errors(place, "place special tokens", || {
@@ -251,7 +246,7 @@ fn declared_tokens(root: &Map<String, Value>) -> Vec<(String, u32)> {
 
 /// Refuses more and longer added tokens than any vocabulary has.
 fn check_added(place: &str, declared: &[(String, u32)]) -> Result<()> {
-    const FIX: &str = "this is no tokenizer of a model; fetch its files again";
+    const FIX: &str = "this is not a model's tokenizer; download its files again";
     if declared.len() > MAX_ADDED_TOKENS {
         let reason =
             format!("there are {} added tokens, more than the {MAX_ADDED_TOKENS} that are read", declared.len());
@@ -269,7 +264,7 @@ fn check_added(place: &str, declared: &[(String, u32)]) -> Result<()> {
     }
 }
 
-/// A table of replacements that is not what it should be: the crate takes memory by what it says.
+/// A malformed table of replacements: the crate allocates as much memory as it declares.
 fn broken_charsmap(document: &Value) -> Option<&str> {
     let normalizer = document.get("normalizer")?;
     let steps = normalizer.get("normalizers").and_then(Value::as_array);
@@ -277,7 +272,7 @@ fn broken_charsmap(document: &Value) -> Option<&str> {
     tables.find_map(|step| step.get("precompiled_charsmap")?.as_str().filter(|table| !is_charsmap(table)))
 }
 
-/// Lets explicit settings of `tokenizer_config.json` replace those of a stored BERT normalizer.
+/// Explicit settings of `tokenizer_config.json` override a stored BERT normalizer's.
 fn apply_config(document: &mut Value, config: &Map<String, Value>) {
     let Some(normalizer) = document.get_mut("normalizer").and_then(Value::as_object_mut) else { return };
     if normalizer.get("type").and_then(Value::as_str) != Some("BertNormalizer") {

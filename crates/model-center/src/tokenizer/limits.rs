@@ -15,7 +15,7 @@ const BYTE_STEPS: usize = 2;
 const AROUND_LIMIT: usize = 10_000;
 /// What compatible forms of a character have, at most, for each of its bytes.
 const FORMS: u64 = 16;
-const FIX: &str = "this is no tokenizer of a model; fetch its files again";
+const FIX: &str = "this is not a model's tokenizer; download its files again";
 
 /// Refuses documents whose steps multiply a text, or put much around it.
 pub(super) fn check(place: &str, document: &Value) -> Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn check(place: &str, document: &Value) -> Result<()> {
     check_template(place, part("post_processor"))
 }
 
-/// The steps of a part, those of sequences within each other one by one.
+/// The steps of a part, nested sequences flattened.
 fn steps(part: &Value) -> Vec<&Value> {
     let mut found = Vec::new();
     let mut open = vec![part];

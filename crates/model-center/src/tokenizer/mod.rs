@@ -1,9 +1,9 @@
-//! Text to token ids and back.
+//! Tokenizers: text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`AutoTokenizer`] finds the
-//! tokenizer of a directory or a file, whatever its form; `docs/tokenizers.md` says what is read. Padding is the
-//! loader's business and truncation is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings
-//! of whoever saved it (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special token ids. [`AutoTokenizer`] opens the
+//! tokenizer of a directory or a file in any supported format (`docs/tokenizers.md`). The loader pads, and truncation
+//! is a [`Limit`] given per call: a stored `tokenizer.json` contains the settings of the process that saved it
+//! (all-MiniLM-L6-v2 pads everything to 128 tokens), and they must not affect training.
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
@@ -98,17 +98,15 @@ pub struct ControlToken {
     pub text: String,
     /// Its id.
     pub id: u32,
-    /// White space in front of it is a part of it.
+    /// White space before it is part of it.
     pub takes_space_before: bool,
-    /// White space behind it is a part of it.
-    pub takes_space_behind: bool,
+    /// White space after it is part of it.
+    pub takes_space_after: bool,
 }
 
 /// Text to ids and back; shared by all ranks of a process.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.
-    ///
-    /// Errors: a text the tokenizer cannot process.
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>>;
 
     /// How special tokens surround one text (`pair` false) or two (`pair` true).
@@ -121,8 +119,6 @@ pub trait Tokenizer: Debug + Send + Sync {
     fn vocab_size(&self) -> usize;
 
     /// Text of `ids`; ids outside the vocabulary are left out, special tokens too if `skip_special`.
-    ///
-    /// Errors: ids the decoder cannot process.
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String>;
 
     /// The token spelled by `id`.
@@ -136,22 +132,19 @@ pub trait Tokenizer: Debug + Send + Sync {
         "the tokenizer"
     }
 
-    /// Whether a word embedding of so many rows has one for each word.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if it has fewer.
+    /// Checks that an embedding table of `rows` rows has one for each token.
     fn require_rows(&self, rows: usize) -> Result<()> {
-        let words = self.vocab_size();
-        if words <= rows {
+        let tokens = self.vocab_size();
+        if tokens <= rows {
             return Ok(());
         }
-        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
+        let reason = format!("the vocabulary has {tokens} tokens, the embedding table {rows} rows");
         Err(Error::model(self.place(), reason, "use the tokenizer files that belong to these weights"))
     }
 
     /// Every token that has a meaning of its own, in any order.
     ///
-    /// By default those of [`Tokenizer::special_ids`]; a tokenizer that knows of more says so.
+    /// By default [`Tokenizer::special_ids`]; a tokenizer with more of them returns those, too.
     fn control_tokens(&self) -> Vec<ControlToken> {
         let SpecialIds { pad, unk, cls, sep, mask, bos, eos } = self.special_ids();
         let mut ids: Vec<u32> = [pad, unk, cls, sep, mask, bos, eos].into_iter().flatten().collect();
@@ -159,7 +152,7 @@ pub trait Tokenizer: Debug + Send + Sync {
         ids.dedup();
         let token = |id: u32| {
             let text = self.token(id).filter(|text| !text.is_empty())?;
-            Some(ControlToken { text, id, takes_space_before: false, takes_space_behind: false })
+            Some(ControlToken { text, id, takes_space_before: false, takes_space_after: false })
         };
         ids.into_iter().filter_map(token).collect()
     }

@@ -97,7 +97,7 @@ impl Pieces<'_> {
         for (id, word) in self.words.iter().enumerate() {
             let text = printable(word.text, 60);
             if !known.insert(word.text) {
-                return Err(self.bad(format!("piece {id}, \"{text}\", stands twice in the vocabulary")));
+                return Err(self.bad(format!("piece {id}, \"{text}\", appears twice in the vocabulary")));
             }
             if !word.score.is_finite() {
                 return Err(self.bad(format!("the score of piece {id}, \"{text}\", is {}", word.score)));
@@ -116,8 +116,8 @@ impl Pieces<'_> {
         })
     }
 
-    /// The entries of `added_tokens`: control pieces, and those that are found whole. One with the sign of a space in
-    /// it, which never stands in a text, is found as an ordinary piece.
+    /// The entries of `added_tokens`: control pieces, and user-defined ones. One that contains the space marker, which
+    /// no text does, is matched as an ordinary piece.
     pub(crate) fn added(&self) -> Vec<Value> {
         let words = self.words.iter().enumerate().filter(|(_, word)| !word.text.is_empty());
         words
@@ -215,7 +215,7 @@ impl Pieces<'_> {
     }
 }
 
-/// Words, each with the spaces before it.
+/// Words, each with its leading spaces.
 fn words_with_spaces() -> Value {
     let pattern = format!("{SPACE}*[^{SPACE}]+|{SPACE}+");
     json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false })
@@ -234,7 +234,7 @@ pub(crate) fn decoder(prefixed: bool) -> Value {
     json!({ "type": "Sequence", "decoders": steps })
 }
 
-/// A compiled table of replacements whose lengths are those of its parts: a trie of four-byte units, then texts.
+/// Checks the lengths of a compiled table of replacements: a trie of four-byte units, then texts.
 ///
 /// The library takes memory for the units before it looks for them, and follows them without looking where they lead;
 /// what they may still do is caught where it is called.
@@ -256,7 +256,7 @@ pub(super) fn is_charsmap(text: &str) -> bool {
     });
     let length = std::array::from_fn(|_| bytes.next().unwrap_or(u8::MAX));
     let length = u32::from_le_bytes(length) as usize;
-    // Its own length stands before the table, and signs at the end fill the last group.
+    // The table's length precedes it, and padding fills the last group.
     let filling = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     let decoded = (text.len() / 4 * 3).saturating_sub(filling);
     length >= 4 && length.is_multiple_of(4) && length <= decoded.saturating_sub(4)

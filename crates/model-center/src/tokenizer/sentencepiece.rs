@@ -1,8 +1,8 @@
 //! A SentencePiece `.model` file as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::AutoTokenizer`]. The file says which pieces there are, how a text is changed and how
-//! it is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its
-//! blanks after the pieces, XLM-RoBERTa its own first ids.
+//! Defines [`document`], called by [`super::AutoTokenizer`]. The file specifies the pieces, normalization and
+//! segmentation; the special tokens around a text and the ids of the pieces depend on the family: T5 has its sentinels
+//! after the pieces, XLM-RoBERTa its own first ids.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use super::pieces::{Cutting, Kind, Piece, Pieces};
 use super::protobuf::{Fields, Wire};
 use crate::{Error, Result};
 
-/// The most pieces that are read: several times those of the largest real vocabularies.
+/// The maximum number of pieces: several times more than the largest real vocabularies have.
 const COUNT_LIMIT: usize = 1 << 20;
 const FIX: &str = "fetch the file again; only whole models as SentencePiece trains them are read";
-/// T5's blanks, and the most that a configuration may ask for.
+/// T5's sentinels, and the most that a configuration may ask for.
 const T5_BLANKS: u64 = 100;
 const BLANKS_LIMIT: u64 = 10_000;
-/// Families that move ids in ways that are not known here: beginnings of their names, and what they are called.
+/// Families whose ids differ from the file's in unsupported ways: prefixes of their names, and their titles.
 const OTHER_IDS: [(&str, &str); 15] = [
     ("mbart", "mBART"),
     ("nllb", "NLLB"),
@@ -39,11 +39,11 @@ const OTHER_IDS: [(&str, &str); 15] = [
     ("bigbirdpegasus", "BigBird-Pegasus"),
 ];
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug)]
 struct Model<'a> {
     words: Vec<Piece<'a>>,
-    /// 1 Unigram, 2 byte pairs, 3 words, 4 characters.
+    /// 1 Unigram, 2 BPE, 3 word, 4 char.
     cutting: u64,
     byte_fallback: bool,
     spaces_follow: bool,
@@ -61,13 +61,13 @@ pub(super) struct Document {
     pub(super) json: Value,
     /// The names of special tokens.
     pub(super) names: Map<String, Value>,
-    /// Pieces that are never found in a text, which a `tokenizer.json` cannot say.
+    /// Pieces that no text becomes, which a `tokenizer.json` cannot express.
     pub(super) unused: Vec<u32>,
 }
 
-/// The `tokenizer.json` document of a `.model` file, and what else there is to say.
+/// The `tokenizer.json` document of a `.model` file, with what such a document cannot express.
 ///
-/// Errors: bytes that are no such file, a kind of vocabulary that is not read, pieces that stand twice.
+/// Errors: bytes that are not such a file, an unsupported kind of vocabulary, pieces that appear twice.
 pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<Document> {
     check_family(place, settings)?;
     let model = Model::read(bytes).map_err(|reason| Error::model(place, reason, FIX))?;
@@ -79,21 +79,21 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         _ => return Err(refuse("a vocabulary of whole words is not read; Unigram, BPE and characters are")),
     };
     if model.spaces_follow {
-        return Err(refuse("pieces with the space after the word are not read"));
+        return Err(refuse("pieces with the space after the word are not supported"));
     }
     if !model.escaped {
         return Err(refuse("pieces with plain spaces in them are not read"));
     }
     let special = model.ids.map(|id| usize::try_from(id).ok().filter(|id| *id < model.words.len()));
     let names: Vec<Option<String>> = special.iter().map(|id| id.map(|id| model.words[id].text.to_owned())).collect();
-    let blanks = blanks(settings, &model.words);
+    let sentinels = sentinels(settings, &model.words);
     let mut words = model.words;
     let mut unknown = special[0];
     if settings.is_family("xlmroberta") {
         words = xlm_roberta(place, words)?;
         unknown = Some(3);
     }
-    words.extend(blanks.iter().map(|text| Piece { text, score: 0.0, kind: Kind::Control }));
+    words.extend(sentinels.iter().map(|text| Piece { text, score: 0.0, kind: Kind::Control }));
     let pieces = Pieces {
         place: place.to_owned(),
         words,
@@ -109,7 +109,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     let own: HashMap<&str, usize> = pieces.words.iter().enumerate().map(|(id, word)| (word.text, id)).collect();
     let mut added = settings.added_entries(pieces.added(), |token| own.get(token).copied());
     for entry in &mut added {
-        // Changed as a text is, a token would have a space before it and be found behind spaces only.
+        // Normalized like a text, a token would start with a space and be matched only after spaces.
         entry["normalized"] = json!(false);
     }
     let unused = pieces.words.iter().enumerate().filter(|(_, word)| word.kind == Kind::Unused);
@@ -137,8 +137,8 @@ fn check_family(place: &str, settings: &Settings) -> Result<()> {
         None => Ok(()),
         Some((_, title)) => Err(Error::model(
             place,
-            format!("this is {title}'s vocabulary, whose ids are not those of the file but of the family's own code"),
-            "convert it to tokenizer.json: in transformers, AutoTokenizer.from_pretrained(directory).save_pretrained(directory)",
+            format!("this is {title}'s vocabulary, whose ids are not the file's but defined by the family's own code"),
+            "transformers: AutoTokenizer.from_pretrained(directory).save_pretrained(directory) writes tokenizer.json",
         )),
     }
 }
@@ -182,8 +182,8 @@ fn wanted_token<'a>(
     }
 }
 
-/// T5's blanks, which are not in the file: 100 unless the configuration says otherwise, the highest first.
-fn blanks(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
+/// T5's sentinels, which are not in the file: 100 unless the configuration specifies another number, the highest first.
+fn sentinels(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
     let usual = if settings.is_family("t5") && !settings.family.starts_with("mt5") { T5_BLANKS } else { 0 };
     let count = settings.config.get("extra_ids").and_then(Value::as_u64).unwrap_or(usual).min(BLANKS_LIMIT);
     let has_own = words.iter().any(|word| word.text == "<extra_id_0>");
@@ -194,7 +194,7 @@ fn blanks(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
 /// blank.
 fn xlm_roberta<'a>(place: &str, words: Vec<Piece<'a>>) -> Result<Vec<Piece<'a>>> {
     if words.len() < 3 || words[..3].iter().any(|word| word.kind == Kind::Normal) {
-        let reason = "the first three pieces are not those of unknown, begin and end";
+        let reason = "the first three pieces are not the unknown token, BOS and EOS";
         return Err(Error::model(place, reason, "check that the file belongs to the model"));
     }
     let control = |(text, kind)| Piece { text, score: 0.0, kind };
@@ -217,7 +217,8 @@ impl<'a> Model<'a> {
             escaped: true,
         };
         for field in Fields::new(bytes) {
-            let field = field.map_err(|at| format!("byte {at}: this is no SentencePiece model, or a damaged one"))?;
+            let field =
+                field.map_err(|at| format!("byte {at}: this is not a SentencePiece model, or a damaged one"))?;
             match (field.number, field.value) {
                 (1, Wire::Bytes(piece)) => {
                     if model.words.len() == COUNT_LIMIT {
@@ -232,12 +233,12 @@ impl<'a> Model<'a> {
             }
         }
         if model.words.is_empty() {
-            return Err("there are no pieces: this is no SentencePiece model".into());
+            return Err("there are no pieces: this is not a SentencePiece model".into());
         }
         Ok(model)
     }
 
-    /// How the model was trained, which says what kind it is.
+    /// How the model was trained, which determines its kind.
     fn read_trainer(&mut self, bytes: &'a [u8]) -> std::result::Result<(), String> {
         for field in Fields::new(bytes) {
             let field = field.map_err(|at| format!("byte {at} of its training settings is damaged"))?;
@@ -246,7 +247,7 @@ impl<'a> Model<'a> {
                 3 => self.cutting = value,
                 24 => self.spaces_follow = value != 0,
                 35 => self.byte_fallback = value != 0,
-                // Numbers below zero are written as those of 64 bits.
+                // Negative numbers are encoded as 64-bit ones.
                 number @ 40..=43 => self.ids[number as usize - 40] = value.cast_signed(),
                 _ => {}
             }
@@ -274,7 +275,7 @@ fn read_piece(bytes: &[u8]) -> std::result::Result<Piece<'_>, String> {
     for field in Fields::new(bytes) {
         let field = field.map_err(|at| format!("is damaged at its byte {at}"))?;
         match (field.number, field.value) {
-            (1, Wire::Bytes(text)) => piece.text = std::str::from_utf8(text).map_err(|_| "is no UTF-8 text")?,
+            (1, Wire::Bytes(text)) => piece.text = std::str::from_utf8(text).map_err(|_| "is not UTF-8 text")?,
             (2, Wire::Four(score)) => piece.score = f32::from_le_bytes(score),
             (3, Wire::Whole(kind)) => {
                 piece.kind = match kind {

@@ -42,7 +42,7 @@ impl Template {
         self.pieces.iter().filter(|piece| matches!(piece, Piece::Special { .. })).count()
     }
 
-    /// The ids in front of the first text and behind it, those behind a second one too.
+    /// The ids before and after the first text, including those after a second one.
     pub(crate) fn around_first(&self) -> (Vec<u32>, Vec<u32>) {
         let (mut front, mut back, mut is_behind) = (Vec::new(), Vec::new(), false);
         for piece in &self.pieces {
@@ -56,8 +56,6 @@ impl Template {
     }
 
     /// The ids of one input from the ids of its texts (`second` empty for a single text).
-    ///
-    /// Errors: `limit` leaves no room for the special tokens.
     pub fn assemble(&self, first: &[u32], second: &[u32], limit: Option<Limit>) -> Result<Encoding> {
         let total = first.len() + second.len();
         let (mut first, mut second) = (first, second);

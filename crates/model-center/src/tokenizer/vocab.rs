@@ -1,8 +1,8 @@
 //! A BERT `vocab.txt` as the equivalent `tokenizer.json` document.
 //!
-//! Defines [`VocabOptions`] and the conversion that [`super::AutoTokenizer`] calls for directories without a `tokenizer.json`,
-//! and [`crate::formats::gguf`] for the same vocabulary in a GGUF file. Going through the document, rather than wiring the
-//! parts by hand, leaves one loading path and one set of checks.
+//! Defines [`VocabOptions`] and the conversion that [`super::AutoTokenizer`] calls for directories without a
+//! `tokenizer.json`, and [`crate::formats::gguf`] for the same vocabulary in a GGUF file. Converting to the document,
+//! instead of wiring the parts by hand, leaves one loading path and one set of checks.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub struct VocabOptions {
     pub strip_accents: Option<bool>,
     /// Put spaces around CJK characters (`tokenize_chinese_chars`).
     pub split_chinese: bool,
-    /// The token for unknown words.
+    /// The unknown token.
     pub unk: String,
     /// The token that opens an input.
     pub cls: String,
@@ -47,7 +47,7 @@ impl Default for VocabOptions {
 }
 
 impl VocabOptions {
-    /// What the files beside a vocabulary say.
+    /// Reads the settings beside a vocabulary.
     pub(super) fn of(settings: &Settings) -> VocabOptions {
         let name = |key: &str, default: String| settings.special(key).map_or(default, str::to_owned);
         let default = VocabOptions::default();

@@ -35,8 +35,6 @@ impl ChunkReader {
     }
 
     /// The next piece; `None` at the end of the file. Together they are the file, with `\n` for `\r\n`.
-    ///
-    /// Errors: reading fails; bytes that are not UTF-8, or are zero.
     pub(crate) fn advance(&mut self) -> Result<Option<String>> {
         // One byte more than a piece may have tells whether the text goes on.
         let room = (self.most + 1).saturating_sub(self.bytes.len()) as u64;

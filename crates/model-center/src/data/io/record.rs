@@ -36,8 +36,6 @@ pub enum Format {
 
 impl Format {
     /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.txt`.
-    ///
-    /// Errors: any other ending.
     pub fn of(path: &Path) -> Result<Format> {
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         match ending.as_deref() {
@@ -102,8 +100,6 @@ impl Record<'_> {
     }
 
     /// The text of a column. A dot reaches into JSON objects: `target.span1_text`.
-    ///
-    /// Errors: no such column, or not text.
     pub fn text(&self, column: &str) -> Result<&str> {
         match self.scalar(column)? {
             Scalar::Text(text) => Ok(text),
@@ -116,8 +112,6 @@ impl Record<'_> {
     }
 
     /// The value of a column, whatever its type.
-    ///
-    /// Errors: no such column, or not a single value.
     pub fn scalar(&self, column: &str) -> Result<Scalar<'_>> {
         match &self.fields {
             Fields::Row { header, fields } => {
@@ -152,8 +146,6 @@ impl Record<'_> {
     }
 
     /// The objects of a list, each as a record of its own. Errors in them point to the list.
-    ///
-    /// Errors: no such column, or no list of objects; lists are in JSON alone.
     pub fn list(&self, column: &'static str) -> Result<Vec<Record<'_>>> {
         let wrong = |what: &str| {
             Err(self.error(column, format!("{column:?} {what}"), "write a list of JSON objects, [{…}, …]"))
@@ -172,8 +164,6 @@ impl Record<'_> {
     }
 
     /// A whole number from 0 on.
-    ///
-    /// Errors: no such column, or anything else.
     pub fn whole(&self, column: &str) -> Result<usize> {
         let value = self.scalar(column)?;
         value.spelled().parse().map_err(|_| {
@@ -193,8 +183,6 @@ impl Record<'_> {
     }
 
     /// A truth value: `true`, `false`, or the numbers 1 and 0.
-    ///
-    /// Errors: no such column, or anything else.
     pub fn flag(&self, column: &str) -> Result<bool> {
         match self.scalar(column)?.spelled().as_ref() {
             "true" | "True" | "1" => Ok(true),
@@ -204,8 +192,6 @@ impl Record<'_> {
     }
 
     /// The index of a column's value in `names`.
-    ///
-    /// Errors: no such column, or a value that is not listed.
     pub fn choice(&self, column: &str, names: &[&str]) -> Result<usize> {
         let value = self.scalar(column)?;
         let value = value.spelled();

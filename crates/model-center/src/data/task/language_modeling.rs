@@ -55,8 +55,6 @@ impl LanguageModelingTask {
     /// has one; a prompt and its text are tokenised apart, and their tokens stand without anything between them. A
     /// space that is wanted there is part of one of the two, but for tokenizers that put the mark of one in front of
     /// every text.
-    ///
-    /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let format = self.format_of(path)?;
         if format == Format::Text && matches!(self.columns, LanguageModelingColumns::Language { prompt: None, .. }) {

@@ -139,8 +139,6 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Reads the prompts of a file.
-///
-/// Errors: as [`PromptEntry::read`].
 pub(crate) fn read_prompts(
     path: &Path,
     format: Format,

@@ -72,8 +72,6 @@ impl Squad {
     }
 
     /// The words in front of an answer and behind it.
-    ///
-    /// Errors: a vocabulary without sentinels.
     pub fn sentinels(tokenizer: &dyn Tokenizer) -> Result<[u32; 2]> {
         sentinels(tokenizer, "task SQuAD")
     }
@@ -145,8 +143,6 @@ impl SquadForm {
 
     /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were
     /// cut: the passage and the answer lose their ends, and a question only where nothing else is left.
-    ///
-    /// Errors: as [`Builder::room`].
     pub(crate) fn row(
         &self,
         first: &[u32],

@@ -68,8 +68,6 @@ pub struct TaskEntry {
 
 impl TaskEntry {
     /// Reads one split of the task from the directory that holds the task's directory.
-    ///
-    /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
         let path = directory.join(self.name).join(format!("{}.jsonl", split.file_stem()));
         let labels = match self.labels {
@@ -88,8 +86,6 @@ impl TaskEntry {
 }
 
 /// Finds a task by name in several registries, upper and lower case alike. For programs with registries of their own.
-///
-/// Errors: an unknown name; the error lists the known ones.
 pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a TaskEntry> {
     let mut entries = registries.iter().flat_map(|registry| registry.iter());
     entries.find(|entry| entry.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
@@ -104,16 +100,12 @@ pub(crate) const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"
 pub(crate) const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
 
 /// Whether a record's label is true.
-///
-/// Errors: a record without a label, as those of a test split are.
 pub(crate) fn truth(record: &Record<'_>) -> Result<bool> {
     require_label(record)?;
     record.flag("label")
 }
 
 /// The index of a record's label in `names`.
-///
-/// Errors: as [`truth`].
 pub(crate) fn label(record: &Record<'_>, names: &[&str]) -> Result<usize> {
     require_label(record)?;
     record.choice("label", names)

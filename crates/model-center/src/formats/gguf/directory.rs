@@ -80,7 +80,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// Those of [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if
-/// the directory holds anything, or a value does not fit f16; [`Error::File`] if the disk refuses.
+/// the directory holds anything, or a value does not fit f16.
 pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
     let header = HfHeader { architecture: source.decoder().family.architecture().to_string(), dtype };

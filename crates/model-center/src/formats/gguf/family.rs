@@ -44,9 +44,6 @@ impl Family {
     }
 
     /// The family that a file says it is of.
-    ///
-    /// # Errors
-    /// [`crate::Error::Model`] for any other.
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.ok_or_else(|| metadata.lacking(KEY))?;

@@ -219,7 +219,7 @@ fn bytes(words: &Words<'_>) -> Result<Parts> {
             normalizer: split.normalizer(),
             pre_tokenizer: split.pre_tokenizer(false),
             decoder: level(true, true),
-            model: byte_pairs(words, None, split.takes_whole_words)?,
+            model: byte_pairs(words, None, split.ignores_merges)?,
         },
         added: None,
         begins: split.begins,
@@ -247,7 +247,7 @@ fn whole_texts(words: &Words<'_>, unknown: Option<&str>) -> Result<Parts> {
 
 /// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with words for
 /// bytes.
-fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, takes_whole_words: bool) -> Result<Value> {
+fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, ignores_merges: bool) -> Result<Value> {
     let tokens = words.tokens.iter().enumerate();
     let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
     Ok(json!({
@@ -258,7 +258,7 @@ fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, takes_whole_wor
         "end_of_word_suffix": null,
         "fuse_unk": fallback.is_some(),
         "byte_fallback": fallback.is_some(),
-        "ignore_merges": takes_whole_words,
+        "ignore_merges": ignores_merges,
         "vocab": vocab,
         "merges": merges(words)?,
     }))

@@ -150,9 +150,6 @@ impl Metadata {
     }
 
     /// A text.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
         self.ask(key, "a text", |value| match value {
             GgufValue::Text(text) => Some(&**text),
@@ -161,9 +158,6 @@ impl Metadata {
     }
 
     /// A whole number, not below zero, of any stored width.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn whole(&self, key: &str) -> Result<Option<u64>> {
         self.ask(key, "a whole number from 0", |value| match *value {
             GgufValue::U8(n) => Some(n.into()),
@@ -179,9 +173,6 @@ impl Metadata {
     }
 
     /// A finite number; one stored in double precision is rounded.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn real(&self, key: &str) -> Result<Option<f32>> {
         self.ask(key, "a finite number", |value| {
             match *value {
@@ -194,9 +185,6 @@ impl Metadata {
     }
 
     /// A truth value.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn truth(&self, key: &str) -> Result<Option<bool>> {
         self.ask(key, "a truth value", |value| match value {
             GgufValue::Bool(truth) => Some(*truth),
@@ -205,9 +193,6 @@ impl Metadata {
     }
 
     /// An array of texts.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn texts(&self, key: &str) -> Result<Option<&[Box<str>]>> {
         self.ask(key, "an array of texts", |value| match value {
             GgufValue::Array(GgufArray::Text(texts)) => Some(&**texts),
@@ -216,9 +201,6 @@ impl Metadata {
     }
 
     /// An array of whole numbers of four bytes with a sign.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the value is none.
     pub fn wholes(&self, key: &str) -> Result<Option<&[i32]>> {
         self.ask(key, "an array of 32-bit whole numbers", |value| match value {
             GgufValue::Array(GgufArray::I32(numbers)) => Some(&**numbers),

@@ -18,8 +18,8 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is no float, a
-/// value does not fit f16, or `fill` gives another number of values; [`Error::File`] if the disk refuses; what `fill`
-/// returns. An error before all values are on the disk leaves the directory as it was.
+/// value does not fit f16, or `fill` gives another number of values; what `fill` returns. An error before all values
+/// are on the disk leaves the directory as it was.
 pub fn export(
     table: &NameTable,
     params: &[ParamShape],

@@ -48,9 +48,6 @@ impl fmt::Display for NotFinite {
 
 impl NotFinite {
     /// The error for all that were found; `Ok` for none.
-    ///
-    /// # Errors
-    /// [`Error::Model`] naming the first tensor and its file, and the next tensors.
     pub fn refuse(found: &[NotFinite]) -> Result<()> {
         let Some((first, others)) = found.split_first() else { return Ok(()) };
         let mut reason = format!("the weights of the model are damaged: {first}");

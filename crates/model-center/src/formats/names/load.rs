@@ -51,9 +51,6 @@ impl Plan {
 
     /// As [`Plan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks
     /// that tell each other. A rank checks what it reads.
-    ///
-    /// # Errors
-    /// The other ones.
     pub fn load_noting(
         &self,
         source: &dyn TensorSource,
@@ -80,9 +77,6 @@ impl Plan {
     }
 
     /// Whether what the source holds twice is equal, bit for bit.
-    ///
-    /// # Errors
-    /// As [`Plan::load`].
     pub fn check_twins(&self, source: &dyn TensorSource) -> Result<()> {
         let untied = self.twins.iter().filter(|twin| !source.are_tied(&twin.name, &twin.alias));
         untied.into_iter().try_for_each(|twin| require_equal(source, &twin.name, &twin.alias, twin.bytes))

@@ -23,7 +23,7 @@ const BATCH: usize = 1000;
 ///
 /// # Errors
 /// [`Error::Model`] for a name that stands twice or is none, a size that overflows, another type, values of another
-/// number, or a finite value that f16 cannot hold; [`Error::File`] if the disk refuses; what `fill` returns.
+/// number, or a finite value that f16 cannot hold; what `fill` returns.
 pub fn write_pickle(
     path: &Path,
     tensors: &[TensorEntry],

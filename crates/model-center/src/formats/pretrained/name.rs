@@ -20,9 +20,6 @@ pub struct RepoId(String);
 impl RepoId {
     /// Check a name by the hub's rules: one or two parts of at most 96 letters, digits, `-`, `_` and `.`, without `--`
     /// and `..`, that neither begin nor end with `-` or `.`.
-    ///
-    /// # Errors
-    /// Which rule is broken, in words that follow the name.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let parts: Vec<&str> = text.split('/').collect();
         if parts.len() > 2 {
@@ -81,9 +78,6 @@ impl Revision {
     /// Check a revision: parts of letters, digits and `._-+@#=,` between single `/`, none of which begins with a dot or
     /// ends in `.lock`, without `..` and without `-` in front. These are git's rules, less what a shell would read
     /// otherwise.
-    ///
-    /// # Errors
-    /// Which rule is broken, in words that follow the revision.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() || text.len() > REVISION_LIMIT {
             return Err("is empty or longer than 200 letters");

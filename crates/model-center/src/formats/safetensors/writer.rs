@@ -36,8 +36,7 @@ impl SafetensorsWriter {
     /// Start `path` with the given tensors and `"format": "pt"`, which `transformers` insists on.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that stands twice or a size that overflows; [`Error::File`] if the directory cannot
-    /// be written.
+    /// [`Error::Model`] for a name that stands twice or a size that overflows.
     pub fn create(path: &Path, tensors: &[TensorEntry]) -> Result<Self> {
         let bad = |entry: &TensorEntry, reason: &str| {
             let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));
@@ -72,7 +71,7 @@ impl SafetensorsWriter {
     ///
     /// # Errors
     /// [`Error::Model`] if the tensor was not announced, was written before, has another length, is no float, or holds
-    /// a finite value that f16 cannot (it would silently become infinite); [`Error::File`] if the disk refuses.
+    /// a finite value that f16 cannot (it would silently become infinite).
     pub fn write_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
         let (dtype, begin) = self.claim(name, |dtype| (dtype.bitsize() / 8).checked_mul(values.len()))?;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -87,9 +86,6 @@ impl SafetensorsWriter {
     }
 
     /// Write one tensor from its stored bytes, little endian.
-    ///
-    /// # Errors
-    /// Those of [`SafetensorsWriter::write_f32`] on names and lengths.
     pub fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let (_, begin) = self.claim(name, |_| Some(bytes.len()))?;
         self.file.file().write_all_at(bytes, begin).map_err(|e| self.file.refused(e))
@@ -98,7 +94,7 @@ impl SafetensorsWriter {
     /// Flush to the disk and give the file its name.
     ///
     /// # Errors
-    /// [`Error::Model`] if a tensor was announced and never written; [`Error::File`] if the disk refuses.
+    /// [`Error::Model`] if a tensor was announced and never written.
     pub fn finish(self) -> Result<()> {
         self.complete()?.commit()
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-/// As deep as containers may lie within each other.
+/// The maximum nesting depth of containers.
 const DEPTH: usize = 100;
 /// More than a number takes.
 const NUMBER_BYTES: usize = 32;
@@ -55,7 +55,7 @@ pub(super) fn guard_filters(environment: &mut Environment<'static>) {
 /// A method of Python's, within bounds.
 pub(super) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let values: Vec<Value> = match name {
-        // What is joined stands first in the filter, and here behind what is put between.
+        // The filter's first argument is the list; here it follows the separator.
         "join" => args.iter().chain([value]).cloned().collect(),
         "format" | "replace" => [value].into_iter().chain(args).cloned().collect(),
         _ => Vec::new(),
@@ -81,7 +81,7 @@ fn check_result(state: &State<'_, '_>, name: &str, values: &[Value]) -> Result<(
     let text = values.first().and_then(Value::as_str).unwrap_or_default();
     let most = match (name, values) {
         ("replace", [_, from, to, ..]) => {
-            // What is no text is spelled first.
+            // Other values are converted to text first.
             let places = from.as_str().filter(|_| !text.is_empty()).map_or(own + 1, |from| text.matches(from).count());
             own.saturating_add(places.saturating_mul(to.as_str().map_or(others, str::len)))
         }
@@ -92,7 +92,7 @@ fn check_result(state: &State<'_, '_>, name: &str, values: &[Value]) -> Result<(
             own.saturating_add(lines.saturating_mul(width))
         }
         ("format", _) => {
-            // Widths stand in the text, or are among the values.
+            // Widths are in the format string or among the values.
             let fields = text.matches(['%', '{']).count();
             let wide = if text.contains('*') { values.iter().map(largest_number).max().unwrap_or(0) } else { 0 };
             let written = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
@@ -135,7 +135,7 @@ pub(super) fn measure(value: &Value, limit: usize) -> Result<usize, Error> {
 
 fn add(value: &Value, limit: usize, depth: usize, size: &mut usize) -> Result<(), Error> {
     if depth > DEPTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "containers lie too deep within each other"));
+        return Err(Error::new(ErrorKind::InvalidOperation, "containers are nested too deep"));
     }
     *size += match value.kind() {
         ValueKind::String | ValueKind::Bytes => value.as_str().map(str::len).or_else(|| value.len()).unwrap_or(0),

@@ -1,8 +1,8 @@
 //! A conversation as ids, in which only the template makes control tokens.
 //!
-//! Adds [`ChatTemplate::encode`]. A template joins its own words and those of the messages to one text; whoever reads
-//! control tokens out of that text reads those that a message spells as well. So the template is rendered a second
-//! time, with a random word in the place of each text of the messages, which shows whose words are whose.
+//! Adds [`ChatTemplate::encode`]. A template joins its own text and the messages' text into one string; a tokenizer
+//! that parses control tokens in that string also parses those that a message spells. So the template is rendered a
+//! second time, with a random placeholder for each text of the messages, which shows which parts come from messages.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -15,27 +15,22 @@ use crate::file::printable;
 use crate::tokenizer::{ControlToken, Tokenizer};
 use crate::{Error, Result};
 
-/// Templates build control tokens out of roles, so roles are names that are known and not what somebody wrote.
+/// Templates build control tokens out of roles, so only known role names are accepted.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 /// Fields whose texts templates compare rather than write.
 const STRUCTURE: [&str; 2] = ["role", "type"];
-/// A character of no script: in the place of those of a text it spells nothing, whatever a template makes of it.
+/// A private-use character: in place of a text's characters it spells nothing, whatever a template makes of it.
 const MASK: char = '\u{e000}';
 
 impl ChatTemplate {
     /// The ids of a conversation. Control tokens come from the template alone: what messages spell is text.
     ///
-    /// `tokenizer` must take control tokens in texts for text, as tokenizers do unless asked otherwise. The ids are
-    /// those of transformers but in three cases: a text of a message spells a control token; a vocabulary begins only
-    /// the first word of a text with a mark for a space (`Metaspace` with `prepend_scheme` `first`), for here a text
-    /// begins behind every control token; a template changes texts by what they say (see errors). transformers' own ids
-    /// of every conversation are those of [`ChatTemplate::render_request`] read by a tokenizer with
-    /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens), for conversations that are trusted.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::render_request`]; [`Error::Data`] for a role that is not known, a field whose name spells a
-    /// control token, and, where the template looks into texts so that its words cannot be told from theirs, a text
-    /// that spells one; [`Error::Model`] if the tokenizer takes text for control tokens.
+    /// `tokenizer` must take control tokens in texts for text, as tokenizers do unless asked otherwise. The ids equal
+    /// `transformers`' ids except in three cases: a text of a message spells a control token; the vocabulary puts
+    /// the space marker only before the first word of a text (`Metaspace` with `prepend_scheme` `first`), because here
+    /// a text begins after every control token; a template changes its output depending on a text's contents (see
+    /// errors). For trusted conversations, [`ChatTemplate::render_request`] with a tokenizer that has
+    /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens) returns exactly `transformers`' ids.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
         let control = tokenizer.control_tokens();
         request.check_depth()?;
@@ -55,8 +50,8 @@ impl ChatTemplate {
         Ok(writer.ids)
     }
 
-    /// Whose words are whose in what was rendered; `None` if the template looks into texts, so that this cannot be
-    /// told.
+    /// Separates the template's own output from the messages' texts; `None` if the template inspects texts, so that
+    /// they cannot be separated.
     fn pieces(&self, request: &ChatRequest<'_>, rendered: &str) -> Result<Option<Vec<ChatPiece>>> {
         let nonce = nonce();
         let mut texts = Vec::new();
@@ -87,15 +82,15 @@ impl ChatTemplate {
         Ok((joined == rendered).then_some(pieces))
     }
 
-    /// Refuses a conversation whose texts spell a control token, complete one with the words of the template, or are
-    /// made to spell one by it, as by a change of case.
+    /// Refuses a conversation whose texts spell a control token, complete one together with the template's output, or
+    /// spell one after the template's changes, such as a change of case.
     fn require_no_control(&self, request: &ChatRequest<'_>, rendered: &str, control: &[ControlToken]) -> Result<()> {
         let mut spelled = None;
         let messages = mapped(request.messages, &mut |text| {
             spelled = spelled.take().or_else(|| control.iter().find(|token| text.contains(&token.text)));
             text.chars().map(|c| if c.is_whitespace() { c } else { MASK }).collect()
         });
-        // A template that refuses texts without words makes nothing to compare with.
+        // A template that refuses empty texts renders nothing to compare with.
         let masked = self.render_request(&ChatRequest { messages: &messages, ..request.clone() });
         let is_same = |masked: String| control_ids(rendered, control) == control_ids(&masked, control);
         if spelled.is_none() && masked.is_ok_and(is_same) {
@@ -110,16 +105,16 @@ impl ChatTemplate {
             format!(
                 "a message spells {token}, and the chat template looks into messages, so that it cannot be kept as text"
             ),
-            "remove it from the message; if the messages are trusted, render the chat and let the tokenizer read control tokens",
+            "remove it from the message; to trust the messages, render the chat and tokenize it with special tokens",
         ))
     }
 }
 
 /// A part of a rendered conversation.
 enum ChatPiece {
-    /// Words of the template, in which control tokens count.
+    /// Output of the template itself, in which control tokens are parsed.
     Template(String),
-    /// What a message says.
+    /// Text of a message.
     Text(String),
 }
 
@@ -154,7 +149,7 @@ impl IdWriter<'_> {
                     }
                     self.flush()?;
                     self.ids.push(token.id);
-                    self.trim = token.takes_space_behind;
+                    self.trim = token.takes_space_after;
                     rest = &rest[at + token.text.len()..];
                 }
                 self.run += rest;
@@ -176,8 +171,8 @@ impl IdWriter<'_> {
             if let Some(token) = self.control.iter().find(|token| token.id == id && Some(id) != unknown) {
                 return Err(Error::model(
                     "chat",
-                    format!("the tokenizer takes {} for a control token where it stands in a text", token.text),
-                    "open the tokenizer without TextSpecials::AsTokens; if that is so, its vocabulary has the token as a word",
+                    format!("the tokenizer parses {} as a control token in a text", token.text),
+                    "open the tokenizer without TextSpecials::AsTokens; if that is so, the token is in its vocabulary",
                 ));
             }
             self.ids.push(id);
@@ -229,7 +224,7 @@ fn change_texts(value: &mut Value, change: &mut dyn FnMut(&str) -> String) {
     }
 }
 
-/// Refuses what is taken for the template's words although a message says it: roles, kinds and names of fields.
+/// Refuses message parts that templates copy into their own output: roles, types and names of fields.
 fn check_structure(messages: &[ChatMessage], control: &[ControlToken]) -> Result<()> {
     for (number, message) in messages.iter().enumerate() {
         let place = || format!("chat, message {}", number + 1);
@@ -241,7 +236,7 @@ fn check_structure(messages: &[ChatMessage], control: &[ControlToken]) -> Result
         let structure = [&message.content, &more].into_iter().find_map(|value| spelled_in_structure(value, control));
         if let Some(token) = structure {
             let reason = format!("the name or the kind of a field spells {token}");
-            return Err(Error::data(place(), reason, "fields are named in plain words"));
+            return Err(Error::data(place(), reason, "use plain names for fields"));
         }
     }
     Ok(())
@@ -259,8 +254,8 @@ fn spelled_in_structure<'a>(value: &Value, control: &'a [ControlToken]) -> Optio
     }
 }
 
-/// A word that nobody can have written into a message: 128 bits of the randomness that hash maps draw from the system.
+/// A placeholder that no message can contain: 128 bits of the randomness that hash maps get from the system.
 fn nonce() -> String {
-    let draw = || RandomState::new().build_hasher().finish();
-    format!("q{:016x}{:016x}", draw(), draw())
+    let random = || RandomState::new().build_hasher().finish();
+    format!("q{:016x}{:016x}", random(), random())
 }

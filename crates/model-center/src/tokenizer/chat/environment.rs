@@ -80,7 +80,7 @@ pub(super) fn render(
     environment.add_global(bounds::LIMIT, limit);
     let mut output = Bounded { bytes: Vec::new(), limit };
     environment.get_template(name)?.render_captured_to(Value::from(Serde(context)), &mut output)?;
-    String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is no UTF-8 text"))
+    String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8 text"))
 }
 
 /// Output up to a bound.
@@ -105,7 +105,7 @@ impl Write for Bounded {
 
 /// The template with `{% generation %}` as a block that is always there.
 ///
-/// The tag is transformers' own: it marks what an assistant says, and renders what stands in it.
+/// The tag is `transformers`' own: it marks an assistant's output and renders its contents.
 pub(super) fn without_generation_tags(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

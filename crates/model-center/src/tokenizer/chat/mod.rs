@@ -1,9 +1,8 @@
 //! Chats to texts and ids, by the template that a model directory carries.
 //!
-//! Defines [`ChatTemplate`], the messages it is given and [`ChatRequest`], what else a rendering depends on. A template
-//! is a program that strangers wrote: it runs with a bounded number of instructions, a bounded depth and a bounded
-//! output, and reaches nothing but its arguments. [`ChatTemplate::encode`] keeps what messages say from becoming
-//! control tokens.
+//! Defines [`ChatTemplate`], its messages and [`ChatRequest`], the other inputs of a rendering. A template is an
+//! untrusted program: it runs with a bounded number of instructions, a bounded depth and a bounded output, and reaches
+//! nothing but its arguments. [`ChatTemplate::encode`] keeps message texts from becoming control tokens.
 //!
 //! Called by programs that generate from, or train on, conversations.
 
@@ -34,7 +33,7 @@ use crate::{Error, Result};
 const DEFAULT: &str = "default";
 /// The template that is taken where none is named and there are tools.
 const WITH_TOOLS: &str = "tool_use";
-/// How much of a template's own words an error repeats.
+/// The longest part of a template's own error message that an error repeats.
 const MESSAGE_CHARACTERS: usize = 300;
 
 /// The chat templates of a model directory, ready to run.
@@ -103,9 +102,6 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation, with what asks for an answer at its end if `add_generation_prompt`.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::render_request`].
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String> {
         self.render_request(&ChatRequest { add_generation_prompt, ..ChatRequest::new(messages) })
     }
@@ -149,7 +145,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Every name that the template sees. Those of the request win, as in transformers.
+    /// Every variable of the template. The request's override the directory's, as in `transformers`.
     fn context(&self, request: &ChatRequest<'_>) -> Map<String, Value> {
         let mut context = self.special_tokens.clone();
         context.extend(request.more.clone());
@@ -161,7 +157,7 @@ impl ChatTemplate {
     }
 }
 
-/// What the library says of a template, with place and line.
+/// The error of the library, with place and line.
 fn refused(place: &str, error: &minijinja::Error) -> Error {
     let at = error.line().map_or(place.to_owned(), |line| format!("{place}, line {line} of the chat template"));
     let mut reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
@@ -176,9 +172,7 @@ fn refused(place: &str, error: &minijinja::Error) -> Error {
             "use the template of the model's publisher; this one has an endless loop"
         }
         ErrorKind::SyntaxError => "fetch the file again, or correct the template; it is a Jinja template",
-        _ => {
-            "change the messages to what the template takes (roles, their order, kinds of content), or correct the template"
-        }
+        _ => "change the messages to the template's roles, their order and content types, or correct the template",
     };
     Error::model(at, printable(&reason, MESSAGE_CHARACTERS), fix)
 }

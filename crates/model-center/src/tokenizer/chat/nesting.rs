@@ -1,10 +1,10 @@
 //! How deep the source of a chat template nests, measured before it is parsed.
 //!
-//! Defines [`check`], called where templates are compiled. The library's parser bounds blocks and parentheses. Chains
-//! it follows by recursion without a bound: operators, filters, attributes, subscripts and calls, each of which makes
-//! an expression one level deeper, and `elif`, each of which nests one condition in the one before it. A long chain
-//! would overflow the stack, which ends the process. So the source is scanned first, without recursion: a level for
-//! every link of a chain and every bracket, counted along the deepest path.
+//! Defines [`check`], called where templates are compiled. The library's parser bounds blocks and parentheses, but
+//! follows chains by recursion without a bound: operators, filters, attributes, subscripts, calls and `elif`. Each link
+//! nests the expression, or the condition, one level deeper. A long chain would overflow the stack, which aborts the
+//! process. So the source is scanned first, without recursion: one
+//! level per link of a chain and per bracket, counted along the deepest path.
 //!
 //! The scan divides the source into tags and tokens as the library does. It may count more levels than there are, such
 //! as one for each bracket in a sum of brackets, and never fewer.
@@ -75,7 +75,7 @@ impl Levels {
 #[derive(Debug, Default)]
 struct Expression {
     current: Levels,
-    /// Those of the brackets around, the outermost first.
+    /// The levels of the enclosing brackets, outermost first.
     outer: Vec<Levels>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Scan<'a> {
         rest.windows(needle.len()).position(|window| window == needle).map(|found| self.at + found)
     }
 
-    /// Goes behind the next `end`, or to the end of the source.
+    /// Advances past the next `end`, or to the end of the source.
     fn pass(&mut self, end: &[u8]) {
         self.at = self.find(end).map_or(self.source.len(), |found| found + end.len());
     }
@@ -226,7 +226,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Goes behind a string, whose backslashes keep the character after them from ending it.
+    /// Advances past a string; a backslash escapes the character after it.
     fn string(&mut self, quote: u8) {
         self.at += 1;
         while let Some(byte) = self.source.get(self.at).copied().filter(|byte| *byte != quote) {
@@ -235,7 +235,7 @@ impl<'a> Scan<'a> {
         self.at = self.source.len().min(self.at + 1);
     }
 
-    /// A name, or a number with the word right after it.
+    /// A name, or a number with the identifier that directly follows it.
     fn word(&mut self) -> &'a str {
         let start = self.at;
         let source: &'a [u8] = self.source;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// Levels of lists and mappings in what a conversation says, which is what the reader of JSON allows a file.
+/// Maximum depth of lists and mappings in a conversation, the limit of the JSON reader.
 const MOST_LEVELS: usize = 128;
 /// Names under which a message's reasoning is passed; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -20,7 +20,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 pub struct ChatMessage {
     /// Who speaks: `system`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What is said: a text, or a list of parts of which some are texts, or null beside calls of tools.
+    /// The content: a text, or a list of parts with texts among them, or null beside tool calls.
     #[serde(default)]
     pub content: Value,
     /// Further fields, such as `tool_calls` or `name`.
@@ -34,7 +34,7 @@ impl ChatMessage {
         ChatMessage { role: role.into(), content: Value::String(content.into()), more: Map::new() }
     }
 
-    /// The message as templates see it: reasoning stands under the two names that they read.
+    /// The message as templates see it: reasoning has the two names that templates read.
     pub(super) fn for_template(&self) -> Value {
         let mut fields = Map::new();
         let reasoning = REASONING.iter().find_map(|key| self.more.get(*key).filter(|value| !value.is_null()));

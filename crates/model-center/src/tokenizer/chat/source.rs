@@ -51,7 +51,7 @@ pub(super) fn read(directory: &Path) -> Result<Found> {
     Ok(Found { templates, special_tokens: TOKENS.iter().filter_map(token).collect() })
 }
 
-/// Refuses what is no template by its length.
+/// Refuses a text that is too long to be a template.
 pub(super) fn check_size(place: &str, text: &str) -> Result<()> {
     if text.len() <= MAX_BYTES {
         return Ok(());
@@ -75,8 +75,7 @@ fn files(directory: &Path) -> Result<Vec<Source>> {
     paths.into_iter().map(read).collect()
 }
 
-/// The templates with names of a directory: each name, and the path in the directory, where it lies; in the order of
-/// their names.
+/// The named templates of a directory: each name with its path in the directory, ordered by name.
 ///
 /// Errors: a directory or file that cannot be read or leads out of the directory; more templates than are read.
 pub(crate) fn further(directory: &Path) -> Result<Vec<(String, String)>> {

@@ -1,8 +1,8 @@
 //! The stack on which chat templates are parsed and rendered.
 //!
-//! Defines [`on_own_stack`], called where the template library is. That library parses, compiles, runs and releases
-//! what nests by recursion. [`super::nesting`] and the environment bound how deep, and the stack here has room for it
-//! whatever thread calls: the stacks of threads differ, and those of spawned ones are small.
+//! Defines [`on_own_stack`], called around the template library, which parses, compiles, runs and releases nested
+//! templates by recursion. [`super::nesting`] and the environment bound the depth, and the stack here is large enough
+//! for it on any thread: stack sizes of threads differ, and a spawned thread has a small one.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -14,8 +14,6 @@ use crate::{Error, Result};
 const STACK_BYTES: usize = 16 << 20;
 
 /// Does `work` on a thread with a stack of known size, and waits for it.
-///
-/// Errors: those of `work`; [`Error::File`] if the system refuses the thread.
 pub(super) fn on_own_stack<T: Send>(place: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     on_stack_of(STACK_BYTES, place, work)
 }

@@ -1,13 +1,13 @@
-//! Tokens at the seams between sections of a long text, made what they are in the whole.
+//! Merges the tokens of consecutive sections so that they equal the encoding of the whole text.
 //!
-//! Defines [`Engine::append`], called by [`super`], which says what a section is.
+//! Defines [`Engine::append`], called by [`super`], which defines sections.
 //!
-//! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours
-//! do so in the encoding of their own text alone, because no merge over their border is ever the best one in either. So
-//! a stretch over the seam is tokenized again, and if its first and last token are those that stood there, all is as in
-//! the whole. Best sums of scores have no such rule, but two best paths that meet agree from there on. Vocabularies of
-//! words are asked again for the whole word, found in the text: longer than any that they have, it is unknown wherever
-//! it ends.
+//! Byte-pair tokens at a boundary are exact: two tokens are adjacent in the encoding of a text exactly if every two
+//! neighbours are adjacent in the encoding of their own concatenation, because no merge across their border is ever the
+//! best one in either. So a stretch across the boundary is tokenized again, and if its first and last token are
+//! unchanged, the result equals the encoding of the whole text. Unigram's best paths have no such rule, but two best
+//! paths that meet are identical from there on. Vocabularies of whole words tokenize the whole word at the boundary
+//! again; a word longer than any in the vocabulary is unknown wherever it ends.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{OffsetReferential, OffsetType};
@@ -17,20 +17,21 @@ use super::{Engine, Tokens};
 use crate::Result;
 use crate::tokenizer::catch::catch_errors;
 
-/// Tokens on each side of a seam that are looked at first, and the most on its left side, which may be all of the text.
+/// Tokens on each side of a boundary that are compared first, and the maximum on its left side, which may be all of the
+/// text.
 const FEW: usize = 16;
 const MANY: usize = 4096;
-/// Characters on each side of a seam in which the ends of a word are looked for first; few words are longer.
+/// Characters on each side of a boundary that are first searched for the ends of a word; few words are longer.
 const WORD: usize = 320;
 
-/// How two parts of a word go together: so many tokens of the first, others, the second without so many.
+/// How two parts of a word merge: `kept` tokens of the first, then `between`, then the second without `skipped` tokens.
 struct Joined {
     kept: usize,
     between: Vec<u32>,
     skipped: usize,
 }
 
-/// A pre-token that a seam goes through.
+/// A pre-token across a boundary.
 #[derive(Debug)]
 struct Straddling {
     text: String,
@@ -39,12 +40,12 @@ struct Straddling {
 }
 
 impl Engine {
-    /// Appends a section's tokens to those of the text before `cut`, as if both had been one.
+    /// Appends a section's tokens to the tokens of the text before `cut`, as if both had been one.
     pub(super) fn append(&self, out: &mut Tokens, section: Tokens, text: &str, cut: usize) -> Result<()> {
         let is_apart = cut == 0 || section.ids.is_empty() || out.ids.is_empty();
         if is_apart || self.straddling(text, cut, AROUND)?.is_none() {
             out.ids.extend_from_slice(&section.ids);
-            // A section of no tokens leaves the last word as it was.
+            // An empty section leaves the last word unchanged.
             out.last = if section.ids.is_empty() { out.last } else { section.last };
             return Ok(());
         }
@@ -69,8 +70,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole; `None` if more of
-    /// the text shows that it goes through none.
+    /// The tokens of the word that a cut goes through, for vocabularies of whole words; `None` if a wider context shows
+    /// that the cut is between words.
     fn whole_word(&self, text: &str, cut: usize) -> Result<Option<Vec<u32>>> {
         let mut reach = WORD;
         loop {
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Whether a word is longer than any that the vocabulary looks for.
+    /// Whether a word is longer than any that the vocabulary can contain.
     fn is_beyond_words(&self, word: &str) -> bool {
         match self.inner.get_model() {
             ModelWrapper::WordPiece(model) => word.chars().nth(model.max_input_chars_per_word).is_some(),
@@ -91,19 +92,19 @@ impl Engine {
         }
     }
 
-    /// The pre-token that a cut goes through, by the text so many characters before and behind it.
+    /// The pre-token that a cut goes through, from `reach` characters before and after it.
     fn straddling(&self, text: &str, cut: usize, reach: usize) -> Result<Option<Straddling>> {
         let (from, to) = around(text, cut, reach);
         let sides = Sides { first: from == 0, last: to == text.len() };
         let (mut found, word_begin) = self.pre_token(&text[from..to], sides, cut - from)?;
-        // What is put before a stretch stands behind a word that is found whole.
+        // A prefix space follows an added token, too.
         if let Some(begin) = word_begin.filter(|_| self.prefixed && found.is_some()) {
             found = self.pre_token(&text[from + begin..to], Sides { first: true, ..sides }, cut - from - begin)?.0;
         }
         Ok(found)
     }
 
-    /// The pre-token that `at` is in, and where the last word before it begins that is found whole.
+    /// The pre-token that contains `at`, and the start of the last added token before it.
     fn pre_token(&self, part: &str, sides: Sides, at: usize) -> Result<(Option<Straddling>, Option<usize>)> {
         catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let pieces = self.cut(part, sides, |_| Ok(Vec::new()))?;
@@ -112,7 +113,7 @@ impl Engine {
             let Some(place) = splits.iter().position(|(_, offsets, _)| offsets.0 < at && at < offsets.1) else {
                 return Ok((None, None));
             };
-            // No tokens were asked for, so that those that stand there are of words found whole.
+            // Nothing was tokenized yet: the tokens present are added tokens.
             let is_found = |tokens: &Option<Vec<_>>| tokens.as_ref().is_some_and(|tokens| !tokens.is_empty());
             let before = splits[..place].iter().rev().find(|(_, _, tokens)| is_found(tokens));
             let is_whole = (place > 0 || sides.first) && (place + 1 < splits.len() || sides.last);
@@ -120,7 +121,7 @@ impl Engine {
         })
     }
 
-    /// The tokens of a word of which two parts were tokenized apart.
+    /// The tokens of a word whose two parts were tokenized separately.
     fn join(&self, left: &[u32], right: &[u32]) -> Result<Joined> {
         let apart = Joined { kept: left.len(), between: Vec::new(), skipped: 0 };
         let unknown = self.unknown;
@@ -129,7 +130,7 @@ impl Engine {
         }
         // Bytes and what is unknown take part in nothing.
         let is_fixed = |id: &u32| Some(*id) == unknown || self.control(*id).is_some();
-        // Not all of a word: it may be as long as the text so far. The right part is in one section.
+        // Only a bounded part of the left side: it may be as long as the text so far. The right part is in one section.
         let left_free = left.iter().rev().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
         let right_free = right.iter().take_while(|id| !is_fixed(id)).count();
         if left_free == 0 || right_free == 0 {

@@ -9,8 +9,8 @@ use tokenizers::{Model, Token};
 use super::Engine;
 
 impl Engine {
-    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any
-    /// other piece, the text is cut behind the token's first character and the parts are tokenized again.
+    /// Tokens of a pre-token. Vocabularies find control tokens like any other piece, so where one is spelled, the text
+    /// is cut after the token's first character and the parts are tokenized again.
     ///
     /// Every part is shorter than what it is a part of, so that this ends.
     pub(super) fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
@@ -69,9 +69,7 @@ impl Engine {
         found
     }
 
-    /// Tokens of a character that is a control token itself: those of its bytes, or the one for what is unknown.
-    ///
-    /// Errors: the vocabulary has neither.
+    /// Tokens of a character that is itself a control token: its bytes, or the unknown token.
     fn spell_otherwise(&self, character: &str) -> tokenizers::Result<Vec<Token>> {
         let token = |id: u32| Token::new(id, character.to_owned(), (0, character.len()));
         let bytes = character.bytes().map(|byte| {

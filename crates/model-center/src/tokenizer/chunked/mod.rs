@@ -1,9 +1,9 @@
 //! Token ids of texts of any length in bounded memory.
 //!
-//! Defines [`Engine`], which holds what the `tokenizers` crate makes of a document and goes through its steps one by
-//! one: words found whole and normalisation, pre-tokens, tokens. A text longer than a section is cut by
-//! [`sections`], the sections are tokenized on all threads, and [`boundaries`] makes the tokens at every seam
-//! what they are in the whole. Called by [`super::HfTokenizer`].
+//! Defines [`Engine`], which holds a tokenizer of the `tokenizers` crate and runs its steps one by one: added tokens
+//! and normalization, pre-tokenization, the model. A text longer than a section is cut by [`sections`], the sections
+//! are tokenized on all threads, and [`boundaries`] makes the tokens at every boundary equal to the encoding of the
+//! whole text. Called by [`super::HfTokenizer`].
 
 mod boundaries;
 mod controls;
@@ -32,7 +32,7 @@ pub(super) struct Engine {
     steps: Vec<(Sides, Steps)>,
     /// Whether something is put before a stretch of a text, but not where a section goes on with one.
     pub(super) prefixed: bool,
-    /// Whether what is done with a character depends on how many stand before it: sections would change it.
+    /// Whether pre-tokenization depends on a character's offset in the text: sections would change the result.
     whole_only: bool,
     runs: Runs,
     whole: Whole,
@@ -53,7 +53,7 @@ struct Steps {
     pre_tokenizer: Option<PreTokenizerWrapper>,
 }
 
-/// The sides of a text that is no part of another, and of a section in the middle of one.
+/// The sides of an independent text, and of a section in the middle of one.
 const ALONE: Sides = Sides { first: true, last: true };
 const MIDDLE: Sides = Sides { first: false, last: false };
 
@@ -68,8 +68,6 @@ pub(super) struct Tokens {
 
 impl Engine {
     /// What a tokenizer made of `document` needs besides.
-    ///
-    /// Errors: parts that the crate refuses.
     pub(super) fn new(place: &str, inner: tokenizers::Tokenizer, document: &Value) -> Result<Engine> {
         let steps = |sides: Sides| {
             let part = |key: &str| document.get(key).and_then(|part| continued(part, sides));
@@ -111,7 +109,7 @@ impl Engine {
         self.list_words();
     }
 
-    /// Lists the words that are found whole, and those that no text may become.
+    /// Lists the added tokens, and the tokens that no text may become.
     fn list_words(&mut self) {
         let as_text = self.inner.get_encode_special_tokens();
         let added = self.inner.get_added_tokens_decoder();
@@ -129,9 +127,9 @@ impl Engine {
         self.controls.sort_unstable();
     }
 
-    /// White space of which several characters are as one space.
+    /// White space characters whose runs are equivalent to one space.
     fn collapsing(&self) -> Result<Vec<char>> {
-        // Such a token may be one of the characters below, of which there are then no tokens to compare.
+        // Such a token may be one of the characters below, which then has no token to compare.
         if self.unknown.is_none() && self.controls.iter().any(|(_, text)| text.chars().nth(1).is_none()) {
             return Ok(Vec::new());
         }
@@ -154,7 +152,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Whether a word of many letters, whichever they are, is one that cannot be spelled and nothing else.
+    /// Whether any long word becomes exactly one unknown token.
     fn forgets_long_words(&self) -> Result<bool> {
         if !matches!(self.inner.get_model(), ModelWrapper::WordPiece(_)) {
             return Ok(false);
@@ -227,20 +225,20 @@ impl Engine {
     fn tokens(&self, text: &str, sides: Sides) -> Result<Tokens> {
         catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();
-            let behind = if sides.first { None } else { self.first_whole_word(text, sides) };
+            let behind = if sides.first { None } else { self.first_added_token(text, sides) };
             let Some(behind) = behind else {
                 self.add_tokens(&mut tokens, text, sides)?;
                 return Ok(tokens);
             };
-            // Behind a word that is found whole a text begins, with all that is put before one.
+            // After an added token a new text begins, with everything that precedes a text.
             self.add_tokens(&mut tokens, &text[..behind], Sides { last: true, ..sides })?;
             self.add_tokens(&mut tokens, &text[behind..], Sides { first: true, ..sides })?;
             Ok(tokens)
         })
     }
 
-    /// Where the first word begins that is found whole, if something is put before what stands behind it.
-    fn first_whole_word(&self, text: &str, sides: Sides) -> Option<usize> {
+    /// Where the first added token begins, if a prefix space follows it.
+    fn first_added_token(&self, text: &str, sides: Sides) -> Option<usize> {
         if !self.prefixed {
             return None;
         }
@@ -262,7 +260,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A text taken apart at the words that are found whole, the stretches between them normalised.
+    /// Splits a text at added tokens and normalizes the stretches between them.
     fn stretches(&self, text: &str, sides: Sides) -> PreTokenizedString {
         let added: &AddedVocabulary = self.inner.get_added_vocabulary();
         added.extract_and_normalize(Some(&SectionNormalizer { engine: self, sides, length: text.len() }), text)
@@ -273,7 +271,7 @@ impl Engine {
         self.steps.iter().find(|(known, _)| *known == sides).map(|(_, steps)| steps)
     }
 
-    /// A text taken apart: words found whole, and pre-tokens of which `tokenize` makes tokens.
+    /// Splits a text into added tokens and pre-tokens, which `tokenize` turns into tokens.
     fn cut(
         &self,
         text: &str,
@@ -293,8 +291,8 @@ impl Engine {
     }
 }
 
-/// Normalises what stands between the words that are found whole. To the library each such stretch is a text with two
-/// ends; the first and the last one of a section may have none on the section's side.
+/// Normalizes the stretches between added tokens. The library treats each stretch as a text with two ends; the first
+/// and the last stretch of a section may have none on the section's side.
 struct SectionNormalizer<'a> {
     engine: &'a Engine,
     sides: Sides,

@@ -8,15 +8,15 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-/// About so many bytes are given to the library at a time: it takes some sixty bytes for each of them.
+/// Size in bytes of a section: the library needs about sixty bytes of memory per byte of text.
 pub(super) const SECTION: usize = 32 << 10;
-/// Characters on each side of a cut that say whether the pre-tokenizer cuts there. A multiple of three, so that digits
-/// in groups of three, counted from the cut's own side, are grouped as in the whole.
+/// Characters on each side of a cut that determine whether the pre-tokenizer splits there. A multiple of three, so that
+/// digits in groups of three, counted from the cut's own side, are grouped as in the whole text.
 pub(super) const AROUND: usize = 48;
 /// Runs longer than this are shortened, where the result does not depend on their length, to half of it.
 const RUN: usize = 1024;
 
-/// The words that are found whole in a text: no cut may go through one.
+/// The added tokens: no cut may go through one.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     /// In the order of their bytes.
@@ -32,7 +32,7 @@ impl Whole {
         Whole { words, longest }
     }
 
-    /// For each place from `from` to `to`, both included, whether one of the words touches it. Such a word may take
+    /// For each place from `from` to `to`, both included, whether an added token touches it. Such a token may include
     /// spaces beside it.
     fn touched(&self, text: &str, from: usize, to: usize) -> Vec<bool> {
         let mut touched = vec![false; to + 1 - from];
@@ -47,7 +47,7 @@ impl Whole {
         touched
     }
 
-    /// The length of the longest word that a text begins with.
+    /// The length of the longest added token that a text begins with.
     fn longest_at(&self, text: &[u8]) -> Option<usize> {
         let mut words = &self.words[..];
         let mut found = None;
@@ -67,9 +67,9 @@ impl Whole {
 
 /// Where the section that begins at `start` ends: the last good place in its second half, or the text's end.
 ///
-/// The best place is before a single space or line's end between letters or digits; then before other white space, then
-/// before a mark that ends a word, where even a tokenizer that never mends a word has none. Without those it is between
-/// letters, or wherever characters end, among digits a multiple of three after the first.
+/// The best place is before a single space or line end between letters or digits; then before other white space, then
+/// before punctuation after a word, where even a tokenizer that never merges across words splits. Otherwise it is
+/// between letters, or between any characters, among digits a multiple of three after the first.
 pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     if text.len() - start <= SECTION + SECTION / 2 {
         return text.len();
@@ -85,7 +85,7 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
         let at = half + at;
         let (mut before, mut after) = (text[..at].chars().rev(), text[at..].chars().skip(1));
         let previous = before.next();
-        // Behind a mark, a line's end may belong to the mark.
+        // A line end after punctuation may belong to it.
         let is_open = c != '\n' || letter(previous) || previous.is_some_and(char::is_numeric);
         if (c == ' ' || c == '\n') && is_open && word(previous) && word(after.next()) && is_free(at) {
             return at;
@@ -116,13 +116,13 @@ fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n')
 }
 
-/// Marks that are no part of a word, nor begin an ending such as 's, to any tokenizer.
+/// Punctuation that no tokenizer treats as part of a word or as the start of a suffix such as 's.
 fn ends_word(c: char) -> bool {
     matches!(c, '!' | '"' | '(' | ')' | ',' | '.' | ':' | ';' | '?' | '\u{3001}' | '\u{3002}' | '\u{FF0C}')
 }
 
-/// A place that is no end of a word, as near before `end` as can be. Behind white space only if there is nothing else:
-/// what is done with a run of it depends on all of it and on what follows.
+/// A place inside a word, as close before `end` as possible. A place after white space is the last resort: the
+/// treatment of a run of white space depends on all of it and on what follows.
 fn anywhere(text: &str, start: usize, end: usize, is_free: impl Fn(usize) -> bool) -> usize {
     let backwards = text[start..end].char_indices().rev().map(|(at, _)| start + at).take(RUN).filter(|at| *at > start);
     let is_apart = |at: usize| text[at..].starts_with(begins) && !text[..at].ends_with('\u{200D}');
@@ -147,12 +147,13 @@ fn before_group(text: &str, start: usize, at: usize) -> usize {
 /// Letters that neither change in view of their neighbours, nor change them, when a text is normalised.
 fn is_single(c: char) -> bool {
     matches!(c,
-        'A'..='Z' | 'a'..='z' | '\u{C0}'..='\u{24F}' | '\u{386}'..='\u{3FF}' | '\u{400}'..='\u{481}' | '\u{48A}'..='\u{52F}'
+        'A'..='Z' | 'a'..='z' | '\u{C0}'..='\u{24F}' | '\u{386}'..='\u{3FF}' | '\u{400}'..='\u{481}'
+            | '\u{48A}'..='\u{52F}'
         | '\u{5D0}'..='\u{5EA}' | '\u{3041}'..='\u{3096}' | '\u{30A1}'..='\u{30FA}' | '\u{3400}'..='\u{4DBF}'
         | '\u{4E00}'..='\u{9FFF}' | '\u{AC00}'..='\u{D7A3}' | '\u{20000}'..='\u{323AF}')
 }
 
-/// Characters that never go together with what stands before them when a text is normalised.
+/// Characters that normalization never combines with the preceding ones.
 fn begins(c: char) -> bool {
     is_single(c)
         || c.is_ascii()
@@ -161,7 +162,7 @@ fn begins(c: char) -> bool {
             | '\u{1F400}'..='\u{1FAFF}')
 }
 
-/// From where to where so many characters before and behind a cut are.
+/// The byte range of `reach` characters before and after a cut.
 pub(super) fn around(text: &str, cut: usize, reach: usize) -> (usize, usize) {
     let from = text[..cut].char_indices().rev().take(reach).last().map_or(cut, |(at, _)| at);
     let to = text[cut..].char_indices().nth(reach).map_or(text.len(), |(at, _)| cut + at);
@@ -176,19 +177,19 @@ pub(super) fn counts_characters(part: &Value) -> bool {
 
 /// Whether a character is one of [`letters`].
 fn is_letter(c: char) -> bool {
-    // Words of Chinese are single characters.
+    // In Chinese, words are single characters.
     c < '\u{3041}' && is_single(c) && c.is_alphabetic()
 }
 
-/// Letters that make long words.
+/// Letters that form long words.
 pub(super) fn letters() -> impl Iterator<Item = char> {
     ('A'..'\u{3041}').filter(|c| is_letter(*c))
 }
 
-/// Runs of characters whose length says nothing to a tokenizer.
+/// Runs of characters whose length does not affect the tokens.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// White space of which several characters are as one space.
+    /// White space characters whose runs are equivalent to one space.
     pub(super) spaces: Vec<char>,
     /// Whether words of more letters than any bound are unknown as a whole, as in WordPiece.
     pub(super) words: bool,
@@ -238,7 +239,7 @@ impl Runs {
 pub(super) struct Sides {
     /// The text begins with the section.
     pub(super) first: bool,
-    /// Nothing but white space stands behind the section.
+    /// Nothing but white space follows the section.
     pub(super) last: bool,
 }
 

@@ -38,8 +38,8 @@ pub enum CpmKind {
 }
 
 impl CpmKind {
-    /// The rules that a model directory's `vocab.txt` is made for; `None` where it is no vocabulary of a CPM model, or
-    /// where a `tokenizer.json` lies beside it.
+    /// The rules of a model directory's `vocab.txt`; `None` if it is not a CPM vocabulary, or if there is a
+    /// `tokenizer.json` beside it.
     ///
     /// `tokenizer_class` in `tokenizer_config.json` decides if it is `CPM1Tokenizer`, `CPM2Tokenizer` or
     /// `EncDecTokenizer`. Otherwise the tokens do: `</_>` and `</n>` are CPM-1's, `▂`, `▃` and `<s_0>` CPM-2's, and if
@@ -128,7 +128,7 @@ impl CpmTokenizer {
             Error::model(
                 directory.display().to_string(),
                 "there is no vocab.txt of a CPM model in this directory",
-                "give a directory whose vocab.txt has <eod>, <pad>, <unk>, and </_> and </n> (CPM-1) or ▂, ▃ and <s_0> (CPM-2)",
+                "its vocab.txt must have <eod>, <pad>, <unk>, and </_>, </n> (CPM-1) or ▂, ▃, <s_0> (CPM-2)",
             )
         })?;
         let tokenizer = CpmTokenizer::with_kind(directory, kind)?;
@@ -136,9 +136,6 @@ impl CpmTokenizer {
     }
 
     /// The tokenizer of a directory's `vocab.txt`, used by the rules that are given.
-    ///
-    /// # Errors
-    /// As [`CpmTokenizer::from_directory`].
     pub fn with_kind(directory: impl AsRef<Path>, kind: CpmKind) -> Result<CpmTokenizer> {
         let directory = directory.as_ref();
         let place = directory.join(VOCABULARY).display().to_string();
@@ -205,12 +202,12 @@ impl CpmTokenizer {
         self
     }
 
-    /// The rules it goes by.
+    /// The rules it uses.
     pub fn kind(&self) -> CpmKind {
         self.kind
     }
 
-    /// How many sentinels there are: 190 in vocabularies of CPM-2, none in those of CPM-1.
+    /// The number of sentinels: 190 in CPM-2's vocabularies, none in CPM-1's.
     pub fn sentinels(&self) -> usize {
         self.sentinels.len()
     }
@@ -290,7 +287,7 @@ impl CpmTokenizer {
         (0..ids.len()).filter(|at| !dropped(*at)).map(|at| ids[at]).collect()
     }
 
-    /// Whether a token has no Chinese character and is no space.
+    /// Whether a token has no Chinese character and is not a space.
     fn is_foreign(&self, id: u32) -> bool {
         id != self.space && self.vocabulary.token(id).is_some_and(|token| !token.contains(is_chinese))
     }
@@ -301,7 +298,7 @@ impl CpmTokenizer {
     }
 }
 
-/// The block of Han characters that the rules go by.
+/// The block of Han characters that the rules use.
 fn is_chinese(c: char) -> bool {
     matches!(c, '\u{4e00}'..='\u{9fff}')
 }

@@ -7,14 +7,13 @@ use std::collections::HashMap;
 use crate::tokenizer::files::utf8;
 use crate::{Error, Result};
 
-/// The largest vocabularies in use have 256 thousand tokens; memory stays bounded whatever the file says.
+/// The largest vocabularies in use have 256 thousand tokens; this bounds memory for any file.
 const MAX_TOKENS: usize = 1 << 20;
 
 /// Tokens in the order of their ids.
 pub(super) struct Vocabulary {
     tokens: Vec<Box<str>>,
-    /// Every spelling once, in the order of bytes. A spelling that stands twice has its later id, as in the
-    /// predecessor.
+    /// Every spelling once, ordered by bytes. A spelling that appears twice has its later id, as in the predecessor.
     by_spelling: Vec<u32>,
 }
 
@@ -84,7 +83,7 @@ impl Vocabulary {
 
     /// The longest of `pieces` that `text` begins with: its bytes in the text and its id.
     ///
-    /// Tokens lie in order, so those that go on as the text does are a range that shrinks with every character.
+    /// Tokens are sorted, so those that continue as the text does are a range that shrinks with every character.
     pub(super) fn longest(&self, pieces: &Pieces, text: &str) -> Option<(usize, u32)> {
         let first = text.chars().next()?;
         let (low, high) = *pieces.starts.get(&first)?;

@@ -45,8 +45,8 @@ fn is_cut(c: char) -> bool {
     matches!(c, '\u{4e00}'..='\u{9fd5}' | 'a'..='z' | 'A'..='Z' | '0'..='9' | '+' | '#' | '&' | '.' | '_' | '%' | '-')
 }
 
-/// Cuts what the library joined with `.`, `_` or `-`: of letters and digits the package keeps only a number behind a
-/// point and a percent sign with them.
+/// Splits what the library joined with `.`, `_` or `-`: the package joins letters and digits only with the decimals and
+/// the percent sign of a number.
 fn cut_connected<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     let connected =
         word.is_ascii() && word.contains(['.', '_', '-']) && word.contains(|c: char| c.is_ascii_alphanumeric());
@@ -65,7 +65,7 @@ fn cut_connected<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     }
 }
 
-/// Where letters and digits end, with the decimals and the percent sign behind them.
+/// Where letters and digits end, including decimals and a percent sign.
 fn end_of_term(bytes: &[u8], start: usize) -> usize {
     let run = |from: usize, kind: fn(&u8) -> bool| from + bytes[from..].iter().take_while(|byte| kind(byte)).count();
     let mut end = run(start, u8::is_ascii_alphanumeric);

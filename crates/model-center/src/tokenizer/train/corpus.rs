@@ -1,7 +1,6 @@
-//! The words of a corpus and how often each is there.
+//! The words of a corpus and their counts.
 //!
-//! Defines [`Corpus`], read by [`super::train`]. Memory goes with the number of different words, not with that of
-//! texts.
+//! Defines [`Corpus`], read by [`super::train`]. Memory grows with the number of distinct words, not of texts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use crate::data::io::texts::{TextSource, read_texts};
 use crate::tokenizer::catch::catch_errors;
 use crate::{Error, Result};
 
-/// A longer word is no word: cut, so that one line without a space cannot cost the square of its length.
+/// Longer words are cut, so that one line without a space cannot take quadratic time.
 const MAX_WORD_CHARACTERS: usize = 256;
 /// What counts of the trainers can hold: they add up occurrences of pairs in 32 bits.
 const MAX_COUNT: u64 = i32::MAX as u64 / 2;
@@ -27,7 +26,7 @@ pub(super) struct Corpus {
     pub(super) words: BTreeMap<String, u64>,
     /// Texts that were read.
     pub(super) texts: u64,
-    /// Times that a word was given up; one that comes again may be given up again.
+    /// Evictions of words; a word that occurs again may be evicted again.
     pub(super) dropped: u64,
     /// By how much counts were divided; 1 but for very large corpora.
     pub(super) divided: u64,
@@ -47,7 +46,7 @@ impl Corpus {
                         counts.insert(word.to_owned(), 1);
                     }
                 })?;
-                // Which words go depends on the texts alone, so that the same texts leave the same words.
+                // The evicted words depend on the texts alone, so that the same texts leave the same words.
                 while counts.len() > options.max_words.max(1) {
                     let before = counts.len();
                     counts.retain(|_, count| *count > least);

@@ -24,7 +24,7 @@ pub(super) fn own_special_tokens(kind: VocabularyKind) -> &'static [(&'static st
     }
 }
 
-/// How texts are cut into words.
+/// How texts are split into words.
 pub(super) fn pre_tokenizer(kind: VocabularyKind) -> Value {
     match kind {
         VocabularyKind::ByteBpe => {
@@ -49,7 +49,7 @@ fn decoder(kind: VocabularyKind) -> Value {
     }
 }
 
-/// Special tokens around texts: those of BERT and T5; a decoder's texts have none.
+/// Special tokens around texts: BERT's and T5's; a decoder's texts have none.
 fn post_processor(kind: VocabularyKind, special: &[String]) -> Value {
     let id = |token: &str| special.iter().position(|known| known == token);
     let text = |name: &str, segment: u8| json!({"Sequence": {"id": name, "type_id": segment}});

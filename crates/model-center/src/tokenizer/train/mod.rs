@@ -25,9 +25,9 @@ const MAX_VOCABULARY: usize = 1 << 20;
 /// How a text is cut into tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyKind {
-    /// Pairs of bytes merged in the order of their frequency, as in GPT-2: spells every text, knows no unknown word.
+    /// Pairs of bytes merged in the order of their frequency, as in GPT-2: spells every text without an unknown token.
     ByteBpe,
-    /// The pieces under which the texts are most likely, as in T5: a word has its most likely pieces.
+    /// The pieces that make the texts most probable, as in T5: a word becomes its most probable pieces.
     Unigram,
     /// Pairs of characters merged within words, as in BERT: a word is its longest pieces from the left.
     WordPiece,
@@ -57,7 +57,7 @@ pub struct TrainOptions {
     /// What is seen less often is not merged (byte-level BPE and WordPiece), or no character of its own (characters);
     /// by default 2. Unigram has no such limit and refuses one.
     pub min_frequency: Option<u64>,
-    /// Special tokens behind those of the kind, such as the marks of a chat template.
+    /// Special tokens after the kind's own, such as a chat template's markers.
     pub special_tokens: Vec<String>,
     /// What happens to characters before.
     pub normalization: Normalization,
@@ -119,18 +119,15 @@ pub struct Trained {
     pub tokens: usize,
     /// Texts that were read.
     pub texts: u64,
-    /// Different words in them that were kept.
+    /// Distinct words kept.
     pub words: usize,
-    /// Times that a word was given up because there were more than `max_words`, the rarest first. One that comes again
-    /// may be given up again, and counts again.
+    /// Evictions of words because there were more than `max_words`, the rarest first. A word that occurs again may be
+    /// evicted again, and counts again.
     pub words_dropped: u64,
 }
 
 impl Trained {
     /// Writes `tokenizer.json` and `tokenizer_config.json` into a directory, which is made if it is not there.
-    ///
-    /// # Errors
-    /// [`Error::File`]: the directory or a file cannot be written.
     pub fn save(&self, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
         std::fs::create_dir_all(directory).map_err(|error| {
@@ -147,14 +144,13 @@ impl Trained {
 
 /// Trains a vocabulary on the texts of files.
 ///
-/// # Errors
-/// [`Error::Recipe`] for options that contradict each other or a size that the alphabet does not fit into;
-/// [`Error::Data`] for files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
+/// [`Error::Recipe`] for options that contradict each other or a size that is smaller than the alphabet;
+/// [`Error::Data`] as [`read_texts`](crate::data::read_texts), and if the texts contain no words.
 pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
     options.check_effect()?;
     let special = special_tokens(options)?;
     if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {
-        let reason = format!("{} is no size of a vocabulary", options.vocab_size);
+        let reason = format!("{} is not a valid vocabulary size", options.vocab_size);
         return Err(Error::recipe("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
     }
     let corpus = Corpus::read(files, source, options)?;

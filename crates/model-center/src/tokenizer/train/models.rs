@@ -1,4 +1,4 @@
-//! Words to vocabularies.
+//! Vocabularies from the words of a corpus.
 //!
 //! Defines one function for each [`VocabularyKind`](super::VocabularyKind), which returns the `model` of a
 //! `tokenizer.json`; called by [`super::train`]. The crate's trainers keep what they count in hash maps whose order
@@ -22,7 +22,7 @@ use crate::tokenizer::catch::catch_errors;
 use crate::tokenizer::threads::start_threads;
 use crate::{Error, Result};
 
-/// What within a word begins so is no beginning of a word.
+/// The prefix of pieces that continue a word.
 const CONTINUED: &str = "##";
 /// The longest piece of Unigram, in characters.
 const MAX_PIECE: usize = 16;
@@ -76,8 +76,9 @@ pub(super) fn characters(corpus: &Corpus, options: &TrainOptions, special: &[Str
     let tokens = special.iter().cloned().chain(kept.into_iter().map(String::from));
     let vocab: Map<String, Value> = tokens.enumerate().map(|(id, token)| (token, id.into())).collect();
     Ok(json!({
-        "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
-        "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": [],
+        "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+        "vocab": vocab, "merges": [],
     }))
 }
 
@@ -97,7 +98,7 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     let pool = pool.map_err(|error| CoreError::refused("thread that trains Unigram", Resource::Threads, error))?;
     catch_errors("training", "train Unigram", || pool.install(|| trainer.do_train(sentences, &mut model)))?;
-    // A text that spells a special token teaches a piece of that name, of which there is one already.
+    // A text that spells a special token yields a piece of that name, which exists already.
     let learnt = model.iter().skip(special.len());
     let pieces = learnt.filter(|(piece, _)| !special.contains(piece)).cloned().collect();
     let vocab: Vec<(String, f64)> = special.iter().map(|token| (token.clone(), 0.0)).chain(in_order(pieces)).collect();
@@ -131,7 +132,7 @@ fn in_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     pieces
 }
 
-/// Merges pairs. `fixed` are the tokens in front of the merged ones, the whole alphabet among them.
+/// Merges pairs. `fixed` are the tokens before the merged ones, the whole alphabet among them.
 fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued: Option<&str>) -> Result<BPE> {
     let mut builder = BpeTrainer::builder()
         .show_progress(false)

@@ -177,7 +177,7 @@ fn tokens_that_a_directory_calls_special_are_control_tokens_in_every_form() {
                     .control_tokens()
                     .into_iter()
                     .find(|token| token.id == id);
-                assert!(control.is_some_and(|token| token.takes_space_behind && !token.takes_space_before));
+                assert!(control.is_some_and(|token| token.takes_space_after && !token.takes_space_before));
             }
         }
     }
