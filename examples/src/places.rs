@@ -1,26 +1,26 @@
 //! Where the programs look for models that are named as the hub or ModelCenter names them: what the environment says.
 
-use model_center::formats::Places;
+use model_center::formats::ModelCaches;
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Places from this process's environment, by the rules of Hugging Face's libraries: `HF_HUB_CACHE`, else `HF_HOME`
+/// Caches from this process's environment, by the rules of Hugging Face's libraries: `HF_HUB_CACHE`, else `HF_HOME`
 /// with `hub` below it, else `huggingface/hub` in `XDG_CACHE_HOME` or in `HOME` with `.cache` below it;
 /// `HF_HUB_OFFLINE`. ModelCenter's cache is `.cache/model_center` in `HOME`.
-pub fn model_places() -> Places {
+pub fn model_places() -> ModelCaches {
     places_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 /// The same for any environment.
-fn places_of(variable: &dyn Fn(&str) -> Option<OsString>) -> Places {
+fn places_of(variable: &dyn Fn(&str) -> Option<OsString>) -> ModelCaches {
     let directory = |name| variable(name).map(PathBuf::from);
     let home_cache = directory("HOME").map(|home| home.join(".cache"));
     let cache = directory("XDG_CACHE_HOME").or_else(|| home_cache.clone());
     let hf_home = directory("HF_HOME").or_else(|| Some(cache?.join("huggingface")));
     let hub = directory("HF_HUB_CACHE").or_else(|| Some(hf_home?.join("hub")));
     let is_yes = |value: OsString| ["1", "on", "yes", "true"].iter().any(|yes| value.eq_ignore_ascii_case(yes));
-    Places {
+    ModelCaches {
         hub,
         model_center: home_cache.map(|cache| cache.join("model_center")),
         offline: variable("HF_HUB_OFFLINE").is_some_and(is_yes),
@@ -51,6 +51,6 @@ mod tests {
         let offline = |text: &str| places_of(&|name| (name == "HF_HUB_OFFLINE").then(|| text.into())).offline;
         assert!(["1", "ON", "yes", "True"].into_iter().all(offline));
         assert!(!["0", "off", "no"].into_iter().any(offline));
-        assert_eq!(places_of(&|_| None), Places::default());
+        assert_eq!(places_of(&|_| None), ModelCaches::default());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Defines [`Line`], [`of_directory`] and [`of_gguf`], called by the convert program.
 
-use model_center::formats::{NameTable, Piece, StoredDtype, TensorEntry, TensorSource, Weights, gguf};
+use model_center::formats::{NameTable, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf};
 use model_center::model::OpenedModel;
 use model_center::{Error, Result};
 use serde_json::json;
@@ -113,7 +113,8 @@ pub fn of_directory(opened: &OpenedModel, source: &Weights, names: &NameTable, t
         let Some(param) = opened.model.parameters().get(ours) else { continue };
         let targets = names.pieces(ours, param.spec().shape.dims(), true)?;
         for piece in pieces {
-            let of_piece: Vec<&Piece> = targets.iter().filter(|target| overlap(&target.rows, &piece.rows)).collect();
+            let of_piece: Vec<&TensorPart> =
+                targets.iter().filter(|target| overlap(&target.rows, &piece.rows)).collect();
             let to = of_piece.iter().flat_map(|target| named(target, names, &written)).collect();
             found.insert(&piece.name, (action(piece, pieces.len(), &of_piece), to));
         }
@@ -139,7 +140,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 
 /// The written tensors of a piece: with or without the base model's prefix, and second names where those are written
 /// too.
-fn named(target: &Piece, names: &NameTable, written: &HashMap<&str, &TensorEntry>) -> Vec<TensorEntry> {
+fn named(target: &TensorPart, names: &NameTable, written: &HashMap<&str, &TensorEntry>) -> Vec<TensorEntry> {
     let bare = target.name.strip_prefix(names.base_prefix).unwrap_or(&target.name);
     let twins = names.aliases.iter().filter(|alias| alias.of() == target.name).map(|alias| alias.name());
     let first = written.get(target.name.as_str()).or_else(|| written.get(bare));
@@ -147,7 +148,7 @@ fn named(target: &Piece, names: &NameTable, written: &HashMap<&str, &TensorEntry
 }
 
 /// What is done with a piece of a parameter that has so many of them in the source.
-fn action(piece: &Piece, parts: usize, targets: &[&Piece]) -> &'static str {
+fn action(piece: &TensorPart, parts: usize, targets: &[&TensorPart]) -> &'static str {
     match targets {
         [] => "left out",
         [target] if target.rows == piece.rows => match (piece.transposed != target.transposed, piece, target) {

@@ -19,7 +19,7 @@ use crate::terminal;
 use clap::Parser;
 use hub::Hub;
 use model_center::file::{printable, read_text};
-use model_center::formats::pretrained::{CachedModel, Places, Pretrained, RepoId, Revision, hub_names};
+use model_center::formats::pretrained::{CachedModel, ModelCaches, Pretrained, RepoId, Revision, hub_names};
 use model_center::formats::shard_index::shard_names;
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-fn request(options: &Options, places: &Places) -> Result<Request> {
+fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
     let name = printable(&options.model, 120);
     if places.offline {
         let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";

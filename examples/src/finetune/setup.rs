@@ -9,7 +9,7 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
-use model_center::formats::{DirectoryLayout, Places, shortened};
+use model_center::formats::{DirectoryLayout, ModelCaches, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
 use model_center::run::{StopConditions, StopFlag};
@@ -174,7 +174,7 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 ///
 /// # Errors
 /// The first thing that does not fit.
-pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
+pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Job> {
     let directory = model_directory(resolved, places)?;
     let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
     let tokenizer = AutoTokenizer::open(&directory)?;

@@ -4,7 +4,9 @@ use super::open;
 use crate::terminal;
 use model_center::Result;
 use model_center::file::printable;
-use model_center::tokenizer::{AutoTokenizer, ChatTemplate, Piece, SpecialIds, Template, TextSpecials, Tokenizer};
+use model_center::tokenizer::{
+    AutoTokenizer, ChatTemplate, SpecialIds, Template, TemplateSlot, TextSpecials, Tokenizer,
+};
 use serde_json::{Map, Value, json};
 
 /// Control tokens beyond this many are counted, not listed.
@@ -55,10 +57,10 @@ fn named(tokenizer: &dyn Tokenizer) -> Vec<(&'static str, u32, String)> {
 
 /// What surrounds texts, such as `[CLS] A [SEP] B [SEP]`.
 fn spelled(tokenizer: &dyn Tokenizer, template: &Template) -> String {
-    let piece = |piece: &Piece| match piece {
-        Piece::Special { id, .. } => shown(&tokenizer.token(*id).unwrap_or_default()),
-        Piece::First { .. } => "A".to_owned(),
-        Piece::Second { .. } => "B".to_owned(),
+    let piece = |piece: &TemplateSlot| match piece {
+        TemplateSlot::Special { id, .. } => shown(&tokenizer.token(*id).unwrap_or_default()),
+        TemplateSlot::First { .. } => "A".to_owned(),
+        TemplateSlot::Second { .. } => "B".to_owned(),
     };
     template.pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
 }

@@ -1,7 +1,7 @@
 //! A hub on this machine, as it should be and as it should not be, and a client with a cache of its own.
 
 use bmtrain_examples::fetch::{Request, fetch};
-use model_center::formats::pretrained::{Places, Pretrained, RepoId, Revision};
+use model_center::formats::pretrained::{ModelCaches, Pretrained, RepoId, Revision};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -275,7 +275,7 @@ impl Client {
     }
 
     pub(crate) fn found(&self, revision: Option<&str>) -> model_center::Result<PathBuf> {
-        Pretrained::resolve("org/name", revision, &Places { hub: Some(self.cache()), ..Places::default() })
+        Pretrained::resolve("org/name", revision, &ModelCaches { hub: Some(self.cache()), ..ModelCaches::default() })
     }
 
     /// The program itself, in an environment of its own.

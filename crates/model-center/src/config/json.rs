@@ -49,7 +49,7 @@ pub(crate) fn number(value: f32) -> Value {
     Number::from_f64(shortest).map_or(Value::Null, Value::Number)
 }
 
-/// Like [`Value`]'s own reader, but a name that stands twice is an error and memory is bounded.
+/// Like [`Value`]'s own reader, but a name that appears twice is an error and memory is bounded.
 #[derive(Clone, Copy)]
 struct Strict<'a> {
     budget: &'a Cell<usize>,
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the name \"{}\" stands twice", printable(&key, 80))));
+                return Err(A::Error::custom(format_args!("the name \"{}\" appears twice", printable(&key, 80))));
             }
             let value = access.next_value_seed(self)?;
             map.insert(key, value);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn mistakes_are_found_with_line_and_column() {
         let twice = parse_object("{\n \"a\": 1,\n \"a\": 2}", "x.json").unwrap_err().to_string();
-        assert!(twice.contains("stands twice") && twice.contains("x.json:3:"), "{twice}");
+        assert!(twice.contains("appears twice") && twice.contains("x.json:3:"), "{twice}");
         assert!(parse_object("[]", "x").unwrap_err().to_string().contains("not a JSON object"));
         assert!(parse_object("{} x", "x").is_err());
         assert!(parse_object(&format!("{{\"a\":{}", "[".repeat(100_000)), "x").is_err());

@@ -27,10 +27,11 @@ pub mod weights;
 pub use directory::{COMPANION_FILES, DirectoryLayout, ModelDirectory};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_directory};
 pub use names::{
-    Alias, Allow, Difference, Interleaved, NameTable, NotFinite, ParamShape, Piece, Plan, Rule, export, shortened,
+    Alias, Allow, Difference, Interleaved, LoadPlan, NameTable, NotFinite, ParamShape, Rule, TensorPart, export,
+    shortened,
 };
 pub use pickle::{PickleFile, write_pickle};
-pub use pretrained::{Places, Pretrained};
+pub use pretrained::{ModelCaches, Pretrained};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;

@@ -5,7 +5,7 @@
 //! directories.
 
 use super::safetensors::stored;
-use super::{Alias, NameTable, ParamShape, Piece, Rule, TensorEntry, TensorSource, write_pickle};
+use super::{Alias, NameTable, ParamShape, Rule, TensorEntry, TensorPart, TensorSource, write_pickle};
 use crate::layer::{AttentionConfig, BlockConfig, Placement};
 use crate::{Error, Result};
 use bmtrain_core::DType;
@@ -36,7 +36,7 @@ pub fn is_model_center(weights: &dyn TensorSource) -> bool {
 /// Whether the weights have as many words as the configuration says.
 ///
 /// # Errors
-/// One row more, as its converter of GPT-2 adds; other differences are left to [`Plan::build`](super::Plan::build).
+/// One row more, as its converter of GPT-2 adds; other differences are left to [`LoadPlan::build`](super::LoadPlan::build).
 pub fn check_words(weights: &dyn TensorSource, vocab_size: usize) -> Result<()> {
     let name = "input_embedding.weight";
     let rows = weights.entries().iter().find(|entry| entry.name == name).and_then(|entry| entry.shape.first().copied());
@@ -107,7 +107,7 @@ pub(super) fn write_weights(
     mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
 ) -> Result<()> {
     // Of each tensor: its parameter and which piece of that it is.
-    let mut tensors: Vec<(TensorEntry, usize, Piece)> = Vec::new();
+    let mut tensors: Vec<(TensorEntry, usize, TensorPart)> = Vec::new();
     let kind = stored(dtype)?;
     for (index, param) in params.iter().enumerate() {
         for piece in names.pieces(&param.name, &param.shape, true)? {

@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for IndexVisitor {
             if key != "weight_map" {
                 access.next_value::<IgnoredAny>()?;
             } else if index.replace(access.next_value::<WeightMap>()?.0).is_some() {
-                return Err(A::Error::custom("weight_map stands twice"));
+                return Err(A::Error::custom("weight_map appears twice"));
             }
         }
         index.ok_or_else(|| A::Error::custom("there is no weight_map"))
@@ -145,7 +145,7 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
                 }
             };
             if index.map.insert(tensor.clone(), position).is_some() {
-                return Err(A::Error::custom(format_args!("tensor {} stands twice", printable(&tensor, 80))));
+                return Err(A::Error::custom(format_args!("tensor {} appears twice", printable(&tensor, 80))));
             }
         }
         if index.map.is_empty() {

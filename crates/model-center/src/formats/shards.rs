@@ -37,7 +37,7 @@ impl ShardedWriter {
     /// shard of at most `shard_bytes`, unless a single tensor is larger.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that stands twice, no tensors at all, or more than 512 shards.
+    /// [`Error::Model`] for a name that appears twice, no tensors at all, or more than 512 shards.
     pub fn create(directory: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
         let bad = |reason: String, fix: &str| Error::model(directory.display().to_string(), reason, fix.to_string());
         let mut sorted: Vec<&TensorEntry> = tensors.iter().collect();

@@ -4,7 +4,7 @@
 use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
 use crate::error::{Error, Result};
-use crate::formats::{Allow, NameTable, NotFinite, Plan, Weights, model_center};
+use crate::formats::{Allow, LoadPlan, NameTable, NotFinite, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// `names` are the family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
 ///
 /// # Errors
-/// Weights that do not fit, see [`Plan::build`]; those of `build`; no memory left.
+/// Weights that do not fit, see [`LoadPlan::build`]; those of `build`; no memory left.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,
@@ -44,9 +44,9 @@ pub fn open_with<M: TextModel + 'static>(
         )
     })?;
     let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
-    let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
+    let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
-    let without_values = |model, plan: Plan| {
+    let without_values = |model, plan: LoadPlan| {
         let drawn = plan.fresh().to_vec();
         Ok(OpenedModel { model, drawn, unused: plan.unused().to_vec(), parameters, plan, notes: Vec::new() })
     };

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::file::printable;
 pub use crate::formats::directory::SaveOptions;
 use crate::formats::pretrained::family_of;
-use crate::formats::{ParamShape, Plan, Weights};
+use crate::formats::{LoadPlan, ParamShape, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -133,7 +133,7 @@ pub struct OpenedModel {
     /// Number of parameter values.
     pub parameters: usize,
     /// Which of the directory's tensors make up each parameter.
-    pub plan: Plan,
+    pub plan: LoadPlan,
     /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the
     /// head and the number of classes.
     pub notes: Vec<String>,

@@ -4,7 +4,7 @@
 //! mistakes.
 
 use super::mistake::Mistake;
-use super::reader::{Entry, Found, Reader};
+use super::reader::{Found, Reader, SettingEntry};
 use super::resolved::{print_entries, sort_by_table};
 use super::settings::Settings;
 use super::{keys, layers, rules};
@@ -14,7 +14,7 @@ use super::{keys, layers, rules};
 pub struct Draft {
     /// Those of keys with mistakes are placeholders.
     pub(super) settings: Settings,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<SettingEntry>,
     pub(super) mistakes: Vec<Mistake>,
     missing: Vec<Mistake>,
 }

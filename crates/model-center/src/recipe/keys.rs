@@ -3,7 +3,7 @@
 //! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must
 //! agree on is in `rules.rs`.
 
-use super::kinds::{Range, Wanted, as_float, as_integer, quote};
+use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
@@ -22,15 +22,15 @@ pub(super) const MOST_SAMPLES: u64 = 1 << 20;
 /// What BMTrain's exponential schedule multiplies by at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
 
-const MODEL_DIRECTORY: Wanted = Wanted {
+const MODEL_DIRECTORY: Expected = Expected {
     what: "the path of a Hugging Face model directory, or the hub's name of a model that is in its cache",
     example: "models/bert-base-uncased",
 };
-const FAMILY: Wanted = Wanted { what: "a family of models", example: "bert" };
+const FAMILY: Expected = Expected { what: "a family of models", example: "bert" };
 const LEAVE: &str = "[\"ner_head.*\"]";
-const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
-const OUTPUT_DIRECTORY: Wanted = Wanted { what: "the path of the directory for this run", example: "runs/first" };
-const FILE_NAME: Wanted = Wanted { what: "a file name", example: "metrics.jsonl" };
+const REVISION: Expected = Expected { what: "a branch, a tag or a whole commit", example: "main" };
+const OUTPUT_DIRECTORY: Expected = Expected { what: "the path of the directory for this run", example: "runs/first" };
+const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.jsonl" };
 
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
 pub(crate) fn read(r: &mut Reader) -> Settings {

@@ -47,7 +47,7 @@ impl Range {
 
 /// Text that stands for a value, or a path: what it must be and a right one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct Expected {
     pub(crate) what: &'static str,
     pub(crate) example: &'static str,
 }
@@ -212,31 +212,31 @@ impl Reader {
     }
 
     /// Text that is not empty.
-    pub(crate) fn text(&mut self, key: &'static str, default: &str, wanted: Wanted) -> String {
+    pub(crate) fn text(&mut self, key: &'static str, default: &str, wanted: Expected) -> String {
         self.any_text(key, Otherwise::Default(default.to_owned()), wanted).unwrap_or_default()
     }
 
     /// Text that must be there; empty after a mistake.
-    pub(crate) fn required_text(&mut self, key: &'static str, wanted: Wanted) -> String {
+    pub(crate) fn required_text(&mut self, key: &'static str, wanted: Expected) -> String {
         self.any_text(key, Otherwise::Required, wanted).unwrap_or_default()
     }
 
     /// Text that may be absent; `absent` says what holds then.
-    pub(crate) fn optional_text(&mut self, key: &'static str, absent: &str, wanted: Wanted) -> Option<String> {
+    pub(crate) fn optional_text(&mut self, key: &'static str, absent: &str, wanted: Expected) -> Option<String> {
         self.any_text(key, Otherwise::Absent(absent), wanted)
     }
 
     /// A path that must be there; empty after a mistake.
-    pub(crate) fn required_path(&mut self, key: &'static str, wanted: Wanted) -> PathBuf {
+    pub(crate) fn required_path(&mut self, key: &'static str, wanted: Expected) -> PathBuf {
         self.required_text(key, wanted).into()
     }
 
     /// A path that may be absent; `absent` says what holds then.
-    pub(crate) fn optional_path(&mut self, key: &'static str, absent: &str, wanted: Wanted) -> Option<PathBuf> {
+    pub(crate) fn optional_path(&mut self, key: &'static str, absent: &str, wanted: Expected) -> Option<PathBuf> {
         self.any_text(key, Otherwise::Absent(absent), wanted).map(PathBuf::from)
     }
 
-    fn any_text(&mut self, key: &'static str, otherwise: Otherwise<'_, String>, wanted: Wanted) -> Option<String> {
+    fn any_text(&mut self, key: &'static str, otherwise: Otherwise<'_, String>, wanted: Expected) -> Option<String> {
         self.read(Spec {
             key,
             textual: true,

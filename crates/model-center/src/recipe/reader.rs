@@ -11,7 +11,7 @@ use crate::file::printable;
 
 /// One setting as it will be printed.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct SettingEntry {
     pub(crate) key: &'static str,
     /// The value as TOML; `None` when the key has no value.
     pub(crate) value: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) note: Option<String>,
 }
 
-impl Entry {
+impl SettingEntry {
     /// Whether the run depends on it.
     pub(crate) fn is_effective(&self) -> bool {
         self.value.is_some() && self.note.is_none()
@@ -69,7 +69,7 @@ pub(crate) struct Reader {
     tree: Tree,
     /// The recipe file's name, empty without a file.
     name: String,
-    entries: Vec<Entry>,
+    entries: Vec<SettingEntry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
     /// Those of the mistakes that are settings that are missing.
@@ -79,7 +79,7 @@ pub(crate) struct Reader {
 
 /// What a reader found.
 pub(crate) struct Found {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<SettingEntry>,
     /// In order of appearance.
     pub(crate) mistakes: Vec<Mistake>,
     /// Those of them that are settings that are missing.
@@ -245,7 +245,7 @@ impl Reader {
 
     fn note(&mut self, key: &'static str, value: Option<String>, origin: Origin, note: Option<String>) {
         debug_assert!(self.entries.iter().all(|e| e.key != key), "{key} is read twice");
-        self.entries.push(Entry { key, value, origin, note });
+        self.entries.push(SettingEntry { key, value, origin, note });
     }
 
     fn missing<T>(&mut self, spec: &Spec<'_, T>) {

@@ -3,7 +3,7 @@
 //! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
 
 use super::layers::Origin;
-use super::reader::Entry;
+use super::reader::SettingEntry;
 use super::settings::Settings;
 use std::ops::Deref;
 
@@ -22,7 +22,7 @@ const MAX_COMMENT_COLUMN: usize = 56;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     settings: Settings,
-    entries: Vec<Entry>,
+    entries: Vec<SettingEntry>,
 }
 
 impl Deref for Resolved {
@@ -34,7 +34,7 @@ impl Deref for Resolved {
 }
 
 impl Resolved {
-    pub(crate) fn new(settings: Settings, mut entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(settings: Settings, mut entries: Vec<SettingEntry>) -> Self {
         sort_by_table(&mut entries, |entry| entry.key);
         Resolved { settings, entries }
     }
@@ -51,7 +51,7 @@ impl Resolved {
     /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a
     /// model card shows, since it is the same wherever and on however many threads the run was made.
     pub fn hashed_toml(&self) -> String {
-        let counts = |e: &&Entry| e.is_effective() && is_hashed(e.key);
+        let counts = |e: &&SettingEntry| e.is_effective() && is_hashed(e.key);
         write_tables(String::new(), self.entries.iter().filter(counts)).trim_start().to_owned()
     }
 
@@ -71,7 +71,8 @@ impl Resolved {
     /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it
     /// has.
     pub fn shared_hash(&self) -> String {
-        let of_all = |entry: &&Entry| entry.is_effective() && !["log", "device"].contains(&first_table(entry.key));
+        let of_all =
+            |entry: &&SettingEntry| entry.is_effective() && !["log", "device"].contains(&first_table(entry.key));
         let text = write_tables(String::new(), self.entries.iter().filter(of_all));
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
@@ -144,7 +145,7 @@ pub(super) fn sort_by_table<T>(items: &mut [T], key: impl Fn(&T) -> &'static str
 }
 
 /// Every key with its value or why it has none, sorted by table.
-pub(super) fn print_entries(entries: &[Entry]) -> String {
+pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut current = "";
     for entry in entries {
@@ -183,7 +184,7 @@ fn is_hashed(key: &str) -> bool {
 }
 
 /// Appends the entries, which are sorted by table, each table with its header.
-fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e Entry>) -> String {
+fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e SettingEntry>) -> String {
     let mut current = "";
     for entry in entries {
         let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));

@@ -11,7 +11,7 @@ use super::resolved::Resolved;
 use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TemplateTask};
-use crate::formats::pretrained::{Places, Pretrained};
+use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::metrics::MetricKind;
 use crate::run::{
     CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
@@ -298,7 +298,7 @@ fn lexical(path: &Path) -> PathBuf {
 /// `config.json`; the data files.
 ///
 /// Returns every mistake found. Weights and records are not read.
-pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
+pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
     let model = model_directory(resolved, places);
     let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
     let takes_directories =
@@ -354,7 +354,7 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
 ///
 /// # Errors
 /// There is none, or `model.revision` is of no use; the place is that of the key.
-pub fn model_directory(resolved: &Resolved, places: &Places) -> Result<PathBuf, Mistake> {
+pub fn model_directory(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
     Pretrained::resolve(name, revision, places).map_err(|error| {

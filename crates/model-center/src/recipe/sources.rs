@@ -5,7 +5,7 @@
 use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::DataSource;
 use super::keys::{MOST, MOST_SAMPLES};
-use super::kinds::{Range, Wanted, quote};
+use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
@@ -15,9 +15,9 @@ use crate::data::{
 };
 use std::path::PathBuf;
 
-const TASK_DIRECTORY: Wanted = Wanted { what: "the path of a directory of tasks", example: "data/superglue" };
-const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
-const COLUMN: Wanted = Wanted { what: "the name of a column", example: "text" };
+const TASK_DIRECTORY: Expected = Expected { what: "the path of a directory of tasks", example: "data/superglue" };
+const DATA_FILE: Expected = Expected { what: "the path of a data file", example: "data/train.jsonl" };
+const COLUMN: Expected = Expected { what: "the name of a column", example: "text" };
 
 /// Which task, before its files are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

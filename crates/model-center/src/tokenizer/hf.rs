@@ -15,7 +15,7 @@ use super::chunked::Engine;
 use super::files::Settings;
 use super::limits;
 use super::pieces::is_charsmap;
-use super::{ControlToken, Piece, SpecialIds, Template, Tokenizer};
+use super::{ControlToken, SpecialIds, Template, TemplateSlot, Tokenizer};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -205,13 +205,13 @@ fn read_template(place: &str, inner: &tokenizers::Tokenizer, pair: bool) -> Resu
         template.pieces.push(match id {
             FIRST => {
                 firsts += 1;
-                Piece::First { type_id }
+                TemplateSlot::First { type_id }
             }
             SECOND => {
                 seconds += 1;
-                Piece::Second { type_id }
+                TemplateSlot::Second { type_id }
             }
-            id if inner.id_to_token(id).is_some() => Piece::Special { id, type_id },
+            id if inner.id_to_token(id).is_some() => TemplateSlot::Special { id, type_id },
             id => {
                 return Err(Error::model(
                     place,

@@ -35,7 +35,7 @@ pub(crate) use chat::further_templates;
 pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
-pub use template::{Piece, Template};
+pub use template::{Template, TemplateSlot};
 pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
 pub use vocab::VocabOptions;
 

@@ -1,7 +1,7 @@
 //! A vocabulary of SentencePiece's kind as the parts of a `tokenizer.json`: pieces of text with scores, and how a text
 //! is changed before it is cut.
 //!
-//! Defines [`Pieces`] with its [`Piece`], [`Kind`] and [`Cutting`], and [`Parts`]. Called by [`super::sentencepiece`]
+//! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`], and [`DocumentParts`]. Called by [`super::sentencepiece`]
 //! for `.model` files and by [`crate::formats::gguf`] for the same vocabularies in GGUF files.
 
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ const FIX: &str = "fetch the file again, or take the tokenizer's files from the 
 
 /// What a piece is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PieceKind {
     /// Text.
     Normal,
     /// What cannot be spelled.
@@ -41,10 +41,10 @@ pub(crate) enum Kind {
 
 /// One piece; its id is its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct ScoredPiece<'a> {
     pub(crate) text: &'a str,
     pub(crate) score: f32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PieceKind,
 }
 
 /// How a text is cut into pieces.
@@ -61,10 +61,10 @@ pub(crate) enum Cutting {
 
 /// A vocabulary and how it is used.
 #[derive(Debug)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct PieceVocabulary<'a> {
     /// The file, for messages.
     pub(crate) place: String,
-    pub(crate) words: Vec<Piece<'a>>,
+    pub(crate) pieces: Vec<ScoredPiece<'a>>,
     pub(crate) cutting: Cutting,
     /// SentencePiece's compiled table of replacements; empty for none.
     pub(crate) charsmap: &'a [u8],
@@ -80,27 +80,27 @@ pub(crate) struct Pieces<'a> {
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct DocumentParts {
     pub(crate) normalizer: Value,
     pub(crate) pre_tokenizer: Value,
     pub(crate) decoder: Value,
     pub(crate) model: Value,
 }
 
-impl Pieces<'_> {
+impl PieceVocabulary<'_> {
     /// The parts of a `tokenizer.json`.
     ///
     /// Errors: two pieces are the same, scores are no numbers, a table of replacements is damaged, or merges are too
     /// many.
-    pub(crate) fn parts(&self) -> Result<Parts> {
-        let mut known = HashSet::with_capacity(self.words.len());
-        for (id, word) in self.words.iter().enumerate() {
-            let text = printable(word.text, 60);
-            if !known.insert(word.text) {
+    pub(crate) fn parts(&self) -> Result<DocumentParts> {
+        let mut known = HashSet::with_capacity(self.pieces.len());
+        for (id, piece) in self.pieces.iter().enumerate() {
+            let text = printable(piece.text, 60);
+            if !known.insert(piece.text) {
                 return Err(self.bad(format!("piece {id}, \"{text}\", appears twice in the vocabulary")));
             }
-            if !word.score.is_finite() {
-                return Err(self.bad(format!("the score of piece {id}, \"{text}\", is {}", word.score)));
+            if !piece.score.is_finite() {
+                return Err(self.bad(format!("the score of piece {id}, \"{text}\", is {}", piece.score)));
             }
         }
         let model = match self.cutting {
@@ -108,7 +108,7 @@ impl Pieces<'_> {
             Cutting::BytePairs => self.byte_pairs(self.merges(&known)?),
             Cutting::Characters => self.byte_pairs(Vec::new()),
         };
-        Ok(Parts {
+        Ok(DocumentParts {
             normalizer: self.normalizer()?,
             pre_tokenizer: if self.breaks_at_spaces(&known) { words_with_spaces() } else { Value::Null },
             decoder: decoder(self.prefixed),
@@ -119,11 +119,11 @@ impl Pieces<'_> {
     /// The entries of `added_tokens`: control pieces, and user-defined ones. One that contains the space marker, which
     /// no text does, is matched as an ordinary piece.
     pub(crate) fn added(&self) -> Vec<Value> {
-        let words = self.words.iter().enumerate().filter(|(_, word)| !word.text.is_empty());
+        let words = self.pieces.iter().enumerate().filter(|(_, piece)| !piece.text.is_empty());
         words
-            .filter_map(|(id, word)| match word.kind {
-                Kind::Unknown | Kind::Control => Some(added_token(word.text, id, true)),
-                Kind::UserDefined if !word.text.contains(SPACE) => Some(added_token(word.text, id, false)),
+            .filter_map(|(id, piece)| match piece.kind {
+                PieceKind::Unknown | PieceKind::Control => Some(added_token(piece.text, id, true)),
+                PieceKind::UserDefined if !piece.text.contains(SPACE) => Some(added_token(piece.text, id, false)),
                 _ => None,
             })
             .collect()
@@ -137,7 +137,7 @@ impl Pieces<'_> {
         if self.unknown.is_none() {
             return Err(self.bad("no piece stands for what cannot be spelled"));
         }
-        let vocab: Vec<Value> = self.words.iter().map(|word| json!([word.text, f64::from(word.score)])).collect();
+        let vocab: Vec<Value> = self.pieces.iter().map(|piece| json!([piece.text, f64::from(piece.score)])).collect();
         Ok(json!({
             "type": "Unigram", "unk_id": self.unknown, "vocab": vocab, "byte_fallback": self.byte_fallback,
         }))
@@ -145,11 +145,11 @@ impl Pieces<'_> {
 
     fn byte_pairs(&self, merges: Vec<Value>) -> Value {
         let vocab: serde_json::Map<String, Value> =
-            self.words.iter().enumerate().map(|(id, word)| (word.text.to_string(), json!(id))).collect();
+            self.pieces.iter().enumerate().map(|(id, piece)| (piece.text.to_string(), json!(id))).collect();
         json!({
             "type": "BPE",
             "dropout": null,
-            "unk_token": self.unknown.and_then(|id| self.words.get(id)).map(|word| word.text),
+            "unk_token": self.unknown.and_then(|id| self.pieces.get(id)).map(|piece| piece.text),
             "continuing_subword_prefix": null,
             "end_of_word_suffix": null,
             "fuse_unk": true,
@@ -163,16 +163,17 @@ impl Pieces<'_> {
     /// Every way to make a piece of two others, the best pieces first.
     fn merges(&self, known: &HashSet<&str>) -> Result<Vec<Value>> {
         let mut found: Vec<(f32, &str, &str)> = Vec::new();
-        for word in &self.words {
-            let is_text = word.kind == Kind::Normal || word.kind == Kind::UserDefined && word.text.contains(SPACE);
-            if !is_text || word.text.len() > PIECE_LIMIT {
+        for piece in &self.pieces {
+            let is_text =
+                piece.kind == PieceKind::Normal || piece.kind == PieceKind::UserDefined && piece.text.contains(SPACE);
+            if !is_text || piece.text.len() > PIECE_LIMIT {
                 continue;
             }
-            let splits = word.text.char_indices().skip(1).map(|(at, _)| word.text.split_at(at));
+            let splits = piece.text.char_indices().skip(1).map(|(at, _)| piece.text.split_at(at));
             found.extend(
-                splits.filter(|(l, r)| known.contains(l) && known.contains(r)).map(|(l, r)| (word.score, l, r)),
+                splits.filter(|(l, r)| known.contains(l) && known.contains(r)).map(|(l, r)| (piece.score, l, r)),
             );
-            if found.len() > WAYS_LIMIT * self.words.len() {
+            if found.len() > WAYS_LIMIT * self.pieces.len() {
                 return Err(self.bad(format!("pieces are made of two others in more than {WAYS_LIMIT} ways each")));
             }
         }
@@ -211,7 +212,7 @@ impl Pieces<'_> {
     /// character, and a space alone is a piece, so that what is unknown never reaches over it.
     fn breaks_at_spaces(&self, known: &HashSet<&str>) -> bool {
         let leads = |text: &str| !text.trim_start_matches(SPACE).contains(SPACE);
-        known.contains(SPACE) && self.words.iter().all(|word| word.kind == Kind::Control || leads(word.text))
+        known.contains(SPACE) && self.pieces.iter().all(|piece| piece.kind == PieceKind::Control || leads(piece.text))
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::{self, Slot};
 use super::files::Settings;
-use super::pieces::{Cutting, Kind, Piece, Pieces};
+use super::pieces::{Cutting, PieceKind, PieceVocabulary, ScoredPiece};
 use super::protobuf::{Fields, Wire};
 use crate::{Error, Result};
 
@@ -42,7 +42,7 @@ const OTHER_IDS: [(&str, &str); 15] = [
 /// The contents of a file.
 #[derive(Debug)]
 struct Model<'a> {
-    words: Vec<Piece<'a>>,
+    pieces: Vec<ScoredPiece<'a>>,
     /// 1 Unigram, 2 BPE, 3 word, 4 char.
     cutting: u64,
     byte_fallback: bool,
@@ -84,19 +84,19 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     if !model.escaped {
         return Err(refuse("pieces with plain spaces in them are not read"));
     }
-    let special = model.ids.map(|id| usize::try_from(id).ok().filter(|id| *id < model.words.len()));
-    let names: Vec<Option<String>> = special.iter().map(|id| id.map(|id| model.words[id].text.to_owned())).collect();
-    let sentinels = sentinels(settings, &model.words);
-    let mut words = model.words;
+    let special = model.ids.map(|id| usize::try_from(id).ok().filter(|id| *id < model.pieces.len()));
+    let names: Vec<Option<String>> = special.iter().map(|id| id.map(|id| model.pieces[id].text.to_owned())).collect();
+    let sentinels = sentinels(settings, &model.pieces);
+    let mut pieces = model.pieces;
     let mut unknown = special[0];
     if settings.is_family("xlmroberta") {
-        words = xlm_roberta(place, words)?;
+        pieces = xlm_roberta(place, pieces)?;
         unknown = Some(3);
     }
-    words.extend(sentinels.iter().map(|text| Piece { text, score: 0.0, kind: Kind::Control }));
-    let pieces = Pieces {
+    pieces.extend(sentinels.iter().map(|text| ScoredPiece { text, score: 0.0, kind: PieceKind::Control }));
+    let vocabulary = PieceVocabulary {
         place: place.to_owned(),
-        words,
+        pieces,
         cutting,
         charsmap: model.charsmap,
         prefixed: model.prefixed,
@@ -104,15 +104,15 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         byte_fallback: model.byte_fallback,
         unknown,
     };
-    let parts = pieces.parts()?;
+    let parts = vocabulary.parts()?;
     // Tokens that a directory adds continue the ids of the pieces.
-    let own: HashMap<&str, usize> = pieces.words.iter().enumerate().map(|(id, word)| (word.text, id)).collect();
-    let mut added = settings.added_entries(pieces.added(), |token| own.get(token).copied());
+    let own: HashMap<&str, usize> = vocabulary.pieces.iter().enumerate().map(|(id, piece)| (piece.text, id)).collect();
+    let mut added = settings.added_entries(vocabulary.added(), |token| own.get(token).copied());
     for entry in &mut added {
         // Normalized like a text, a token would start with a space and be matched only after spaces.
         entry["normalized"] = json!(false);
     }
-    let unused = pieces.words.iter().enumerate().filter(|(_, word)| word.kind == Kind::Unused);
+    let unused = vocabulary.pieces.iter().enumerate().filter(|(_, piece)| piece.kind == PieceKind::Unused);
     let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
     let json = json!({
         "version": "1.0",
@@ -121,7 +121,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         "added_tokens": added,
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
-        "post_processor": post_processor(place, &pieces, &names, settings)?,
+        "post_processor": post_processor(place, &vocabulary, &names, settings)?,
         "decoder": parts.decoder,
         "model": parts.model,
     });
@@ -144,10 +144,15 @@ fn check_family(place: &str, settings: &Settings) -> Result<()> {
 }
 
 /// What the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others nothing.
-fn post_processor(place: &str, pieces: &Pieces<'_>, names: &[Option<String>], settings: &Settings) -> Result<Value> {
+fn post_processor(
+    place: &str,
+    vocabulary: &PieceVocabulary<'_>,
+    names: &[Option<String>],
+    settings: &Settings,
+) -> Result<Value> {
     let find = |key: &str, own: &Option<String>| {
         let name = settings.special(key).or(own.as_deref())?;
-        pieces.words.iter().position(|word| word.text == name).map(|id| (pieces.words[id].text, id))
+        vocabulary.pieces.iter().position(|piece| piece.text == name).map(|id| (vocabulary.pieces[id].text, id))
     };
     let (begin, end) = (find("bos_token", &names[1]), find("eos_token", &names[2]));
     if settings.is_family("xlmroberta")
@@ -183,30 +188,35 @@ fn wanted_token<'a>(
 }
 
 /// T5's sentinels, which are not in the file: 100 unless the configuration specifies another number, the highest first.
-fn sentinels(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
+fn sentinels(settings: &Settings, pieces: &[ScoredPiece<'_>]) -> Vec<String> {
     let usual = if settings.is_family("t5") && !settings.family.starts_with("mt5") { T5_BLANKS } else { 0 };
     let count = settings.config.get("extra_ids").and_then(Value::as_u64).unwrap_or(usual).min(BLANKS_LIMIT);
-    let has_own = words.iter().any(|word| word.text == "<extra_id_0>");
+    let has_own = pieces.iter().any(|piece| piece.text == "<extra_id_0>");
     if has_own { Vec::new() } else { (0..count).rev().map(|at| format!("<extra_id_{at}>")).collect() }
 }
 
 /// The order of ids in XLM-RoBERTa: begin, padding, end and unknown first, the pieces after their own first three, the
 /// blank.
-fn xlm_roberta<'a>(place: &str, words: Vec<Piece<'a>>) -> Result<Vec<Piece<'a>>> {
-    if words.len() < 3 || words[..3].iter().any(|word| word.kind == Kind::Normal) {
+fn xlm_roberta<'a>(place: &str, pieces: Vec<ScoredPiece<'a>>) -> Result<Vec<ScoredPiece<'a>>> {
+    if pieces.len() < 3 || pieces[..3].iter().any(|piece| piece.kind == PieceKind::Normal) {
         let reason = "the first three pieces are not the unknown token, BOS and EOS";
         return Err(Error::model(place, reason, "check that the file belongs to the model"));
     }
-    let control = |(text, kind)| Piece { text, score: 0.0, kind };
-    let first = [("<s>", Kind::Control), ("<pad>", Kind::Control), ("</s>", Kind::Control), ("<unk>", Kind::Unknown)];
-    let last = [("<mask>", Kind::Control)];
-    Ok(first.map(control).into_iter().chain(words.into_iter().skip(3)).chain(last.map(control)).collect())
+    let control = |(text, kind)| ScoredPiece { text, score: 0.0, kind };
+    let first = [
+        ("<s>", PieceKind::Control),
+        ("<pad>", PieceKind::Control),
+        ("</s>", PieceKind::Control),
+        ("<unk>", PieceKind::Unknown),
+    ];
+    let last = [("<mask>", PieceKind::Control)];
+    Ok(first.map(control).into_iter().chain(pieces.into_iter().skip(3)).chain(last.map(control)).collect())
 }
 
 impl<'a> Model<'a> {
     fn read(bytes: &'a [u8]) -> std::result::Result<Model<'a>, String> {
         let mut model = Model {
-            words: Vec::new(),
+            pieces: Vec::new(),
             cutting: 1,
             byte_fallback: false,
             spaces_follow: false,
@@ -221,18 +231,18 @@ impl<'a> Model<'a> {
                 field.map_err(|at| format!("byte {at}: this is not a SentencePiece model, or a damaged one"))?;
             match (field.number, field.value) {
                 (1, Wire::Bytes(piece)) => {
-                    if model.words.len() == COUNT_LIMIT {
+                    if model.pieces.len() == COUNT_LIMIT {
                         return Err(format!("there are more than the {COUNT_LIMIT} pieces that are read"));
                     }
-                    let id = model.words.len();
-                    model.words.push(read_piece(piece).map_err(|reason| format!("piece {id} {reason}"))?);
+                    let id = model.pieces.len();
+                    model.pieces.push(read_piece(piece).map_err(|reason| format!("piece {id} {reason}"))?);
                 }
                 (2, Wire::Bytes(trainer)) => model.read_trainer(trainer)?,
                 (3, Wire::Bytes(normalizer)) => model.read_normalizer(normalizer)?,
                 _ => {}
             }
         }
-        if model.words.is_empty() {
+        if model.pieces.is_empty() {
             return Err("there are no pieces: this is not a SentencePiece model".into());
         }
         Ok(model)
@@ -270,8 +280,8 @@ impl<'a> Model<'a> {
     }
 }
 
-fn read_piece(bytes: &[u8]) -> std::result::Result<Piece<'_>, String> {
-    let mut piece = Piece { text: "", score: 0.0, kind: Kind::Normal };
+fn read_piece(bytes: &[u8]) -> std::result::Result<ScoredPiece<'_>, String> {
+    let mut piece = ScoredPiece { text: "", score: 0.0, kind: PieceKind::Normal };
     for field in Fields::new(bytes) {
         let field = field.map_err(|at| format!("is damaged at its byte {at}"))?;
         match (field.number, field.value) {
@@ -279,12 +289,12 @@ fn read_piece(bytes: &[u8]) -> std::result::Result<Piece<'_>, String> {
             (2, Wire::Four(score)) => piece.score = f32::from_le_bytes(score),
             (3, Wire::Whole(kind)) => {
                 piece.kind = match kind {
-                    1 => Kind::Normal,
-                    2 => Kind::Unknown,
-                    3 => Kind::Control,
-                    4 => Kind::UserDefined,
-                    5 => Kind::Unused,
-                    6 => Kind::Byte,
+                    1 => PieceKind::Normal,
+                    2 => PieceKind::Unknown,
+                    3 => PieceKind::Control,
+                    4 => PieceKind::UserDefined,
+                    5 => PieceKind::Unused,
+                    6 => PieceKind::Byte,
                     other => return Err(format!("is of kind {other}, the last is 6")),
                 };
             }

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// One piece of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub enum TemplateSlot {
     /// A special token.
     Special {
         /// Its id.
@@ -33,13 +33,13 @@ pub enum Piece {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template {
     /// The pieces in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<TemplateSlot>,
 }
 
 impl Template {
     /// Number of special tokens an input gets in addition to its texts.
     pub fn special_tokens(&self) -> usize {
-        self.pieces.iter().filter(|piece| matches!(piece, Piece::Special { .. })).count()
+        self.pieces.iter().filter(|piece| matches!(piece, TemplateSlot::Special { .. })).count()
     }
 
     /// The ids before and after the first text, including those after a second one.
@@ -47,9 +47,9 @@ impl Template {
         let (mut front, mut back, mut is_behind) = (Vec::new(), Vec::new(), false);
         for piece in &self.pieces {
             match piece {
-                Piece::Special { id, .. } if is_behind => back.push(*id),
-                Piece::Special { id, .. } => front.push(*id),
-                Piece::First { .. } | Piece::Second { .. } => is_behind = true,
+                TemplateSlot::Special { id, .. } if is_behind => back.push(*id),
+                TemplateSlot::Special { id, .. } => front.push(*id),
+                TemplateSlot::First { .. } | TemplateSlot::Second { .. } => is_behind = true,
             }
         }
         (front, back)
@@ -80,9 +80,9 @@ impl Template {
         };
         for piece in &self.pieces {
             let (ids, type_id) = match piece {
-                Piece::Special { id, type_id } => (std::slice::from_ref(id), *type_id),
-                Piece::First { type_id } => (first, *type_id),
-                Piece::Second { type_id } => (second, *type_id),
+                TemplateSlot::Special { id, type_id } => (std::slice::from_ref(id), *type_id),
+                TemplateSlot::First { type_id } => (first, *type_id),
+                TemplateSlot::Second { type_id } => (second, *type_id),
             };
             encoding.input_ids.extend_from_slice(ids);
             encoding.token_type_ids.resize(encoding.input_ids.len(), type_id);
@@ -119,11 +119,11 @@ mod tests {
     fn bert_pair() -> Template {
         Template {
             pieces: vec![
-                Piece::Special { id: 101, type_id: 0 },
-                Piece::First { type_id: 0 },
-                Piece::Special { id: 102, type_id: 0 },
-                Piece::Second { type_id: 1 },
-                Piece::Special { id: 102, type_id: 1 },
+                TemplateSlot::Special { id: 101, type_id: 0 },
+                TemplateSlot::First { type_id: 0 },
+                TemplateSlot::Special { id: 102, type_id: 0 },
+                TemplateSlot::Second { type_id: 1 },
+                TemplateSlot::Special { id: 102, type_id: 1 },
             ],
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn the_kept_side_is_a_choice() {
         let first: Vec<u32> = (0..10).collect();
-        let single = Template { pieces: vec![Piece::First { type_id: 0 }] };
+        let single = Template { pieces: vec![TemplateSlot::First { type_id: 0 }] };
         let start = single.assemble(&first, &[], Some(Limit { max_tokens: 3, keep: KeepSide::Start })).unwrap();
         let end = single.assemble(&first, &[], Some(Limit { max_tokens: 3, keep: KeepSide::End })).unwrap();
         assert_eq!((start.input_ids, start.removed), (vec![0, 1, 2], 7));

@@ -10,8 +10,8 @@ use bmtrain_core::dtype::DType;
 use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
 use model_center::formats::directory::hub_name;
 use model_center::formats::{
-    Allow, ModelDirectory, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
-    Weights,
+    Allow, LoadPlan, ModelDirectory, NameTable, ParamShape, Rule, ShardedWriter, StoredDtype, TensorEntry,
+    TensorSource, Weights,
 };
 use model_center::model::{OpenOptions, Registry};
 use model_center::tokenizer::ChatTemplate;
@@ -86,7 +86,7 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
         ("\"t1\": \"model-00002", "\"t1\": \"model-00001", "the index puts it in model-00001-of-00003.safetensors"),
         ("\"t1\"", "\"t9\"", "the index does not say so"),
         ("\"t1\":", "\"t9\": \"model-00001-of-00003.safetensors\",\n\"t1\":", "which does not hold it"),
-        ("\"t1\"", "\"t0\"", "stands twice"),
+        ("\"t1\"", "\"t0\"", "appears twice"),
         ("weight_map", "weight_mop", "no weight_map"),
         ("model-00002-of-00003.safetensors", "../model.safetensors", "leads out of the directory"),
         ("model-00002-of-00003.safetensors", "/etc/passwd", "leads out of the directory"),
@@ -193,7 +193,7 @@ fn a_written_model_directory_is_complete_and_reads_back() {
     assert_eq!(json["problem_type"], "single_label_classification");
     assert_eq!(BertConfig::from_pretrained(&target).unwrap(), config);
     let weights = Weights::open(&target).unwrap();
-    let plan = Plan::build(&TABLE, &params, &weights, &Allow::default()).unwrap();
+    let plan = LoadPlan::build(&TABLE, &params, &weights, &Allow::default()).unwrap();
     let mut sum = 0.0;
     plan.load(&weights, |_, values| {
         sum += values.iter().sum::<f32>();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use model_center::formats::{
-    Alias, Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry,
+    Alias, Allow, LoadPlan, NameTable, ParamShape, Rule, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry,
     TensorSource, Weights, export,
 };
 
@@ -81,7 +81,7 @@ fn load(
     source: &dyn TensorSource,
     allow: &Allow,
 ) -> BTreeMap<String, Vec<f32>> {
-    let plan = Plan::build(table, params, source, allow).unwrap();
+    let plan = LoadPlan::build(table, params, source, allow).unwrap();
     let mut loaded = BTreeMap::new();
     plan.load(source, |name, values| {
         loaded.insert(name.to_string(), values.to_vec());
@@ -121,7 +121,7 @@ fn check(params: &[ParamShape], loaded: &BTreeMap<String, Vec<f32>>) {
 }
 
 fn report(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> String {
-    Plan::build(table, params, source, allow).unwrap_err().to_string()
+    LoadPlan::build(table, params, source, allow).unwrap_err().to_string()
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn old_names_position_ids_and_tied_copies_are_understood() {
     let mut untied = tensors.clone();
     untied.get_mut("cls.predictions.decoder.weight").unwrap().1[27] += 1.0;
     let file = write_all(&path, &untied);
-    let plan = Plan::build(&BERT, &params, &file, &Allow::default()).unwrap();
+    let plan = LoadPlan::build(&BERT, &params, &file, &Allow::default()).unwrap();
     let error = plan.load(&file, |_, _| panic!("nothing may be loaded")).unwrap_err().to_string();
     assert!(error.contains("the model was not tied"), "{error}");
 
@@ -262,7 +262,7 @@ fn old_names_position_ids_and_tied_copies_are_understood() {
     let base = ours(1, &[]);
     let allow = Allow { unused: vec!["cls.*".into()], ..Allow::default() };
     check(&base, &load(&BERT, &base, &file, &allow));
-    assert_eq!(Plan::build(&BERT, &base, &file, &allow).unwrap().unused().len(), 2);
+    assert_eq!(LoadPlan::build(&BERT, &base, &file, &allow).unwrap().unused().len(), 2);
 
     untied.insert("cls.predictions.decoder.weight".into(), (vec![6, 4], vec![0.0; 24]));
     let text = report(&BERT, &params, &write_all(&path, &untied), &Allow::default());
@@ -278,7 +278,7 @@ fn values_that_are_not_finite_are_named_with_tensor_count_and_first_index() {
     let path = dir.path().join("damaged.safetensors");
     let refused = |tensors: &Tensors| {
         let file = write_all(&path, tensors);
-        let plan = Plan::build(&BERT, &params, &file, &Allow::default()).unwrap();
+        let plan = LoadPlan::build(&BERT, &params, &file, &Allow::default()).unwrap();
         let whole = plan.load(&file, |_, _| Ok(())).unwrap_err();
         // A rank that reads a part with such a value reports all of its tensor; one that reads another part nothing.
         let part = plan.load_parts(&file, |_, read| read(3, &mut [0.0])).unwrap_err();
@@ -321,7 +321,7 @@ fn infinities_of_half_precision_are_not_finite_either() {
         writer.write_raw(name, &bytes).unwrap();
         writer.finish().unwrap();
         let file = SafetensorsFile::open(&path).unwrap();
-        let plan = Plan::build(&BERT, &params, &file, &Allow::default()).unwrap();
+        let plan = LoadPlan::build(&BERT, &params, &file, &Allow::default()).unwrap();
         let error = plan.load(&file, |_, _| Ok(())).unwrap_err().to_string();
         assert!(error.contains("1 of 4 values is not finite: ") && error.contains("inf at [2]"), "{error}");
     }
@@ -341,7 +341,7 @@ fn a_new_head_must_be_named_and_an_old_one_left_behind_by_name() {
         "{text}"
     );
     let allow = Allow { missing: vec!["cls_projection.*".into()], unused: vec!["cls.*".into()], ..Allow::default() };
-    let plan = Plan::build(&BERT, &classifier, &weights, &allow).unwrap();
+    let plan = LoadPlan::build(&BERT, &classifier, &weights, &allow).unwrap();
     assert_eq!(plan.fresh(), ["cls_projection.weight"]);
     assert_eq!(plan.unused(), ["cls.predictions.bias"]);
     assert_eq!(plan.loaded(), classifier.len() - 1);
@@ -367,7 +367,7 @@ fn what_the_user_leaves_out_must_be_there_and_must_not_be_needed() {
     assert!(text.contains(&options.join(" ")), "{text}");
     assert!(text.contains("model.leave = [\"bert.adapter.*\", \"cls.topic.*\", \"ner.*\"]"), "{text}");
     let leave = |patterns: &[String]| Allow { leave: patterns.to_vec(), ..Allow::default() };
-    let plan = Plan::build(&BERT, &params, &file, &leave(&offered)).unwrap();
+    let plan = LoadPlan::build(&BERT, &params, &file, &leave(&offered)).unwrap();
     assert_eq!(plan.left(), ["bert.adapter.weight", "cls.topic.weight", "ner.bias", "ner.weight"]);
     assert!(plan.unused().is_empty() && plan.passed_over(&file).is_empty());
     check(&params, &load(&BERT, &params, &file, &leave(&offered)));
@@ -395,7 +395,7 @@ fn a_head_that_begins_anew_leaves_the_files_own_behind_whatever_its_shape() {
     new.last_mut().unwrap().shape = vec![9, 4];
     let allow = Allow { fresh: vec!["cls_projection.*".into()], ..Allow::default() };
     for params in [&old, &new] {
-        let plan = Plan::build(&BERT, params, &weights, &allow).unwrap();
+        let plan = LoadPlan::build(&BERT, params, &weights, &allow).unwrap();
         assert_eq!(
             (plan.fresh(), plan.unused()),
             (&["cls_projection.weight".into()][..], &["classifier.weight".into()][..])
@@ -412,7 +412,7 @@ fn an_optional_tensor_may_be_absent_and_a_part_of_a_fused_one_may_not() {
     let dir = tempfile::tempdir().unwrap();
     export_all(&BERT, &params[..5], dir.path(), DType::F32, false, u64::MAX);
     let weights = Weights::open(dir.path()).unwrap();
-    assert_eq!(Plan::build(&BERT, &params, &weights, &Allow::default()).unwrap().fresh(), ["pooler.dense.weight"]);
+    assert_eq!(LoadPlan::build(&BERT, &params, &weights, &Allow::default()).unwrap().fresh(), ["pooler.dense.weight"]);
     let mut tensors = read_all(&weights);
     tensors.remove("encoder.layer.0.attention.self.key.bias");
     let file = write_all(&dir.path().join("x.safetensors"), &tensors);

@@ -188,7 +188,7 @@ fn writing_refuses_what_it_cannot_keep_and_leaves_no_file() {
     let one = |name: &str, dtype, shape: &[usize]| vec![TensorEntry::new(name, dtype, shape)];
     let twice = [one("a", StoredDtype::F32, &[1]), one("a", StoredDtype::F32, &[1])].concat();
     for (entries, want) in [
-        (twice, "stands twice"),
+        (twice, "appears twice"),
         (one("a\n", StoredDtype::F32, &[1]), "control characters"),
         (one("a", StoredDtype::I64, &[1]), "I64 is not written"),
         (one("a", StoredDtype::F32, &[usize::MAX, 2]), "overflows"),

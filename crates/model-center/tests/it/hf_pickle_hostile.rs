@@ -371,7 +371,7 @@ fn archives_that_lie_are_refused() {
         (with(&|list| list[2].flags = 1), "compressed or encrypted"),
         (with(&|list| list[0].method = 8), "compressed or encrypted"),
         (with(&|list| list[0].length = -1), "should follow"),
-        (with(&|list| list[2].name = "a/data.pkl"), "stands twice"),
+        (with(&|list| list[2].name = "a/data.pkl"), "appears twice"),
         (with(&|list| list[2].name = "b/data.pkl"), "several directories"),
         (with(&|list| list[0].name = "a/b/data.pkl"), "without a DIRECTORY/data.pkl"),
         (with(&|list| list[0].name = "data.pkl"), "without a DIRECTORY/data.pkl"),

@@ -118,7 +118,7 @@ fn each_lie_of_a_header_is_named() {
         (
             one(format!("{},{}", tensor("a", "[2]", 0, 8), tensor("a", "[2]", 8, 16))),
             16,
-            "tensor a: the name stands twice",
+            "tensor a: the name appears twice",
         ),
         (one(tensor("", "[2]", 0, 8)), 8, "name is empty"),
         (one(tensor("a\\u001b[31m", "[2]", 0, 8)), 8, "control characters"),

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::config::{BertConfig, Config};
-use model_center::formats::pretrained::{Places, Pretrained};
+use model_center::formats::pretrained::{ModelCaches, Pretrained};
 use model_center::formats::{TensorSource, Weights};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use std::fs;
@@ -16,14 +16,14 @@ const NEW: &str = "2222222222222222222222222222222222222222";
 /// A hub cache and ModelCenter's in one directory.
 struct Caches {
     directory: TempDir,
-    places: Places,
+    places: ModelCaches,
 }
 
 impl Caches {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (hub, model_center) = (directory.path().join("hub"), directory.path().join("model_center"));
-        let places = Places { hub: Some(hub), model_center: Some(model_center), offline: false };
+        let places = ModelCaches { hub: Some(hub), model_center: Some(model_center), offline: false };
         Caches { directory, places }
     }
 
@@ -110,7 +110,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     let directory = caches.path("plain");
     fs::create_dir(&directory).unwrap();
     let name = directory.to_str().unwrap();
-    assert_eq!(Pretrained::resolve(name, None, &Places::default()).unwrap(), directory);
+    assert_eq!(Pretrained::resolve(name, None, &ModelCaches::default()).unwrap(), directory);
     assert!(caches.refused(name, Some("main")).contains("\"main\" has no effect"));
     let missing = caches.path("missing");
     let slashes = ["./missing", "../missing", "a/b/c", "models/", "~/models", missing.to_str().unwrap()];
@@ -124,7 +124,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     symlink("nowhere", caches.path("link")).unwrap();
     assert!(caches.refused(caches.path("link").to_str().unwrap(), None).contains("leads nowhere"));
     // Without any cache, names are looked for as directories alone.
-    let text = Pretrained::resolve("org/name", None, &Places::default()).unwrap_err().to_string();
+    let text = Pretrained::resolve("org/name", None, &ModelCaches::default()).unwrap_err().to_string();
     assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
 }
 

@@ -4,7 +4,7 @@
 use crate::recipes;
 
 use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, TooLong};
-use model_center::formats::Places;
+use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
     ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
@@ -296,7 +296,7 @@ fn preflight_lists_every_file_that_is_not_there() {
         format!("data.eval={}", at("e.jsonl")),
     ];
     let resolved = Recipe::load_text("r.toml", LEAST, &sets).unwrap();
-    let found = preflight(&resolved, &Places::default());
+    let found = preflight(&resolved, &ModelCaches::default());
     let reasons: Vec<&str> = found.iter().map(|m| m.reason.as_str()).collect();
     assert_eq!(
         reasons,
@@ -310,11 +310,11 @@ fn preflight_lists_every_file_that_is_not_there() {
     std::fs::write(at("m") + "/config.json", "{}").unwrap();
     std::fs::write(at("t.jsonl"), "{}\n").unwrap();
     std::fs::write(at("e.jsonl"), "").unwrap();
-    let found = preflight(&resolved, &Places::default());
+    let found = preflight(&resolved, &ModelCaches::default());
     assert_eq!(found.len(), 1, "{}", list(&found));
     assert_eq!(found[0].reason, format!("`data.eval`: {} is empty", at("e.jsonl")));
     std::fs::write(at("e.jsonl"), "{}\n").unwrap();
-    assert_eq!(preflight(&resolved, &Places::default()), []);
+    assert_eq!(preflight(&resolved, &ModelCaches::default()), []);
 }
 
 #[test]

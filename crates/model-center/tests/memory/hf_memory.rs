@@ -7,14 +7,14 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::formats::{Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, Weights, export};
+use model_center::formats::{Allow, LoadPlan, NameTable, ParamShape, Rule, SafetensorsFile, Weights, export};
 
 use crate::peak;
 
 const MIB: u64 = 1 << 20;
 
 /// The text of one of many pieces of a header.
-type Piece = Box<dyn Fn(usize) -> String>;
+type TensorPart = Box<dyn Fn(usize) -> String>;
 
 /// A file whose header is `head`, then `body` for each number below `count`, then `tail`, never whole in memory.
 fn write_header(path: &Path, head: &str, body: impl Fn(usize) -> String, count: usize, tail: &str) {
@@ -48,7 +48,7 @@ fn a_model_passes_through_one_parameter_at_a_time(directory: &Path) {
     };
     export(&table, &params, directory, DType::BF16, true, 10 * MIB, fill).unwrap();
     let weights = Weights::open(directory).unwrap();
-    let plan = Plan::build(&table, &params, &weights, &Allow::default()).unwrap();
+    let plan = LoadPlan::build(&table, &params, &weights, &Allow::default()).unwrap();
     let mut sum = 0.0f64;
     plan.load(&weights, |_, values| {
         sum += values.iter().map(|v| f64::from(*v)).sum::<f64>();
@@ -67,7 +67,7 @@ fn a_hostile_header_costs_its_length_and_at_most_64_mib(directory: &Path) {
     let before = peak();
     let tensor = |i: usize| format!("\"{i:07}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}},");
     let fixed = |text: &'static str| move |_: usize| text.to_string();
-    let cases: [(&str, Piece, usize, &str); 6] = [
+    let cases: [(&str, TensorPart, usize, &str); 6] = [
         ("{\"a\":{\"dtype\":\"U8\",\"shape\":[", Box::new(fixed("1,")), length / 2, "1],\"data_offsets\":[0,1]}}"),
         (
             "{\"a\":{\"dtype\":\"U8\",\"x\":[",

@@ -24,12 +24,12 @@ const ANSWER: &str = "answer";
 #[serde(try_from = "String", into = "String")]
 pub struct Template {
     written: String,
-    before: Vec<Part>,
-    after: Vec<Part>,
+    before: Vec<TemplatePart>,
+    after: Vec<TemplatePart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Column(String),
 }
@@ -40,7 +40,7 @@ impl Template {
     ///
     /// Errors: what is wrong with it, in words: a brace that is not closed, no name in braces, no column, two answers.
     pub fn parse(written: &str) -> std::result::Result<Template, String> {
-        let (mut before, mut after): (Vec<Part>, Option<Vec<Part>>) = (Vec::new(), None);
+        let (mut before, mut after): (Vec<TemplatePart>, Option<Vec<TemplatePart>>) = (Vec::new(), None);
         let (mut rest, mut text) = (written, String::new());
         while let Some(at) = rest.find(['{', '}']) {
             let (plain, from) = rest.split_at(at);
@@ -56,22 +56,22 @@ impl Template {
             let part = std::mem::take(&mut text);
             let is_behind = after.is_some();
             let parts = after.as_mut().unwrap_or(&mut before);
-            parts.extend((!part.is_empty()).then_some(Part::Text(part)));
+            parts.extend((!part.is_empty()).then_some(TemplatePart::Text(part)));
             match name.trim() {
                 "" => return Err("braces have no name of a column in them".to_owned()),
                 ANSWER if is_behind => return Err("it has two places for the answer".to_owned()),
                 ANSWER => after = Some(Vec::new()),
                 name if name.contains('{') => return Err(format!("a brace at {:?} has no other", shown(from))),
-                name => parts.push(Part::Column(name.to_owned())),
+                name => parts.push(TemplatePart::Column(name.to_owned())),
             }
             rest = behind;
         }
         text.push_str(rest);
-        after.as_mut().unwrap_or(&mut before).extend((!text.is_empty()).then_some(Part::Text(text)));
-        if let Some(Part::Text(last)) = before.last_mut() {
+        after.as_mut().unwrap_or(&mut before).extend((!text.is_empty()).then_some(TemplatePart::Text(text)));
+        if let Some(TemplatePart::Text(last)) = before.last_mut() {
             last.truncate(last.trim_end().len());
         }
-        if !before.iter().chain(after.iter().flatten()).any(|part| matches!(part, Part::Column(_))) {
+        if !before.iter().chain(after.iter().flatten()).any(|part| matches!(part, TemplatePart::Column(_))) {
             return Err("it names no column".to_owned());
         }
         Ok(Template { written: written.to_owned(), before, after: after.unwrap_or_default() })
@@ -80,16 +80,16 @@ impl Template {
     /// The columns that it names.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.before.iter().chain(&self.after).filter_map(|part| match part {
-            Part::Column(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+            TemplatePart::Column(name) => Some(name.as_str()),
+            TemplatePart::Text(_) => None,
         })
     }
 
     fn fill(&self, record: &Record<'_>) -> Result<[String; 2]> {
-        let side = |parts: &[Part]| {
+        let side = |parts: &[TemplatePart]| {
             let texts = parts.iter().map(|part| match part {
-                Part::Text(text) => Ok(text.clone()),
-                Part::Column(name) => Ok(record.scalar(name)?.spelled().into_owned()),
+                TemplatePart::Text(text) => Ok(text.clone()),
+                TemplatePart::Column(name) => Ok(record.scalar(name)?.spelled().into_owned()),
             });
             texts.collect::<Result<String>>()
         };
@@ -149,7 +149,9 @@ impl TemplateTask {
             let reason = format!("{} words for {} labels", words.len(), labels.len());
             return Err(Error::recipe("data.words", reason, "name one word for each of data.labels"));
         }
-        if place == VerbalizerPosition::Next && !template.before.iter().any(|part| matches!(part, Part::Column(_))) {
+        if place == VerbalizerPosition::Next
+            && !template.before.iter().any(|part| matches!(part, TemplatePart::Column(_)))
+        {
             let reason =
                 format!("{:?} has no column in front of the answer, and a decoder reads no further", template.written);
             return Err(Error::recipe("data.template", reason, "put {answer} behind the columns"));
@@ -171,16 +173,17 @@ impl TemplateTask {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Part, Template};
+    use super::{Template, TemplatePart};
 
-    fn parts(written: &str) -> (Vec<Part>, Vec<Part>) {
+    fn parts(written: &str) -> (Vec<TemplatePart>, Vec<TemplatePart>) {
         let Template { before, after, .. } = Template::parse(written).unwrap();
         (before, after)
     }
 
     #[test]
     fn columns_stand_in_braces_and_the_answer_parts_what_is_in_front_of_it_from_what_is_behind() {
-        let (text, column) = (|text: &str| Part::Text(text.into()), |name: &str| Part::Column(name.into()));
+        let (text, column) =
+            (|text: &str| TemplatePart::Text(text.into()), |name: &str| TemplatePart::Column(name.into()));
         assert_eq!(parts("{text} Good?"), (vec![column("text"), text(" Good?")], vec![]));
         let both = parts("{{a}} {text} is {answer}, {b.c}");
         assert_eq!(both, (vec![text("{a} "), column("text"), text(" is")], vec![text(", "), column("b.c")]));

@@ -16,7 +16,7 @@ use crate::config::json::to_text;
 use crate::file::{printable, unreadable, write_atomic};
 use crate::formats::directory::write_config;
 use crate::formats::names::NotFinite;
-use crate::formats::names::finite::{self, Wanted};
+use crate::formats::names::finite::{self, CheckedTensor};
 use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
 use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
 use crate::tokenizer::HfTokenizer;
@@ -156,7 +156,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
         values.clear();
         make_room(&mut values, count, format_args!("tensor {} of {}", entry.name, source.place()))?;
         values.resize(count, 0.0);
-        finite::read(source, Wanted { name: &entry.name, shape: &entry.shape }, 0, &mut values, &mut found)?;
+        finite::read(source, CheckedTensor { name: &entry.name, shape: &entry.shape }, 0, &mut values, &mut found)?;
         writer.write_f32(&entry.name, &values)?;
     }
     writer.finish()?;

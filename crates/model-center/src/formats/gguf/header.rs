@@ -55,7 +55,7 @@ impl Header {
         tensors.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
         if let Some(pair) = tensors.windows(2).find(|pair| pair[0].entry.name == pair[1].entry.name) {
             let place = tensor_place(cursor.place(), &pair[0].entry.name);
-            return Err(damaged(&place, "the name stands twice in the file"));
+            return Err(damaged(&place, "the name appears twice in the file"));
         }
         Ok(Self { version, metadata, tensors })
     }

@@ -36,16 +36,16 @@ pub(super) const SPECIAL: [(&str, &str); 7] = [
 
 pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
-/// The most words, and the most merges, that are read: several times those of the largest real vocabularies.
+/// The most vocabulary, and the most merges, that are read: several times those of the largest real vocabularies.
 const COUNT_LIMIT: usize = 1 << 20;
 /// The word for what cannot be spelled.
 const UNKNOWN: i32 = 2;
-/// Words with a meaning of their own.
+/// Vocabulary with a meaning of their own.
 pub(super) const CONTROL: i32 = 3;
-/// Words that are found whole in a text.
+/// Vocabulary that are found whole in a text.
 const USER_DEFINED: i32 = 4;
-/// The largest number of a type of words.
-/// The type of words that are never found in a text.
+/// The largest number of a type of vocabulary.
+/// The type of vocabulary that are never found in a text.
 const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
 
@@ -56,7 +56,7 @@ pub struct TokenizerFiles {
     pub tokenizer: Value,
     /// `tokenizer_config.json`.
     pub config: Map<String, Value>,
-    /// Words that are never found in a text, by id; neither file can say it.
+    /// Vocabulary that are never found in a text, by id; neither file can say it.
     pub unused: Vec<u32>,
 }
 
@@ -67,8 +67,8 @@ pub(super) fn knows(key: &str) -> bool {
     keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
-/// A vocabulary: its words, their types, and their ids.
-pub(super) struct Words<'a> {
+/// A vocabulary: its vocabulary, their types, and their ids.
+pub(super) struct Vocabulary<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) tokens: &'a [Box<str>],
     pub(super) types: &'a [i32],
@@ -76,9 +76,9 @@ pub(super) struct Words<'a> {
 }
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
-pub(super) struct Parts {
-    pub(super) parts: sentencepiece::Parts,
-    /// Words that are found whole, if the kind has its own way to say so.
+pub(super) struct DocumentParts {
+    pub(super) parts: sentencepiece::DocumentParts,
+    /// Vocabulary that are found whole, if the kind has its own way to say so.
     pub(super) added: Option<Vec<Value>>,
     /// Whether a text begins and ends with the tokens for that where the file does not say.
     pub(super) begins: bool,
@@ -90,21 +90,21 @@ pub(super) struct Parts {
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
 ///
 /// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte
-/// pairs of whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown
+/// pairs of whole texts (`gemma4`) and WordPiece (`bert`). Vocabulary keep their ids. Those marked as control or unknown
 /// become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a text begins
 /// with the token of beginning is what the file says, or else what the kind does.
 ///
 /// # Errors
 /// [`crate::Error::Model`] naming the key: a vocabulary of another kind, an unknown way of cutting texts, a word that
-/// stands twice, merges of words that are not there, ids beyond the words.
+/// appears twice, merges of vocabulary that are not there, ids beyond the vocabulary.
 pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<TokenizerFiles> {
     let kind = metadata.text(MODEL)?.ok_or_else(|| metadata.lacking(MODEL))?;
-    let words = Words::read(metadata)?;
-    let special = special(metadata, words.tokens)?;
+    let vocabulary = Vocabulary::read(metadata)?;
+    let special = special(metadata, vocabulary.tokens)?;
     let space = metadata.truth(ADD_SPACE)?;
     let unknown = special[2].map(|(_, id)| id);
     let sentencepiece = |cutting| {
-        let pieces = pieces::pieces(&words, cutting, space.unwrap_or(true), unknown)?;
+        let pieces = pieces::pieces(&vocabulary, cutting, space.unwrap_or(true), unknown)?;
         pieces::parts(&pieces)
     };
     let tokenizer = match kind {
@@ -115,11 +115,13 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
                 FIX,
             ));
         }
-        "gpt2" => document(metadata, &words, bytes(&words)?, &special)?,
-        "gemma4" => document(metadata, &words, whole_texts(&words, special[2].map(|(token, _)| token))?, &special)?,
-        "llama" => document(metadata, &words, sentencepiece(Cutting::BytePairs)?, &special)?,
-        "t5" => document(metadata, &words, sentencepiece(Cutting::Unigram)?, &special)?,
-        "bert" => word_pieces::document(&words, &special)?,
+        "gpt2" => document(metadata, &vocabulary, bytes(&vocabulary)?, &special)?,
+        "gemma4" => {
+            document(metadata, &vocabulary, whole_texts(&vocabulary, special[2].map(|(token, _)| token))?, &special)?
+        }
+        "llama" => document(metadata, &vocabulary, sentencepiece(Cutting::BytePairs)?, &special)?,
+        "t5" => document(metadata, &vocabulary, sentencepiece(Cutting::Unigram)?, &special)?,
+        "bert" => word_pieces::document(&vocabulary, &special)?,
         other => {
             let reason = format!(
                 "a vocabulary of kind {} is not read; gpt2, llama, t5, bert and gemma4 are",
@@ -138,19 +140,24 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
     if let Some(template) = metadata.text(TEMPLATE)? {
         config.insert("chat_template".into(), json!(template));
     }
-    let unused = words.types.iter().enumerate().filter(|(_, kind)| **kind == UNUSED);
+    let unused = vocabulary.types.iter().enumerate().filter(|(_, kind)| **kind == UNUSED);
     let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
     Ok(TokenizerFiles { tokenizer, config, unused })
 }
 
 /// The `tokenizer.json` of parts.
-fn document(metadata: &Metadata, words: &Words<'_>, parts: Parts, special: &Special<'_>) -> Result<Value> {
+fn document(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary<'_>,
+    parts: DocumentParts,
+    special: &Special<'_>,
+) -> Result<Value> {
     Ok(json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
         "post_processor": post_processor(metadata, &parts, special)?,
-        "added_tokens": parts.added.unwrap_or_else(|| words.added()),
+        "added_tokens": parts.added.unwrap_or_else(|| vocabulary.added()),
         "normalizer": parts.parts.normalizer,
         "pre_tokenizer": parts.parts.pre_tokenizer,
         "decoder": parts.parts.decoder,
@@ -158,20 +165,20 @@ fn document(metadata: &Metadata, words: &Words<'_>, parts: Parts, special: &Spec
     }))
 }
 
-impl<'a> Words<'a> {
+impl<'a> Vocabulary<'a> {
     fn read(metadata: &'a Metadata) -> Result<Self> {
         let tokens = metadata.texts(TOKENS)?.ok_or_else(|| metadata.lacking(TOKENS))?;
-        bounded(metadata, TOKENS, tokens.len(), "words")?;
+        bounded(metadata, TOKENS, tokens.len(), "vocabulary")?;
         let mut ids: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if let Some(first) = ids.insert(token, id) {
-                let reason = format!("words {first} and {id} are both \"{}\"", printable(token, 60));
+                let reason = format!("vocabulary {first} and {id} are both \"{}\"", printable(token, 60));
                 return Err(metadata.unfit(TOKENS, reason, FIX));
             }
         }
         let types = metadata.wholes(TYPES)?.ok_or_else(|| metadata.lacking(TYPES))?;
         if types.len() != tokens.len() {
-            let reason = format!("there are {} types for {} words", types.len(), tokens.len());
+            let reason = format!("there are {} types for {} vocabulary", types.len(), tokens.len());
             return Err(metadata.unfit(TYPES, reason, FIX));
         }
         if let Some((id, other)) = types.iter().enumerate().find(|(_, kind)| !(0..=LAST_TYPE).contains(*kind)) {
@@ -185,18 +192,18 @@ impl<'a> Words<'a> {
         self.ids.contains_key(word)
     }
 
-    /// The words that are found whole in a text.
+    /// The vocabulary that are found whole in a text.
     fn added(&self) -> Vec<Value> {
         let whole = |kind: i32, token: &str| [UNKNOWN, CONTROL, USER_DEFINED].contains(&kind) && !token.is_empty();
-        let words = self.types.iter().zip(self.tokens).enumerate();
-        words
+        let vocabulary = self.types.iter().zip(self.tokens).enumerate();
+        vocabulary
             .filter(|(_, (kind, token))| whole(**kind, token))
             .map(|(id, (kind, token))| added_token(token, id, *kind != USER_DEFINED))
             .collect()
     }
 }
 
-/// As JSON, words and merges take many times the memory that they take in the file.
+/// As JSON, vocabulary and merges take many times the memory that they take in the file.
 fn bounded(metadata: &Metadata, key: &str, count: usize, what: &str) -> Result<()> {
     match count {
         0..=COUNT_LIMIT => Ok(()),
@@ -205,8 +212,8 @@ fn bounded(metadata: &Metadata, key: &str, count: usize, what: &str) -> Result<(
 }
 
 /// The parts of a byte-level vocabulary.
-fn bytes(words: &Words<'_>) -> Result<Parts> {
-    let metadata = words.metadata;
+fn bytes(vocabulary: &Vocabulary<'_>) -> Result<DocumentParts> {
+    let metadata = vocabulary.metadata;
     let name = metadata.text(SPLIT)?.ok_or_else(|| metadata.lacking(SPLIT))?;
     let split = Split::of(name).ok_or_else(|| {
         let known = Split::known();
@@ -214,12 +221,12 @@ fn bytes(words: &Words<'_>) -> Result<Parts> {
         metadata.unfit(SPLIT, reason, FIX)
     })?;
     let level = |trims: bool, splits: bool| json!({ "type": "ByteLevel", "add_prefix_space": splits, "trim_offsets": trims, "use_regex": splits });
-    Ok(Parts {
-        parts: sentencepiece::Parts {
+    Ok(DocumentParts {
+        parts: sentencepiece::DocumentParts {
             normalizer: split.normalizer(),
             pre_tokenizer: split.pre_tokenizer(false),
             decoder: level(true, true),
-            model: byte_pairs(words, None, split.ignores_merges)?,
+            model: byte_pairs(vocabulary, None, split.ignores_merges)?,
         },
         added: None,
         begins: split.begins,
@@ -229,14 +236,14 @@ fn bytes(words: &Words<'_>) -> Result<Parts> {
 }
 
 /// The parts of a vocabulary whose merges go over whole texts, spaces included, with bytes for what no word spells.
-fn whole_texts(words: &Words<'_>, unknown: Option<&str>) -> Result<Parts> {
+fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<DocumentParts> {
     let spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": sentencepiece::SPACE });
-    Ok(Parts {
-        parts: sentencepiece::Parts {
+    Ok(DocumentParts {
+        parts: sentencepiece::DocumentParts {
             normalizer: spaces,
             pre_tokenizer: Value::Null,
             decoder: sentencepiece::decoder(false),
-            model: byte_pairs(words, Some(unknown), false)?,
+            model: byte_pairs(vocabulary, Some(unknown), false)?,
         },
         added: None,
         begins: true,
@@ -245,10 +252,10 @@ fn whole_texts(words: &Words<'_>, unknown: Option<&str>) -> Result<Parts> {
     })
 }
 
-/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with words for
+/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with vocabulary for
 /// bytes.
-fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, ignores_merges: bool) -> Result<Value> {
-    let tokens = words.tokens.iter().enumerate();
+fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignores_merges: bool) -> Result<Value> {
+    let tokens = vocabulary.tokens.iter().enumerate();
     let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
     Ok(json!({
         "type": "BPE",
@@ -260,29 +267,29 @@ fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, ignores_merges:
         "byte_fallback": fallback.is_some(),
         "ignore_merges": ignores_merges,
         "vocab": vocab,
-        "merges": merges(words)?,
+        "merges": merges(vocabulary)?,
     }))
 }
 
-/// Special words with their ids, in the order of [`SPECIAL`], where stated.
+/// Special vocabulary with their ids, in the order of [`SPECIAL`], where stated.
 pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
 
-/// The special words of a file.
+/// The special vocabulary of a file.
 fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
     let mut found = [None; SPECIAL.len()];
     for (found, (key, _)) in found.iter_mut().zip(SPECIAL) {
         let Some(id) = metadata.whole(key)?.filter(|id| *id != u64::from(u32::MAX)) else { continue };
         let token = usize::try_from(id).ok().and_then(|id| tokens.get(id));
-        let token =
-            token.ok_or_else(|| metadata.unfit(key, format!("id {id} is none of the {} words", tokens.len()), FIX))?;
+        let token = token
+            .ok_or_else(|| metadata.unfit(key, format!("id {id} is none of the {} vocabulary", tokens.len()), FIX))?;
         *found = Some((&**token, id));
     }
     Ok(found)
 }
 
-/// The merges as pairs, each of words that are there and make one that is there.
-fn merges(words: &Words<'_>) -> Result<Vec<Value>> {
-    let metadata = words.metadata;
+/// The merges as pairs, each of vocabulary that are there and make one that is there.
+fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
+    let metadata = vocabulary.metadata;
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.lacking(MERGES))?;
     bounded(metadata, MERGES, merges.len(), "merges")?;
     let mut pairs = Vec::with_capacity(merges.len());
@@ -292,10 +299,11 @@ fn merges(words: &Words<'_>) -> Result<Vec<Value>> {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            [*left, *right, joined.as_str()].iter().all(|word| words.has(word))
+            [*left, *right, joined.as_str()].iter().all(|word| vocabulary.has(word))
         });
         let Some((left, right)) = pair else {
-            let reason = format!("merge {at}, \"{}\", is not of two words that make a third", printable(merge, 80));
+            let reason =
+                format!("merge {at}, \"{}\", is not of two vocabulary that make a third", printable(merge, 80));
             return Err(metadata.unfit(MERGES, reason, FIX));
         };
         pairs.push(json!([left, right]));
@@ -304,7 +312,7 @@ fn merges(words: &Words<'_>) -> Result<Vec<Value>> {
 }
 
 /// What is put around a text: the tokens of beginning and end, if the file or the kind of vocabulary wants them.
-fn post_processor(metadata: &Metadata, parts: &Parts, special: &Special<'_>) -> Result<Value> {
+fn post_processor(metadata: &Metadata, parts: &DocumentParts, special: &Special<'_>) -> Result<Value> {
     let wanted =
         |usual: bool, key: &str, token: Option<(&'_ str, u64)>| match (metadata.truth(key)?.unwrap_or(usual), token) {
             (true, None) => Err(metadata.unfit(key, "a token is to be put around every text, and none is named", FIX)),

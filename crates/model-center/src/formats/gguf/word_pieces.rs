@@ -1,10 +1,10 @@
-//! BERT's vocabularies in GGUF files, where words begin with the sign of a space and their further pieces with nothing.
+//! BERT's vocabularies in GGUF files, where vocabulary begin with the sign of a space and their further pieces with nothing.
 //!
 //! Defines [`document`]; called by [`super::tokenizer`].
 
 use serde_json::Value;
 
-use super::tokenizer::{CONTROL, SPECIAL, Special, TOKENS, Words};
+use super::tokenizer::{CONTROL, SPECIAL, Special, TOKENS, Vocabulary};
 use crate::Result;
 use crate::tokenizer::VocabOptions;
 use crate::tokenizer::files::Settings;
@@ -13,12 +13,12 @@ use crate::tokenizer::vocab::of_tokens;
 
 /// The `tokenizer.json`. Texts are read in lower case if no word has a capital letter of ASCII: the file does not say
 /// it.
-pub(super) fn document(words: &Words<'_>, special: &Special<'_>) -> Result<Value> {
+pub(super) fn document(vocabulary: &Vocabulary<'_>, special: &Special<'_>) -> Result<Value> {
     let name = |key: &str, usual: String| {
         let at = SPECIAL.iter().position(|(_, known)| *known == key);
         at.and_then(|at| special[at]).map_or(usual, |(token, _)| token.to_owned())
     };
-    let all = || words.tokens.iter().zip(words.types);
+    let all = || vocabulary.tokens.iter().zip(vocabulary.types);
     let usual = VocabOptions::default();
     let options = VocabOptions {
         lowercase: !all().any(|(token, kind)| *kind != CONTROL && token.bytes().any(|byte| byte.is_ascii_uppercase())),
@@ -36,5 +36,5 @@ pub(super) fn document(words: &Words<'_>, special: &Special<'_>) -> Result<Value
             None => format!("##{token}"),
         })
         .collect();
-    of_tokens(&words.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &Settings::default())
+    of_tokens(&vocabulary.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &Settings::default())
 }

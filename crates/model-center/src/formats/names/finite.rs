@@ -70,7 +70,7 @@ impl NotFinite {
 
 /// A tensor of a source.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::formats) struct Wanted<'a> {
+pub(in crate::formats) struct CheckedTensor<'a> {
     pub(in crate::formats) name: &'a str,
     pub(in crate::formats) shape: &'a [usize],
 }
@@ -78,7 +78,7 @@ pub(in crate::formats) struct Wanted<'a> {
 /// Read elements of a tensor from `first` on, and add the tensor to `found` if some are not finite.
 pub(in crate::formats) fn read(
     source: &dyn TensorSource,
-    wanted: Wanted<'_>,
+    wanted: CheckedTensor<'_>,
     first: usize,
     out: &mut [f32],
     found: &mut Vec<NotFinite>,
@@ -118,7 +118,7 @@ pub(in crate::formats) fn read(
     Ok(())
 }
 
-impl Wanted<'_> {
+impl CheckedTensor<'_> {
     fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -147,7 +147,7 @@ impl Seen {
         self.passed += values.len();
     }
 
-    fn of(self, source: &dyn TensorSource, wanted: Wanted<'_>) -> Option<NotFinite> {
+    fn of(self, source: &dyn TensorSource, wanted: CheckedTensor<'_>) -> Option<NotFinite> {
         let (mut rest, value) = self.first?;
         let mut first = vec![0; wanted.shape.len()];
         for (index, size) in first.iter_mut().zip(wanted.shape).rev() {

@@ -1,6 +1,6 @@
 //! Tensors of a file that the user asks to leave out, by patterns in which `*` stands for any text.
 //!
-//! Defines [`check`] and [`suggestions`], called by [`Plan`](super::Plan), and [`shortened`], called by programs that
+//! Defines [`check`] and [`suggestions`], called by [`LoadPlan`](super::LoadPlan), and [`shortened`], called by programs that
 //! list tensors.
 
 use std::collections::BTreeSet;

@@ -2,20 +2,20 @@
 
 use bmtrain_dist::param::ReadPart;
 
-use super::finite::{self, Wanted};
+use super::finite::{self, CheckedTensor};
 use super::plan::Step;
-use super::{NotFinite, Piece, Plan};
+use super::{LoadPlan, NotFinite, TensorPart};
 use crate::formats::safetensors::TensorSource;
 use crate::{Error, Result};
 
 /// Bytes compared at a time when a file holds a tied tensor twice.
 const CHUNK: usize = 1 << 20;
 
-impl Plan {
+impl LoadPlan {
     /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major; a
-    /// model whose parameters are shared among ranks is loaded by [`Plan::load_parts`].
+    /// model whose parameters are shared among ranks is loaded by [`LoadPlan::load_parts`].
     ///
-    /// Parameters that the plan calls [`Plan::fresh`] are not handed over. Memory: the largest parameter, and once more
+    /// Parameters that the plan calls [`LoadPlan::fresh`] are not handed over. Memory: the largest parameter, and once more
     /// its largest part if that is transposed or interleaved.
     ///
     /// # Errors
@@ -31,14 +31,14 @@ impl Plan {
         NotFinite::refuse(&found)
     }
 
-    /// As [`Plan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is
+    /// As [`LoadPlan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is
     /// given with the values from an element of the whole on.
     ///
     /// Of tensors in the order of ours no more is fetched from the file than is asked for; a parameter of which a part
     /// is transposed or interleaved is read whole when it is asked for. Memory: such a parameter, nothing for others.
     ///
     /// # Errors
-    /// As [`Plan::load`]; values that are asked for beyond a parameter's end.
+    /// As [`LoadPlan::load`]; values that are asked for beyond a parameter's end.
     pub fn load_parts(
         &self,
         source: &dyn TensorSource,
@@ -49,7 +49,7 @@ impl Plan {
         NotFinite::refuse(&found)
     }
 
-    /// As [`Plan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks
+    /// As [`LoadPlan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks
     /// that tell each other. A rank checks what it reads.
     pub fn load_noting(
         &self,
@@ -62,7 +62,7 @@ impl Plan {
         for step in &self.steps {
             let mut is_read = false;
             sink(&step.ours, &mut |start, out| {
-                if !step.pieces.iter().any(Piece::is_rearranged) {
+                if !step.pieces.iter().any(TensorPart::is_rearranged) {
                     return step.read_part(source, start, out, found);
                 }
                 if !is_read {
@@ -86,7 +86,7 @@ impl Plan {
     /// finite are read as they are; their tensors are returned.
     ///
     /// # Errors
-    /// As [`Plan::load`]; a parameter that is not planned.
+    /// As [`LoadPlan::load`]; a parameter that is not planned.
     pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<Vec<NotFinite>> {
         let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
         let step = self.places.get(ours).and_then(|at| self.steps.get(*at)).ok_or_else(missing)?;
@@ -149,8 +149,8 @@ impl Step {
     }
 }
 
-fn wanted(piece: &Piece) -> Wanted<'_> {
-    Wanted { name: &piece.name, shape: &piece.shape }
+fn wanted(piece: &TensorPart) -> CheckedTensor<'_> {
+    CheckedTensor { name: &piece.name, shape: &piece.shape }
 }
 
 fn require_equal(source: &dyn TensorSource, name: &str, alias: &str, bytes: u64) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Which of our parameters is which of Hugging Face's tensors: a table per family, and its driver.
 //!
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
-//! - [`Plan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
+//! - [`LoadPlan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
 //!   when they do not match. `plan` builds it, `load` carries it out; [`NotFinite`]: a tensor with NaN or infinity,
 //!   found by `finite` meanwhile.
 //! - [`export()`]: the same table the other way.
@@ -23,7 +23,7 @@ mod report;
 pub use export::export;
 pub use finite::NotFinite;
 pub use leave::shortened;
-pub use plan::{Allow, Plan};
+pub use plan::{Allow, LoadPlan};
 pub use report::{Difference, MisShaped, Missing};
 
 use std::borrow::Cow;
@@ -170,7 +170,7 @@ pub struct NameTable {
 
 /// One of their tensors as a part of one of our parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct TensorPart {
     /// Their name.
     pub name: String,
     /// Their shape.
@@ -209,7 +209,7 @@ impl Interleaved {
     }
 }
 
-impl Piece {
+impl TensorPart {
     /// This piece of the values of our whole parameter, as theirs.
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl Piece {
     }
 
     /// Put their values, as many as the piece has, into `part` in the order of ours: the backward pass from
-    /// [`Piece::of`].
+    /// [`TensorPart::of`].
     fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
         let [rows, columns] = self.matrix();
         let Some(order) = &self.interleaved else { return transpose(theirs, columns, rows, part) };
@@ -274,7 +274,7 @@ impl NameTable {
     ///
     /// # Errors
     /// [`Error::Model`] if no rule matches, or the shape cannot be cut as the rule says.
-    pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<Piece>> {
+    pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<TensorPart>> {
         let mistake = |reason: String| {
             Error::model(format!("name table, parameter {ours}"), reason, "correct the model's name table")
         };
@@ -313,7 +313,7 @@ impl NameTable {
             }
             end += rows;
             let (rows, transposed) = (end - rows..end, rule.transposed);
-            Piece { name, shape: theirs, rows, transposed, interleaved: interleaved.clone() }
+            TensorPart { name, shape: theirs, rows, transposed, interleaved: interleaved.clone() }
         });
         Ok(pieces.collect())
     }

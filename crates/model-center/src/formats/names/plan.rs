@@ -1,13 +1,13 @@
 //! Match every parameter with a file's tensors before any data are read.
 //!
-//! Defines [`Plan`] and [`Allow`]; called by the models' loaders and by dry runs.
+//! Defines [`LoadPlan`] and [`Allow`]; called by the models' loaders and by dry runs.
 
 use std::collections::{HashMap, HashSet};
 
 use super::leave;
 use super::pattern::glob;
 use super::report::{Difference, MisShaped, Missing};
-use super::{Alias, NameTable, ParamShape, Piece};
+use super::{Alias, NameTable, ParamShape, TensorPart};
 use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
@@ -36,7 +36,7 @@ impl Allow {
 
 /// Where each parameter's values come from.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     pub(super) steps: Vec<Step>,
     /// Where the step of a parameter is, by our name for it.
     pub(super) places: HashMap<String, usize>,
@@ -52,7 +52,7 @@ pub(super) struct Step {
     pub(super) ours: String,
     pub(super) elements: usize,
     /// Each piece carries the name that the file uses.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<TensorPart>,
 }
 
 /// Two tensors of the file that have to be equal.
@@ -63,7 +63,7 @@ pub(super) struct Twin {
     pub(super) bytes: u64,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Match `params` with the tensors of `source`; any difference that `allow` does not name is an error.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Plan {
         let entries = source.entries();
         let mut matching = Matching::new(table, &entries);
         let (steps, places, twins) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut plan = Plan { steps, places, twins, fresh: Vec::new(), unused: Vec::new(), left: Vec::new() };
+        let mut plan = LoadPlan { steps, places, twins, fresh: Vec::new(), unused: Vec::new(), left: Vec::new() };
         for param in params {
             let pieces = table.pieces(&param.name, &param.shape, true)?;
             if allow.fresh.iter().any(|pattern| glob(pattern, &param.name)) {
@@ -158,7 +158,7 @@ impl Plan {
 
     /// Every parameter that will be loaded, with the file's tensors that make it up; each carries the name that the
     /// file uses.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &[Piece])> {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &[TensorPart])> {
         self.steps.iter().map(|step| (step.ours.as_str(), &step.pieces[..]))
     }
 
@@ -214,7 +214,7 @@ impl<'a> Matching<'a> {
     }
 
     /// Leave the tensors of one parameter where they are.
-    fn leave(&mut self, plan: &mut Plan, param: &ParamShape, pieces: &[Piece]) {
+    fn leave(&mut self, plan: &mut LoadPlan, param: &ParamShape, pieces: &[TensorPart]) {
         plan.fresh.push(param.name.clone());
         for piece in pieces {
             if let Some(entry) = self.find(&piece.name)
@@ -226,7 +226,13 @@ impl<'a> Matching<'a> {
     }
 
     /// Find the tensors of one parameter, and put it into the plan or the report.
-    fn place(&mut self, plan: &mut Plan, param: &ParamShape, mut pieces: Vec<Piece>, allow: &Allow) -> Result<()> {
+    fn place(
+        &mut self,
+        plan: &mut LoadPlan,
+        param: &ParamShape,
+        mut pieces: Vec<TensorPart>,
+        allow: &Allow,
+    ) -> Result<()> {
         let mut absent = Vec::new();
         let mut fits = true;
         let parts = pieces.len();

@@ -1,6 +1,6 @@
 //! How a model and a file differ, so that a person can see it on one screen.
 //!
-//! Defines [`Difference`]; filled by [`super::Plan`].
+//! Defines [`Difference`]; filled by [`super::LoadPlan`].
 
 use std::fmt;
 

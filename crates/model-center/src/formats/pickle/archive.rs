@@ -43,14 +43,14 @@ pub(super) struct Archive {
     /// The one directory in it, with its slash.
     root: String,
     /// By full name.
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, ZipEntry>,
     /// Where entries end and the list of them begins.
     end: u64,
 }
 
 /// What the list says of one entry.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ZipEntry {
     header: u64,
     bytes: u64,
     /// Whether the bytes lie there as they are.
@@ -205,7 +205,7 @@ fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
 }
 
 /// The list of entries.
-fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, Entry>> {
+fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> {
     let mut entries = HashMap::new();
     for _ in 0..count {
         let at = input.offset();
@@ -222,9 +222,9 @@ fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, Entry>> {
         let [bytes, packed, header] = fields;
         let plain = u16_at(&fixed, 10) == 0 && u16_at(&fixed, 8) & 1 == 0 && packed == bytes;
         if entries.contains_key(&name) {
-            return Err(input.damaged(at, format!("the entry {} stands twice", printable(&name, 120))));
+            return Err(input.damaged(at, format!("the entry {} appears twice", printable(&name, 120))));
         }
-        entries.insert(name, Entry { header, bytes, plain });
+        entries.insert(name, ZipEntry { header, bytes, plain });
     }
     match input.left() {
         0 => Ok(entries),

@@ -111,7 +111,7 @@ fn measure(
         }
         let bytes = storage.bytes().ok_or_else(|| data.damaged(at, format!("the size of {shown} overflows")))?;
         if starts.insert(key.to_string(), data.position()).is_some() {
-            return Err(data.damaged(at, format!("the storage {shown} stands twice")));
+            return Err(data.damaged(at, format!("the storage {shown} appears twice")));
         }
         data.skip(bytes)?;
     }

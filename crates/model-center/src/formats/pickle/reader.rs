@@ -56,7 +56,7 @@ impl PickleFile {
         };
         state.tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         if let Some(pair) = state.tensors.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
-            return Err(damaged(path, format!("the tensor {} stands twice", printable(&pair[0].0.name, 200))));
+            return Err(damaged(path, format!("the tensor {} appears twice", printable(&pair[0].0.name, 200))));
         }
         let State { tensors, others } = state;
         let (tensors, views) = tensors.into_iter().unzip();

@@ -47,7 +47,7 @@ pub(super) enum Value {
     Tuple(Box<[Id]>),
     /// A list.
     List(Vec<Id>),
-    /// A dictionary, in the order of insertion; a key may stand twice, the later one counts.
+    /// A dictionary, in the order of insertion; a key may appear twice, the later one counts.
     Dict(Vec<(Id, Id)>),
     /// A name.
     Global(Box<Global>),

@@ -22,7 +22,7 @@ const BATCH: usize = 1000;
 /// tensor in single precision.
 ///
 /// # Errors
-/// [`Error::Model`] for a name that stands twice or is none, a size that overflows, another type, values of another
+/// [`Error::Model`] for a name that appears twice or is none, a size that overflows, another type, values of another
 /// number, or a finite value that f16 cannot hold; what `fill` returns.
 pub fn write_pickle(
     path: &Path,
@@ -36,7 +36,10 @@ pub fn write_pickle(
     let mut names = HashSet::new();
     for entry in tensors {
         if !is_tensor_name(&entry.name) || !names.insert(&entry.name) {
-            return Err(bad(entry, "the name stands twice, is empty, too long or has control characters in it".into()));
+            return Err(bad(
+                entry,
+                "the name appears twice, is empty, too long or has control characters in it".into(),
+            ));
         }
         if storage_class(entry.dtype).is_none() {
             return Err(bad(entry, format!("{:?} is not written, only F32, F16 and BF16 are", entry.dtype)));

@@ -1,6 +1,6 @@
 //! From what a user writes to a local directory: a path, a model of the hub, or one of ModelCenter's identifiers.
 //!
-//! Defines [`Pretrained`] and [`Places`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache,
+//! Defines [`Pretrained`] and [`ModelCaches`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache,
 //! [`aliases`] the identifiers, `advice` what to do about a name that leads nowhere. Nothing is fetched here. Called by
 //! the programs before a directory is opened.
 
@@ -25,7 +25,7 @@ use crate::{Error, Result};
 /// Where models may lie besides the directories that users name. Filled by the programs; empty, it leaves those
 /// directories alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct ModelCaches {
     /// The cache of Hugging Face's libraries: the directory that holds `models--org--name`.
     pub hub: Option<PathBuf>,
     /// ModelCenter's cache: the directory that holds a directory for each identifier.
@@ -49,7 +49,7 @@ impl Pretrained {
     /// # Errors
     /// [`Error::Model`] if there is no such directory or model, with the command that fetches it; if the snapshot is
     /// incomplete, with what it lacks; if name or revision are none that the hub allows; if the revision has no effect.
-    pub fn resolve(name: &str, revision: Option<&str>, places: &Places) -> Result<PathBuf> {
+    pub fn resolve(name: &str, revision: Option<&str>, places: &ModelCaches) -> Result<PathBuf> {
         let path = Path::new(name);
         match fs::metadata(path) {
             Ok(kind) if kind.is_dir() => {
@@ -105,7 +105,7 @@ struct Search<'a> {
     /// Whether a revision was asked for.
     is_pinned: bool,
     revision: Revision,
-    places: &'a Places,
+    places: &'a ModelCaches,
 }
 
 impl Search<'_> {

@@ -96,7 +96,7 @@ fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<H
     confirm(path, &tensors)?;
     tensors.sort_by(|a, b| a.1.name.cmp(&b.1.name));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].1.name == pair[1].1.name) {
-        return Err(damaged(path, Some(&pair[0].1.name), "the name stands twice in the header".into()));
+        return Err(damaged(path, Some(&pair[0].1.name), "the name appears twice in the header".into()));
     }
     let (ranges, tensors) = tensors
         .into_iter()
@@ -158,7 +158,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
         while let Some(name) = map.next_key::<String>()? {
             if name == "__metadata__" {
                 if std::mem::replace(&mut metadata_seen, true) {
-                    return Err(A::Error::custom("__metadata__ stands twice in the header"));
+                    return Err(A::Error::custom("__metadata__ appears twice in the header"));
                 }
                 header.metadata = map.next_value::<Option<FreeText>>()?.map(|m| m.0).unwrap_or_default();
                 continue;

@@ -36,7 +36,7 @@ impl SafetensorsWriter {
     /// Start `path` with the given tensors and `"format": "pt"`, which `transformers` insists on.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that stands twice or a size that overflows.
+    /// [`Error::Model`] for a name that appears twice or a size that overflows.
     pub fn create(path: &Path, tensors: &[TensorEntry]) -> Result<Self> {
         let bad = |entry: &TensorEntry, reason: &str| {
             let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));
@@ -53,7 +53,7 @@ impl SafetensorsWriter {
             layout.push((entry.name.clone(), info));
             let slot = Slot { dtype: entry.dtype, begin: begin as u64, bytes, written: false };
             if entry.name == "__metadata__" || slots.insert(entry.name.clone(), slot).is_some() {
-                return Err(bad(entry, "the name stands twice or is reserved"));
+                return Err(bad(entry, "the name appears twice or is reserved"));
             }
         }
         let header = header_bytes(path, layout)?;

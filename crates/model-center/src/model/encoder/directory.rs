@@ -71,7 +71,7 @@ fn own_head<C: EncoderFamily>(
 /// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build); no memory left.
+/// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build); no memory left.
 pub fn open<C: EncoderFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head, notes) = configure::<C>(directory, options)?;
     let blocks = BlockOptions { recompute: options.recompute };

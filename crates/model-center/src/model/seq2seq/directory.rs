@@ -19,7 +19,7 @@ use std::path::Path;
 /// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build); no memory left.
+/// A configuration or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build); no memory left.
 pub fn open<C: Seq2SeqFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let wide = OpenOptions { dtype: DType::F32, ..options.clone() };
     let options = if C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype { &wide } else { options };

@@ -13,7 +13,7 @@ use std::path::Path;
 use self::vocabulary::{Pieces, Vocabulary};
 use super::catch::catch_errors;
 use super::files::{Settings, read_bounded};
-use super::{Piece, SpecialIds, Template, Tokenizer};
+use super::{SpecialIds, Template, TemplateSlot, Tokenizer};
 use crate::{Error, Result};
 
 const VOCABULARY: &str = "vocab.txt";
@@ -176,7 +176,7 @@ impl CpmTokenizer {
         };
         let pieces = vocabulary.pieces("", |id| !control(id));
         let continuations = (kind == CpmKind::EncDec).then(|| vocabulary.pieces("##", |_| true));
-        let (first, second) = (Piece::First { type_id: 0 }, Piece::Second { type_id: 0 });
+        let (first, second) = (TemplateSlot::First { type_id: 0 }, TemplateSlot::Second { type_id: 0 });
         Ok(CpmTokenizer {
             kind,
             pieces,

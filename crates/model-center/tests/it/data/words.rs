@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use model_center::data::{Dataset, ReadOptions};
-use model_center::tokenizer::{Piece, SpecialIds, Template, Tokenizer};
+use model_center::tokenizer::{SpecialIds, Template, TemplateSlot, Tokenizer};
 use model_center::{Error, Result};
 use tempfile::TempDir;
 
@@ -19,13 +19,13 @@ pub(crate) struct Words {
 
 impl Words {
     pub(crate) fn new() -> Words {
-        let cls = Piece::Special { id: 1, type_id: 0 };
-        let sep = |type_id| Piece::Special { id: 2, type_id };
-        let first = Piece::First { type_id: 0 };
+        let cls = TemplateSlot::Special { id: 1, type_id: 0 };
+        let sep = |type_id| TemplateSlot::Special { id: 2, type_id };
+        let first = TemplateSlot::First { type_id: 0 };
         Words {
             words: Mutex::new(["[PAD]", "[CLS]", "[SEP]"].map(String::from).to_vec()),
             single: Template { pieces: vec![cls, first, sep(0)] },
-            pair: Template { pieces: vec![cls, first, sep(0), Piece::Second { type_id: 1 }, sep(1)] },
+            pair: Template { pieces: vec![cls, first, sep(0), TemplateSlot::Second { type_id: 1 }, sep(1)] },
         }
     }
 }
