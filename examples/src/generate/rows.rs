@@ -5,7 +5,7 @@
 use clap::Args;
 use model_center::file::{printable, read_text};
 use model_center::model::TextModel;
-use model_center::tokenizer::{ChatMessage, ChatRequest, ChatTemplate, Piece, Tokenizer};
+use model_center::tokenizer::{ChatMessage, ChatRequest, ChatTemplate, TemplateSlot, Tokenizer};
 use model_center::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -221,10 +221,11 @@ impl Reader<'_> {
             return Ok(tokenizer.encode(text, None, None)?.input_ids);
         }
         let pieces = tokenizer.template(false).pieces.iter();
-        let front = pieces.take_while(|piece| !matches!(piece, Piece::First { .. })).filter_map(|piece| match piece {
-            Piece::Special { id, .. } => Some(*id),
-            Piece::First { .. } | Piece::Second { .. } => None,
-        });
+        let front =
+            pieces.take_while(|piece| !matches!(piece, TemplateSlot::First { .. })).filter_map(|piece| match piece {
+                TemplateSlot::Special { id, .. } => Some(*id),
+                TemplateSlot::First { .. } | TemplateSlot::Second { .. } => None,
+            });
         Ok(front.chain(tokenizer.tokenize(&[text])?.concat()).collect())
     }
 

@@ -39,7 +39,7 @@ pub const COMPANION_FILES: &[&str] = &[
     "preprocessor_config.json",
 ];
 
-/// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 words, have about 35 MB.
+/// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 tokens, have about 35 MB.
 const COMPANION_LIMIT: u64 = 256 << 20;
 
 /// Whose names and files a directory has.
@@ -160,7 +160,7 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
         write_config(directory, &config)
     }
 
-    /// Names of what the configuration says and `config.json` will have no place for.
+    /// Names of configuration fields that `config.json` cannot express.
     pub fn left_out(&self) -> Result<Vec<String>> {
         match self.layout {
             DirectoryLayout::HuggingFace => Ok(Vec::new()),
@@ -168,7 +168,7 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
         }
     }
 
-    /// What `config.json` will say.
+    /// The contents of `config.json`.
     fn config(&self) -> Result<Map<String, Value>> {
         match self.layout {
             DirectoryLayout::HuggingFace => self.config.to_hf_json(&self.header),
@@ -177,8 +177,8 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
     }
 }
 
-/// The hub's name of a model, such as `org/name`, if its directory lies in a hub cache,
-/// `models--org--name/snapshots/REVISION`. Any other path says where a model is, and nothing of what the hub calls it.
+/// The hub's name of a model, such as `org/name`, if its directory is in a hub cache,
+/// `models--org--name/snapshots/REVISION`; `None` for any other path.
 pub fn hub_name(directory: &Path) -> Option<String> {
     let directory = std::fs::canonicalize(directory).ok()?;
     let snapshots = directory.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
@@ -192,11 +192,11 @@ pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()>
     write_atomic(&directory.join("config.json"), json::to_text(config).as_bytes())
 }
 
-/// Copy those of [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into
-/// `to`, and return their names.
+/// Copies the [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into
+/// `to`, and returns their names.
 ///
 /// # Errors
-/// [`Error::Model`] if one of them is no regular file, leads out of its directory or is longer than 256 MiB, or if
+/// [`Error::Model`] if one of them is not a regular file, leads out of its directory or is longer than 256 MiB, or if
 /// there are more than 32 chat templates.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
@@ -204,7 +204,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     let found = companions(from)?;
     if !same {
         for name in &found {
-            // Those of a directory of their own.
+            // Files in a subdirectory.
             if let Some((inner, _)) = name.split_once('/') {
                 let inner = to.join(inner);
                 std::fs::create_dir_all(&inner)
@@ -217,7 +217,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The files of [`copy_companions`] that a directory has, each of which can be copied.
+/// The companion files that a directory has, each checked to be copyable.
 fn companions(from: &Path) -> Result<Vec<String>> {
     let has = |name: &&&str| from.join(name).symlink_metadata().is_ok();
     let mut found: Vec<String> = COMPANION_FILES.iter().filter(has).map(|name| (*name).to_owned()).collect();

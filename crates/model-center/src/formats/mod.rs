@@ -1,14 +1,14 @@
-//! Hugging Face directories: reading weights that strangers wrote, and writing directories that `transformers` opens.
+//! File formats of models: safetensors, PyTorch's pickles, GGUF, and complete model directories.
 //!
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`pickle`]: PyTorch's own files, read without running them, and written.
-//! - [`weights`]: a directory's weights, one file or the shards of a [`shard_index`]; [`shards`]: the way out.
-//! - `stored`: values in the types that files have.
-//! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
+//! - [`weights`]: a directory's weights, one file or the shards of a [`shard_index`]; [`shards`]: their writer.
+//! - `stored`: conversions between f32 and the dtypes of files.
+//! - [`names`]: the table that maps our parameters to checkpoint tensors, the plan of a load and its report.
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`directory`]: `config.json`, tokenizer files and weights written together.
-//! - [`gguf`]: the other format of weights, quantised or not, and the way from there to a directory.
-//! - [`pretrained`]: which local directory a name stands for, such as that of a model in the hub's cache.
+//! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
+//! - [`pretrained`]: the local directory of a model's name, such as its snapshot in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 

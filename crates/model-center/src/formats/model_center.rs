@@ -1,7 +1,7 @@
 //! ModelCenter's names of parameters, which are alike for all of its families:
 //! `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
-//! Defines [`Stack`], of which a model has one or two, [`table`] and [`two_stacks`]; called by the families'
+//! Defines [`Stack`] (one, or an encoder and a decoder), [`table`] and [`encoder_decoder`]; called by the families'
 //! directories.
 
 use super::safetensors::stored;
@@ -33,18 +33,18 @@ pub fn is_model_center(weights: &dyn TensorSource) -> bool {
     weights.entries().iter().any(|entry| entry.name == "input_embedding.weight")
 }
 
-/// Whether the weights have as many words as the configuration says.
+/// Checks the rows of the weights' embedding against `vocab_size`.
 ///
 /// # Errors
-/// One row more, as its converter of GPT-2 adds; other differences are left to [`LoadPlan::build`](super::LoadPlan::build).
-pub fn check_words(weights: &dyn TensorSource, vocab_size: usize) -> Result<()> {
+/// [`Error::Model`] with the two numbers if they differ; one more row, as its converter of GPT-2 adds, has its own fix.
+pub fn check_vocab_size(weights: &dyn TensorSource, vocab_size: usize) -> Result<()> {
     let name = "input_embedding.weight";
     let rows = weights.entries().iter().find(|entry| entry.name == name).and_then(|entry| entry.shape.first().copied());
     match rows {
         Some(rows) if Some(rows) == vocab_size.checked_add(1) => {
             let reason = format!(
-                "{rows} rows for a vocab_size of {vocab_size}: ModelCenter's converter of GPT-2 adds a row of zeros, which is a \
-                 word like any other to the model"
+                "{rows} rows for a vocab_size of {vocab_size}: ModelCenter's converter of GPT-2 adds a row of zeros, \
+                 which is a token like any other to the model"
             );
             let fix = format!("set vocab_size to {rows} in config.json");
             Err(Error::model(format!("{}, tensor {name}", weights.place()), reason, fix))
@@ -53,7 +53,7 @@ pub fn check_words(weights: &dyn TensorSource, vocab_size: usize) -> Result<()> 
     }
 }
 
-/// The names of a model of these stacks. `heads` are rules for what lies behind them.
+/// The names of a model of these stacks. `heads` are rules for the task heads.
 pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
     let mut rules: Vec<Rule> = ["input_embedding", "position_embedding", "token_type_embedding"]
         .map(|name| Rule::owned(format!("{name}.weight"), format!("{name}.weight")))
@@ -72,9 +72,9 @@ pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
     }
 }
 
-/// The names of a model with two stacks whose positions are biases of distances: T5 and CPM-2. Each stack is what a
-/// block is made of, and how many there are.
-pub fn two_stacks(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
+/// The names of an encoder-decoder whose positions are relative position biases: T5 and CPM-2. Each stack is its blocks
+/// and their number.
+pub fn encoder_decoder(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
     let stack = |name, (block, layers)| Stack { ours: name, theirs: name, block, layers };
     let rules = vec![
         Rule::new("lm_head.weight", "output_projection.weight"),
@@ -84,7 +84,7 @@ pub fn two_stacks(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)
     table(&[stack("encoder", encoder), stack("decoder", decoder)], rules)
 }
 
-/// The rules of heads of a decoder: an untied one for words, and classes.
+/// The rules of a decoder's heads: an untied language-modelling head, and classes.
 pub fn decoder_heads() -> Vec<Rule> {
     ["weight", "bias"]
         .into_iter()
@@ -124,8 +124,8 @@ pub(super) fn write_weights(
         let Some((_, index, piece)) = next.next() else {
             return Err(Error::model(
                 format!("tensor {name}"),
-                "it is no tensor of the model",
-                "write those of the plan",
+                "it is not a tensor of the model",
+                "write the plan's tensors",
             ));
         };
         if held != Some(*index) {
@@ -176,8 +176,7 @@ impl Stack<'_> {
         }
     }
 
-    /// ModelCenter has its norms in front of layers only: where ours stand behind sums, each is the one in front of
-    /// what follows.
+    /// ModelCenter has its norms before layers only: where ours follow sums, each is the one before the next layer.
     fn norms(&self, rules: &mut Vec<Rule>, kind: &str) {
         let Stack { ours, theirs, block, layers } = *self;
         let mut rule = |our: String, their: String| {

@@ -48,7 +48,7 @@ impl Index {
     /// own.
     ///
     /// # Errors
-    /// [`Error::Model`] with the first tensor that stands in another shard, or on one side only.
+    /// [`Error::Model`] with the first tensor that is in another shard, or on one side only.
     pub(super) fn compare(&self, path: &Path, held: &[&[TensorEntry]]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {
             let place = format!("{}, tensor {}", path.display(), printable(tensor, 200));
@@ -61,7 +61,7 @@ impl Index {
         let shard = |position: usize| self.shards.get(position).map_or_else(String::new, |name| printable(name, 120));
         for (position, tensors) in held.iter().enumerate() {
             if let Some(entry) = tensors.iter().find(|entry| self.map.get(&entry.name) != Some(&position)) {
-                return differ(&entry.name, format!("{} holds it, the index does not say so", shard(position)));
+                return differ(&entry.name, format!("{} holds it, the index does not list it there", shard(position)));
             }
         }
         if held.iter().map(|tensors| tensors.len()).sum::<usize>() == self.map.len() {

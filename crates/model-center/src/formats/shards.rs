@@ -1,6 +1,6 @@
 //! Write a model's weights into a directory: one file, or shards and their index.
 //!
-//! Defines [`ShardedWriter`]; called by [`crate::formats::directory`] and whoever exports weights alone.
+//! Defines [`ShardedWriter`]; called by [`crate::formats::directory`] and exporters of weights alone.
 
 use std::collections::HashMap;
 use std::fs;
@@ -84,7 +84,7 @@ impl ShardedWriter {
         }
     }
 
-    /// Flush everything to the disk, let it appear, and remove weights that stood in the directory before.
+    /// Flushes everything to the disk, renames it into place, and removes the directory's previous weights.
     ///
     /// Between the first and the last rename a directory of shards has no index, so that a crash leaves weights that
     /// are refused rather than a mixture that is read.

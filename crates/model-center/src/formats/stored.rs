@@ -1,7 +1,7 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
 //!
-//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or
-//! another one; called by the readers and writers of [`crate::formats`].
+//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors for a tensor that is absent or has another type or
+//! length; called by the readers and writers of [`crate::formats`].
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 pub(super) const CHUNK: usize = 128 * 1024;
 
 /// Fill `out` with the values of a tensor of type `dtype`, whose bytes `read` fetches from a given byte on. `false`
-/// without reading anything if the type is no float.
+/// without reading anything if the type is not a float.
 ///
 /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest. Memory: one chunk, never a second copy of the tensor.
 pub(super) fn widen(
@@ -74,7 +74,7 @@ fn in_chunks<const N: usize>(
 /// Numerics: f16 and bf16 round to nearest, ties to even.
 ///
 /// # Errors
-/// The reason, where the type is no float or f16 cannot hold a finite value, which would silently become infinite.
+/// The reason, if the type is not a float or f16 cannot hold a finite value, which would silently become infinite.
 pub(super) fn narrow(dtype: StoredDtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), String> {
     bytes.clear();
     match dtype {
@@ -114,10 +114,10 @@ pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error 
     )
 }
 
-/// What [`wrong_type`] says where single precision is asked for.
+/// What [`wrong_type`] names as expected for f32 reads.
 pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
 
-/// Whoever asks for a part of the values has to know where they end.
+/// Checks that a range is inside a tensor.
 pub(super) fn require_range(place: &str, entry: &TensorEntry, first: usize, length: usize) -> Result<()> {
     if first.checked_add(length).is_some_and(|end| entry.elements().is_some_and(|all| end <= all)) {
         return Ok(());
@@ -129,7 +129,7 @@ pub(super) fn require_range(place: &str, entry: &TensorEntry, first: usize, leng
     ))
 }
 
-/// Whoever asks for values has to know how many there are.
+/// Checks a tensor's number of values.
 pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
     if entry.elements() == Some(length) {
         return Ok(());

@@ -31,8 +31,8 @@ pub struct WeightsName {
     pub is_pickle: bool,
 }
 
-/// The files in which a directory's weights are looked for, the first of which counts: as in `transformers` safetensors
-/// come before pickles, and one file before shards. ModelCenter's comes last.
+/// The possible files of a directory's weights; the first one present counts: as in `transformers`, safetensors come
+/// before pickles, and one file before shards. ModelCenter's comes last.
 pub const WEIGHTS_NAMES: [WeightsName; 5] = [
     WeightsName { name: SINGLE_FILE, is_index: false, is_pickle: false },
     WeightsName { name: INDEX_FILE, is_index: true, is_pickle: false },
@@ -80,7 +80,7 @@ impl WeightsName {
     }
 }
 
-/// How a file holds its tensors, which its name says.
+/// How a file holds its tensors, derived from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Safetensors,
@@ -162,17 +162,17 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Open the weights of a model directory, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and
-    /// `.ckpt` are read as PyTorch's own files, none of which is ever run (see [`crate::formats::pickle`]), others as
+    /// Opens the weights of a model directory, or a single file, whose name determines its kind: `.bin`, `.pt`, `.pth`
+    /// and `.ckpt` are read as PyTorch's own files, without running them (see [`crate::formats::pickle`]), others as
     /// safetensors.
     ///
     /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads
     /// and checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, those of [`WeightsName::of`], if the index and the shards disagree, if a
-    /// name leads out of the directory, or if the weights are of a kind that is refused by name; those of
-    /// [`SafetensorsFile::open`] and [`PickleFile::open`].
+    /// [`Error::Model`] if there are none, as [`WeightsName::of`], if the index and the shards disagree, if a name
+    /// leads out of the directory, or if the weights are of an unsupported kind; as [`SafetensorsFile::open`] and
+    /// [`PickleFile::open`].
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {
@@ -313,7 +313,7 @@ fn shard(file: &WeightsFile) -> String {
 /// The error for a directory without weights of the usual names: name what is there instead.
 fn no_weights(directory: &Path) -> Error {
     let mut names: Vec<String> = match std::fs::read_dir(directory) {
-        // Bounded: a directory of a million files is no model.
+        // Bounded: a directory of a million files is not a model.
         Ok(list) => list.take(4096).flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect(),
         Err(e) => return unreadable(directory, e),
     };
@@ -332,7 +332,7 @@ fn no_weights(directory: &Path) -> Error {
     )
 }
 
-/// The files a directory's weights may consist of, for whoever replaces them.
+/// Whether a directory's weights may include a file of this name, for callers that replace them.
 pub(crate) fn is_weights_file(name: &str) -> bool {
     let numbered =
         name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors")).is_some_and(|middle| {

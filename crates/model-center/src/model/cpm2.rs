@@ -58,7 +58,7 @@ impl Seq2SeqFamily for Cpm2Config {
     /// Nobody but ModelCenter has names for them.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
         let encoder = (&self.encoder_block(), self.cpm.text.num_layers);
-        model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers))
+        model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {

@@ -32,7 +32,7 @@ pub fn open_with<M: TextModel + 'static>(
     let sketch = build(&nowhere, options.sketch_builder())?;
     let is_own = model_center::is_model_center(&weights);
     if is_own {
-        model_center::check_words(&weights, sketch.vocab_size())?;
+        model_center::check_vocab_size(&weights, sketch.vocab_size())?;
     }
     let names = names.get(usize::from(is_own)).ok_or_else(|| {
         let reason =

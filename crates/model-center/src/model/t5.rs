@@ -86,7 +86,7 @@ impl Seq2SeqFamily for T5Config {
 
     fn names_of_model_center(&self) -> Option<NameTable> {
         let encoder = (&self.encoder_block(), self.text.num_layers);
-        Some(model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers)))
+        Some(model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers)))
     }
 
     fn rescaled_norm(&self, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {

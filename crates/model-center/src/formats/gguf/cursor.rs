@@ -12,7 +12,7 @@ use super::damaged;
 use crate::file::unreadable;
 use crate::{Error, Result};
 
-/// The most bytes that may lie before the tensors. The largest real vocabularies, of 260,000 words, take about 20 MB.
+/// The maximum number of bytes before the tensors. The largest real vocabularies, of 260,000 tokens, take about 20 MB.
 const FRONT_LIMIT: u64 = 128 << 20;
 /// Bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
@@ -52,13 +52,13 @@ impl<'a> Cursor<'a> {
     /// That `count` things of at least `each` bytes can follow, before memory is taken for them.
     ///
     /// # Errors
-    /// [`Error::Model`] if the file, or what may lie before its tensors, ends before that.
+    /// [`Error::Model`] if the file, or the limit of bytes before its tensors, ends earlier.
     pub(super) fn expect(&self, count: u64, each: u64, what: &str) -> Result<usize> {
         let left = self.length.min(FRONT_LIMIT).saturating_sub(self.position);
         match count.checked_mul(each) {
             Some(bytes) if bytes <= left => Ok(count as usize),
             _ if self.length > FRONT_LIMIT => Err(self.bad(format_args!(
-                "{count} {what} are claimed, and {left} bytes are left of the {} MiB that may lie before the tensors",
+                "{count} {what} are declared, and {left} bytes are left of the {} MiB allowed before the tensors",
                 FRONT_LIMIT >> 20
             ))),
             _ => Err(self.bad(format_args!("{count} {what} are claimed, and the file ends after {left} bytes"))),
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
         match String::from_utf8(bytes) {
             Ok(text) => Ok(text.into_boxed_str()),
             Err(e) => {
-                Err(self.bad(format_args!("byte {} of the text before is no UTF-8", e.utf8_error().valid_up_to())))
+                Err(self.bad(format_args!("byte {} of the text before is not UTF-8", e.utf8_error().valid_up_to())))
             }
         }
     }

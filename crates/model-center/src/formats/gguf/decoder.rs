@@ -9,7 +9,7 @@ use crate::config::json::number;
 use crate::formats::TensorSource;
 use crate::{Error, Result};
 
-/// The sizes of a model and what else its configuration says.
+/// The sizes of a model and the other fields of its configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
     /// The kind of model.
@@ -26,7 +26,7 @@ pub struct Decoder {
     pub num_kv_heads: usize,
     /// H, the width of a head.
     pub dim_head: usize,
-    /// V, words: the rows of the embedding.
+    /// V, vocabulary size: the rows of the embedding.
     pub vocab_size: usize,
     /// The longest text the model was made for.
     pub max_positions: usize,
@@ -36,7 +36,7 @@ pub struct Decoder {
     pub rope_theta: f32,
     /// The `rope_scaling` of `config.json`, if there is one.
     pub rope_scaling: Option<Value>,
-    /// Whether the projection onto the words is the embedding: the file has no `output.weight`.
+    /// Whether the output projection is tied to the embedding: the file has no `output.weight`.
     pub is_tied: bool,
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
@@ -53,7 +53,7 @@ const IDS: [(&str, &str); 3] = [
     ("tokenizer.ggml.padding_token_id", "pad_token_id"),
 ];
 
-/// Keys that mean another computation than that of the families here, unless they are zero.
+/// Keys of computations that these families do not have, unless they are zero.
 pub(super) const FOREIGN: &[&str] = &[
     "expert_count",
     "attention.sliding_window",
@@ -111,7 +111,7 @@ impl Decoder {
         }
         const CAUSAL: &str = "attention.causal";
         if metadata.truth(&keys.key(CAUSAL))? == Some(false) {
-            let reason = "every token sees those behind it, which no decoder of this family does";
+            let reason = "attention is not causal, which no decoder of this family supports";
             return Err(metadata.unfit(&keys.key(CAUSAL), reason, "use a file of a model that writes texts"));
         }
         let (dim_model, num_heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
@@ -130,7 +130,7 @@ impl Decoder {
             // Written for "none" by converters whose own value for it is -1.
             *id = metadata.whole(key)?.filter(|id| *id != u64::from(u32::MAX));
             if let Some(id) = id.filter(|id| *id >= vocab_size as u64) {
-                let reason = format!("id {id} is none of the {vocab_size} words");
+                let reason = format!("id {id} is not in the vocabulary of {vocab_size} tokens");
                 return Err(metadata.unfit(key, reason, "convert the model to GGUF again"));
             }
         }
@@ -175,7 +175,7 @@ impl Decoder {
             put("rope_scaling", scaling.clone());
         }
         put("tie_word_embeddings", json!(self.is_tied));
-        // Qwen2's class has the biases of its files whatever the configuration says.
+        // Qwen2's class always has biases, whatever the configuration specifies.
         match self.family {
             Family::Llama => {
                 put("attention_bias", json!(self.attention_bias));
@@ -194,7 +194,7 @@ impl Decoder {
     }
 }
 
-/// The keys of one architecture, which stand before their names.
+/// The keys of one architecture, with its prefix.
 #[derive(Debug)]
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
@@ -215,7 +215,7 @@ impl Keys<'_> {
     pub(super) fn optional(&self, name: &str) -> Result<Option<usize>> {
         match self.metadata.whole(&self.key(name))? {
             Some(size @ 1..=0x7fff_ffff) => Ok(Some(size as usize)),
-            Some(other) => Err(self.unfit(name, format!("{other} is no size"))),
+            Some(other) => Err(self.unfit(name, format!("{other} is not a valid size"))),
             None => Ok(None),
         }
     }
@@ -259,12 +259,12 @@ fn vocab_size(file: &GgufFile, keys: &Keys<'_>) -> Result<usize> {
         let place = super::tensor_place(&file.place(), EMBEDDING);
         Error::model(
             place,
-            "the file has no embedding of words",
+            "the file has no token embedding",
             "use a GGUF file of a whole model, not an adapter or a vocabulary",
         )
     })?;
     if let Some(stated) = keys.optional("vocab_size")?.filter(|stated| *stated != rows) {
-        return Err(keys.unfit("vocab_size", format!("{stated} words are stated, the embedding has {rows}")));
+        return Err(keys.unfit("vocab_size", format!("{stated} tokens are stated, the embedding has {rows} rows")));
     }
     const TOKENS: &str = "tokenizer.ggml.tokens";
     if let Some(tokens) = keys.metadata.texts(TOKENS)?.filter(|tokens| tokens.len() > rows) {

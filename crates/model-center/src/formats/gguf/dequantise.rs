@@ -1,8 +1,7 @@
 //! Blocks of quantised elements as single precision.
 //!
 //! Defines [`decode`]; called by [`super::file`]. Each formula is evaluated in single precision with exactly one
-//! rounding for each product and each sum, in the order written here, so that the bits are those of the format's
-//! reference package.
+//! rounding for each product and each sum, in the order written here, so that the bits equal the reference package's.
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16};
@@ -71,7 +70,7 @@ fn nibble(raw: &[u8], i: usize) -> u8 {
     raw[i % 16] >> (4 * (i / 16)) & 15
 }
 
-/// The bit above the nibble of element `i` of 32, from a word of one bit each.
+/// The bit above the nibble of element `i` of 32, from a 32-bit word with one bit per element.
 fn fifth_bit(raw: &[u8], i: usize) -> u8 {
     (raw[i / 8] >> (i % 8) & 1) << 4
 }
@@ -81,8 +80,8 @@ fn fifth_bit(raw: &[u8], i: usize) -> u8 {
 /// scales and 8 smallest values of 6 bits each.
 fn step_and_offset(raw: &[u8], part: usize) -> (f32, f32) {
     let (scale, smallest, packed) = (half_at(raw, 0), half_at(raw, 2), &raw[4..16]);
-    // The first four pairs lie in the low six bits of bytes 0–7; the last four in the halves of bytes 8–11, with their
-    // upper two bits in those of bytes 0–7.
+    // The first four pairs are in the low six bits of bytes 0–7; the last four are in the halves of bytes 8–11, with
+    // their upper two bits in bytes 0–7.
     let (of_scale, of_smallest) = match part.checked_sub(4) {
         None => (packed[part] & 63, packed[part + 4] & 63),
         Some(late) => {
@@ -92,7 +91,7 @@ fn step_and_offset(raw: &[u8], part: usize) -> (f32, f32) {
     (scale * f32::from(of_scale), smallest * f32::from(of_smallest))
 }
 
-/// Behind the scales four groups of 32 bytes, whose low halves are 32 elements and whose high halves are the next 32.
+/// After the scales, four groups of 32 bytes, whose low halves are 32 elements and whose high halves are the next 32.
 fn q4_k(raw: &[u8; 144], out: &mut [f32; 256]) {
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (step, offset) = step_and_offset(raw, part);
@@ -103,7 +102,7 @@ fn q4_k(raw: &[u8; 144], out: &mut [f32; 256]) {
     }
 }
 
-/// Behind the scales 32 bytes with the fifth bits, one bit of each byte for each part, then the groups of Q4_K.
+/// After the scales, 32 bytes with the fifth bits, one bit of each byte for each part, then the groups of Q4_K.
 fn q5_k(raw: &[u8; 176], out: &mut [f32; 256]) {
     let (fifths, groups) = (&raw[16..48], &raw[48..]);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {

@@ -57,7 +57,7 @@ impl fmt::Display for Report {
         if self.untied_values > 0 {
             write!(
                 f,
-                "\n  note: the output projection is stored apart from the token embedding (tie_word_embeddings = false): \
+                "\n  note: the output projection is not tied to the token embedding (tie_word_embeddings = false): \
                  {} more parameters are kept, and trained",
                 self.untied_values
             )?;
@@ -74,12 +74,12 @@ impl fmt::Display for Report {
 
 /// Write a GGUF file as the Hugging Face directory `out`, which is made if need be and must be empty.
 ///
-/// Numerics: quantised weights are what their blocks say, in f32, then rounded to `dtype`. Memory: one tensor at a
-/// time. A vocabulary of a kind that is not read leaves the directory without a tokenizer; the [`Report`] says so.
+/// Numerics: quantised weights are decoded to f32, then rounded to `dtype`. Memory: one tensor at a time. An
+/// unsupported vocabulary leaves the directory without a tokenizer, as the [`Report`] states.
 /// `config.json` comes last: a directory without it is not complete.
 ///
 /// # Errors
-/// Those of [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if
+/// As [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if
 /// the directory holds anything, or a value does not fit f16.
 pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
@@ -117,12 +117,12 @@ fn require_empty(out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a directory that you may write"))?;
     match fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
         None => Ok(()),
-        // What lies there, such as another model's tokenizer, would pass for this model's.
+        // Existing files, such as another model's tokenizer, would be mistaken for this model's.
         Some(_) => Err(Error::model(out.display().to_string(), "the directory is not empty", "choose a new directory")),
     }
 }
 
-/// Write the tokenizer's files and see whether they can be read; the inner error says why there are none.
+/// Writes the tokenizer's files and checks that they open; the inner error is the reason why there are none.
 fn write_tokenizer(metadata: &Metadata, max_positions: usize, out: &Path) -> Result<Result<(), String>> {
     let files = match tokenizer_files(metadata, max_positions) {
         Ok(files) => files,
@@ -177,7 +177,8 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let metadata = source.file().metadata();
     let named = ["general.name", "general.basename"].map(|key| metadata.text(key).ok().flatten().unwrap_or_default());
     if named.iter().any(|name| name.to_ascii_lowercase().contains("mistral")) {
-        let reason = "the file does not say whether the model has one, as the first Mistral has of 4096 tokens: the directory has none";
+        let reason = "the file does not declare a sliding window, and the first Mistral has one of 4096 tokens: \
+            the directory has none";
         skipped.push(("sliding window".to_string(), reason.to_string()));
     }
     let family = format!("{}.", source.decoder().family.name());
@@ -188,7 +189,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
             None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
         };
         if !is_known {
-            skipped.push((format!("key {key}"), "nothing in the directory says the same".to_string()));
+            skipped.push((format!("key {key}"), "the directory has no equivalent".to_string()));
         }
     }
     skipped

@@ -20,7 +20,7 @@ pub enum Family {
 impl Family {
     const ALL: [Self; 3] = [Self::Llama, Self::Qwen2, Self::Qwen3];
 
-    /// The `general.architecture` of the format and the `model_type` of Hugging Face, which are the same word.
+    /// The name in `general.architecture` of the format and in `model_type` of Hugging Face, which are equal.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -43,7 +43,7 @@ impl Family {
         self == Self::Llama
     }
 
-    /// The family that a file says it is of.
+    /// The family that a file declares.
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.ok_or_else(|| metadata.lacking(KEY))?;

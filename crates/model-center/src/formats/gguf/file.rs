@@ -39,9 +39,9 @@ impl GgufFile {
     ///
     /// # Errors
     /// [`Error::Model`] naming tensor or key where one is at fault: no regular file, another version or byte order,
-    /// lengths and counts that the file cannot hold, unprintable or doubled names, an alignment that is no power of
-    /// two, sizes that overflow or are no whole number of blocks, tensors that overlap, leave the file or lie off the
-    /// alignment, and types that are not read.
+    /// lengths and counts that exceed the file, unprintable or duplicate names, an alignment that is not a power of
+    /// two, sizes that overflow or are not a whole number of blocks, tensors that overlap, exceed the file or are
+    /// misaligned, and unsupported types.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let Header { version, metadata, tensors } = Header::read(path, &file, length)?;
@@ -58,7 +58,7 @@ impl GgufFile {
         self.version
     }
 
-    /// What the file says about the model.
+    /// The file's metadata about the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

@@ -1,4 +1,4 @@
-//! Parse a GGUF header that a stranger wrote: bounded memory, every lie named.
+//! Parses an untrusted GGUF header: bounded memory, every inconsistency is reported.
 //!
 //! Defines [`Header`] and [`Stored`]; called by [`super::file`].
 
@@ -17,7 +17,7 @@ const TENSOR_LIMIT: u64 = 262_144;
 const RANK_LIMIT: u32 = 4;
 /// Longer than any real tensor name.
 const NAME_LIMIT: usize = 1024;
-/// Where the key [`ALIGNMENT_KEY`] says nothing, the format's own value.
+/// The format's default if the key [`ALIGNMENT_KEY`] is absent.
 const ALIGNMENT: u64 = 32;
 const ALIGNMENT_KEY: &str = "general.alignment";
 
@@ -64,7 +64,7 @@ impl Header {
 fn version(cursor: &mut Cursor<'_>) -> Result<u32> {
     let refuse = |cursor: &Cursor<'_>, reason: String, fix: &str| Err(Error::model(cursor.place(), reason, fix));
     if cursor.bytes()? != *b"GGUF" {
-        return refuse(cursor, "the file does not start with GGUF, so it is no GGUF file".into(), "check the path");
+        return refuse(cursor, "the file does not start with GGUF, so it is not a GGUF file".into(), "check the path");
     }
     match cursor.u32()? {
         version @ 2..=3 => Ok(version),
@@ -87,7 +87,7 @@ fn alignment(metadata: &Metadata) -> Result<u64> {
         good if good.is_power_of_two() && good <= 1 << 30 => Ok(good),
         other => Err(metadata.unfit(
             ALIGNMENT_KEY,
-            format!("an alignment of {other} bytes is no power of two up to 2^30"),
+            format!("an alignment of {other} bytes is not a power of two up to 2^30"),
             "the file is damaged: download or copy it again",
         )),
     }
@@ -114,7 +114,7 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Stored> {
             format!("the tensor is stored as {name}, which is not read; read are {}", GgmlType::supported()),
             "download the model in another quantisation, such as Q8_0, Q4_K_M or F16",
         ),
-        None => damaged(&place, format!("{kind} is no type of the format")),
+        None => damaged(&place, format!("unknown type {kind}")),
     })?;
     let bytes = bytes(kind, &shape).map_err(|reason| damaged(&place, reason))?;
     let end = offset.checked_add(bytes).ok_or_else(|| damaged(&place, "its place in the file overflows"))?;
@@ -136,7 +136,7 @@ fn bytes(kind: GgmlType, shape: &[u64]) -> Result<u64, String> {
     match count {
         Some(0) => Err(format!("a tensor of shape {shape:?} has no elements")),
         Some(n) => Ok(n / elements as u64 * bytes as u64),
-        None => Err(format!("{kind} of shape {shape:?} is no size that memory has")),
+        None => Err(format!("{kind} of shape {shape:?} is too large for memory")),
     }
 }
 
@@ -147,7 +147,7 @@ fn locate(place: &str, tensors: &mut [Stored], data_start: u64, alignment: u64, 
     for Stored { entry, range, .. } in tensors {
         let bad = |reason: String| Err(damaged(&tensor_place(place, &entry.name), reason));
         if !range.start.is_multiple_of(alignment) {
-            return bad(format!("data begins at {}, which is no multiple of {alignment}", range.start));
+            return bad(format!("data begins at {}, which is not a multiple of {alignment}", range.start));
         }
         if range.start < before {
             return bad(format!("data begins at {}, but the tensor before it ends at {before}", range.start));

@@ -137,7 +137,7 @@ impl GgmlType {
         }
     }
 
-    /// Whether elements stand alone, without blocks.
+    /// Whether elements are stored individually, without blocks.
     pub fn is_plain(self) -> bool {
         self.block().0 == 1
     }

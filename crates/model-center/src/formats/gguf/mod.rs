@@ -1,6 +1,6 @@
 //! The GGUF format: one file with a model's weights, many of them quantised, its sizes and its vocabulary.
 //!
-//! - `cursor`, `value`, `header`: the guarded parse of what a stranger wrote; [`GgufValue`] and [`Metadata`].
+//! - `cursor`, `value`, `header`: the guarded parser of untrusted files; [`GgufValue`] and [`Metadata`].
 //! - `kind`: [`GgmlType`], how elements are stored; `dequantise`: blocks of them as single precision.
 //! - `file`: [`GgufFile`], positioned reads of one tensor at a time under the format's own names.
 //! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its

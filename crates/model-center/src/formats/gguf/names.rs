@@ -2,8 +2,8 @@
 //!
 //! Defines [`GgufAsHuggingFace`] and [`Mapped`]; called by [`super::directory`] and by loaders.
 //!
-//! Files of architecture `llama` hold the rows of each head of queries and keys in the order of an interleaved
-//! rotation: what Hugging Face has as row `j H/2 + k` of a head of H rows (j is 0 or 1) stands there as row `2 k + j`.
+//! Files of architecture `llama` store the rows of each query and key head in the order of an interleaved rotary
+//! embedding: Hugging Face's row `j H/2 + k` of a head of H rows (j is 0 or 1) is row `2 k + j` there.
 
 use std::collections::HashSet;
 
@@ -68,8 +68,8 @@ impl GgufAsHuggingFace {
     /// Match a file's tensors with those that its metadata promise.
     ///
     /// # Errors
-    /// Those of [`Decoder::read`]; [`Error::Model`] for a tensor that is missing, has another shape, or that the model
-    /// has no place for: leaving it out would make another model.
+    /// As [`Decoder::read`]; [`Error::Model`] for a tensor that is missing, has another shape, or has no place in the
+    /// model: leaving it out would make another model.
     pub fn new(file: GgufFile) -> Result<Self> {
         let decoder = Decoder::read(&file)?;
         let mut tensors = List { file: &file, tensors: Vec::new() };

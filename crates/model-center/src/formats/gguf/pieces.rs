@@ -34,7 +34,7 @@ pub(super) fn pieces<'a>(
         None => &[],
         Some(GgufValue::Array(GgufArray::U8(bytes))) => bytes,
         Some(GgufValue::Array(GgufArray::I8(bytes))) => bytemuck::cast_slice(bytes),
-        Some(_) => return Err(metadata.unfit(CHARSMAP, "the value is no array of bytes", FIX)),
+        Some(_) => return Err(metadata.unfit(CHARSMAP, "the value is not an array of bytes", FIX)),
     };
     let kinds = vocabulary.types.iter().map(|kind| match kind {
         2 => PieceKind::Unknown,
@@ -60,7 +60,7 @@ pub(super) fn pieces<'a>(
 /// The parts of `tokenizer.json` that are this kind's own.
 pub(super) fn parts(pieces: &PieceVocabulary<'_>) -> Result<DocumentParts> {
     let parts = pieces.parts()?;
-    // Both kinds are cut without the tokens of beginning and end only where the file says so.
+    // By default neither kind adds BOS and EOS; the file may.
     let ends = pieces.cutting == Cutting::Unigram;
     Ok(DocumentParts { parts, added: Some(pieces.added()), begins: !ends, ends, processor: None })
 }

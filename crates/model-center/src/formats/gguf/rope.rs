@@ -11,7 +11,7 @@ use crate::formats::TensorSource;
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 
-/// Where the file says nothing: the value of the first Llama models, which the format and `transformers` take as well.
+/// The default: the value of the first Llama models, which the format and `transformers` use, too.
 const BASE: f32 = 10_000.0;
 /// The tensor of factors by which frequencies are divided.
 pub(super) const FACTORS: &str = "rope_freqs.weight";
@@ -26,11 +26,11 @@ const TOLERANCE: f64 = 1e-5;
 /// The base and the `rope_scaling` of `config.json`.
 ///
 /// # Errors
-/// [`Error::Model`] for scaling of another kind, or factors that are not those of Llama 3.
+/// [`Error::Model`] for an unsupported kind of scaling, or factors that are not Llama 3's.
 pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<(f32, Option<Value>)> {
     let base = keys.real("rope.freq_base")?.unwrap_or(BASE);
     if base <= 1.0 {
-        return Err(keys.unfit("rope.freq_base", format!("{base} is no base of frequencies, it must be above 1")));
+        return Err(keys.unfit("rope.freq_base", format!("{base} is not a base of frequencies, it must be above 1")));
     }
     for name in UNKNOWN {
         if keys.metadata.get(&keys.key(name)).is_some() {
@@ -53,9 +53,7 @@ pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<
     }
     match llama3(base, &factors) {
         Some(scaling) => Ok((base, Some(scaling))),
-        None => Err(refuse(
-            "the factors of frequencies are not those of a Llama 3 model, the only ones that are known".into(),
-        )),
+        None => Err(refuse("the frequency factors are not a Llama 3 model's, the only ones supported".into())),
     }
 }
 
@@ -141,7 +139,7 @@ mod tests {
         for (dim_head, factor) in [(128, 8.0), (64, 32.0)] {
             let ours = factors(500_000.0, dim_head, factor);
             assert_eq!(llama3(500_000.0, &ours).unwrap()["factor"], json!(factor));
-            // Another base, a factor a little off, one that is no number.
+            // Another base, a factor a little off, one that is not a number.
             assert_eq!(llama3(10_000.0, &ours), None);
             for (at, value) in [(0, 1.001), (dim_head / 2 - 1, factor as f32 * 0.99), (3, f32::NAN), (5, f32::INFINITY)]
             {

@@ -36,16 +36,15 @@ pub(super) const SPECIAL: [(&str, &str); 7] = [
 
 pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
-/// The most vocabulary, and the most merges, that are read: several times those of the largest real vocabularies.
+/// The maximum number of tokens, and of merges: several times more than the largest real vocabularies have.
 const COUNT_LIMIT: usize = 1 << 20;
-/// The word for what cannot be spelled.
+/// The type of the unknown token.
 const UNKNOWN: i32 = 2;
-/// Vocabulary with a meaning of their own.
+/// The type of special tokens.
 pub(super) const CONTROL: i32 = 3;
-/// Vocabulary that are found whole in a text.
+/// The type of tokens that are matched in a text before pre-tokenization.
 const USER_DEFINED: i32 = 4;
-/// The largest number of a type of vocabulary.
-/// The type of vocabulary that are never found in a text.
+/// The type of tokens that no text becomes.
 const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
 
@@ -56,18 +55,18 @@ pub struct TokenizerFiles {
     pub tokenizer: Value,
     /// `tokenizer_config.json`.
     pub config: Map<String, Value>,
-    /// Vocabulary that are never found in a text, by id; neither file can say it.
+    /// Tokens that no text becomes, by id; neither file can express it.
     pub unused: Vec<u32>,
 }
 
-/// Whether a key says something about the tokenizer that is looked at here.
+/// Whether a key concerns the tokenizer.
 pub(super) fn knows(key: &str) -> bool {
     let keys = [MODEL, SPLIT, TOKENS, TYPES, MERGES, ADD_BEGIN, ADD_END, ADD_SPACE, TEMPLATE];
     let pieces = [pieces::SCORES, pieces::TRIMS, pieces::CHARSMAP];
     keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
-/// A vocabulary: its vocabulary, their types, and their ids.
+/// A vocabulary: its tokens, their types, and their ids.
 pub(super) struct Vocabulary<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) tokens: &'a [Box<str>],
@@ -78,9 +77,9 @@ pub(super) struct Vocabulary<'a> {
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
 pub(super) struct DocumentParts {
     pub(super) parts: sentencepiece::DocumentParts,
-    /// Vocabulary that are found whole, if the kind has its own way to say so.
+    /// Added tokens, if the kind has its own.
     pub(super) added: Option<Vec<Value>>,
-    /// Whether a text begins and ends with the tokens for that where the file does not say.
+    /// Whether a text begins and ends with BOS and EOS if the file does not specify it.
     pub(super) begins: bool,
     pub(super) ends: bool,
     /// What goes over the tokens before others are put around them.
@@ -89,14 +88,14 @@ pub(super) struct DocumentParts {
 
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
 ///
-/// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte
-/// pairs of whole texts (`gemma4`) and WordPiece (`bert`). Vocabulary keep their ids. Those marked as control or unknown
-/// become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a text begins
-/// with the token of beginning is what the file says, or else what the kind does.
+/// Supported are byte-level BPE (`gpt2`), SentencePiece's BPE (`llama`) and Unigram (`t5`), BPE over whole texts
+/// (`gemma4`) and WordPiece (`bert`). Tokens keep their ids. Those marked as control or unknown become special tokens;
+/// those marked as user-defined are matched in a text before pre-tokenization, and are text. The file specifies whether
+/// a text begins with BOS; the kind of vocabulary has the default.
 ///
 /// # Errors
-/// [`crate::Error::Model`] naming the key: a vocabulary of another kind, an unknown way of cutting texts, a word that
-/// appears twice, merges of vocabulary that are not there, ids beyond the vocabulary.
+/// [`crate::Error::Model`] naming the key: an unsupported kind of vocabulary, an unknown pre-tokenizer, a token that
+/// appears twice, merges of unknown tokens, ids outside the vocabulary.
 pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<TokenizerFiles> {
     let kind = metadata.text(MODEL)?.ok_or_else(|| metadata.lacking(MODEL))?;
     let vocabulary = Vocabulary::read(metadata)?;
@@ -168,31 +167,31 @@ fn document(
 impl<'a> Vocabulary<'a> {
     fn read(metadata: &'a Metadata) -> Result<Self> {
         let tokens = metadata.texts(TOKENS)?.ok_or_else(|| metadata.lacking(TOKENS))?;
-        bounded(metadata, TOKENS, tokens.len(), "vocabulary")?;
+        bounded(metadata, TOKENS, tokens.len(), "tokens")?;
         let mut ids: HashMap<&str, usize> = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if let Some(first) = ids.insert(token, id) {
-                let reason = format!("vocabulary {first} and {id} are both \"{}\"", printable(token, 60));
+                let reason = format!("tokens {first} and {id} are both \"{}\"", printable(token, 60));
                 return Err(metadata.unfit(TOKENS, reason, FIX));
             }
         }
         let types = metadata.wholes(TYPES)?.ok_or_else(|| metadata.lacking(TYPES))?;
         if types.len() != tokens.len() {
-            let reason = format!("there are {} types for {} vocabulary", types.len(), tokens.len());
+            let reason = format!("there are {} types for {} tokens", types.len(), tokens.len());
             return Err(metadata.unfit(TYPES, reason, FIX));
         }
         if let Some((id, other)) = types.iter().enumerate().find(|(_, kind)| !(0..=LAST_TYPE).contains(*kind)) {
-            return Err(metadata.unfit(TYPES, format!("word {id} is of type {other}, the last is {LAST_TYPE}"), FIX));
+            return Err(metadata.unfit(TYPES, format!("token {id} is of type {other}, the last is {LAST_TYPE}"), FIX));
         }
         Ok(Self { metadata, tokens, types, ids })
     }
 
-    /// Whether there is such a word.
+    /// Whether there is such a token.
     pub(super) fn has(&self, word: &str) -> bool {
         self.ids.contains_key(word)
     }
 
-    /// The vocabulary that are found whole in a text.
+    /// The tokens that are matched in a text before pre-tokenization.
     fn added(&self) -> Vec<Value> {
         let whole = |kind: i32, token: &str| [UNKNOWN, CONTROL, USER_DEFINED].contains(&kind) && !token.is_empty();
         let vocabulary = self.types.iter().zip(self.tokens).enumerate();
@@ -203,7 +202,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// As JSON, vocabulary and merges take many times the memory that they take in the file.
+/// As JSON, tokens and merges take many times the memory that they take in the file.
 fn bounded(metadata: &Metadata, key: &str, count: usize, what: &str) -> Result<()> {
     match count {
         0..=COUNT_LIMIT => Ok(()),
@@ -220,7 +219,11 @@ fn bytes(vocabulary: &Vocabulary<'_>) -> Result<DocumentParts> {
         let reason = format!("texts are cut as in {}, which is not read; read are {known}", printable(name, 60));
         metadata.unfit(SPLIT, reason, FIX)
     })?;
-    let level = |trims: bool, splits: bool| json!({ "type": "ByteLevel", "add_prefix_space": splits, "trim_offsets": trims, "use_regex": splits });
+    let level = |trims: bool, splits: bool| {
+        json!({
+            "type": "ByteLevel", "add_prefix_space": splits, "trim_offsets": trims, "use_regex": splits,
+        })
+    };
     Ok(DocumentParts {
         parts: sentencepiece::DocumentParts {
             normalizer: split.normalizer(),
@@ -235,7 +238,7 @@ fn bytes(vocabulary: &Vocabulary<'_>) -> Result<DocumentParts> {
     })
 }
 
-/// The parts of a vocabulary whose merges go over whole texts, spaces included, with bytes for what no word spells.
+/// The parts of a vocabulary whose merges apply to whole texts, spaces included, with byte fallback.
 fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<DocumentParts> {
     let spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": sentencepiece::SPACE });
     Ok(DocumentParts {
@@ -252,8 +255,7 @@ fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<Doc
     })
 }
 
-/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with vocabulary for
-/// bytes.
+/// The BPE model; `fallback`, with the unknown token, is for vocabularies with byte tokens.
 fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignores_merges: bool) -> Result<Value> {
     let tokens = vocabulary.tokens.iter().enumerate();
     let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
@@ -271,23 +273,23 @@ fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignor
     }))
 }
 
-/// Special vocabulary with their ids, in the order of [`SPECIAL`], where stated.
+/// Special tokens with their ids, in the order of [`SPECIAL`], where stated.
 pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
 
-/// The special vocabulary of a file.
+/// The special tokens of a file.
 fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
     let mut found = [None; SPECIAL.len()];
     for (found, (key, _)) in found.iter_mut().zip(SPECIAL) {
         let Some(id) = metadata.whole(key)?.filter(|id| *id != u64::from(u32::MAX)) else { continue };
         let token = usize::try_from(id).ok().and_then(|id| tokens.get(id));
-        let token = token
-            .ok_or_else(|| metadata.unfit(key, format!("id {id} is none of the {} vocabulary", tokens.len()), FIX))?;
+        let token =
+            token.ok_or_else(|| metadata.unfit(key, format!("id {id} is outside the {} tokens", tokens.len()), FIX))?;
         *found = Some((&**token, id));
     }
     Ok(found)
 }
 
-/// The merges as pairs, each of vocabulary that are there and make one that is there.
+/// The merges as pairs of tokens whose concatenation is a token, too.
 fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
     let metadata = vocabulary.metadata;
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.lacking(MERGES))?;
@@ -302,8 +304,7 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
             [*left, *right, joined.as_str()].iter().all(|word| vocabulary.has(word))
         });
         let Some((left, right)) = pair else {
-            let reason =
-                format!("merge {at}, \"{}\", is not of two vocabulary that make a third", printable(merge, 80));
+            let reason = format!("merge {at}, \"{}\", is not of two tokens that make a third", printable(merge, 80));
             return Err(metadata.unfit(MERGES, reason, FIX));
         };
         pairs.push(json!([left, right]));
@@ -311,7 +312,7 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
     Ok(pairs)
 }
 
-/// What is put around a text: the tokens of beginning and end, if the file or the kind of vocabulary wants them.
+/// The special tokens around a text: BOS and EOS, if the file or the kind of vocabulary adds them.
 fn post_processor(metadata: &Metadata, parts: &DocumentParts, special: &Special<'_>) -> Result<Value> {
     let wanted =
         |usual: bool, key: &str, token: Option<(&'_ str, u64)>| match (metadata.truth(key)?.unwrap_or(usual), token) {

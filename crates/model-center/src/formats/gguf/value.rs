@@ -1,4 +1,4 @@
-//! What a GGUF file says about its model: keys with typed values.
+//! Metadata of a GGUF file: keys with typed values.
 //!
 //! Defines [`GgufValue`], [`GgufArray`] and [`Metadata`]; read by [`super::header`], asked by [`super::decoder`] and
 //! [`super::tokenizer`].
@@ -71,7 +71,7 @@ impl GgufValue {
             10 => Self::U64(cursor.u64()?),
             11 => Self::I64(i64::from_le_bytes(cursor.bytes()?)),
             12 => Self::F64(f64::from_le_bytes(cursor.bytes()?)),
-            other => return Err(cursor.bad(format_args!("{other} is no type of value, the last is 12"))),
+            other => return Err(cursor.bad(format_args!("unknown type of value {other}, the last is 12"))),
         })
     }
 
@@ -90,7 +90,7 @@ impl GgufValue {
 impl GgufArray {
     fn read(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self> {
         if depth == DEPTH_LIMIT {
-            return Err(cursor.bad(format_args!("arrays lie in arrays more than {DEPTH_LIMIT} deep")));
+            return Err(cursor.bad(format_args!("arrays are nested more than {DEPTH_LIMIT} deep")));
         }
         let (kind, count) = (cursor.u32()?, cursor.u64()?);
         Ok(match kind {
@@ -107,7 +107,7 @@ impl GgufArray {
             10 => Self::U64(cursor.numbers(count, u64::from_le_bytes)?),
             11 => Self::I64(cursor.numbers(count, i64::from_le_bytes)?),
             12 => Self::F64(cursor.numbers(count, f64::from_le_bytes)?),
-            other => return Err(cursor.bad(format_args!("{other} is no type of value, the last is 12"))),
+            other => return Err(cursor.bad(format_args!("unknown type of value {other}, the last is 12"))),
         })
     }
 }
@@ -212,7 +212,7 @@ impl Metadata {
     pub(super) fn lacking(&self, key: &str) -> Error {
         Error::model(
             key_place(&self.place, key),
-            "the file does not say it, and the model cannot be built without it",
+            "the file does not specify it, and the model cannot be built without it",
             "convert the model to GGUF again with a current converter, or download another file of it",
         )
     }

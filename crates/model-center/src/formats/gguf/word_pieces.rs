@@ -1,4 +1,4 @@
-//! BERT's vocabularies in GGUF files, where vocabulary begin with the sign of a space and their further pieces with nothing.
+//! BERT's vocabularies in GGUF files, which mark the tokens that begin a word instead of those that continue one.
 //!
 //! Defines [`document`]; called by [`super::tokenizer`].
 
@@ -11,8 +11,7 @@ use crate::tokenizer::files::Settings;
 use crate::tokenizer::pieces::SPACE;
 use crate::tokenizer::vocab::of_tokens;
 
-/// The `tokenizer.json`. Texts are read in lower case if no word has a capital letter of ASCII: the file does not say
-/// it.
+/// The `tokenizer.json`. Texts are lower-cased if no token has an ASCII capital: the file does not specify it.
 pub(super) fn document(vocabulary: &Vocabulary<'_>, special: &Special<'_>) -> Result<Value> {
     let name = |key: &str, usual: String| {
         let at = SPECIAL.iter().position(|(_, known)| *known == key);

@@ -1,8 +1,8 @@
 //! Weights that are not finite, found while they are read.
 //!
-//! Defines [`NotFinite`], and [`read`], by which `load` and the reader of GGUF files fetch values. A model with such a
-//! value writes NaN or never trains, and where that shows first, in a loss or in skipped steps, says nothing of its
-//! source. Tensors that a model does not use, such as masks with minus infinity, are not read and not checked.
+//! Defines [`NotFinite`], and [`read`], by which `load` and the reader of GGUF files read values. A model with such a
+//! value outputs NaN or never trains, and a later symptom, a NaN loss or skipped steps, does not show the cause.
+//! Tensors that a model does not use, such as masks with minus infinity, are not read and not checked.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -101,7 +101,7 @@ pub(in crate::formats) fn read(
     if is_finite || is_known {
         return Ok(());
     }
-    // The same words from every rank, whichever part it reads.
+    // The same message on every rank, whichever part it reads.
     let mut seen = Seen::default();
     if is_whole {
         seen.add(out);

@@ -1,7 +1,7 @@
 //! Tensors of a file that the user asks to leave out, by patterns in which `*` stands for any text.
 //!
-//! Defines [`check`] and [`suggestions`], called by [`LoadPlan`](super::LoadPlan), and [`shortened`], called by programs that
-//! list tensors.
+//! Defines [`check`] and [`suggestions`], called by [`LoadPlan`](super::LoadPlan), and [`shortened`], called by
+//! programs that list tensors.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

@@ -15,8 +15,8 @@ impl LoadPlan {
     /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major; a
     /// model whose parameters are shared among ranks is loaded by [`LoadPlan::load_parts`].
     ///
-    /// Parameters that the plan calls [`LoadPlan::fresh`] are not handed over. Memory: the largest parameter, and once more
-    /// its largest part if that is transposed or interleaved.
+    /// Parameters of [`LoadPlan::fresh`] are not handed over. Memory: the largest parameter, and once more its largest
+    /// part if that is transposed or interleaved.
     ///
     /// # Errors
     /// [`Error::Model`] if the source is not the planned one any more, holds a tied tensor twice with different values,
@@ -34,8 +34,8 @@ impl LoadPlan {
     /// As [`LoadPlan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is
     /// given with the values from an element of the whole on.
     ///
-    /// Of tensors in the order of ours no more is fetched from the file than is asked for; a parameter of which a part
-    /// is transposed or interleaved is read whole when it is asked for. Memory: such a parameter, nothing for others.
+    /// For tensors whose rows are in our order, only the requested part is read from the file; a parameter with a
+    /// transposed or interleaved part is read whole. Memory: such a parameter, nothing for others.
     ///
     /// # Errors
     /// As [`LoadPlan::load`]; values that are asked for beyond a parameter's end.
@@ -49,8 +49,8 @@ impl LoadPlan {
         NotFinite::refuse(&found)
     }
 
-    /// As [`LoadPlan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks
-    /// that tell each other. A rank checks what it reads.
+    /// As [`LoadPlan::load_parts`], with the tensors that are not finite added to `found` instead of an error, so that
+    /// ranks can report them together. A rank checks what it reads.
     pub fn load_noting(
         &self,
         source: &dyn TensorSource,
@@ -119,7 +119,7 @@ impl Step {
         Ok(())
     }
 
-    /// Values from `start` on, of a parameter whose pieces all lie in the order of ours.
+    /// Values from `start` on, of a parameter whose parts are all stored in our order.
     fn read_part(
         &self,
         source: &dyn TensorSource,
@@ -164,7 +164,7 @@ fn require_equal(source: &dyn TensorSource, name: &str, alias: &str, bytes: u64)
             return Err(Error::model(
                 format!("{}, tensor {alias}", source.place()),
                 format!("it should be {name} under another name, but holds other values: the model was not tied"),
-                "use a model whose output projection is its word embedding",
+                "use a model whose output projection is tied to its embedding",
             ));
         }
         offset += length as u64;

@@ -1,14 +1,14 @@
 //! Which of our parameters is which of Hugging Face's tensors: a table per family, and its driver.
 //!
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
-//! - [`LoadPlan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
-//!   when they do not match. `plan` builds it, `load` carries it out; [`NotFinite`]: a tensor with NaN or infinity,
+//! - [`LoadPlan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the
+//!   report when they do not match. `plan` builds it, `load` executes it; [`NotFinite`]: a tensor with NaN or infinity,
 //!   found by `finite` meanwhile.
 //! - [`export()`]: the same table the other way.
 //!
-//! A table says: our `encoder.layers.{i}.attention.project_qkv.weight` is their
+//! Example: our `encoder.layers.{i}.attention.project_qkv.weight` is their
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
-//! stand for themselves on both sides, alternatives in braces are parts in the order of ours.
+//! are equal on both sides; alternatives in braces are parts in the order of ours.
 //!
 //! Called by the models' loaders, [`crate::formats::directory`] and the forward program (which names gradients by it).
 
@@ -59,9 +59,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{i+1}` in theirs for the one
-    /// behind it, `{a|b|c}` in theirs for parts that ours holds one after another on its first axis, of equal size
-    /// unless [`Rule::rows`] says otherwise.
+    /// Our name and theirs, as patterns: `{i}` is the same number on both sides, `{i+1}` in theirs the next one,
+    /// `{a|b|c}` in theirs the parts that ours concatenates on its first axis, of equal size unless [`Rule::rows`]
+    /// specifies otherwise.
     pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
         Rule::from_names(Cow::Borrowed(ours), Cow::Borrowed(theirs))
     }
@@ -81,9 +81,9 @@ impl Rule {
         self
     }
 
-    /// The parts that [`Rule::rows`] gives are one tensor of theirs, which has them by turns: so many groups of rows,
-    /// each with its share of every part. Ours has each part whole. So `[N, 3, H]` of theirs is `[3, N, H]` of ours
-    /// with three parts of `N H` rows in `N` groups.
+    /// The parts that [`Rule::rows`] defines are one tensor of theirs, which interleaves them in `groups` groups of
+    /// rows, each with its share of every part. Ours concatenates the parts. So `[N, 3, H]` of theirs is `[3, N, H]` of
+    /// ours with three parts of `N H` rows in `N` groups.
     pub const fn interleaved(mut self, groups: usize) -> Self {
         self.groups = Some(groups);
         self
@@ -102,7 +102,7 @@ impl Rule {
     }
 }
 
-/// A tensor that is another one under a second name, as the output projection is the word embedding in a tied model.
+/// A tensor that is another one under a second name, such as a tied output projection and its embedding.
 ///
 /// Read when the file has only this name; when it has both they must be equal, bit for bit. Written into ModelCenter's
 /// directories, whose classes ask for both, and into no other.
@@ -191,7 +191,7 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
-    /// Whether the parts are so many rows together and can be shared out.
+    /// Whether the parts together have `rows` rows and can be divided into groups.
     fn is_of(&self, rows: usize) -> bool {
         let sum = self.parts.iter().try_fold(0usize, |sum, part| sum.checked_add(*part));
         sum == Some(rows) && self.groups > 0 && self.parts.iter().all(|part| part.is_multiple_of(self.groups))
@@ -243,8 +243,7 @@ impl TensorPart {
         self.transposed || self.interleaved.is_some()
     }
 
-    /// Put their values, as many as the piece has, into `part` in the order of ours: the backward pass from
-    /// [`TensorPart::of`].
+    /// Copies their values into `part` in the order of ours: the inverse of [`TensorPart::of`].
     fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
         let [rows, columns] = self.matrix();
         let Some(order) = &self.interleaved else { return transpose(theirs, columns, rows, part) };
@@ -273,7 +272,7 @@ impl NameTable {
     /// Their tensors that make up one of our parameters of this global shape, in the order of its rows.
     ///
     /// # Errors
-    /// [`Error::Model`] if no rule matches, or the shape cannot be cut as the rule says.
+    /// [`Error::Model`] if no rule matches, or the shape cannot be split as the rule specifies.
     pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<TensorPart>> {
         let mistake = |reason: String| {
             Error::model(format!("name table, parameter {ours}"), reason, "correct the model's name table")
@@ -299,7 +298,7 @@ impl NameTable {
             return Err(mistake(format!("shape {shape:?} cannot be cut into {} parts of {sizes:?} rows", names.len())));
         }
         if rule.transposed && shape.len() != 2 {
-            return Err(mistake(format!("shape {shape:?} is no matrix and cannot be transposed")));
+            return Err(mistake(format!("shape {shape:?} is not a matrix and cannot be transposed")));
         }
         let mut end = 0;
         let pieces = names.into_iter().zip(sizes).map(|(name, &rows)| {

@@ -6,7 +6,7 @@
 #[derive(Debug, PartialEq, Eq)]
 enum Segment<'a> {
     Literal(&'a str),
-    /// `{i}`: a number without leading zeros; on their side `{i+1}` is the one behind it.
+    /// `{i}`: a number without leading zeros; on their side `{i+1}` is the next one.
     Number(&'a str),
     /// `{query|key|value}`: the parts, in order.
     Parts(Vec<&'a str>),

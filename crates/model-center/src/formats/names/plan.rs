@@ -77,7 +77,8 @@ impl LoadPlan {
         Err(Error::model(source.place(), difference.to_string(), difference.fix()))
     }
 
-    /// Match as far as possible, and say what differs. A plan with differences covers the rest of the parameters.
+    /// Matches as far as possible and reports the differences. A plan with differences covers the rest of the
+    /// parameters.
     ///
     /// # Errors
     /// [`Error::Model`] if a pattern for parameters matches none, the table has no rule for one, or a pattern of
@@ -136,7 +137,7 @@ impl LoadPlan {
         &self.fresh
     }
 
-    /// Tensors of the file that are left behind, as was allowed.
+    /// Tensors of the file that are ignored, as allowed.
     pub fn unused(&self) -> &[String] {
         &self.unused
     }
@@ -241,7 +242,7 @@ impl<'a> Matching<'a> {
             let mut found = self.find(&piece.name);
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };
-                // A head that is left behind may have had a matrix of its own, and so may one that is none.
+                // An ignored head may have had a matrix of its own, and so may one that is absent.
                 let is_left = allow.leaves(&second.name);
                 if found.is_some() && (is_left || self.table.ignores(&second.name)) {
                     continue;

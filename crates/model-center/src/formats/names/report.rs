@@ -38,7 +38,7 @@ pub struct Difference {
     pub missing: Vec<Missing>,
     /// Present, needed by nothing and not allowed to be unused.
     pub unexpected: Vec<String>,
-    /// Present with another shape or a type that is no float.
+    /// Present with another shape or a type that is not a float.
     pub mis_shaped: Vec<MisShaped>,
     /// Present under two names for one thing, e.g. with and without prefix.
     pub ambiguous: Vec<(String, String)>,
@@ -57,9 +57,7 @@ impl Difference {
     pub fn fix(&self) -> String {
         let mut fixes = Vec::new();
         if !self.mis_shaped.is_empty() {
-            fixes.push(
-                "the sizes in config.json are not those of the weights: use the config.json that belongs to them",
-            );
+            fixes.push("the sizes in config.json differ from the weights': use the config.json that belongs to them");
         }
         if !self.missing.is_empty() {
             fixes.push(

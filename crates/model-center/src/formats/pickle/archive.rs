@@ -1,4 +1,4 @@
-//! The zip container of PyTorch 1.6 and later: where its entries lie in the file.
+//! The zip container of PyTorch 1.6 and later: the offsets of its entries.
 //!
 //! Defines [`Archive`]; called by [`super::reader`].
 //!
@@ -23,7 +23,7 @@ pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
 /// Bytes of the record that ends an archive, without its comment, and of the longest comment.
 const END_BYTES: u64 = 22;
 const COMMENT_LIMIT: u64 = 0xffff;
-/// Bytes of the record that ends a large archive, and of the one that says where that is.
+/// Bytes of the record that ends a large archive, and of its locator.
 const END64_BYTES: u64 = 56;
 const LOCATOR_BYTES: u64 = 20;
 /// Bytes of an entry's own header, before its name.
@@ -48,12 +48,12 @@ pub(super) struct Archive {
     end: u64,
 }
 
-/// What the list says of one entry.
+/// An entry of the central directory.
 #[derive(Debug, Clone, Copy)]
 struct ZipEntry {
     header: u64,
     bytes: u64,
-    /// Whether the bytes lie there as they are.
+    /// Whether the bytes are stored uncompressed.
     plain: bool,
 }
 
@@ -142,7 +142,7 @@ impl Archive {
         read_at(path, file, entry.header, &mut header)?;
         let (name_bytes, extra_bytes) = (u16_at(&header, 26), u16_at(&header, 28));
         if header[..4] != MAGIC || usize::from(name_bytes) != full.len() {
-            return Err(bad("its header is not where the list of entries says"));
+            return Err(bad("its header is not where the central directory specifies"));
         }
         let data = begin + u64::from(name_bytes) + u64::from(extra_bytes);
         data.checked_add(entry.bytes).filter(|end| *end <= self.end).ok_or_else(outside)?;
@@ -152,13 +152,13 @@ impl Archive {
             return Err(bad("its header has another name"));
         }
         if u16_at(&header, 8) != 0 || u16_at(&header, 6) & 1 != 0 {
-            return Err(bad("its header says that it is compressed or encrypted"));
+            return Err(bad("its header declares compression or encryption"));
         }
         Ok((data, entry.bytes))
     }
 }
 
-/// Whether a name is that of one directory, with its slash.
+/// Whether a name is a directory's, with its slash.
 fn is_directory(name: &str) -> bool {
     name.find('/').is_some_and(|slash| slash > 0 && slash + 1 == name.len())
 }
@@ -216,7 +216,7 @@ fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> 
         let name = input.text(u64::from(u16_at(&fixed, 28)), NAME_LIMIT)?;
         let extra = input.bytes(u64::from(u16_at(&fixed, 30)), u64::from(u16::MAX))?;
         input.skip(u64::from(u16_at(&fixed, 32)))?;
-        // In this order the sizes stand in the extra field, those that the fixed part has no room for.
+        // The sizes that do not fit the fixed part are in the extra field, in this order.
         let mut fields = [u32_at(&fixed, 24), u32_at(&fixed, 20), u32_at(&fixed, 42)].map(u64::from);
         widen(&mut fields, &extra).ok_or_else(|| input.damaged(at, "the entry's large sizes are missing"))?;
         let [bytes, packed, header] = fields;
@@ -232,7 +232,7 @@ fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> 
     }
 }
 
-/// Replace sizes that are all ones by those of the extra field for large archives.
+/// Replaces sizes that are all ones with those from the extra field for large archives.
 fn widen(fields: &mut [u64; 3], extra: &[u8]) -> Option<()> {
     if fields.iter().all(|field| *field != 0xffff_ffff) {
         return Some(());

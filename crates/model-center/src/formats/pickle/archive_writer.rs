@@ -16,7 +16,7 @@ const DIRECTORY: &str = "archive";
 const ALIGNMENT: u64 = 64;
 /// The extra field that fills up to there; its number is the one PyTorch uses.
 const PADDING: u16 = 0x4246;
-/// From here on a size or a place stands in a field for large archives.
+/// From here on a size or an offset needs a field for large archives.
 const LARGE: u64 = 0xffff_ffff;
 
 /// An archive being written, entry after entry.
@@ -155,7 +155,7 @@ fn fixed(checksum: u32, packed: u64, bytes: u64) -> Vec<u8> {
     out
 }
 
-/// The short form of a size or place; all ones where it stands in a field for large archives.
+/// The short form of a size or offset; all ones if it is in a field for large archives.
 fn short(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -169,7 +169,7 @@ mod tests {
     use crate::file::open_regular;
     use crate::formats::safetensors::{StoredDtype, TensorEntry};
 
-    /// Open what was written, and say where its tensors begin.
+    /// Opens the written file and returns the offsets of its tensors.
     fn starts(path: &std::path::Path) -> Vec<u64> {
         let (file, length) = open_regular(path).unwrap();
         let (archive, object) = Archive::open(path, &file, length).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("large.pt");
         let large = 5u64 << 30;
-        let entries = [("large", large as usize / 4), ("behind", 3)]
+        let entries = [("large", large as usize / 4), ("after", 3)]
             .map(|(name, n)| TensorEntry::new(name, StoredDtype::F32, [n]));
         let file = AtomicFile::create(&path).unwrap();
         let mut archive = ArchiveWriter::new(&file);

@@ -61,7 +61,7 @@ impl Global {
     /// Whether the name itself gives a file away: weights have no use for what runs programs, opens files or loads
     /// code.
     ///
-    /// Nothing would happen if it stood there, for nothing is called; but who opened such a file should hear of it.
+    /// It would do nothing here, since nothing is called; but the user should know what kind of file it is.
     pub(super) fn is_suspect(&self) -> bool {
         if is_builtin(&self.module) {
             return !PLAIN_BUILTINS.contains(&self.name.as_str()) && !PLAIN_TYPES.contains(&self.name.as_str());

@@ -44,7 +44,7 @@ pub(super) struct Input<'a> {
     file: &'a File,
     /// What the stretch is called in messages, such as `data.pkl`.
     what: &'static str,
-    /// Where byte 0 of the messages lies in the file.
+    /// The file offset of byte 0 in messages.
     origin: u64,
     at: u64,
     end: u64,
@@ -89,12 +89,12 @@ impl<'a> Input<'a> {
         refused(self.path, format!("{}, byte {offset}: {}", self.what, reason.as_ref()))
     }
 
-    /// The error for contents that nobody puts into a file of weights by accident.
+    /// The error for contents that no file of weights has by accident.
     pub(super) fn hostile(&self, offset: u64, reason: impl AsRef<str>) -> Error {
         Error::model(
             self.path.display().to_string(),
             format!("{}, byte {offset}: {}; nothing was run", self.what, reason.as_ref()),
-            "the file may be an attack on whoever loads it with Python: do not open it there, and tell its source",
+            "the file may be an attack on Python programs that load it: do not open it there, and tell its source",
         )
     }
 
@@ -151,7 +151,7 @@ impl<'a> Input<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// The next `length` bytes, of which there may be at most `limit`.
+    /// The next `length` bytes, at most `limit`.
     pub(super) fn bytes(&mut self, length: u64, limit: u64) -> Result<Vec<u8>> {
         self.require(length)?;
         if length > limit {

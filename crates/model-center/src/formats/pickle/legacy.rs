@@ -27,7 +27,7 @@ const STORAGE_LIMIT: usize = 1 << 16;
 /// The longest stretch of pickles at the beginning.
 const PICKLE_LIMIT: u64 = 64 << 20;
 
-/// Where storages lie in the file, by key.
+/// The file offsets of storages, by key.
 #[derive(Debug)]
 pub(super) struct Legacy {
     starts: HashMap<String, u64>,
@@ -50,7 +50,7 @@ impl Legacy {
         match facts.get(facts.root, "little_endian").and_then(|id| facts.value(id)) {
             Some(Value::Truth(true)) => {}
             Some(Value::Truth(false)) => return Err(refused(path, "its numbers are big endian, only little is read")),
-            _ => return Err(input.damaged(input.offset(), "the file does not say in which order bytes stand")),
+            _ => return Err(input.damaged(input.offset(), "the file does not specify its byte order")),
         }
         let object = machine::parse(&mut input, machine::VALUE_LIMIT)?;
         let described = described(&input, &object)?;
@@ -70,7 +70,7 @@ impl Legacy {
     }
 }
 
-/// What the object says of its storages, by key.
+/// The object's storages, by key.
 fn described<'a>(input: &Input<'_>, object: &'a Object) -> Result<HashMap<&'a str, Storage<'a>>> {
     let mut described: HashMap<&str, Storage<'_>> = HashMap::new();
     for value in &object.values {
@@ -100,13 +100,13 @@ fn measure(
     let mut starts = HashMap::new();
     for key in order {
         let at = data.offset();
-        let key = keys.text(*key).ok_or_else(|| data.damaged(at, "the key of a storage is no text"))?;
+        let key = keys.text(*key).ok_or_else(|| data.damaged(at, "the key of a storage is not text"))?;
         let shown = printable(key, 40);
         let storage =
             described.get(key).ok_or_else(|| data.damaged(at, format!("nothing refers to the storage {shown}")))?;
         let count = u64::from_le_bytes(data.array()?);
         if count != storage.elements {
-            let reason = format!("the storage {shown} has {count} elements, the pickle says {}", storage.elements);
+            let reason = format!("the storage {shown} has {count} elements, the pickle specifies {}", storage.elements);
             return Err(data.damaged(at, reason));
         }
         let bytes = storage.bytes().ok_or_else(|| data.damaged(at, format!("the size of {shown} overflows")))?;

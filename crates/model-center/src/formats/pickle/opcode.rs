@@ -75,8 +75,8 @@ opcodes! {
     BYTEARRAY8 = 0x96,
 }
 
-/// Instructions that exist and are not read: text forms that no program writes into files of weights, classes by
-/// number, copies on the stack, and buffers that lie elsewhere.
+/// Opcodes that exist and are not supported: text forms that no program writes into files of weights, classes by
+/// number, copies on the stack, and out-of-band buffers.
 fn unread(code: u8) -> Option<&'static str> {
     Some(match code {
         b'2' => "DUP",

@@ -15,8 +15,7 @@ use super::strided::{self, Elements};
 use crate::Result;
 use crate::file::{open_regular, printable};
 
-/// Elements of a tensor whose elements do not lie in their order that are read at a time: some rows of the largest
-/// matrices.
+/// Elements of a non-contiguous tensor that are read at a time: some rows of the largest matrices.
 const BLOCK: usize = 8 << 20;
 
 /// An open file of `torch.save` whose tensors were checked against its length; data are read on request.
@@ -33,7 +32,7 @@ impl PickleFile {
     /// Open `path`, an archive or a file of the older kind, and find the dictionary of tensors in it: at the top, or
     /// under `state_dict`, `model` or `module`.
     ///
-    /// Nothing in the file is run, see [`crate::formats::pickle`]. Memory: some bytes for each value of the pickle, at most
+    /// Nothing in the file is run, see [`crate::formats::pickle`]. Memory: some bytes per value of the pickle, at most
     /// 64 MiB more than the pickle has; data of tensors are not read.
     ///
     /// # Errors
@@ -171,7 +170,7 @@ impl TensorSource for PickleFile {
     }
 }
 
-/// The error for a file that is neither kind: say what it looks like.
+/// The error for a file that is neither kind, with what it looks like.
 fn no_pickle(path: &Path, magic: &[u8]) -> crate::Error {
     let looks = if magic.is_empty() {
         "it is empty"
@@ -184,5 +183,5 @@ fn no_pickle(path: &Path, magic: &[u8]) -> crate::Error {
     } else {
         "it begins neither as a zip file nor as a pickle"
     };
-    refused(path, format!("this is no file that torch.save wrote: {looks}"))
+    refused(path, format!("this is not a file that torch.save wrote: {looks}"))
 }

@@ -11,14 +11,14 @@ use super::value::{Id, Object, Value};
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// Where the dictionary of tensors may stand, but for the top itself.
+/// Where the dictionary of tensors may be, besides the top level.
 const PLACES: [&str; 3] = ["state_dict", "model", "module"];
 /// More tensors than any one file has.
 const TENSOR_LIMIT: usize = 1 << 17;
 /// Dimensions of all tensors together.
 const DIMENSION_LIMIT: usize = 1 << 20;
 
-/// What a pickle says of a storage.
+/// A pickle's description of a storage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Storage<'a> {
     /// Its name in the container.
@@ -41,12 +41,12 @@ pub(super) fn element_bytes(dtype: StoredDtype) -> u64 {
     dtype.bitsize() as u64 / 8
 }
 
-/// Where the elements of a tensor lie.
+/// Offset, shape and strides of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct View {
     /// The byte of the file at which the first element begins.
     pub(super) start: u64,
-    /// Elements from one to the next along each axis; `None` if they lie row-major without gaps.
+    /// Distance in elements along each axis; `None` if contiguous and row-major.
     pub(super) strides: Option<Box<[u64]>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct State {
     pub(super) others: Vec<String>,
 }
 
-/// Find the dictionary of tensors and check each: `locate` says where a storage begins in the file.
+/// Finds the dictionary of tensors and checks each; `locate` returns the file offset of a storage.
 pub(super) fn tensors(
     path: &Path,
     object: &Object,
@@ -135,7 +135,7 @@ fn dictionary(path: &Path, object: &Object) -> Result<Id> {
     }
 }
 
-/// What a storage's tuple says: `("storage", class, key, device, elements)`, and in older files a view, which is none.
+/// A storage's tuple, `("storage", class, key, device, elements)`; in older files with a view, which must be empty.
 pub(super) fn storage<'a>(path: &Path, object: &'a Object, id: Id) -> Result<Storage<'a>> {
     let items = object.tuple(id).unwrap_or_default();
     let [_, class, key, _, elements, rest @ ..] = items else {
@@ -208,8 +208,7 @@ fn resolve(
     Ok((TensorEntry::new(name, held.dtype, shape), View { start: start.ok_or_else(overflow)?, strides }))
 }
 
-/// Whether the elements, of which there is at least one, lie row-major without gaps. The strides of axes of length one
-/// play no part.
+/// Whether the elements, at least one, are contiguous and row-major. The strides of axes of length one do not matter.
 fn is_contiguous(size: &[u64], stride: &[u64]) -> bool {
     let mut next = 1;
     for (&size, &stride) in size.iter().zip(stride).rev() {

@@ -1,4 +1,4 @@
-//! Elements that do not lie one after another, such as those of a transposed matrix.
+//! Reads non-contiguous tensors, such as a transposed matrix.
 //!
 //! Defines [`read`]; called by [`super::reader`].
 
@@ -10,7 +10,7 @@ use crate::Result;
 
 /// Bytes fetched at a time.
 const WINDOW: u64 = 256 * 1024;
-/// Bytes from one element to the next from which on each is fetched by itself: what lies between would be read in vain.
+/// Strides in bytes from which on each element is read by itself: reading the bytes between them would cost more.
 const FAR: u64 = 4096;
 
 /// An axis: its length, the elements from one to the next in the file, and in row-major order.
@@ -21,12 +21,12 @@ struct Axis {
     step: u64,
 }
 
-/// What is read of which view.
+/// A view, and the range of it that is read.
 #[derive(Debug)]
 pub(super) struct Elements<'a> {
     /// The tensor's shape, not empty, and of at least one element.
     pub(super) shape: &'a [usize],
-    /// Elements from one to the next along each axis. All were checked to lie in the file.
+    /// Distance in elements along each axis. All elements were checked to be in the file.
     pub(super) strides: &'a [u64],
     /// The byte of the file at which the first element begins.
     pub(super) start: u64,
@@ -99,7 +99,7 @@ struct Run {
     count: u64,
 }
 
-/// Runs that lie near each other and are fetched at once.
+/// Runs that are near each other and are read at once.
 struct Window<'a, 'o> {
     file: (&'a Path, &'a File),
     from: &'a Elements<'a>,
@@ -110,12 +110,12 @@ struct Window<'a, 'o> {
 }
 
 impl Window<'_, '_> {
-    /// The element behind the last one of a run.
+    /// The element after the last one of a run.
     fn end(&self, run: &Run) -> u64 {
         run.source + (run.count - 1) * self.inner.stride + 1
     }
 
-    /// Take a run in, and fetch those before it where it lies too far from them.
+    /// Adds a run, and first reads the earlier ones if it is too far from them.
     fn add(&mut self, run: Run) -> Result<()> {
         if let (Some(first), Some(last)) = (self.runs.first(), self.runs.last()) {
             let (end, width) = (self.end(last), self.from.width);
@@ -170,7 +170,7 @@ mod tests {
     fn a_transposed_matrix_is_read_from_any_element_on_in_its_own_order() {
         let mut file = tempfile::tempfile().unwrap();
         for (width, [rows, columns]) in [(2, [700, 300]), (4, [3, 70_000]), (8, [2000, 5]), (1, [90, 41])] {
-            // In the file each column stands as a row; the first byte of an element tells it from its neighbours.
+            // In the file each column is a row; the first byte of an element tells it from its neighbours.
             let bytes: Vec<u8> =
                 (0..rows * columns * width).map(|i| (i / width * 31 + i / width / 256 * 7 + i) as u8).collect();
             file.set_len(0).unwrap();

@@ -1,4 +1,4 @@
-//! What a pickle says, as inert values.
+//! The contents of a pickle as inert values.
 //!
 //! Defines [`Object`], [`Value`] and [`Id`]; made by [`super::machine`], read by [`super::state`] and
 //! [`super::legacy`].

@@ -1,5 +1,5 @@
-//! One model in a cache as Hugging Face's libraries lay it out: `refs` name commits, `snapshots` hold a commit's files
-//! as links into `blobs`.
+//! One model in the cache layout of Hugging Face's libraries: `refs` name commits, `snapshots` hold a commit's files as
+//! links into `blobs`.
 //!
 //! Defines [`CachedModel`]; called by [`Pretrained`](super::Pretrained) and by the program that fetches models.
 
@@ -103,7 +103,7 @@ impl CachedModel {
         let text = read_text(&resolve_inside(&self.root, &format!("refs/{revision}"))?, REF_LIMIT)?;
         let commit = text.trim_ascii();
         if !is_commit(commit) {
-            let reason = format!("the reference holds \"{}\", which is no commit", printable(commit, 60));
+            let reason = format!("the reference holds \"{}\", which is not a commit", printable(commit, 60));
             return Err(Error::model(path.display().to_string(), reason, "remove the file, and fetch the model again"));
         }
         Ok(Some(commit.to_owned()))

@@ -9,10 +9,10 @@ use crate::file::{is_inside, printable};
 use crate::formats::shard_index::shard_names;
 use crate::formats::weights::WeightsName;
 
-/// At most so many missing files are named.
+/// The maximum number of missing files that are named.
 const SHOWN: usize = 5;
 
-/// The files that a directory lacks, in words; `None` for a complete one. Links that lead nowhere count as missing.
+/// Describes the missing files of a directory; `None` for a complete one. Dangling links count as missing.
 ///
 /// # Errors
 /// [`crate::Error::Model`] for links out of the directory and its cache, and for an index that cannot be read.

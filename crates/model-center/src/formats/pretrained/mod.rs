@@ -1,8 +1,8 @@
 //! From what a user writes to a local directory: a path, a model of the hub, or one of ModelCenter's identifiers.
 //!
-//! Defines [`Pretrained`] and [`ModelCaches`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache,
-//! [`aliases`] the identifiers, `advice` what to do about a name that leads nowhere. Nothing is fetched here. Called by
-//! the programs before a directory is opened.
+//! Defines [`Pretrained`] and [`ModelCaches`]; [`name`] has the hub's rules for names, [`cache`] the layout of its
+//! cache, [`aliases`] the identifiers, `advice` the fix for an unknown name. Nothing is downloaded here. Called by the
+//! programs before a directory is opened.
 
 mod advice;
 pub mod aliases;
@@ -22,8 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::file::{printable, unreadable};
 use crate::{Error, Result};
 
-/// Where models may lie besides the directories that users name. Filled by the programs; empty, it leaves those
-/// directories alone.
+/// Caches to search besides the directories that users name. Filled by the programs; empty, none is searched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelCaches {
     /// The cache of Hugging Face's libraries: the directory that holds `models--org--name`.
@@ -43,9 +42,9 @@ impl Pretrained {
     ///
     /// In this order: the directory of that path; the hub's cache under that name, and under the hub's names for an
     /// identifier of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a whole commit, `main` if
-    /// there is none. Only directories of the caches are looked into: they have a configuration and weights, in files
-    /// that do not lie outside.
-    ///
+    /// identifier of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a full commit, `main` by
+    /// default. Only directories of the caches are searched: they have a configuration and weights, in files that are
+    /// inside.
     /// # Errors
     /// [`Error::Model`] if there is no such directory or model, with the command that fetches it; if the snapshot is
     /// incomplete, with what it lacks; if name or revision are none that the hub allows; if the revision has no effect.
@@ -66,7 +65,7 @@ impl Pretrained {
                 };
             }
             Ok(_) => {
-                return Err(fault(name, "this is a file, not a directory".into(), "give the directory it lies in"));
+                return Err(fault(name, "this is a file, not a directory".into(), "give its directory"));
             }
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(unreadable(path, e)),
             Err(_) if path.symlink_metadata().is_ok() => {
@@ -112,7 +111,7 @@ impl Search<'_> {
     fn run(&self) -> Result<PathBuf> {
         let aliases = hub_names(self.name);
         let mut looked = Vec::new();
-        // Something of the model is there: that says more than the places without any of it.
+        // A cache that has a part of the model has a more useful error than one without any.
         let mut unfit: Option<Error> = None;
         for id in std::iter::once(&self.id).chain(aliases.iter().flatten()) {
             let Some(hub) = &self.places.hub else { break };

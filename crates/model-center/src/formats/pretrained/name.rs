@@ -75,9 +75,8 @@ impl Default for Revision {
 }
 
 impl Revision {
-    /// Check a revision: parts of letters, digits and `._-+@#=,` between single `/`, none of which begins with a dot or
-    /// ends in `.lock`, without `..` and without `-` in front. These are git's rules, less what a shell would read
-    /// otherwise.
+    /// Checks a revision: parts of letters, digits and `._-+@#=,` between single `/`, without a leading dot, a `.lock`
+    /// suffix, `..` or a leading `-`. These are git's rules without shell metacharacters.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() || text.len() > REVISION_LIMIT {
             return Err("is empty or longer than 200 letters");

@@ -1,4 +1,4 @@
-//! Parse a safetensors header that a stranger wrote: bounded memory, every lie named.
+//! Parses an untrusted safetensors header: bounded memory, every inconsistency is reported.
 //!
 //! Defines [`read`]; called by [`super::reader`].
 
@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
 
 fn parse(path: &Path, text: &[u8]) -> Result<RawHeader> {
     if text.first() != Some(&b'{') {
-        return Err(damaged(path, None, "the header does not start with {, so this is no safetensors file".into()));
+        return Err(damaged(path, None, "the header does not start with {, so this is not a safetensors file".into()));
     }
     let mut json = serde_json::Deserializer::from_slice(text);
     RawHeader::deserialize(&mut json)
@@ -74,7 +74,7 @@ fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<H
         let (begin, stop) = claim.offsets;
         let bytes = entry
             .bytes()
-            .ok_or_else(|| bad(format!("{:?} of shape {:?} is no size that memory has", entry.dtype, entry.shape)))?;
+            .ok_or_else(|| bad(format!("{:?} of shape {:?} is too large for memory", entry.dtype, entry.shape)))?;
         if stop.checked_sub(begin) != Some(bytes as u64) {
             return Err(bad(format!(
                 "offsets {begin}..{stop} do not fit {:?} of shape {:?}, which has {bytes} bytes",
@@ -105,7 +105,7 @@ fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<H
     Ok(Header { tensors, ranges, metadata: raw.metadata })
 }
 
-/// The format's reference implementation has the last word on the layout. Names play no part in it and are left out.
+/// Confirms the layout with the format's reference implementation, which ignores names.
 fn confirm(path: &Path, tensors: &[(Claim, TensorEntry)]) -> Result<()> {
     let layout = tensors.iter().map(|(claim, entry)| {
         let data_offsets = (claim.offsets.0 as usize, claim.offsets.1 as usize);

@@ -1,13 +1,13 @@
-//! The safetensors format: one file of named arrays behind a JSON header.
+//! The safetensors format: one file of named arrays after a JSON header.
 //!
-//! - `header`: the guarded parse of a header that a stranger wrote.
+//! - `header`: the guarded parser of an untrusted header.
 //! - `reader`: [`SafetensorsFile`], positioned reads of one tensor at a time.
 //! - `writer`: [`SafetensorsWriter`], a file whose layout is known before its data.
 //!
-//! The format's own rules (types, contiguous offsets, sizes) are checked by the `safetensors` crate as well as by us:
-//! it has the last word, we have the better messages and the bounds. Files are never mapped into memory: a mapped file
-//! that another process truncates kills the reader with a signal instead of an error.
-//! Called by [`crate::formats::weights`], [`crate::formats::shards`] and whoever needs a single file of arrays.
+//! The format's own rules (types, contiguous offsets, sizes) are checked by the `safetensors` crate as well as here,
+//! where the error messages and the bounds are. Files are never mapped into memory: a mapped file that another process
+//! truncates kills the reader with a signal instead of an error.
+//! Called by [`crate::formats::weights`], [`crate::formats::shards`] and readers of a single file of arrays.
 
 mod header;
 mod reader;
@@ -55,7 +55,7 @@ impl TensorEntry {
         self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 
-    /// Number of bytes, `None` if it overflows or is no whole number of bytes.
+    /// Number of bytes, `None` if it overflows or is fractional.
     pub fn bytes(&self) -> Option<usize> {
         let bits = self.elements()?.checked_mul(self.dtype.bitsize())?;
         bits.is_multiple_of(8).then_some(bits / 8)
@@ -80,11 +80,12 @@ pub trait TensorSource {
     /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest.
     ///
     /// # Errors
-    /// [`Error::Model`] if there is no such tensor, it is no float, `out` has another length or the file got shorter.
+    /// [`Error::Model`] if there is no such tensor, it is not a float, `out` has another length or the file got
+    /// shorter.
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
 
-    /// As [`TensorSource::read_f32`] for the elements from `first` on, as many as `out` has. A source that cannot read
-    /// a part reads the whole for it.
+    /// As [`TensorSource::read_f32`] for `out.len()` elements from `first` on. A source that cannot read a part reads
+    /// the whole tensor.
     ///
     /// # Errors
     /// As there; [`Error::Model`] for elements beyond the tensor's end.
@@ -109,14 +110,12 @@ pub trait TensorSource {
         self.place()
     }
 
-    /// Whether a part of a tensor is read at the cost of its own bytes, so that it may be read in many. `false` says
-    /// nothing.
+    /// Whether reading a part of a tensor costs only the part's bytes. `false` if unknown.
     fn reads_parts(&self, _name: &str) -> bool {
         false
     }
 
-    /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says
-    /// nothing.
+    /// Whether two names are known to have the same bytes and shape, which saves a comparison. `false` if unknown.
     fn are_tied(&self, _first: &str, _second: &str) -> bool {
         false
     }

@@ -1,6 +1,6 @@
 //! Read one safetensors file, tensor by tensor, into memory that the caller owns.
 //!
-//! Defines [`SafetensorsFile`]; called by [`crate::formats::weights`] and by programs that read a single file of arrays.
+//! Defines [`SafetensorsFile`]; called by [`crate::formats::weights`] and readers of a single file of arrays.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -84,7 +84,7 @@ impl SafetensorsFile {
     /// An integer or truth-value tensor as `i64`: `I64`, `I32`, `I16`, `I8`, `U8` or `BOOL`.
     ///
     /// # Errors
-    /// Those of [`SafetensorsFile::read_raw`], and [`Error::Model`](crate::Error::Model) for other stored types.
+    /// As [`SafetensorsFile::read_raw`], and [`Error::Model`](crate::Error::Model) for other stored types.
     pub fn read_i64(&self, name: &str) -> Result<Vec<i64>> {
         let entry = &self.tensors[self.require(name)?];
         let bytes = self.read_raw(name)?;

@@ -1,6 +1,6 @@
 //! Write one safetensors file whose tensors are known by name, type and shape before any data exist.
 //!
-//! Defines [`SafetensorsWriter`]; called by [`crate::formats::shards`] and by programs that write a single file of arrays.
+//! Defines [`SafetensorsWriter`]; called by [`crate::formats::shards`] and writers of a single file of arrays.
 
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -15,8 +15,8 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 /// A safetensors file being written.
 ///
 /// The header goes out first; each tensor is then written once, in any order, to the place the header promised, so
-/// that no more than one tensor need be in memory. Tensors lie in the file by descending element size, then by name, as
-/// the format's reference writer lays them out: equal tensors give equal bytes.
+/// that only one tensor need be in memory. Tensors are ordered by descending element size, then by name, as in the
+/// format's reference writer: equal tensors give equal bytes.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
     file: AtomicFile,
@@ -70,7 +70,8 @@ impl SafetensorsWriter {
     /// Numerics: f16 and bf16 round to nearest, ties to even.
     ///
     /// # Errors
-    /// [`Error::Model`] if the tensor was not announced, was written before, has another length, is no float, or holds
+    /// [`Error::Model`] if the tensor was not declared, was written before, has another length, is not a float, or
+    /// holds
     /// a finite value that f16 cannot (it would silently become infinite).
     pub fn write_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
         let (dtype, begin) = self.claim(name, |dtype| (dtype.bitsize() / 8).checked_mul(values.len()))?;

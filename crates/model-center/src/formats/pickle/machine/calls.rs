@@ -64,7 +64,7 @@ impl Machine<'_, '_> {
             Some(Meaning::Tensor) => self.make(Value::Tensor(arguments)),
             Some(Meaning::Parameter) => match first.map(|id| (id, value(&self.values, id))) {
                 Some((id, Some(Value::Tensor(_)))) => self.push(id),
-                _ => self.damaged(format!("REDUCE calls the global {global} on something that is no tensor")),
+                _ => self.damaged(format!("REDUCE calls the global {global} on something that is not a tensor")),
             },
             Some(Meaning::Plain) => self.make(Value::Foreign(callee)),
             Some(Meaning::Dictionary) => {
@@ -81,7 +81,7 @@ impl Machine<'_, '_> {
         let pair = |id: &Id| match value(&self.values, *id) {
             Some(Value::List(two)) if two.len() == 2 => Ok((two[0], two[1])),
             Some(Value::Tuple(two)) if two.len() == 2 => Ok((two[0], two[1])),
-            _ => self.damaged("REDUCE makes a dictionary of something that is no pair"),
+            _ => self.damaged("REDUCE makes a dictionary of something that is not a pair"),
         };
         match value(&self.values, id) {
             Some(Value::List(list)) if list.len() <= ITEM_LIMIT - self.items => list.iter().map(pair).collect(),
@@ -103,7 +103,7 @@ impl Machine<'_, '_> {
         match global.meaning() {
             Some(Meaning::Dictionary) => self.make(Value::Dict(Vec::new())),
             Some(Meaning::Tensor | Meaning::Parameter) => {
-                self.damaged(format!("{} of the global {global}, which is no class", opcode::name(code)))
+                self.damaged(format!("{} of the global {global}, which is not a class", opcode::name(code)))
             }
             Some(Meaning::Plain) | None => self.make(Value::Foreign(class)),
         }
@@ -128,7 +128,7 @@ impl Machine<'_, '_> {
         };
         match kind {
             Some(Value::Text(kind)) if **kind == *"storage" => self.make(Value::Storage(id)),
-            _ => self.refused("BINPERSID of something that is no storage"),
+            _ => self.refused("BINPERSID of something that is not a storage"),
         }
     }
 }

@@ -44,7 +44,7 @@ impl Machine<'_, '_> {
                 self.input.skip(length)?;
                 self.push(Id::of_index(BYTES))
             }
-            // The strings of Python 2 are bytes; those of weights are names.
+            // Python 2's strings are bytes; those in weights are names.
             _ => {
                 let length = self.length(opcode::length_bytes(code))?;
                 let text = self.input.text(length, TEXT_LIMIT)?;
@@ -112,7 +112,7 @@ impl Machine<'_, '_> {
                 self.since_mark()?;
                 match value(&self.values, self.top()?) {
                     Some(Value::Set | Value::Foreign(_)) => Ok(()),
-                    _ => self.damaged("ADDITEMS to something that is no set"),
+                    _ => self.damaged("ADDITEMS to something that is not a set"),
                 }
             }
             opcode::SETITEM => {
@@ -139,7 +139,7 @@ impl Machine<'_, '_> {
             Some(Value::List(list)) => list.extend_from_slice(items),
             // A class of its own that is a list: what it holds plays no part.
             Some(Value::Foreign(_)) => {}
-            _ => return self.damaged("APPEND to something that is no list"),
+            _ => return self.damaged("APPEND to something that is not a list"),
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Machine<'_, '_> {
             Some(Value::Dict(dict)) => dict.extend(pairs.iter().map(|[key, item]| (*key, *item))),
             // A class of its own that is a dictionary: what it holds plays no part.
             Some(Value::Foreign(_)) => {}
-            _ => return self.damaged("SETITEM in something that is no dictionary"),
+            _ => return self.damaged("SETITEM in something that is not a dictionary"),
         }
         Ok(())
     }

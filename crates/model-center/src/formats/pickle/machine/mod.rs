@@ -33,7 +33,7 @@ const MARK_LIMIT: usize = 4096;
 /// Remembered values.
 const MEMO_LIMIT: usize = 1 << 20;
 
-/// Read one pickle of at most `limit` values; `input` is then behind its `STOP`.
+/// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
 ///
 /// # Errors
 /// [`crate::Error::Model`] naming the byte: an instruction or a call that is not on the list, a limit, or contents that
