@@ -1,45 +1,45 @@
-//! Answers that are words: where a model gives one, which words stand for which class, and the rows that ask for it.
+//! Verbalizers: where a model answers a prompt, the label token of each class, and the sequences that ask for it.
 //!
 //! Defines [`VerbalizerPosition`], which a model names, [`Verbalizer`], which a dataset's labels are then, and the `AnswerForm`
 //! by which [`super::read`] makes rows of prompts. Called by [`super::task::prompts`], [`super::task::template`] and
 //! [`super::task::squad`].
 //!
-//! Source: the objective of Schick and Schütze (2021), as ModelCenter's examples have it: the loss compares the words
-//! that stand for classes with each other alone, at one place of each row.
+//! Source: the objective of Schick and Schütze (2021), as in ModelCenter's examples: the loss is a cross-entropy over
+//! the label tokens alone, at one position of each sequence.
 
 use super::read::{Builder, RowLimit};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-/// Words of an answer are told from what stands in front of them by putting them behind this.
+/// Text before a label word when its tokens are determined: a word in a text and one at its start differ.
 const ANCHOR: &str = "?";
 
-/// Sentinels of the vocabularies that have any: T5's, mT5's, which are pieces with a space in front, and CPM-2's.
+/// Sentinels of the vocabularies that have any: T5's, mT5's (pieces with a leading space), and CPM-2's.
 const SENTINELS: [[&str; 2]; 3] =
     [["<extra_id_0>", "<extra_id_1>"], ["▁<extra_id_0>", "▁<extra_id_1>"], ["<s_0>", "<s_1>"]];
 
-/// Where a model that predicts words answers a prompt.
+/// Where a language model answers a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerbalizerPosition {
-    /// Behind the prompt, as its next word. What follows the answer is not read.
+    /// After the prompt, as the next token. Text after the answer is not read.
     Next,
-    /// At a blank, which all of the prompt stands around: the token in front of it sees both sides and predicts it.
+    /// At a blank inside the prompt: the token before it sees both sides and predicts it.
     Blank,
-    /// In a decoder, behind the sentinel that stands for the answer in what the encoder reads.
+    /// In a decoder, after the sentinel that stands for the answer in the encoder's input.
     Sentinel {
-        /// The word in front of that sentinel; `None` for a decoder that begins with it.
+        /// The token before that sentinel; `None` for a decoder that begins with it.
         start: Option<u32>,
     },
 }
 
-/// Labels that are told by words of a model's vocabulary.
+/// Labels that are tokens of a model's vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Verbalizer {
     /// Names of the classes in the order of their indices.
     pub names: Vec<String>,
-    /// The word of each class, all different.
-    pub words: Vec<u32>,
+    /// The label token of each class, all different.
+    pub tokens: Vec<u32>,
     /// Where the model answers.
     pub place: VerbalizerPosition,
     /// What the decoder of every row reads, the answer being predicted at its end; empty for a model with one stack.
@@ -50,10 +50,10 @@ pub struct Verbalizer {
 #[derive(Debug, Clone)]
 pub(super) struct AnswerForm {
     place: VerbalizerPosition,
-    /// What the tokenizer puts in front of a text and behind it.
+    /// The special tokens before and after a text.
     front: Vec<u32>,
     back: Vec<u32>,
-    /// What all answers begin with, before the words that differ.
+    /// The common first tokens of all answers, before the tokens that differ.
     lead: Vec<u32>,
     /// The token in the answer's place; none where the prompt ends there.
     blank: Option<u32>,
@@ -69,14 +69,14 @@ pub(super) struct AnswerRow {
 }
 
 impl AnswerForm {
-    /// The form of rows for a model that answers at `place` with one of `words`, the classes' in their order, and what
-    /// the labels are then. `asked` says in errors who asks for the words.
+    /// The form of sequences for a model that answers at `place` with one of `words`, in the order of the classes, and
+    /// the dataset's labels. `asked` names the source of the words in errors.
     ///
-    /// Of each word the first token counts in which the words differ; what all of them begin with is read in front of
-    /// it.
+    /// The first token in which the words differ is the label token; the common tokens before it are part of the
+    /// prompt.
     ///
-    /// Errors: words that the tokenizer does not tell apart or does not know, a model without sentinels where one is
-    /// needed.
+    /// Errors: words that the tokenizer maps to the same token or does not know, a model without a sentinel where one
+    /// is needed.
     pub(super) fn new(
         tokenizer: &dyn Tokenizer,
         place: VerbalizerPosition,
@@ -88,7 +88,7 @@ impl AnswerForm {
         let special = tokenizer.special_ids();
         let (blank, decoder) = match place {
             VerbalizerPosition::Next => (None, Vec::new()),
-            // Who reads the place of the answer sees that there is none of the context; which token it is nobody sees.
+            // The position of the answer has no context of its own; its token id is never attended to.
             VerbalizerPosition::Blank => (Some(special.pad.or(special.unk).unwrap_or(0)), Vec::new()),
             VerbalizerPosition::Sentinel { start } => {
                 let [sentinel, _] = sentinels(tokenizer, asked)?;
@@ -97,17 +97,17 @@ impl AnswerForm {
             }
         };
         let front = match place {
-            // A CPM-1 has learnt with a first token in front of every text.
+            // CPM-1 was trained with a first token before every text.
             VerbalizerPosition::Blank if front.is_empty() => special.bos.into_iter().collect(),
             _ => front,
         };
         let form = AnswerForm { place, front, back, lead, blank, decoder: decoder.len() };
-        Ok((form, Verbalizer { names: names.to_vec(), words, place, decoder }))
+        Ok((form, Answers { names: names.to_vec(), tokens: words, place, decoder }))
     }
 
-    /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the
-    /// beginning of `before`, for prompts end with what is asked; where `after` would leave it less than half of the
-    /// room, `after` loses its end. `None` where nothing stands in front of the answer.
+    /// The sequence of a prompt with `before` preceding the answer and `after` following it. A long one is truncated at
+    /// the start of `before`, since prompts end with the question; if `after` left it less than half of the room,
+    /// `after` is truncated at its end. `None` if nothing precedes the answer.
     pub(super) fn row(
         &self,
         before: &[u32],
@@ -142,12 +142,12 @@ pub(super) fn sentinels(tokenizer: &dyn Tokenizer, asked: &str) -> Result<[u32; 
     let found = SENTINELS.iter().find_map(|[first, second]| Some([tokenizer.id(first)?, tokenizer.id(second)?]));
     found.ok_or_else(|| {
         let known: Vec<&str> = SENTINELS.iter().flatten().copied().collect();
-        let reason = format!("the vocabulary has no word that stands for an answer: neither of {}", known.join(", "));
+        let reason = format!("the vocabulary has no sentinel for an answer: none of {}", known.join(", "));
         Error::model(asked, reason, "take a T5, mT5 or CPM-2")
     })
 }
 
-/// What the tokens of all words begin with, and of each word the first token behind that.
+/// The common first tokens of all words, and the first token of each word after those.
 fn told_apart(
     tokenizer: &dyn Tokenizer,
     place: VerbalizerPosition,
@@ -155,8 +155,8 @@ fn told_apart(
     asked: &str,
 ) -> Result<(Vec<u32>, Vec<u32>)> {
     let tokens = match place {
-        VerbalizerPosition::Next => behind_text(tokenizer, words)?,
-        // They stand behind no text, so a space in front of one would be a token of its own.
+        VerbalizerPosition::Next => after_text(tokenizer, words)?,
+        // No text precedes them, so a leading space would be a token of its own.
         VerbalizerPosition::Blank | VerbalizerPosition::Sentinel { .. } => {
             tokenizer.tokenize(&words.iter().map(|word| word.trim_start()).collect::<Vec<_>>())?
         }
@@ -167,24 +167,23 @@ fn told_apart(
     let mut ids: Vec<u32> = Vec::with_capacity(words.len());
     for (word, tokens) in words.iter().zip(&tokens) {
         let refuse = |reason: String| {
-            let fix =
-                "choose words whose tokens differ in this model's vocabulary, e.g. with data.template and data.words";
+            let fix = "choose label words whose tokens differ in this model's vocabulary (data.template, data.words)";
             Err(Error::data(asked, reason, fix))
         };
         let Some(id) = tokens.get(shared).filter(|id| Some(**id) != tokenizer.special_ids().unk) else {
-            return refuse(format!("the vocabulary does not have the word {word:?}"));
+            return refuse(format!("{word:?} is not in the vocabulary"));
         };
         if let Some(twin) = ids.iter().position(|other| other == id) {
-            return refuse(format!("the words {:?} and {word:?} are one token for this tokenizer", words[twin]));
+            return refuse(format!("{:?} and {word:?} are the same token for this tokenizer", words[twin]));
         }
         ids.push(*id);
     }
     Ok((tokens.first().map_or_else(Vec::new, |word| word[..shared].to_vec()), ids))
 }
 
-/// The tokens of words that continue a text: a space in front of one is part of its token or a token, as the tokenizer
-/// has it.
-fn behind_text(tokenizer: &dyn Tokenizer, words: &[String]) -> Result<Vec<Vec<u32>>> {
+/// The tokens of words that continue a text: a leading space is part of the first token or a token of its own,
+/// depending on the tokenizer.
+fn after_text(tokenizer: &dyn Tokenizer, words: &[String]) -> Result<Vec<Vec<u32>>> {
     let texts: Vec<String> = words.iter().map(|word| format!("{ANCHOR}{word}")).collect();
     let anchor = tokenizer.tokenize(&[ANCHOR])?.concat();
     let alone = tokenizer.tokenize(&words.iter().map(String::as_str).collect::<Vec<_>>())?;

@@ -13,20 +13,20 @@ use crate::{Error, Result};
 pub enum LabelSpace {
     /// One of these classes; the head has one output per class.
     Classes(Vec<String>),
-    /// One of so many texts; each is a row of its own and the head has one output.
+    /// One of this number of texts; each is a sequence of its own and the head has one output.
     Choices(usize),
-    /// One of these classes, predicted as a label word by a language-modelling head.
-    Verbalizer(Verbalizer),
+    /// One of these classes, predicted as its label token by the language-modelling head.
+    Answers(Answers),
     /// A number; the head has one output.
     Value,
-    /// The words of the row itself, each of which follows from those in front of it.
+    /// The next token at each position of the sequence itself.
     NextTokens,
-    /// The words of a row of its own, the second of each sample, which a decoder writes behind what an encoder reads.
+    /// The tokens of a second sequence of each sample, which a decoder generates from the encoder's input.
     Target,
 }
 
 impl LabelSpace {
-    /// Logits that the model makes of one row; 0 where labels are words, of which the model knows how many there are.
+    /// Logits per sequence; 0 where labels are tokens, whose number the model knows.
     pub fn outputs(&self) -> usize {
         match self {
             LabelSpace::Classes(names) => names.len(),
@@ -45,17 +45,17 @@ impl LabelSpace {
         }
     }
 
-    /// Whether the labels are words.
+    /// Whether the labels are tokens.
     pub fn are_tokens(&self) -> bool {
         matches!(self, LabelSpace::NextTokens | LabelSpace::Target)
     }
 
-    /// Whether they are told by a head for words.
+    /// Whether they need a language-modelling head.
     pub fn need_lm_head(&self) -> bool {
         self.are_tokens() || matches!(self, LabelSpace::Verbalizer(_))
     }
 
-    /// How many classes a prediction chooses from: classes or choices, `None` for a value and for words.
+    /// The number of classes or choices; `None` for a value and for tokens.
     pub fn classes(&self) -> Option<usize> {
         match self {
             LabelSpace::Classes(names) => Some(names.len()),
@@ -63,6 +63,35 @@ impl LabelSpace {
             LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
             LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
         }
+    }
+}
+
+/// Labels of several samples, in the type the loss needs. Token labels are padded with [`IGNORED`](super::IGNORED),
+/// which also marks the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Labels {
+    /// Class or choice indices.
+    Class(Vec<i64>),
+    /// Numbers.
+    Value(Vec<f32>),
+    /// The tokens of the sequences themselves, R × L.
+    NextTokens(Vec<i64>),
+    /// Tokens of target sequences, R × T.
+    Target(Vec<i64>),
+}
+
+impl Labels {
+    /// Number of labels.
+    pub fn len(&self) -> usize {
+        match self {
+            Labels::Class(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
+            Labels::Value(labels) => labels.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -122,7 +151,7 @@ pub struct Dataset {
     pub(super) members: Vec<Member>,
     /// Texts that answer each sample, where a text is to be written.
     pub(super) references: Vec<Vec<String>>,
-    /// With oversampling: the stored sample behind each sample.
+    /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
     pub(super) report: ReadReport,
     pub(super) fingerprint: String,
@@ -194,18 +223,18 @@ impl Dataset {
         self.rows(sample).and_then(|rows| rows.map(|row| row.input_ids.len()).max()).unwrap_or(0)
     }
 
-    /// What a sample counts in a mean over samples: its words that are predicted, and 1 where labels are no words.
+    /// The weight of a sample in a mean over samples: its number of predicted tokens, or 1 if labels are not tokens.
     pub fn weight(&self, sample: usize) -> usize {
         match (self.label(sample), self.target(sample)) {
             (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
-            // A row's first word follows from nothing.
+            // A sequence's first token is never predicted.
             (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
             (Some(Label::Class(_) | Label::Value(_)), _) => 1,
             (None, _) => 0,
         }
     }
 
-    /// What so many samples count together.
+    /// The total weight of samples.
     pub fn weight_of(&self, samples: &[u32]) -> u64 {
         samples.iter().map(|sample| self.weight(*sample as usize) as u64).sum()
     }
@@ -242,7 +271,7 @@ impl Dataset {
         self.members.get(self.stored(sample)?).copied()
     }
 
-    /// The texts any of which answers a sample; none but for tasks whose answers are written.
+    /// Reference texts, each a correct answer to a sample; empty unless answers are generated.
     pub fn references(&self, sample: usize) -> &[String] {
         self.stored(sample).and_then(|stored| self.references.get(stored)).map_or(&[], Vec::as_slice)
     }
@@ -260,8 +289,8 @@ impl Dataset {
         counts
     }
 
-    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can
-    /// be; of samples with a target, of the longest of what is read with the longest target. Empty if this one is.
+    /// A dataset of `copies` of the longest sample, in which every batch is as large as the largest of this dataset can
+    /// be; of samples with a target, the longest input with the longest target. Empty if this one is.
     #[must_use]
     pub fn of_longest(&self, copies: usize) -> Dataset {
         let longest = |length: &dyn Fn(usize) -> usize| {
@@ -389,7 +418,7 @@ impl Dataset {
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
         self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
-        if let LabelSpace::Verbalizer(Verbalizer { words, place, decoder, .. }) = &self.labels {
+        if let LabelSpace::Answers(Answers { tokens: words, place, decoder, .. }) = &self.labels {
             number(u64::from(*place == VerbalizerPosition::Blank));
             words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
         }

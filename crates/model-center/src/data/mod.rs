@@ -1,7 +1,8 @@
-//! Files of text, with labels or to be learnt by their words, to padded batches.
+//! Datasets: text files with labels, or for language modelling, as padded batches.
 //!
 //! ```text
-//! lines ─▶ record ─▶ task (superglue | prompts | columns | template | words | squad) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! lines ─▶ record ─▶ task (superglue | prompts | columns | template | language_modeling | squad)
+//!  ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
 //! plain text ─▶ pieces ─▶ packed rows ───────────────────────────────────▲
 //! ```
 //!
@@ -30,7 +31,7 @@ pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
-pub use task::prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
+pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
 pub use task::squad::{SQUAD_METRICS, Squad};
 pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
 pub use task::template::{Template, TemplateTask};
@@ -46,7 +47,7 @@ pub const IGNORED: i64 = -100;
 pub struct Example {
     /// The text, or the first of a pair.
     pub first: String,
-    /// The second of a pair; of a text behind a prompt, the text.
+    /// The second of a pair; after a prompt, the text.
     pub second: Option<String>,
     /// What the model shall answer.
     pub label: Label,
@@ -59,7 +60,7 @@ pub enum Label {
     Class(usize),
     /// A number to predict, finite.
     Value(f32),
-    /// The words of the row itself, or of its target, from this one on; those in front of it are only read.
+    /// The tokens of the sequence itself, or of its target, from this one on; the preceding ones are the prompt.
     TokensFrom(usize),
 }
 

@@ -10,7 +10,7 @@ use bmtrain_core::philox::{Key, block};
 
 /// Eight passes over each half. With 10 rounds the neighbours in orders of five items are measurably uneven.
 const ROUNDS: u32 = 16;
-/// Largest supported number of items: a half index and the round number share one word of the counter.
+/// Largest supported number of items: a half index and the round number share one 32-bit word of the counter.
 const MAX_ITEMS: u64 = 1 << 48;
 
 /// A bijection of `0..n`, fixed for all versions of this crate by its key and stream.
@@ -41,7 +41,7 @@ impl Permutation {
         self.items == 0
     }
 
-    /// Which item stands at `index`, `None` beyond the end.
+    /// The item at `index`, `None` beyond the end.
     pub fn at(&self, index: u64) -> Option<u64> {
         if index >= self.items {
             return None;
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Over 24,000 orders every item must stand at every place, and every pair of neighbours occur, about equally
+    /// Over 24,000 orders every item must be at every place, and every pair of neighbours occur, about equally
     /// often.
     #[test]
     fn places_and_neighbours_are_uniform() {

@@ -1,10 +1,9 @@
 //! Reads a file of records into a [`Dataset`].
 //!
-//! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
-//! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
-//! tokenised, so memory holds the tokens and one chunk. Called by [`super::task::superglue`], [`super::task::columns`],
-//! [`super::task::language_modeling`], [`super::task::prompts`] and [`super::task::template`]; [`super::task::squad`], which has no records, uses the
-//! builder behind it.
+//! Defines [`ReadOptions`] and the loop shared by all tasks: read a record, let the task turn it into examples,
+//! tokenise in chunks, apply the length limit, count skipped and truncated ones. Text is dropped once tokenised, so
+//! memory holds the tokens and one chunk. Called by the tasks of [`super::task`]; SQuAD, whose file has no records,
+//! uses the builder alone.
 
 use std::path::Path;
 
@@ -102,7 +101,7 @@ pub(super) enum RowForm {
     Plain,
     /// Around an answer; of any number of samples for each record.
     Answer(AnswerForm),
-    /// As those of SQuAD.
+    /// As SQuAD's.
     Squad(SquadForm),
 }
 
@@ -134,9 +133,9 @@ pub(super) fn read_as(
 /// Which limit a row has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowLimit {
-    /// That of what is read.
+    /// The input's.
     Input,
-    /// That of a target.
+    /// The target's.
     Target,
 }
 
@@ -230,7 +229,7 @@ impl<'a> Builder<'a> {
         if self.waiting_bytes >= CHUNK_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Whether fewer records are usable than are to be read. Which of them have no word shows when they are tokenised.
+    /// Whether fewer records are usable than required. Which of them are empty is known once they are tokenised.
     pub(super) fn wants_more(&mut self) -> Result<bool> {
         let Some(limit) = self.options.limit else { return Ok(true) };
         if self.report.records - self.flaws.count >= limit {
@@ -271,7 +270,7 @@ impl<'a> Builder<'a> {
                 None => {
                     let place = self.place(sample.first().map_or(0, |waiting| waiting.line));
                     let fix = "give more text, or leave the record out";
-                    self.skip(Error::data(place, "there is no word of a text to be learnt", fix))?;
+                    self.skip(Error::data(place, "the text has no token to predict", fix))?;
                 }
             }
         }
@@ -323,9 +322,9 @@ impl<'a> Builder<'a> {
         template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))
     }
 
-    /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if
-    /// `second` is the text; `None` if it has none to predict. A text that is cut has no end that could be learnt; of a
-    /// prompt the end stays.
+    /// A language-modelling sequence: the tokenizer's leading special tokens, a prompt, if `second` is the text, and
+    /// the text; `None` if there is nothing to predict. A truncated text has no end token to predict; a prompt keeps
+    /// its end.
     fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, .. } = *self.options;
         let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
@@ -345,8 +344,8 @@ impl<'a> Builder<'a> {
         Ok(is_learnt.then(|| Row::of(input_ids, removed, Label::TokensFrom(from))))
     }
 
-    /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows
-    /// one. `None` if it has no word of the text.
+    /// An encoder's input or a decoder's target: a text with the tokenizer's special tokens, with EOS if it has one.
+    /// `None` if no token of the text is left.
     fn side(&self, line: u64, text: &[u32], is_read: bool) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, target_length, .. } = *self.options;
         let limit = if is_read { ("max_length", max_length) } else { ("target_length", target_length) };
@@ -431,7 +430,7 @@ pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
     special.pad.or(special.eos).unwrap_or(0)
 }
 
-/// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
+/// The special tokens before and after a text: EOS at the end, if the tokenizer has one.
 pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
     let (before, mut after) = tokenizer.template(false).around_first();
     after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));

@@ -87,7 +87,7 @@ impl AtomicFile {
     /// Flush, give the file its name, and flush the directory so that the name survives a power cut.
     ///
     /// # Errors
-    /// [`Error::File`]; the temporary file is then removed and a file that stood under the name is untouched.
+    /// [`Error::File`]; the temporary file is then removed and an existing file is untouched.
     pub fn commit(mut self) -> Result<()> {
         self.sync()?;
         fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;

@@ -1,7 +1,7 @@
-//! File operations for directories that strangers wrote and for files that must never be half there.
+//! File operations for untrusted directories and for files that are written atomically.
 //!
 //! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`] and [`printable`]; `atomic` has
-//! [`AtomicFile`] and [`write_atomic`]. Called by whoever of this crate reads or writes a file.
+//! [`AtomicFile`] and [`write_atomic`]. Used by all readers and writers of files in this crate.
 
 mod atomic;
 
@@ -62,7 +62,7 @@ pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> Error {
 /// Read a whole UTF-8 file of at most `limit` bytes.
 ///
 /// # Errors
-/// Those of [`open_regular`]; [`Error::Model`] if the file is longer than `limit` or not UTF-8.
+/// As [`open_regular`]; [`Error::Model`] if the file is longer than `limit` or not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let (file, length) = open_regular(path)?;
     let place = || path.display().to_string();
@@ -77,7 +77,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         return Err(too_long());
     }
     let mut bytes = Vec::new();
-    // The file may grow while it is read: the bound holds for what arrives, not for what the length said.
+    // The file may grow while it is read: the bound holds for the bytes read, not for the reported length.
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, e))?;
     if bytes.len() as u64 > limit {
         return Err(too_long());
@@ -91,7 +91,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// The path of `name`, a file name that came out of a file, provided that it lies in `directory`.
+/// The path of `name`, a file name found in a file, provided that it is in `directory`.
 ///
 /// Refused: absolute paths, `..`, control characters (NUL among them), and symbolic links that lead out of the
 /// directory. One layout with such links is known and allowed: a hub cache, where `snapshots/<revision>/x` points into
@@ -111,8 +111,8 @@ pub fn resolve_inside(directory: &Path, name: &str) -> Result<PathBuf> {
     Err(refuse(format!("the file is a symbolic link to {}, outside the directory", target.display())))
 }
 
-/// Whether a directory has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads
-/// nowhere is no file.
+/// Whether a directory has the file `name`, inside the directory: see [`resolve_inside`]. A dangling link is not a
+/// file.
 pub(crate) fn is_inside(directory: &Path, name: &str) -> Result<bool> {
     check_name(directory, name)?;
     if fs::metadata(directory.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {

@@ -4,14 +4,14 @@
 //! whose answers are texts: ReCoRD's candidates are rated as they are read; of what a decoder writes for SQuAD the
 //! texts go to [`AnswerScores::add`] with [`Dataset::references`](crate::data::Dataset::references).
 //!
-//! Source: the evaluation of SQuAD 1.1 (Rajpurkar et al., 2016). Deliberate difference: of two texts that both have no
-//! word left the F1 is 1, as their exact match is.
+//! Source: the evaluation of SQuAD 1.1 (Rajpurkar et al., 2016). Deliberate difference: if no word is left of either
+//! text the F1 is 1, like their exact match.
 
 use std::collections::HashMap;
 
 use super::OrderedSum;
 
-/// Words that mean nothing to a comparison.
+/// Words that a comparison ignores.
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
 
 /// The words of a text as answers are compared: in lower case, without ASCII punctuation and without English articles.
@@ -85,7 +85,7 @@ impl AnswerScores {
         self.count += 1;
     }
 
-    /// Adds those of another rank, which had other samples.
+    /// Adds another rank's, of other samples.
     pub fn merge(&mut self, other: &AnswerScores) {
         self.exact.merge(&other.exact);
         self.f1.merge(&other.f1);

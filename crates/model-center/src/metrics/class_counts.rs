@@ -26,18 +26,18 @@ pub struct ClassCounts {
 }
 
 impl ClassCounts {
-    /// Empty counts for so many classes.
+    /// Empty counts for `classes` classes.
     pub fn new(classes: usize) -> ClassCounts {
         ClassCounts { right: vec![0; classes], labelled: vec![0; classes], predicted: vec![0; classes] }
     }
 
-    /// The counts `[right, labelled, predicted]` of all classes, one list after the other, for exchange between
-    /// ranks: adding such lists element by element merges them.
+    /// The counts `[right, labelled, predicted]` of all classes, concatenated, to be summed over ranks element by
+    /// element.
     pub fn to_vec(&self) -> Vec<u64> {
         [self.right.as_slice(), &self.labelled, &self.predicted].concat()
     }
 
-    /// The inverse of [`ClassCounts::to_vec`]; `None` if the length is no multiple of 3.
+    /// The inverse of [`ClassCounts::to_vec`]; `None` if the length is not a multiple of 3.
     pub fn from_slice(counts: &[u64]) -> Option<ClassCounts> {
         let classes = counts.len() / 3;
         (counts.len() == 3 * classes).then(|| ClassCounts {

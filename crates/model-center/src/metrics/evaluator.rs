@@ -15,7 +15,7 @@ pub enum Evaluator {
     Questions(Questions, Arc<[Member]>),
     /// Of numbers.
     Values(ValuePairs),
-    /// Of words: mean losses of batches, each with its number of words, and the samples.
+    /// Tokens: mean losses of batches, each with its number of tokens, and the number of samples.
     Tokens(OrderedSum, u64),
 }
 
@@ -38,8 +38,8 @@ impl Evaluator {
         }
     }
 
-    /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are
-    /// judged by, and nothing to what goes by outputs.
+    /// Adds the mean loss of batch `index`, whose samples have the total weight `weight`. Token labels are evaluated by
+    /// it; it has no effect on others.
     pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {
         let Evaluator::Tokens(losses, count) = self else { return Ok(()) };
         if !loss.is_finite() {
@@ -127,7 +127,7 @@ impl Evaluator {
                 *samples += more;
                 Ok(())
             }
-            _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge those of one dataset")),
+            _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge evaluators of one dataset")),
         }
     }
 
@@ -175,7 +175,7 @@ impl Evaluator {
                     ("classes of answers to questions".into(), both.concat())
                 }
                 Evaluator::Values(_) => ("numbers".into(), MetricKind::Values.metrics()),
-                Evaluator::Tokens(..) => ("words".into(), MetricKind::Tokens.metrics()),
+                Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
             };
             Error::recipe(
                 "eval.metric",

@@ -31,11 +31,11 @@ pub enum Metric {
     Spearman,
     /// Mean squared error of numbers; smaller is better.
     MeanSquaredError,
-    /// Of words: e to the mean loss, so many words seem equally likely in each place; smaller is better.
+    /// Perplexity of token labels: exp of the mean loss per token; smaller is better.
     Perplexity,
     /// Share of questions that are answered rightly: with one of the known answers, or in all of their parts.
     ExactMatch,
-    /// Mean over questions of the F1 of an answer's words against the known answer that fits best.
+    /// Mean over questions of the word-level F1 of an answer against the known answer that fits best.
     TokenF1,
 }
 
@@ -46,9 +46,9 @@ pub enum MetricKind {
     Classes,
     /// Numbers.
     Values,
-    /// Words.
+    /// Tokens.
     Tokens,
-    /// Answers to questions, each of which has several samples.
+    /// Questions with several samples each.
     Questions,
 }
 
@@ -76,7 +76,7 @@ impl MetricKind {
         match self {
             MetricKind::Classes => "classes",
             MetricKind::Values => "numbers",
-            MetricKind::Tokens => "words",
+            MetricKind::Tokens => "tokens",
             MetricKind::Questions => "questions",
         }
     }

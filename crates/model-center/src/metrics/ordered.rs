@@ -17,7 +17,7 @@ impl ValuePairs {
         self.pairs.push((sample, predicted, label));
     }
 
-    /// Adds those of another rank.
+    /// Adds another rank's.
     pub fn merge(&mut self, other: &ValuePairs) {
         self.pairs.extend_from_slice(&other.pairs);
     }
@@ -32,7 +32,7 @@ impl ValuePairs {
         self.pairs.is_empty()
     }
 
-    /// The pairs `(sample, predicted, label)` in the order they were added, for exchange between ranks.
+    /// The pairs `(sample, predicted, label)` in the order they were added, to be sent to other ranks.
     pub fn pairs(&self) -> &[(u64, f32, f32)] {
         &self.pairs
     }
@@ -126,7 +126,7 @@ impl OrderedSum {
         self.terms.extend_from_slice(&other.terms);
     }
 
-    /// The terms `(index, sum, weight)` in the order they were added, for exchange between ranks.
+    /// The terms `(index, sum, weight)` in the order they were added, to be sent to other ranks.
     pub fn terms(&self) -> &[(u64, f64, f64)] {
         &self.terms
     }

@@ -24,7 +24,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// None yet, between so many classes.
+    /// Empty, for `classes` classes.
     pub fn new(classes: usize) -> Questions {
         Questions { counts: ClassCounts::new(classes), decisions: Vec::new() }
     }
@@ -44,7 +44,7 @@ impl Questions {
         self.decisions.push(Decision { sample, member, is_right: label == predicted, preference });
     }
 
-    /// Adds those of another rank, which had other samples.
+    /// Adds another rank's, of other samples.
     pub fn merge(&mut self, other: &Questions) {
         self.counts.merge(&other.counts);
         self.decisions.extend_from_slice(&other.decisions);

@@ -1,7 +1,7 @@
-//! Plain text in pieces of bounded size, whatever its lines are like.
+//! Plain text in chunks of bounded size, independent of its lines.
 //!
-//! Defines [`ChunkReader`], which [`crate::data::task::packed`] reads documents with: it strips the byte order mark, makes one kind
-//! of line ending, and refuses what is no text with its place.
+//! Defines [`ChunkReader`], which the reader of packed sequences uses: it strips the byte order mark, normalizes line
+//! endings, and reports bytes that are not text with their position.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -27,7 +27,7 @@ pub(crate) struct ChunkReader {
 impl ChunkReader {
     /// Opens `path`; pieces have at most `most` bytes, at least 8.
     ///
-    /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
+    /// Errors: the file cannot be opened, is not a regular file, or is UTF-16 text.
     pub(crate) fn open(path: &Path, most: usize) -> Result<ChunkReader> {
         let reader = open_text(path)?;
         let most = most.max(8);
@@ -55,14 +55,14 @@ impl ChunkReader {
         })?;
         if let Some(at) = piece.find('\0') {
             let fix = "check that this is a text; UTF-16 is converted with iconv -f UTF-16 -t UTF-8 OLD > NEW";
-            return Err(self.flaw(&piece[..at], "a byte of 0 is no text".into(), fix));
+            return Err(self.flaw(&piece[..at], "a zero byte is not text".into(), fix));
         }
         let (line, characters) = self.after(&piece);
         (self.line, self.characters) = (line, characters);
         Ok(Some(if piece.contains('\r') { piece.replace("\r\n", "\n") } else { piece }))
     }
 
-    /// Line and characters in it behind a text that begins where the reader stands.
+    /// Line, and characters in it, after a text that starts at the reader's position.
     fn after(&self, text: &str) -> (u64, usize) {
         match text.rsplit_once('\n') {
             None => (self.line, self.characters + text.chars().count()),
@@ -73,16 +73,16 @@ impl ChunkReader {
         }
     }
 
-    /// What is wrong behind a text that begins where the reader stands.
+    /// An error located after a text that starts at the reader's position.
     fn flaw(&self, before: &str, reason: String, fix: &str) -> Error {
         let (line, characters) = self.after(before);
         Error::data(format!("{}:{line}:{}", self.path.display(), characters + 1), reason, fix)
     }
 }
 
-/// Where to end a piece of a text that goes on: in front of the last white space behind a letter or digit of ASCII,
-/// else in front of the last line ending, else between two characters. Tokenizers that read words with the white space
-/// in front of them make the same of pieces as of the whole where the first is possible. Never 0 and never the end.
+/// Where to end a chunk if more text follows: before the last white space that follows an ASCII letter or digit, else
+/// before the last line ending, else between two characters. In the first case, tokenizers whose words include the
+/// preceding white space encode chunks like the whole text. Never 0 and never the end.
 fn cut(bytes: &[u8]) -> usize {
     // The second half will do: a piece is never short.
     let window = bytes.len() / 2..bytes.len() - 1;
@@ -114,8 +114,8 @@ mod tests {
     fn pieces_end_in_front_of_white_space_behind_a_word() {
         assert_eq!(pieces(b"one two three four", 10).unwrap(), ["one two", " three", " four"]);
         assert_eq!(pieces(b"one\r\ntwo\r\nthree", 10).unwrap(), ["one\ntwo", "\nthree"]);
-        // Behind a full stop only where there is nothing better.
-        assert_eq!(pieces(b"a word. And.\nSo", 14).unwrap(), ["a word. And.", "\nSo"]);
+        // After a full stop only where there is nothing better.
+        assert_eq!(pieces(b"a cat. And.\nSo", 13).unwrap(), ["a cat. And.", "\nSo"]);
         assert_eq!(pieces(b"whole", 10).unwrap(), ["whole"]);
         assert_eq!(pieces(b"", 10).unwrap(), Vec::<String>::new());
         assert_eq!(pieces(b"\xEF\xBB\xBFa", 10).unwrap(), ["a"]);

@@ -150,19 +150,23 @@ mod tests {
     #[test]
     fn rows_split_as_in_the_csv_crate() {
         let mut state = 12345_u64;
-        let mut draw = |n: u64| {
+        let mut random = |n: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         for _ in 0..2000 {
             let mut row = String::new();
-            for field in 0..1 + draw(4) {
+            for field in 0..1 + random(4) {
                 if field > 0 {
                     row.push(',');
                 }
-                let quoted = draw(2) == 0;
-                let body: String =
-                    (0..draw(5)).map(|_| if quoted { [",", "\"\"", "\n", "é", "x"] } else { ["y", "é", " ", "'", "z"] }[draw(5) as usize]).collect();
+                let quoted = random(2) == 0;
+                let body: String = (0..random(5))
+                    .map(|_| {
+                        let signs = if quoted { [",", "\"\"", "\n", "é", "x"] } else { ["y", "é", " ", "'", "z"] };
+                        signs[random(5) as usize]
+                    })
+                    .collect();
                 row.push_str(&if quoted { format!("\"{body}\"") } else { body });
             }
             if row.is_empty() {

@@ -28,7 +28,7 @@ impl OnBadRecord {
 /// How many flaws of skipped records the report quotes.
 const QUOTED_FLAWS: usize = 3;
 
-/// Place and reason of a record's flaw: what to do is said once for all of them.
+/// Place and reason of a record's flaw; the fix is stated once for all of them.
 fn in_one_line(flaw: &Error) -> String {
     match flaw {
         Error::Data { place, reason, .. } => format!("{place}: {reason}"),

@@ -38,7 +38,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Opens `path`; lines above `max_bytes` bytes are refused.
     ///
-    /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
+    /// Errors: the file cannot be opened, is not a regular file, or is UTF-16 text.
     pub(crate) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
         let reader = open_text(path)?;
         Ok(LineReader { path: path.to_owned(), reader, text: String::new(), number: 0, complete: true, max_bytes })
@@ -107,9 +107,9 @@ impl LineReader {
     }
 }
 
-/// Opens a file of text behind its byte order mark.
+/// Opens a text file after its byte order mark.
 ///
-/// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
+/// Errors: the file cannot be opened, is not a regular file, or is UTF-16 text.
 pub(crate) fn open_text(path: &Path) -> Result<BufReader<File>> {
     let (file, _) = open_regular(path).map_err(of_data)?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
@@ -127,7 +127,7 @@ pub(crate) fn open_text(path: &Path) -> Result<BufReader<File>> {
     Ok(reader)
 }
 
-/// A data file that is wrong is no mistake in a model directory.
+/// Turns an error about a model directory's file into one about a data file.
 pub(crate) fn of_data(error: Error) -> Error {
     match error {
         Error::Model { place, reason, fix } => Error::Data { place, reason, fix },

@@ -1,7 +1,7 @@
-//! Records of JSONL, CSV and TSV files behind one view.
+//! One view of the records of JSONL, CSV and TSV files.
 //!
-//! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so
-//! [`crate::data::task::superglue`] and [`crate::data::task::columns`] know no file format. [`super::record_reader`] yields records.
+//! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so they
+//! are independent of the file format. [`super::record_reader`] yields records.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Format {
             Some("txt") => Ok(Format::Text),
             _ => Err(Error::data(
                 path.display().to_string(),
-                "the file name does not say how the file is written",
+                "the file name does not determine the format",
                 "set data.format to \"jsonl\", \"csv\", \"tsv\" or \"text\"",
             )),
         }
@@ -85,7 +85,7 @@ pub struct Record<'a> {
 /// What a record was read from.
 #[derive(Debug)]
 pub(crate) enum Fields<'a> {
-    /// A line of JSON and what it says.
+    /// A line of JSON and its object.
     Json { text: &'a str, object: Map<String, Value> },
     /// An object in a list of such a line: the column of that list in the line, and the object.
     Item { text: &'a str, list: &'a str, object: &'a Map<String, Value> },
@@ -156,7 +156,7 @@ impl Record<'_> {
             // Of a list in a list the outer one can be found in the line.
             Fields::Item { text, list, .. } => (*text, *list),
         };
-        let Value::Array(items) = self.value(column)? else { return wrong("is no list") };
+        let Value::Array(items) = self.value(column)? else { return wrong("is not a list") };
         let objects: Option<Vec<_>> = items.iter().map(Value::as_object).collect();
         let Some(objects) = objects else { return wrong("holds more than objects") };
         let record = |object| Record { path: self.path, line: self.line, fields: Fields::Item { text, list, object } };

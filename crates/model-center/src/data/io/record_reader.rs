@@ -38,7 +38,8 @@ impl RecordReader {
             Format::Csv => RowParser::new(',', true),
             Format::Tsv => RowParser::new('\t', false),
             Format::Text => {
-                let fix = "write JSON lines, CSV or TSV, or learn the text by its words: data.task = \"language\" without a prompt";
+                let fix =
+                    "write JSON lines, CSV or TSV, or train on plain text: data.task = \"language\" without a prompt";
                 return Err(Error::data(place, "plain text has no columns", fix));
             }
         };

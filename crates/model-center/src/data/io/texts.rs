@@ -1,4 +1,4 @@
-//! Texts of files, one after the other, for whoever wants no records of them.
+//! The texts of a file one after the other, without records.
 //!
 //! Defines [`read_texts`] and [`TextSource`]. The training of vocabularies is the caller.
 
@@ -9,7 +9,7 @@ use super::record::Format;
 use super::record_reader::RecordReader;
 use crate::{Error, Result};
 
-/// Where the texts of a file stand.
+/// Where a file's texts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextSource {
     /// Each line is a text.

@@ -22,7 +22,8 @@ pub enum LabelSpec {
     /// Classes, named by whatever occurs, in sorted order: numerically if all are whole numbers, else by bytes.
     #[default]
     Discover,
-    /// Classes with these names, in this order, as somebody listed them. A number that is no name counts as an index,
+    /// Classes with these names, in this order, as the user listed them. A number that is not a name counts as an
+    /// index,
     /// unless a name is a number itself.
     Names(Vec<String>),
     /// Classes with these names, in this order, as another file had them. A label is one of the names, nothing else.
@@ -34,8 +35,8 @@ pub enum LabelSpec {
 }
 
 impl LabelSpec {
-    /// The specification that reads another file with the labels found in one already read. Labels that somebody
-    /// listed need none: their own specification serves every file.
+    /// The specification that reads another file with the labels found in one already read. Labels that the user listed
+    /// need none: their own specification serves every file.
     pub fn of(dataset: &Dataset) -> LabelSpec {
         match dataset.labels() {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
@@ -62,7 +63,7 @@ pub struct ColumnTask {
     /// What the labels are.
     #[serde(default)]
     pub labels: LabelSpec,
-    /// How files are written; `None` goes by the file name.
+    /// The format of files; `None` derives it from the file name.
     #[serde(default)]
     pub format: Option<Format>,
 }
@@ -175,8 +176,8 @@ impl<'a> LabelReader<'a> {
                 format!("label {:?} is out of range", shorten(&spelled)),
                 format!("labels are whole numbers from 0 to {}; correct the record or data.labels", count - 1),
             )),
-            // Files often number the classes that a recipe names, so an index is as good as a name. But of names that
-            // are numbers, and of those that another file happened to have, nobody knows what an index would mean.
+            // Files often number the classes that a recipe names, so an index is as good as a name. But for names that
+            // are numbers, and for names that another file happened to have, the meaning of an index is undefined.
             LabelSpec::Names(names) if !names.iter().any(|name| name.parse::<i64>().is_ok()) => {
                 self.numbered(record, column, &spelled)
             }

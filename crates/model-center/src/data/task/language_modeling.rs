@@ -1,5 +1,4 @@
-//! Texts that are learnt by their words, from any JSONL, CSV or TSV file or from plain text: language modelling, and
-//! targets of decoders behind encoders.
+//! Language modelling and sequence-to-sequence targets, from any JSONL, CSV or TSV file or from plain text.
 //!
 //! Defines [`LanguageModelingTask`] and its [`LanguageModelingColumns`]. Called by the finetune program.
 
@@ -16,14 +15,14 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LanguageModelingColumns {
-    /// Every word of a text follows from those in front of it.
+    /// Every token of a text is predicted from the preceding ones.
     Language {
         /// Column of the text; plain text has none.
         text: String,
-        /// Column of what stands in front of it and is only read.
+        /// Column of a prompt, which is read and not predicted.
         prompt: Option<String>,
     },
-    /// A target is written word by word behind a text that is read.
+    /// A decoder generates a target from a text that the encoder reads.
     Target {
         /// Column of what is read.
         text: String,
@@ -32,13 +31,13 @@ pub enum LanguageModelingColumns {
     },
 }
 
-/// A task given by column names whose labels are words.
+/// A task given by column names whose labels are tokens.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LanguageModelingTask {
     /// The columns.
     pub columns: LanguageModelingColumns,
-    /// How files are written; `None` goes by the file name.
+    /// The format of files; `None` derives it from the file name.
     #[serde(default)]
     pub format: Option<Format>,
 }
@@ -46,15 +45,14 @@ pub struct LanguageModelingTask {
 impl LanguageModelingTask {
     /// How a file is written.
     ///
-    /// Errors: its name does not say it, and neither does the task.
+    /// Errors: neither its name nor the task determines it.
     pub fn format_of(&self, path: &Path) -> Result<Format> {
         self.format.map_or_else(|| Format::of(path), Ok)
     }
 
-    /// Reads a file, or plain text from a directory too. A text ends with the token that ends texts, if the tokenizer
-    /// has one; a prompt and its text are tokenised apart, and their tokens stand without anything between them. A
-    /// space that is wanted there is part of one of the two, but for tokenizers that put the mark of one in front of
-    /// every text.
+    /// Reads a file, or plain text from a directory too. A text ends with EOS, if the tokenizer has one; a prompt and
+    /// its text are tokenised separately and concatenated. A space between them must be part of one of the two, unless
+    /// the tokenizer adds a leading space to every text.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let format = self.format_of(path)?;
         if format == Format::Text && matches!(self.columns, LanguageModelingColumns::Language { prompt: None, .. }) {

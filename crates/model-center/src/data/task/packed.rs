@@ -1,7 +1,7 @@
-//! Plain text as rows of equal length, which are learnt by their words.
+//! Plain text packed into sequences of equal length for language modelling.
 //!
-//! Defines [`read`], called by [`super::language_modeling`] for files and directories that are no records. A file is one document,
-//! with the token that ends texts behind it. The tokens of all documents stand in one line, which is cut every
+//! Defines [`read`], called by [`super::language_modeling`] for plain text files and directories. A file is one
+//! document, followed by EOS. The tokens of all documents are concatenated and split every
 //! `max_length` tokens: no token is lost, none is in two rows, and only the last row can be shorter. It has two tokens
 //! at least, because of one there is nothing to predict; where one would be left over, the row before gives it its
 //! last.
@@ -15,12 +15,12 @@ use crate::data::io::flaws::Flaws;
 use crate::data::read::{ReadOptions, around, padding};
 use crate::{Error, Result};
 
-/// Text is tokenised in pieces of so many bytes.
-const PIECE_BYTES: usize = 1 << 20;
+/// Text is tokenised in chunks of this number of bytes.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Reads a file, or the files of a directory whose names end in `.txt`, in the order of their names.
 ///
-/// Errors: what is wrong with a file, with its place; no text; rows too short for two words and one to move.
+/// Errors: an invalid file, with the place; no text; sequences that are too short.
 pub(crate) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
     options.check()?;
     if options.max_length < 3 {
@@ -55,7 +55,7 @@ fn documents(path: &Path) -> Result<Vec<PathBuf>> {
         let entry = entry.map_err(failed)?;
         let (name, file) = (entry.file_name(), entry.path());
         let is_text = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("txt"));
-        // Names with a dot in front are left there by file managers.
+        // File managers leave files whose names start with a dot.
         if is_text && !name.as_encoded_bytes().starts_with(b".") && !file.is_dir() {
             files.push(file);
         }
@@ -99,7 +99,7 @@ impl Packer<'_> {
     }
 
     fn append(&mut self, path: &Path) -> Result<()> {
-        let mut pieces = ChunkReader::open(path, PIECE_BYTES)?;
+        let mut pieces = ChunkReader::open(path, CHUNK_BYTES)?;
         self.ids.extend_from_slice(&self.before);
         let start = self.ids.len();
         while let Some(piece) = pieces.advance()? {
@@ -114,7 +114,7 @@ impl Packer<'_> {
         }
         if self.ids.len() == start {
             let fix = "give it some text, or remove it";
-            return Err(Error::data(path.display().to_string(), "the file has no word to be learnt", fix));
+            return Err(Error::data(path.display().to_string(), "the file has no token to predict", fix));
         }
         self.ids.extend_from_slice(&self.after);
         Ok(())
@@ -171,7 +171,7 @@ impl Packer<'_> {
     }
 }
 
-/// Ends of the rows of so many tokens; none where there is nothing to predict.
+/// Ends of the sequences that a number of tokens is split into; none where there is nothing to predict.
 fn ends(tokens: usize, length: usize) -> Vec<usize> {
     if tokens < 2 {
         return Vec::new();

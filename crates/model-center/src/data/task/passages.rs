@@ -2,7 +2,7 @@
 //!
 //! Defines their `parse` functions, called through [`super::prompts::PROMPTS`].
 
-use super::prompts::{Asking, Prompt};
+use super::prompts::{ParseContext, Prompt};
 use super::superglue::truth;
 use crate::Result;
 use crate::data::Member;
@@ -15,11 +15,11 @@ const MAX_BYTES: usize = 64 << 20;
 /// Entities of a passage, or answers to a query; real ones have about a hundred.
 const MAX_ITEMS: usize = 1000;
 
-/// What stands in a query where an entity is missing.
+/// The placeholder of the missing entity in a query.
 const GAP: &str = "@placeholder";
 
 /// One sample for each answer, judged by itself and with the other answers to its question.
-pub(crate) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+pub(crate) fn multirc(record: &Record<'_>, asking: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let text = record.text("passage.text")?;
     for asked in record.list("passage.questions")? {
         let member = Some(Member { question: asking.next_question(), credit: None });
@@ -43,7 +43,7 @@ pub(crate) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Ve
 /// answer.
 ///
 /// Source: the passage as in the predecessor's prompt, which asks for all entities at once and has no label for it.
-pub(crate) fn record_task(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+pub(crate) fn record_task(record: &Record<'_>, asking: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let passage = record.text("passage.text")?;
     let entities = entities(record, passage)?;
     let listed = entities.join(", ");
@@ -56,7 +56,7 @@ pub(crate) fn record_task(record: &Record<'_>, asking: &mut Asking, prompts: &mu
             return Err(asked.error("query", reason, "correct the record"));
         }
         if !asked.has("answers") {
-            let fix = "use the splits with labels, train and val: those of a test split are not published";
+            let fix = "use the splits with labels, train and val: a test split has none";
             return Err(asked.error("answers", "the record has no answers", fix));
         }
         let answers = asked.list("answers")?;
@@ -110,7 +110,7 @@ fn bound(record: &Record<'_>, column: &str, items: usize) -> Result<()> {
 
 /// Adds a prompt if there is room for all of the record's.
 fn add(record: &Record<'_>, prompts: &mut Vec<Prompt>, prompt: Prompt) -> Result<()> {
-    // Those of a record are about as long as each other.
+    // The prompts of a record have similar lengths.
     if prompt.before.len().saturating_mul(prompts.len() + 1) > MAX_BYTES {
         let reason = format!("its prompts take more than {MAX_BYTES} bytes, for each of them repeats the passage");
         return Err(record.error("passage", reason, "split the record, or leave it out"));

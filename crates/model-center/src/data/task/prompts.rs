@@ -1,13 +1,12 @@
-//! The tasks of the predecessor's registries for models that predict words: prompts, and a word for each class.
+//! The tasks of the predecessor's registries for language models: prompts, and a label word for each class.
 //!
 //! Defines [`PromptEntry`], the static slice [`PROMPTS`] and what a `parse` function makes of a record, [`Prompt`]s.
 //! The tasks of passages with several questions are in [`super::passages`]. Recipes name these tasks with
 //! `data.objective = "verbalizer"`; docs/tasks.md lists them.
 //!
-//! Source: ModelCenter's `gpt2dataset`, `llamadataset`, `t5dataset`, `cpm1dataset` and `cpm2dataset`: prompts, words
-//! and COPA's mirrored training split matched. Deliberate differences: labels that are not listed are errors, MultiRC
-//! and ReCoRD can be judged, no record is left out to make the ranks even, and lengths are those of the rows that are
-//! read.
+//! Source: ModelCenter's `gpt2dataset`, `llamadataset`, `t5dataset`, `cpm1dataset` and `cpm2dataset`: prompts, label
+//! words and COPA's mirrored training split matched. Deliberate differences: labels that are not listed are errors,
+//! MultiRC and ReCoRD have metrics, no record is left out to make the ranks even, and lengths count the model's input.
 
 use std::path::{Path, PathBuf};
 
@@ -24,11 +23,11 @@ use crate::{Error, Result};
 /// What a record asks of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
-    /// What stands in front of the answer.
+    /// The text before the answer.
     pub before: String,
-    /// What stands behind it, for models that read both sides.
+    /// The text after it, for models that read both sides.
     pub after: String,
-    /// The class whose word is right.
+    /// The correct class.
     pub class: usize,
     /// What the answer is judged together with.
     pub member: Option<Member>,
@@ -41,9 +40,9 @@ impl Prompt {
     }
 }
 
-/// What `parse` functions go by besides the record.
+/// Input of `parse` functions besides the record.
 #[derive(Debug, Clone)]
-pub struct Asking {
+pub struct ParseContext {
     /// Which split the record is of.
     pub split: Split,
     /// Where the model answers.
@@ -51,7 +50,7 @@ pub struct Asking {
     questions: u32,
 }
 
-impl Asking {
+impl ParseContext {
     /// The number of one more question whose samples are judged together.
     pub fn next_question(&mut self) -> u32 {
         self.questions += 1;
@@ -91,12 +90,12 @@ pub struct PromptEntry {
     pub files: TaskFiles,
     /// Names of the classes in the order of their indices.
     pub labels: &'static [&'static str],
-    /// The word of each class, with the space that parts it from a prompt in front of it.
+    /// The label word of each class, with the space that separates it from a preceding prompt.
     pub words: &'static [&'static str],
     /// What evaluation reports; the first picks the best weights unless a recipe names another.
     pub metrics: &'static [Metric],
     /// Adds the prompts of one record.
-    pub parse: fn(&Record<'_>, &mut Asking, &mut Vec<Prompt>) -> Result<()>,
+    pub parse: fn(&Record<'_>, &mut ParseContext, &mut Vec<Prompt>) -> Result<()>,
 }
 
 impl PromptEntry {
@@ -107,7 +106,7 @@ impl PromptEntry {
 
     /// Reads one split of the task for a model that answers at `place`.
     ///
-    /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart.
+    /// Errors: an invalid file or record, with its place; label words that are the same token.
     pub fn read(
         &self,
         directory: &Path,
@@ -121,16 +120,16 @@ impl PromptEntry {
             TaskFiles::Jsonl => Format::Jsonl,
             TaskFiles::Tsv => Format::Tsv,
         };
-        let mut asking = Asking { split, place, questions: 0 };
-        let asked = Asked { names: &names, words: &words, place, of: &format!("task {}", self.name) };
-        read_prompts(&self.path(directory, split), format, options, asked, &mut |record, prompts| {
+        let mut asking = ParseContext { split, place, questions: 0 };
+        let verbalizer = Verbalizer { names: &names, words: &words, place, of: &format!("task {}", self.name) };
+        read_prompts(&self.path(directory, split), format, options, verbalizer, &mut |record, prompts| {
             (self.parse)(record, &mut asking, prompts)
         })
     }
 }
 
-/// Which words are asked for, and where.
-pub(crate) struct Asked<'a> {
+/// Maps classes to label words.
+pub(crate) struct Verbalizer<'a> {
     pub(crate) names: &'a [String],
     pub(crate) words: &'a [String],
     pub(crate) place: VerbalizerPosition,
@@ -143,10 +142,11 @@ pub(crate) fn read_prompts(
     path: &Path,
     format: Format,
     options: &ReadOptions<'_>,
-    asked: Asked<'_>,
+    verbalizer: Verbalizer<'_>,
     parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Prompt>) -> Result<()>,
 ) -> Result<Dataset> {
-    let (form, answers) = AnswerForm::new(options.tokenizer, asked.place, (asked.names, asked.words), asked.of)?;
+    let (form, answers) =
+        AnswerForm::new(options.tokenizer, verbalizer.place, (verbalizer.names, verbalizer.words), verbalizer.of)?;
     let (mut prompts, mut members) = (Vec::new(), Vec::new());
     let form = (LabelSpace::Verbalizer(answers), RowForm::Answer(form));
     let mut dataset = read_as(path, format, options, form, &mut |record, examples| {
@@ -254,7 +254,7 @@ pub static PROMPTS: &[PromptEntry] = &[
     },
 ];
 
-fn boolq(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn boolq(record: &Record<'_>, _: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let text = format!("{}. {}?", record.text("passage")?, record.text("question")?);
     prompts.push(Prompt::new(text, usize::from(truth(record)?)));
     Ok(())
@@ -265,17 +265,17 @@ fn entails(record: &Record<'_>) -> Result<String> {
     Ok(format!("Sentence 1: {premise} Sentence 2: {hypothesis} Does sentence 1 entails sentence 2?"))
 }
 
-fn cb(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn cb(record: &Record<'_>, _: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     prompts.push(Prompt::new(entails(record)?, label(record, CB_LABELS)?));
     Ok(())
 }
 
-fn rte(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn rte(record: &Record<'_>, _: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     prompts.push(Prompt::new(entails(record)?, label(record, RTE_LABELS)?));
     Ok(())
 }
 
-fn copa(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn copa(record: &Record<'_>, asking: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let (question, premise) = (record.text("question")?, record.text("premise")?);
     let right = label(record, ZERO_ONE)?;
     let ask = |first: &str, second: &str| {
@@ -289,16 +289,17 @@ fn copa(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> 
     Ok(())
 }
 
-fn wic(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn wic(record: &Record<'_>, _: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let (first, second, word) = (record.text("sentence1")?, record.text("sentence2")?, record.text("word")?);
     let text = format!(
-        "Sentence 1: {first} Sentence 2: {second} Does the word {word} in sentence 1 express the same meaning as in sentence 2?"
+        "Sentence 1: {first} Sentence 2: {second} \
+         Does the word {word} in sentence 1 express the same meaning as in sentence 2?"
     );
     prompts.push(Prompt::new(text, usize::from(truth(record)?)));
     Ok(())
 }
 
-fn wsc(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn wsc(record: &Record<'_>, _: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let (text, noun, pronoun) =
         (record.text("text")?, record.text("target.span1_text")?, record.text("target.span2_text")?);
     prompts.push(Prompt::new(format!("{text} Does {pronoun} refers to {noun}?"), usize::from(truth(record)?)));
@@ -306,7 +307,7 @@ fn wsc(record: &Record<'_>, _: &mut Asking, prompts: &mut Vec<Prompt>) -> Result
 }
 
 /// The predecessor has a prompt for CPM-1, which a causal model can read too, and one for CPM-2.
-fn lcqmc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+fn lcqmc(record: &Record<'_>, asking: &mut ParseContext, prompts: &mut Vec<Prompt>) -> Result<()> {
     let (first, second) = (record.text("text_a")?, record.text("text_b")?);
     let class = label(record, ZERO_ONE)?;
     let (before, after) = match asking.place {

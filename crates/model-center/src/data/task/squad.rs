@@ -1,11 +1,11 @@
-//! SQuAD 1.1: questions about passages, whose answers a decoder writes behind an encoder.
+//! SQuAD 1.1: questions about passages, whose answers a decoder generates.
 //!
 //! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune
 //! program.
 //!
-//! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several
-//! answers the first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer,
-//! and compares what is written with all of them, which are kept as [`Dataset::references`].
+//! Source: ModelCenter's `t5dataset`: inputs and targets matched. Deliberate differences: of several answers the first
+//! is the target, where a random one was chosen once; the evaluation has a loss too, against that answer, and compares
+//! the generated text with all of them, which are kept as [`Dataset::references`].
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ impl Squad {
         }
     }
 
-    /// The words in front of an answer and behind it.
+    /// The sentinels before and after an answer.
     pub fn sentinels(tokenizer: &dyn Tokenizer) -> Result<[u32; 2]> {
         sentinels(tokenizer, "task SQuAD")
     }
@@ -104,7 +104,7 @@ impl Squad {
                 number += 1;
                 let Some(answers) = answers else {
                     let place = format!("{}, question {number}", path.display());
-                    let fix = "use the splits with answers, train and dev: those of a test split are not published";
+                    let fix = "use the splits with answers, train and dev: a test split has none";
                     builder.skip(Error::data(place, "the question has no list of answers", fix))?;
                     continue;
                 };

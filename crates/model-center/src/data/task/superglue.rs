@@ -43,7 +43,7 @@ impl Split {
 pub enum TaskLabels {
     /// Named classes in the order of their indices.
     Classes(&'static [&'static str]),
-    /// Multiple choice with so many choices.
+    /// Multiple choice with this number of choices.
     Choices(usize),
 }
 
@@ -115,7 +115,7 @@ fn require_label(record: &Record<'_>) -> Result<()> {
     match record.has("label") {
         true => Ok(()),
         false => {
-            let fix = "use the splits with labels, train and val: those of a test split are not published";
+            let fix = "use the splits with labels, train and val: a test split has none";
             Err(record.error("label", "the record has no label", fix))
         }
     }

@@ -1,4 +1,4 @@
-//! Prompts of one's own: a text with the columns of any JSONL, CSV or TSV file in it, and a word for each label.
+//! User-defined prompts: a text with the columns of any JSONL, CSV or TSV file in it, and a label word for each label.
 //!
 //! Defines [`Template`], which a recipe writes as `data.template`, and [`TemplateTask`]. Called by the finetune
 //! program.
@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::columns::{LabelReader, LabelSpec};
-use super::prompts::{Asked, Prompt, read_prompts};
+use super::prompts::{Prompt, Verbalizer, read_prompts};
 use crate::data::Label;
 use crate::data::answers::VerbalizerPosition;
 use crate::data::dataset::Dataset;
@@ -18,8 +18,7 @@ use crate::{Error, Result};
 /// The name that stands for the answer.
 const ANSWER: &str = "answer";
 
-/// A text with columns in braces: `{text} Was it good? {answer}.` Two braces stand for one. The default is no text at
-/// all.
+/// A text with columns in braces: `{text} Was it good? {answer}.` Two braces escape one. The default is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Template {
@@ -35,10 +34,10 @@ enum TemplatePart {
 }
 
 impl Template {
-    /// Reads a template. The answer stands in the place of `{answer}`, else behind the text; a space in front of it
-    /// belongs to the words.
+    /// Parses a template. The answer is at `{answer}`, else after the text; a space before it belongs to the label
+    /// words.
     ///
-    /// Errors: what is wrong with it, in words: a brace that is not closed, no name in braces, no column, two answers.
+    /// Errors: an unclosed brace, an empty name in braces, no column, two answers.
     pub fn parse(written: &str) -> std::result::Result<Template, String> {
         let (mut before, mut after): (Vec<TemplatePart>, Option<Vec<TemplatePart>>) = (Vec::new(), None);
         let (mut rest, mut text) = (written, String::new());
@@ -121,7 +120,7 @@ impl From<Template> for String {
     }
 }
 
-/// A task of one's own that is answered by words.
+/// A user-defined task whose answers are label words.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TemplateTask {
@@ -131,9 +130,9 @@ pub struct TemplateTask {
     pub label: String,
     /// Names of the labels.
     pub labels: Vec<String>,
-    /// The word of each label, in their order, with the space that parts it from the prompt in front of it.
+    /// The label word of each label, in their order, with the space that separates it from the prompt.
     pub words: Vec<String>,
-    /// How files are written; `None` goes by the file name.
+    /// The format of files; `None` derives it from the file name.
     #[serde(default)]
     pub format: Option<Format>,
 }
@@ -141,26 +140,26 @@ pub struct TemplateTask {
 impl TemplateTask {
     /// Reads a file for a model that answers at `place`.
     ///
-    /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart,
-    /// or that are not as many as labels; a template of which a decoder would read no column.
+    /// Errors: an invalid file or record, with its place; label words that are the same token, or whose number differs
+    /// from the labels'; a template without a column that a decoder reads.
     pub fn read(&self, path: &Path, place: VerbalizerPosition, options: &ReadOptions<'_>) -> Result<Dataset> {
         let TemplateTask { template, label, labels, words, format } = self;
         if words.len() != labels.len() {
-            let reason = format!("{} words for {} labels", words.len(), labels.len());
-            return Err(Error::recipe("data.words", reason, "name one word for each of data.labels"));
+            let reason = format!("{} label words for {} labels", words.len(), labels.len());
+            return Err(Error::recipe("data.words", reason, "give one label word for each of data.labels"));
         }
         if place == VerbalizerPosition::Next
             && !template.before.iter().any(|part| matches!(part, TemplatePart::Column(_)))
         {
             let reason =
-                format!("{:?} has no column in front of the answer, and a decoder reads no further", template.written);
-            return Err(Error::recipe("data.template", reason, "put {answer} behind the columns"));
+                format!("{:?} has no column before the answer, and a decoder reads no further", template.written);
+            return Err(Error::recipe("data.template", reason, "put {answer} after the columns"));
         }
         let format = format.map_or_else(|| Format::of(path), Ok)?;
         let spec = LabelSpec::Names(labels.clone());
         let mut reader = LabelReader::new(&spec)?;
-        let asked = Asked { names: labels, words, place, of: "data.words" };
-        read_prompts(path, format, options, asked, &mut |record, prompts| {
+        let verbalizer = Verbalizer { names: labels, words, place, of: "data.words" };
+        read_prompts(path, format, options, verbalizer, &mut |record, prompts| {
             let [before, after] = template.fill(record)?;
             if let Label::Class(class) = reader.label(record, label)? {
                 prompts.push(Prompt { before, after, class, member: None });
@@ -200,8 +199,8 @@ mod tests {
             ("{text} {}", "no name of a column"),
             ("{text} {answer} {answer}", "two places"),
         ] {
-            let said = Template::parse(written).unwrap_err();
-            assert!(said.contains(reason), "{written}: {said}");
+            let error = Template::parse(written).unwrap_err();
+            assert!(error.contains(reason), "{written}: {error}");
         }
     }
 
