@@ -241,7 +241,7 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     let Error::Recipe { reason, .. } = error else { return error };
     let source = &resolved.data.source;
     let name = source.task_name();
-    let (key, fix) = match (source.is_answered_by_words(), source.has_prompt_form()) {
+    let (key, fix) = match (source.has_token_labels(), source.has_prompt_form()) {
         (true, _) if source.has_classifier_form() => {
             ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned())
         }
@@ -253,12 +253,8 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
 }
 
 /// Where the model answers prompts; `None` where the task has none.
-fn verbalizer_position(
-    resolved: &Resolved,
-    registry: Registry<'_>,
-    directory: &Path,
-) -> Result<Option<VerbalizerPosition>> {
-    if !resolved.data.source.is_answered_by_words() {
+fn answer_place(resolved: &Resolved, registry: Registry<'_>, directory: &Path) -> Result<Option<VerbalizerPosition>> {
+    if !resolved.data.source.has_token_labels() {
         return Ok(None);
     }
     // As it is opened for words of any kind.

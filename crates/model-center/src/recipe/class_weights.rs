@@ -13,7 +13,7 @@ const LARGEST: f64 = 1e6;
 
 /// What each class weighs in the training loss, which is the weighted mean over the samples of a step.
 ///
-/// Source: `torch.nn.CrossEntropyLoss(weight=…)`; the balanced weights are those of scikit-learn.
+/// Source: `torch.nn.CrossEntropyLoss(weight=…)`; the balanced weights equal scikit-learn's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClassWeights {
     /// Samples / (classes * samples of the class), of the training data.

@@ -20,7 +20,7 @@ pub enum DataSource {
         /// The directory that holds the task's directory.
         directory: PathBuf,
     },
-    /// A task of the registry of prompts, answered by words.
+    /// A task of the prompt registry, answered with label tokens (`verbalizer`).
     Prompts {
         /// Its name in [`PROMPTS`].
         task: &'static str,
@@ -32,13 +32,13 @@ pub enum DataSource {
         /// The directory that holds its files.
         directory: PathBuf,
     },
-    /// Files with a label column, and a prompt of their own that is answered by words.
+    /// Files with a label column, and a user-defined prompt answered with label tokens.
     Template {
         /// Learnt from.
         train: PathBuf,
         /// Evaluated on this file; `None` trains without evaluation.
         eval: Option<PathBuf>,
-        /// Prompt, words, labels and format.
+        /// Prompt, label words, labels and format.
         task: TemplateTask,
     },
     /// Files with a text and a label column.
@@ -50,7 +50,7 @@ pub enum DataSource {
         /// Columns, labels and format. Numbers as labels make it a regression.
         columns: ColumnTask,
     },
-    /// Files of texts that are learnt by their words.
+    /// Files of texts for language modelling.
     LanguageModeling {
         /// Learnt from.
         train: PathBuf,
@@ -103,7 +103,7 @@ impl DataSource {
         }
     }
 
-    /// Whether there is a form of the task that is answered by words of registered prompts.
+    /// Whether the prompt registry has the task.
     pub fn has_prompt_form(&self) -> bool {
         match self {
             DataSource::SuperGlue { task, .. } => PROMPTS.iter().any(|entry| entry.name == *task),
@@ -123,8 +123,8 @@ impl DataSource {
         }
     }
 
-    /// Whether labels are told by words of the vocabulary.
-    pub fn is_answered_by_words(&self) -> bool {
+    /// Whether labels are tokens of the vocabulary.
+    pub fn has_token_labels(&self) -> bool {
         matches!(self, DataSource::Prompts { .. } | DataSource::Template { .. })
     }
 
@@ -177,14 +177,14 @@ impl DataSource {
         }
     }
 
-    /// What hubs call the models that such a task makes; of a model that answers by words it is what one that predicts
-    /// words is called, which may write targets.
+    /// The hubs' name of what such a trained model does. With label tokens it is the language model's name, which
+    /// depends on whether it generates targets.
     pub fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
         match self.task_name() {
             "language" => "text-generation",
             "seq2seq" | "SQuAD" => "text2text-generation",
-            _ if self.is_answered_by_words() && generates_targets => "text2text-generation",
-            _ if self.is_answered_by_words() => "text-generation",
+            _ if self.has_token_labels() && generates_targets => "text2text-generation",
+            _ if self.has_token_labels() => "text-generation",
             _ => "text-classification",
         }
     }

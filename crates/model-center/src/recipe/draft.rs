@@ -12,7 +12,7 @@ use super::{keys, layers, rules};
 /// Every key of a recipe, and the mistakes in it.
 #[derive(Debug)]
 pub struct Draft {
-    /// Those of keys with mistakes are placeholders.
+    /// Keys with mistakes have placeholders.
     pub(super) settings: Settings,
     pub(super) entries: Vec<SettingEntry>,
     pub(super) mistakes: Vec<Mistake>,

@@ -1,4 +1,4 @@
-//! Names from other trainers: those of settings that have another name here, and those of what is not available here.
+//! Names of other trainers: settings with another name here, and settings that are not available here.
 //!
 //! Defines [`setting`], [`task`], [`missing_setting`] and [`missing_task`]. Called by the reader for values of
 //! `data.task`, and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the
@@ -135,7 +135,8 @@ pub(super) struct Missing {
 const MISSING: &[Missing] = &[
     Missing {
         what: "training of low-rank adapters (LoRA, PEFT) is",
-        instead: "all parameters are trained; train.recompute = \"blocks\", train.offload = true, model.dtype = \"bf16\" and \
+        instead: "all parameters are trained; train.recompute = \"blocks\", train.offload = true and \
+              model.dtype = \"bf16\" and \
                   parallel.zero = 3 on several ranks need less memory",
         tasks: &["lora", "qlora", "peft"],
         keys: &[
@@ -223,14 +224,16 @@ const MISSING: &[Missing] = &[
     },
     Missing {
         what: "masked language modelling is",
-        instead: "data.task = \"language\" trains decoders on the next token; encoders are fine-tuned on \"classification\" or \
+        instead: "data.task = \"language\" trains decoders on the next token; encoders are fine-tuned on \
+              \"classification\" or \
                   \"regression\"",
         tasks: &["mlm", "masked_lm", "fill_mask", "masked_language_modeling"],
         keys: &["mlm", "mlm_probability"],
     },
     Missing {
         what: "an optimizer other than Adam is",
-        instead: "Adam with train.betas, train.eps and train.weight_decay, which train.decoupled makes AdamW; a program of your \
+        instead: "Adam with train.betas, train.eps and train.weight_decay, which train.decoupled makes AdamW; \
+              a program of your \
                   own can use others, see docs/optimizers.md",
         tasks: &[],
         keys: &["optim", "optimizer", "optimizer_type", "momentum"],

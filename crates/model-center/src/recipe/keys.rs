@@ -1,7 +1,7 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must
-//! agree on is in `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`; rules for several
+//! keys are in `rules.rs`.
 
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
@@ -225,8 +225,8 @@ fn read_metric(r: &mut Reader, key: &'static str, default: EvalMetric) -> EvalMe
     r.choice(key, &choices, default)
 }
 
-/// An interval; `word` is what stands for none.
-fn read_interval(r: &mut Reader, key: &'static str, default: Interval, word: (&str, Interval)) -> Interval {
+/// An interval; `none` is the value for none.
+fn read_interval(r: &mut Reader, key: &'static str, default: Interval, none: (&str, Interval)) -> Interval {
     let plural = |number: String, one: &str| {
         let ending = if number == "1" { "" } else { "s" };
         quote(&format!("{number} {one}{ending}"))
@@ -234,14 +234,14 @@ fn read_interval(r: &mut Reader, key: &'static str, default: Interval, word: (&s
     r.read(Spec {
         key,
         textual: true,
-        wanted: format!("a string such as \"200 steps\", \"0.5 epochs\" or {}", quote(word.0)),
+        wanted: format!("a string such as \"200 steps\", \"0.5 epochs\" or {}", quote(none.0)),
         example: "\"200 steps\"".into(),
         otherwise: Otherwise::Default(default),
         read: &|value| {
             let Value::Text(text) = value else { return None };
-            let words: Vec<&str> = text.split_whitespace().collect();
-            match words.as_slice() {
-                [only] if *only == word.0 => Some(word.1),
+            let parts: Vec<&str> = text.split_whitespace().collect();
+            match parts.as_slice() {
+                [only] if *only == none.0 => Some(none.1),
                 [n, "step" | "steps"] => {
                     n.parse().ok().filter(|steps| (1..=MOST_STEPS).contains(steps)).map(Interval::Steps)
                 }
@@ -254,7 +254,7 @@ fn read_interval(r: &mut Reader, key: &'static str, default: Interval, word: (&s
         render: &|interval| match interval {
             Interval::Steps(steps) => plural(steps.to_string(), "step"),
             Interval::Epochs(epochs) => plural(epochs.to_string(), "epoch"),
-            Interval::End | Interval::Never => quote(word.0),
+            Interval::End | Interval::Never => quote(none.0),
         },
     })
     .unwrap_or(default)

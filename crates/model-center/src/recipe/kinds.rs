@@ -1,4 +1,4 @@
-//! The kinds of values a key can have, as methods of [`Reader`]: numbers in a range, words, text, lists.
+//! The kinds of values a key can have, as methods of [`Reader`]: numbers in a range, choices, text, lists.
 //!
 //! Also [`quote`], TOML's way to write a string. Called by `keys.rs`.
 
@@ -35,7 +35,7 @@ impl Range {
         self.contains(v) && self.contains(f64::from(v as f32))
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Range::Above(low) => format!("a number above {low}"),
             Range::AtLeast(low) => format!("a number of at least {low}"),
@@ -57,7 +57,7 @@ impl Reader {
         self.any_float(key, Otherwise::Default(default), range, default).unwrap_or(default)
     }
 
-    /// A number that may be absent; `absent` says what holds then.
+    /// A number that may be absent; `absent` describes what applies then.
     pub(crate) fn optional_float(
         &mut self,
         key: &'static str,
@@ -73,7 +73,7 @@ impl Reader {
         self.any_single(key, Otherwise::Default(default), range, default).unwrap_or(default) as f32
     }
 
-    /// The same for one that may be absent; `absent` says what holds then.
+    /// The same for one that may be absent; `absent` describes what applies then.
     pub(crate) fn optional_single(
         &mut self,
         key: &'static str,
@@ -84,8 +84,8 @@ impl Reader {
         self.any_single(key, Otherwise::Absent(absent), range, example).map(|v| v as f32)
     }
 
-    /// A number that is a single only in the end: it is kept as it was written, as the nearest single would be printed
-    /// with digits nobody wrote.
+    /// A number that is converted to f32 at the end: it is kept as it was written, because the nearest f32 would be
+    /// printed with more digits than the user wrote.
     fn any_single(
         &mut self,
         key: &'static str,
@@ -93,7 +93,7 @@ impl Reader {
         range: Range,
         example: f64,
     ) -> Option<f64> {
-        let wanted = format!("{} in single precision", range.words());
+        let wanted = format!("{} in single precision", range.describe());
         self.number(key, otherwise, wanted, &|value| range.holds_single(value), example)
     }
 
@@ -104,7 +104,7 @@ impl Reader {
         range: Range,
         example: f64,
     ) -> Option<f64> {
-        self.number(key, otherwise, range.words(), &|value| range.contains(value), example)
+        self.number(key, otherwise, range.describe(), &|value| range.contains(value), example)
     }
 
     fn number(
@@ -130,7 +130,7 @@ impl Reader {
         self.any_integer(key, Otherwise::Default(default), range, default).unwrap_or(default)
     }
 
-    /// A whole number that may be absent; `absent` says what holds then.
+    /// A whole number that may be absent; `absent` describes what applies then.
     pub(crate) fn optional_integer(
         &mut self,
         key: &'static str,
@@ -176,12 +176,12 @@ impl Reader {
         .unwrap_or(default)
     }
 
-    /// One of a few words.
+    /// One of a few names.
     pub(crate) fn choice<T: Copy + PartialEq>(&mut self, key: &'static str, choices: &[(&str, T)], default: T) -> T {
         self.any_choice(key, choices, Otherwise::Default(default)).unwrap_or(default)
     }
 
-    /// One of a few words, which must be there.
+    /// One of a few names, which must be set.
     pub(crate) fn required_choice<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
@@ -196,12 +196,12 @@ impl Reader {
         choices: &[(&str, T)],
         otherwise: Otherwise<'_, T>,
     ) -> Option<T> {
-        let words: Vec<String> = choices.iter().map(|(word, _)| quote(word)).collect();
+        let names: Vec<String> = choices.iter().map(|(name, _)| quote(name)).collect();
         self.read(Spec {
             key,
             textual: true,
-            wanted: format!("one of {}", words.join(", ")),
-            example: words.first().cloned().unwrap_or_default(),
+            wanted: format!("one of {}", names.join(", ")),
+            example: names.first().cloned().unwrap_or_default(),
             otherwise,
             read: &|value| match value {
                 Value::Text(text) => choices.iter().find(|(word, _)| word == text).map(|(_, v)| *v),
@@ -221,7 +221,7 @@ impl Reader {
         self.any_text(key, Otherwise::Required, wanted).unwrap_or_default()
     }
 
-    /// Text that may be absent; `absent` says what holds then.
+    /// Text that may be absent; `absent` describes what applies then.
     pub(crate) fn optional_text(&mut self, key: &'static str, absent: &str, wanted: Expected) -> Option<String> {
         self.any_text(key, Otherwise::Absent(absent), wanted)
     }
@@ -231,7 +231,7 @@ impl Reader {
         self.required_text(key, wanted).into()
     }
 
-    /// A path that may be absent; `absent` says what holds then.
+    /// A path that may be absent; `absent` describes what applies then.
     pub(crate) fn optional_path(&mut self, key: &'static str, absent: &str, wanted: Expected) -> Option<PathBuf> {
         self.any_text(key, Otherwise::Absent(absent), wanted).map(PathBuf::from)
     }
@@ -267,7 +267,7 @@ impl Reader {
         self.read(Spec {
             key,
             textual: false,
-            wanted: format!("a list of two, each {} in single precision", range.words()),
+            wanted: format!("a list of two, each {} in single precision", range.describe()),
             example: render(&default),
             otherwise: Otherwise::Default(default),
             read: &|value| {

@@ -24,7 +24,7 @@ const MAX_SYNTAX_MISTAKES: usize = 10;
 /// Characters of a `--set` argument shown in messages.
 const SHOWN_SET: usize = 80;
 
-/// Where a value came from. The order is that of precedence, then of appearance.
+/// Where a value came from. The order is the order of precedence, then of appearance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The default.
@@ -57,7 +57,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether somebody wrote the value.
+    /// Whether the user set the value.
     pub fn is_explicit(&self) -> bool {
         matches!(self, Origin::File { .. } | Origin::Set { .. })
     }
@@ -93,9 +93,9 @@ pub(crate) enum Value {
     Float(f64),
     Bool(bool),
     Array(Vec<Value>),
-    /// A table whose names no setting knows, such as those of classes; sorted by name.
+    /// A table whose keys are not settings, such as classes; sorted by name.
     Table(Vec<(String, Value)>),
-    /// Something no setting takes; the words say what, e.g. `a date`.
+    /// A value that no setting accepts, described, e.g. `a date`.
     Other(&'static str),
     /// The right side of a `--set`, to be read as what its key wants.
     Raw(String),
@@ -184,8 +184,8 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Mistake> {
     })
 }
 
-/// Merges the file's text and the arguments, of which the last one wins, as with the options of most programs: a script
-/// can add its own to what it was given. A file with a key twice is a slip instead. What could not be understood is
+/// Merges the file's text and the arguments. The last argument for a key overrides earlier ones, as in most programs: a
+/// script can append its own. A key that appears twice in the file is a mistake instead. What could not be parsed is
 /// left out and listed.
 pub(crate) fn merge(name: &str, text: &str, sets: &[String]) -> (Tree, Vec<Mistake>) {
     let mut mistakes = Vec::new();
@@ -211,7 +211,7 @@ fn file_layer(name: &str, text: &str, mistakes: &mut Vec<Mistake>) -> Tree {
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         let (line, _) = lines.place(span.start);
-        // What the parser says about the rest of a line it stumbled over is an echo.
+        // A further error on the same line is a consequence of the first one.
         if line == std::mem::replace(&mut last_line, line) {
             continue;
         }
@@ -273,7 +273,7 @@ fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
     let keys: Vec<&str> = path.split('.').map(str::trim).collect();
     let plain = |key: &&str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     if !keys.iter().all(plain) || keys.len() > MAX_SET_DEPTH {
-        return Err(wrong("what stands before `=` is not a path of keys"));
+        return Err(wrong("the text before `=` is not a path of keys"));
     }
     if right.is_empty() {
         return Err(wrong("there is no value after `=`"));
@@ -303,7 +303,8 @@ fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
 
 /// Reads the right side of a `--set` for a key that takes text (`textual`) or anything else.
 ///
-/// Text needs no quotes. Elsewhere, what is no TOML value is taken for text, so that the key can say what it wants.
+/// Text needs no quotes. For other keys, anything that is not a TOML value is taken for text, so that the key's own
+/// error applies.
 pub(crate) fn parse_raw(raw: &str, textual: bool) -> Result<Value, String> {
     if textual && !raw.starts_with(['"', '\'']) {
         return Ok(Value::Text(raw.to_owned()));

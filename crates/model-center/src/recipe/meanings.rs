@@ -1,4 +1,4 @@
-//! What each key means, and since which version it is there: the words of the page of settings.
+//! The meaning of each key, and the version that added it: the texts of the settings page.
 //!
 //! Defines [`meaning`], called by `page.rs`. Type, range and default are not here: they are declared where the key is
 //! read, in `keys.rs` and `sources.rs`. A test finds a key without a meaning and a meaning without a key.
@@ -42,14 +42,15 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.path", "Directory of a task that knows its files."),
     first("data.train", "File of training records; for plain text also a directory."),
     first("data.eval", "The same for evaluation."),
-    first("data.format", "Format of the files; `auto` goes by the ending of the name."),
+    first("data.format", "Format of the files; `auto` derives it from the file name's ending."),
     first("data.labels", "Names of the classes, in the order of their indices."),
     first(
         "data.class_weights",
-        "Weight of each class in the training loss, `{ name = 2.0, … }`; `balanced` is samples / (classes × samples of the class). Evaluation is not weighted.",
+        "Weight of each class in the training loss, `{ name = 2.0, … }`; `balanced` is \
+         samples / (classes × samples of the class). Evaluation is not weighted.",
     ),
     first("data.template", "The prompt, with names of columns in braces."),
-    first("data.words", "The token that stands for each label, in the order of `data.labels`."),
+    first("data.words", "The label word of each label, in the order of `data.labels`."),
     first("data.columns.text", "Column of the text; for `language` with a prompt, of the completion."),
     first("data.columns.text_pair", "Column of the second text of a pair."),
     first("data.columns.label", "Column of the label."),
@@ -71,7 +72,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.batch_size", "Samples of an optimizer step, over all ranks."),
     first(
         "train.micro_batch_size",
-        "Samples of one forward pass of a rank; gradients of the micro-batches of a step are accumulated. A run keeps the size it was begun with.",
+        "Samples of one forward pass of a rank; gradients of the micro-batches of a step are accumulated. \
+         A resumed run keeps its size.",
     ),
     first("train.lr", "Peak learning rate; for `noam` the factor of its formula."),
     first("train.schedule", "Course of the learning rate after the warm-up."),
@@ -86,11 +88,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.clip_norm", "Largest norm of the gradients; larger ones are scaled down."),
     first("train.clip_kind", "Norm that is clipped: of order 2, the largest absolute value, or none."),
     first("train.label_smoothing", "Share of the target distribution that is uniform over all classes."),
-    first("train.prompt_loss", "Weight of the loss of a prompt's own tokens beside that of the answer."),
+    first("train.prompt_loss", "Weight of the loss of a prompt's own tokens relative to the answer's."),
     first("train.seed", "Seed of dropout and of the order of samples."),
     first(
         "train.recompute",
-        "`blocks` keeps the input of a block alone and recomputes the rest in the backward pass (activation checkpointing).",
+        "`blocks` keeps only the input of a block and recomputes the rest in the backward pass \
+         (activation checkpointing).",
     ),
     first(
         "train.gradient_sum",
@@ -98,7 +101,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     first(
         "train.gradient_dtype",
-        "Dtype of gradients and of their reduction over ranks; `model` is that of the parameters.",
+        "Dtype of gradients and of their reduction over ranks; `model` is the dtype of the parameters.",
     ),
     first("train.loss_scale", "Rule of the loss scale; `auto` scales for `f16` alone."),
     first("train.offload", "Keep optimizer state in host memory and update it there."),

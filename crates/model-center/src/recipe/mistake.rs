@@ -63,7 +63,7 @@ impl From<Mistake> for Error {
     }
 }
 
-/// The first mistake as an error, with a word about how many more there are.
+/// The first mistake as an error, with the number of further ones.
 pub fn as_error(mistakes: Vec<Mistake>) -> Error {
     let more = mistakes.len().saturating_sub(1);
     let Some(mut first) = mistakes.into_iter().next() else {

@@ -9,7 +9,7 @@
 //! serde structs would have to agree with them, and serde stops at the first mistake and forgets where a value came
 //! from.
 //!
-//! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
+//! Called by the `finetune` program and by programs that use the same recipes.
 
 mod class_weights;
 mod data_source;
@@ -59,7 +59,7 @@ impl Recipe {
     /// without opening another file.
     ///
     /// # Errors
-    /// The first mistake as [`crate::Error::Recipe`], with a word about how many more there are.
+    /// The first mistake as [`crate::Error::Recipe`], with the number of further ones.
     pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Resolved> {
         Self::read(path, sets).map_err(as_error)
     }
@@ -89,7 +89,7 @@ impl Recipe {
     /// The recipe as far as it can be read, for showing what is missing in it.
     ///
     /// # Errors
-    /// A file that cannot be read or is not TOML, an argument that is no setting: every mistake of that kind.
+    /// A file that cannot be read or is not TOML, an argument that is not a setting: every mistake of that kind.
     pub fn draft(path: Option<&Path>, sets: &[String]) -> Result<Draft, Vec<Mistake>> {
         let text = path.map_or_else(|| Ok(String::new()), layers::read_file).map_err(|mistake| vec![mistake])?;
         let name = path.map_or_else(String::new, |path| path.display().to_string());

@@ -8,7 +8,7 @@ use super::meanings::meaning;
 use super::reader::{Declared, Reader};
 use super::resolved::sort_by_table;
 
-/// Defaults that depend on another setting, in words.
+/// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[
     ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`"),
     ("train.micro_batch_size", "`train.batch_size` / ranks"),
@@ -18,8 +18,9 @@ const DEPENDENT: &[(&str, &str)] = &[
 /// Every setting of a recipe: key, type and allowed values, default, meaning and first version.
 pub fn settings_page() -> String {
     let mut page = String::from(
-        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the values of one \
-         recipe with their origins, and [recipes](recipes.md) shows how to write one. The table of a key is the part before its \
+        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the values \
+         of one recipe with their origins, and [recipes](recipes.md) shows how to write one. \
+         The table of a key is the part before its \
          last dot: `train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on a command line.\n",
     );
     let mut table = "";
@@ -39,7 +40,7 @@ pub fn settings_page() -> String {
     page
 }
 
-/// The declarations of all keys, by table: those of a recipe that sets none.
+/// The declarations of all keys, by table, read from an empty recipe.
 fn declared() -> Vec<Declared> {
     let mut reader = Reader::new(Tree::new(Origin::Default), "");
     keys::read(&mut reader);
@@ -58,14 +59,14 @@ mod tests {
         let declared = declared();
         for Declared { key, .. } in &declared {
             let count = MEANINGS.iter().filter(|meaning| meaning.key == *key).count();
-            assert_eq!(count, 1, "{key}: say what it means in meanings.rs");
+            assert_eq!(count, 1, "{key}: describe it in meanings.rs");
         }
         for meaning in MEANINGS {
-            assert!(declared.iter().any(|declared| declared.key == meaning.key), "{} is no key", meaning.key);
+            assert!(declared.iter().any(|declared| declared.key == meaning.key), "unknown key {}", meaning.key);
             assert!(meaning.text.ends_with('.') && !meaning.since.is_empty(), "{}", meaning.key);
         }
         for (key, _) in DEPENDENT {
-            assert!(declared.iter().any(|declared| declared.key == *key), "{key} is no key");
+            assert!(declared.iter().any(|declared| declared.key == *key), "unknown key {key}");
         }
     }
 }

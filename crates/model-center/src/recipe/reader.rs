@@ -1,7 +1,8 @@
 //! Reads keys out of the merged tree, each with its type, range and default.
 //!
-//! Defines [`Reader`]. One call per key declares it, checks the value and notes it for `--print-config`; on a mistake
-//! the default is returned and the reading goes on, so that all mistakes are found. What nobody asked for is unknown.
+//! Defines [`Reader`]. One call per key declares it, checks the value and records it for `--print-config`; after a
+//! mistake the default is returned and reading continues, so that all mistakes are found. Keys that no call declares
+//! are unknown.
 //! The kinds of values are in `kinds.rs`. Called by `settings.rs` and `rules.rs` only.
 
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
@@ -37,12 +38,12 @@ pub(crate) struct Declared {
     pub(crate) default: String,
 }
 
-/// What holds when nobody wrote the key.
+/// The default of a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Otherwise<'a, T> {
     /// This value.
     Default(T),
-    /// No value; the words say what happens then.
+    /// No value; the text describes what happens then.
     Absent(&'a str),
     /// It is a mistake.
     Required,
@@ -72,7 +73,7 @@ pub(crate) struct Reader {
     entries: Vec<SettingEntry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
-    /// Those of the mistakes that are settings that are missing.
+    /// The mistakes that are missing settings.
     missing: Vec<Mistake>,
     declared: Vec<Declared>,
 }
@@ -82,7 +83,7 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<SettingEntry>,
     /// In order of appearance.
     pub(crate) mistakes: Vec<Mistake>,
-    /// Those of them that are settings that are missing.
+    /// The mistakes that are missing settings.
     pub(crate) missing: Vec<Mistake>,
 }
 
@@ -144,7 +145,7 @@ impl Reader {
         }
     }
 
-    /// Says that the default of `key`, if it is in force, is the value of another key.
+    /// Declares that the default of `key`, if it applies, is the value of another key.
     pub(crate) fn follow(&mut self, key: &'static str, followed: &'static str) {
         for entry in self.entries.iter_mut().filter(|e| e.key == key && e.origin == Origin::Default) {
             entry.origin = Origin::Follows(followed);
@@ -154,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// Whether somebody wrote the key, rightly or wrongly.
+    /// Whether the user set the key, validly or not.
     pub(crate) fn is_explicit(&self, key: &str) -> bool {
         self.entries.iter().any(|e| e.key == key && e.origin.is_explicit())
     }
@@ -164,8 +165,8 @@ impl Reader {
         !self.failed.iter().any(|failed| keys.contains(failed))
     }
 
-    /// A setting that changes nothing because of another one: an error if somebody wrote it, a remark otherwise.
-    /// Silent if either is wrong by itself.
+    /// A setting that has no effect because of another one: an error if the user set it, a remark otherwise. Silent if
+    /// either is invalid itself.
     pub(crate) fn without_effect(&mut self, key: &'static str, because: &'static str, why: &str, fix: &str) {
         let sound = self.are_sound(&[key, because]);
         let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) else { return };
@@ -188,8 +189,8 @@ impl Reader {
         self.mistake_at(origin, reason.into(), fix.into());
     }
 
-    /// Settings that must be there because of others, as of one task, or one of which must be there: those of `keys`
-    /// that have no value are missing. Silent if one of them is wrong by itself.
+    /// Settings that others require, such as a task, or alternatives: the `keys` without a value are missing. Silent if
+    /// one of them is invalid itself.
     pub(crate) fn absent(&mut self, keys: &[&'static str], reason: impl Into<String>, fix: impl Into<String>) {
         if !self.are_sound(keys) {
             return;
@@ -259,7 +260,7 @@ impl Reader {
 
     fn wrong<T>(&mut self, spec: &Spec<'_, T>, origin: &Origin, what: String, got: Option<&Value>) {
         self.failed.push(spec.key);
-        let word = spec.key.rsplit('.').next().unwrap_or(spec.key);
+        let name = spec.key.rsplit('.').next().unwrap_or(spec.key);
         if spec.key == "data.task"
             && let Some(Value::Text(text)) = got
             && let Some((reason, fix)) = other_task(text)
@@ -268,20 +269,20 @@ impl Reader {
             return self.mistake_at(Some(origin.clone()), reason, fix);
         }
         // A quoted list in `wanted` is a choice: the nearest of them is a better hint than any example.
-        let words = spec.wanted.split('"').skip(1).step_by(2);
+        let choices = spec.wanted.split('"').skip(1).step_by(2);
         let near = match got {
-            Some(Value::Text(text)) => super::suggest::closest(text, words),
+            Some(Value::Text(text)) => super::suggest::closest(text, choices),
             _ => None,
         };
         let fix =
-            near.map_or_else(|| format!("write e.g. {word} = {}", spec.example), |w| format!("did you mean \"{w}\"?"));
+            near.map_or_else(|| format!("write e.g. {name} = {}", spec.example), |w| format!("did you mean \"{w}\"?"));
         self.note(spec.key, None, origin.clone(), Some(format!("wrong at {}: {what}", origin.place())));
         self.mistake_at(Some(origin.clone()), format!("`{}` {what}", spec.key), fix);
     }
 
     /// Removes a key's value from the tree.
     fn take(&mut self, key: &'static str) -> Option<Leaf> {
-        let (tables, word) = key.rsplit_once('.').unwrap_or(("", key));
+        let (tables, name) = key.rsplit_once('.').unwrap_or(("", key));
         let mut tree = &mut self.tree;
         for table in tables.split('.').filter(|t| !t.is_empty()) {
             match tree.nodes.get_mut(table) {
@@ -289,7 +290,7 @@ impl Reader {
                 _ => return None,
             }
         }
-        match tree.nodes.remove(word)? {
+        match tree.nodes.remove(name)? {
             Node::Leaf(leaf) => Some(leaf),
             Node::Table(inner) => {
                 let origin = inner.origin.clone();
@@ -307,7 +308,7 @@ impl Reader {
     }
 }
 
-/// What is said of a task that other trainers have: that it is not available, or its name here.
+/// The error for another trainer's task: that it is not available, or its name here.
 fn other_task(name: &str) -> Option<(String, String)> {
     if let Some(missing) = elsewhere::missing_task(name) {
         let reason = format!("`data.task` = \"{}\": {} not available", printable(name, 40), missing.what);

@@ -7,7 +7,7 @@ use super::reader::SettingEntry;
 use super::settings::Settings;
 use std::ops::Deref;
 
-/// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
+/// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
 const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
 /// The same of single keys in other tables.
 const UNHASHED_KEYS: &[&str] = &["train.offload", "model.leave"];
@@ -105,7 +105,7 @@ impl Resolved {
         self.origin(key).is_some_and(Origin::is_explicit)
     }
 
-    /// Sets the default of the micro-batch, and that of evaluation, which follows it.
+    /// Sets the default of the micro-batch size, and of the evaluation's, which follows it.
     pub(super) fn set_micro_batch(&mut self, size: usize, origin: Origin) {
         self.settings.train.micro_batch_size = size;
         let follows = !self.is_explicit("eval.batch_size");
@@ -149,18 +149,18 @@ pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut current = "";
     for entry in entries {
-        let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
-        if name != current {
+        let (table, name) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+        if table != current {
             if !lines.is_empty() {
                 lines.push((String::new(), String::new()));
             }
-            lines.push((format!("[{name}]"), String::new()));
-            current = name;
+            lines.push((format!("[{table}]"), String::new()));
+            current = table;
         }
         let left = match &entry.value {
-            Some(value) if entry.is_effective() => format!("{word} = {value}"),
-            Some(value) => format!("# {word} = {value}"),
-            None => format!("# {word}"),
+            Some(value) if entry.is_effective() => format!("{name} = {value}"),
+            Some(value) => format!("# {name} = {value}"),
+            None => format!("# {name}"),
         };
         lines.push((left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string())));
     }
@@ -187,12 +187,12 @@ fn is_hashed(key: &str) -> bool {
 fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e SettingEntry>) -> String {
     let mut current = "";
     for entry in entries {
-        let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
-        if name != current {
-            out.push_str(&format!("\n[{name}]\n"));
-            current = name;
+        let (table, name) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+        if table != current {
+            out.push_str(&format!("\n[{table}]\n"));
+            current = table;
         }
-        out.push_str(&format!("{word} = {}\n", entry.value.as_deref().unwrap_or_default()));
+        out.push_str(&format!("{name} = {}\n", entry.value.as_deref().unwrap_or_default()));
     }
     out
 }

@@ -35,7 +35,11 @@ fn check_length(r: &mut Reader, s: &Settings) {
     let t = &s.train;
     if t.epochs.is_none() && t.steps.is_none() && t.minutes.is_none() {
         let keys = ["train.epochs", "train.steps", "train.minutes"];
-        r.absent(&keys, "nothing says when to stop", "set train.epochs, train.steps or train.minutes");
+        r.absent(
+            &keys,
+            "there is no limit to the length of training",
+            "set train.epochs, train.steps or train.minutes",
+        );
     }
     if !t.batch_size.is_multiple_of(t.micro_batch_size) {
         let (batch, micro) = (t.batch_size, t.micro_batch_size);
@@ -55,10 +59,10 @@ fn check_schedule(r: &mut Reader, s: &Settings) {
     if !end_is_known && t.minutes.is_some() {
         let fix = "set train.epochs or train.steps as well, or train.schedule = \"constant\" and train.warmup in steps";
         if needs_end {
-            let reason = "this schedule needs to know how many steps there will be, and train.minutes does not say";
+            let reason = "this schedule needs the number of steps, which train.minutes does not determine";
             r.contradiction(&["train.schedule", "train.minutes", "train.epochs", "train.steps"], reason, fix);
         } else if matches!(t.warmup, Warmup::Fraction(_)) {
-            let reason = "a fraction of an unknown number of steps: train.minutes does not say how many there will be";
+            let reason = "a fraction of an unknown number of steps: train.minutes does not determine the number";
             r.contradiction(&["train.warmup", "train.minutes", "train.epochs", "train.steps"], reason, fix);
         }
     }
@@ -100,9 +104,9 @@ fn check_task(r: &mut Reader, s: &Settings) {
     if predicts == MetricKind::Values {
         r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
     }
-    if !s.data.source.is_answered_by_words() {
+    if !s.data.source.has_token_labels() {
         let fix = "remove it, or set data.objective = \"verbalizer\"";
-        r.without_effect("train.prompt_loss", "data.objective", "there is no prompt that an answer stands behind", fix);
+        r.without_effect("train.prompt_loss", "data.objective", "there is no prompt before an answer", fix);
     }
     for (key, metric) in
         [("eval.metric", Some(s.eval.metric)), ("train.early_stop.metric", s.train.early_stop.map(|e| e.metric))]
@@ -157,16 +161,16 @@ fn check_columns(r: &mut Reader, s: &Settings) {
     check_format(r, s, format, (train, eval));
 }
 
-/// A prompt, its words and its labels.
+/// A prompt, its label words and its labels.
 fn check_template(r: &mut Reader, s: &Settings, task: &TemplateTask, files: (&PathBuf, Option<&PathBuf>)) {
-    // What is missing has been said.
+    // Missing ones were already reported.
     if task.labels.is_empty() || task.words.is_empty() {
         return;
     }
     check_labels(r, &task.labels);
     if task.words.len() != task.labels.len() {
-        let reason = format!("`data.words` names {} words for {} labels", task.words.len(), task.labels.len());
-        r.contradiction(&["data.words", "data.labels"], reason, "name one word for each label, in their order");
+        let reason = format!("`data.words` has {} label words for {} labels", task.words.len(), task.labels.len());
+        r.contradiction(&["data.words", "data.labels"], reason, "give one label word for each label, in their order");
     }
     if task.template.columns().any(|column| column == task.label) {
         let reason = format!("`data.template` shows the column \"{}\", which is the label", task.label);
@@ -186,14 +190,14 @@ fn check_labels(r: &mut Reader, names: &[String]) {
     }
 }
 
-/// Files whose names do not say how they are written, and plain text where it has no place.
+/// Files whose names do not determine their format, and plain text where it is not supported.
 fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, eval): (&PathBuf, Option<&PathBuf>)) {
     let files = [("data.train", Some(train)), ("data.eval", eval)];
     let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
     let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
     for (key, path) in &files {
         if format.is_none() && Format::of(path).is_err() {
-            let reason = format!("the name of `{key}` does not say how the file is written");
+            let reason = format!("the name of `{key}` does not determine the file's format");
             let fix =
                 "set data.format to \"jsonl\", \"csv\", \"tsv\" or, for plain text or a directory of it, \"text\"";
             r.contradiction(&[key, "data.format"], reason, fix);
@@ -203,7 +207,7 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     check_plain_text(r, s, &formats);
 }
 
-/// What goes with text that is no records.
+/// Rules for plain text.
 fn check_plain_text(r: &mut Reader, s: &Settings, files: &[(&'static str, Option<Format>)]) {
     let Some((key, _)) = files.iter().find(|(_, format)| *format == Some(Format::Text)) else { return };
     match &s.data.source {
@@ -260,7 +264,8 @@ fn check_output(r: &mut Reader, s: &Settings) {
         r.contradiction(&["log.metrics"], reason, fix);
     } else if !is_output_name(metrics) {
         let reason = format!(
-            "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output directory, without a dot \
+            "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output directory, \
+             without a dot \
              in front"
         );
         r.contradiction(&["log.metrics"], reason, fix);
@@ -353,7 +358,7 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
 /// The directory of a recipe's model, see [`Pretrained::resolve`].
 ///
 /// # Errors
-/// There is none, or `model.revision` is of no use; the place is that of the key.
+/// No such model, or an invalid `model.revision`; the place is the key's.
 pub fn model_directory(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };

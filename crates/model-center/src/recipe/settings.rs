@@ -2,7 +2,7 @@
 //!
 //! Where another module already has the type of a setting (schedules, clipping, metrics, data reading), that type is
 //! used, so that programs pass settings on without translating. `Option` remains only where absence has a meaning of
-//! its own, which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
+//! its own, documented at the field. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
@@ -14,7 +14,7 @@ use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use std::path::PathBuf;
 
-/// Everything a recipe says.
+/// All settings of a recipe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// `[model]`
@@ -49,11 +49,11 @@ pub struct ModelSettings {
     pub revision: Option<String>,
     /// Its family, for a directory of ModelCenter's whose `config.json` does not name one.
     pub family: Option<String>,
-    /// Tensors of the directory that are left out, by patterns; those of other task heads need none.
+    /// Tensors of the directory that are left out, by patterns; other task heads are left out anyway.
     pub leave: Vec<String>,
     /// Type of the parameters.
     pub dtype: DType,
-    /// Where the classifier comes from; a head for words is the directory's.
+    /// Where the classifier comes from; a language-modelling head is always the directory's.
     pub head: Head,
     /// Dropout of hidden states; `None` keeps the model's own.
     pub hidden_dropout: Option<f32>,
@@ -63,13 +63,13 @@ pub struct ModelSettings {
     pub init_seed: u64,
 }
 
-/// Where the classifier comes from: one output per class, one per choice, or one number. A head for words is always the
-/// directory's.
+/// Where the classifier comes from: one output per class, one per choice, or one number. A language-modelling head is
+/// always the directory's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
-    /// From the directory if it has one, which must then be for the same labels; else it is drawn.
+    /// From the directory if it has one, which must then be for the same labels; else randomly initialized.
     Auto,
-    /// It is drawn, whatever the directory has.
+    /// Randomly initialized, even if the directory has one.
     New,
 }
 
@@ -97,11 +97,11 @@ pub struct DataSettings {
 /// `[train]`: how it is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainSettings {
-    /// Stop after so many passes over the data; `None`: no such limit. At least one of the three limits is set.
+    /// Stop after this number of passes over the data; `None`: no such limit. At least one of the three limits is set.
     pub epochs: Option<f64>,
-    /// Stop after so many optimizer steps; `None`: no such limit.
+    /// Stop after this number of optimizer steps; `None`: no such limit.
     pub steps: Option<u64>,
-    /// Stop so many minutes after the first step began, evaluations on the way included; `None`: no such limit.
+    /// Stop this number of minutes after the first step began, evaluations included; `None`: no such limit.
     pub minutes: Option<f64>,
     /// Samples of one optimizer step, over all ranks.
     pub batch_size: usize,
@@ -109,11 +109,11 @@ pub struct TrainSettings {
     pub micro_batch_size: usize,
     /// Peak learning rate (for Noam: the factor of its formula).
     pub lr: f64,
-    /// How the rate falls.
+    /// The decay of the learning rate.
     pub schedule: ScheduleKind,
-    /// How long the rate rises.
+    /// The warm-up of the learning rate.
     pub warmup: Warmup,
-    /// After the warm-up the rate does not fall below this share of `lr`.
+    /// After the warm-up the learning rate does not fall below this share of `lr`.
     pub final_lr_ratio: f64,
     /// Weight decay.
     pub weight_decay: f32,
@@ -131,7 +131,7 @@ pub struct TrainSettings {
     pub clip: Clip,
     /// Share of the target given to all classes alike.
     pub label_smoothing: f32,
-    /// How much the loss of a prompt's words counts beside that of its answer.
+    /// The weight of the loss of a prompt's tokens relative to the answer's.
     pub prompt_loss: f32,
     /// Seed of dropout and shuffling.
     pub seed: u64,
@@ -139,11 +139,11 @@ pub struct TrainSettings {
     pub recompute: Recompute,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
-    /// Whether gradients, and their exchange between ranks, have the dtype of the parameters rather than f32.
+    /// Whether gradients, and their reduction over ranks, have the dtype of the parameters rather than f32.
     pub gradient_dtype: GradientDType,
     /// By what losses are multiplied on the backward pass.
     pub loss_scale: LossScale,
-    /// Whether masters and moments lie in the host's memory and are updated there; the bits are the same.
+    /// Whether master weights and moments are in host memory and are updated there; the bits are the same.
     pub offload: bool,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
@@ -154,7 +154,7 @@ pub struct TrainSettings {
 pub struct EarlyStopSettings {
     /// What is watched.
     pub metric: EvalMetric,
-    /// Stop after so many evaluations in a row without a new best.
+    /// Stop after this number of evaluations in a row without a new best.
     pub patience: u64,
 }
 
@@ -199,9 +199,9 @@ impl EvalMetric {
 /// How often something happens, written `"200 steps"`, `"0.5 epochs"` or `"end"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Interval {
-    /// Every so many optimizer steps.
+    /// Every this number of optimizer steps.
     Steps(u64),
-    /// Every so many passes over the data; parts are rounded to whole steps, at least one.
+    /// Every this number of passes over the data; fractions are rounded to whole steps, at least one.
     Epochs(f64),
     /// Only at the end.
     End,
@@ -220,7 +220,7 @@ impl Interval {
     }
 }
 
-/// `[save]`: which weights are left behind.
+/// `[save]`: which weights are saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SaveSettings {
     /// Which.
@@ -229,12 +229,12 @@ pub struct SaveSettings {
     pub dtype: DType,
 }
 
-/// Which weights a run leaves behind.
+/// Which weights a run saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveWhich {
     /// Those that evaluated best.
     Best,
-    /// Those of the last step.
+    /// The last step's.
     Last,
     /// Both, in two directories.
     Both,
@@ -243,9 +243,9 @@ pub enum SaveWhich {
 /// `[checkpoint]`: how the state of the run is saved, to go on from if it is cut off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CheckpointSettings {
-    /// After so many steps or passes, and at the end.
+    /// After this number of steps or passes, and at the end.
     pub every: Interval,
-    /// After so many minutes; 0 for not by the clock.
+    /// After this number of minutes; 0 disables it.
     pub minutes: f64,
     /// How many are kept.
     pub keep: usize,
@@ -265,7 +265,7 @@ pub enum OnSaveFailure {
 /// `[log]`: what is reported on the way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogSettings {
-    /// Every so many optimizer steps.
+    /// Every this number of optimizer steps.
     pub every: u64,
     /// Name of the metrics file in the output directory, none that the run writes besides.
     pub metrics: String,
@@ -289,12 +289,12 @@ pub struct DeviceSettings {
     pub threads: Threads,
 }
 
-/// In which dtype gradients are kept and exchanged between ranks.
+/// The dtype of gradients and of their reduction over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GradientDType {
     /// In f32, whatever the parameters are.
     F32,
-    /// In that of the parameters: half the bytes in f16 and bf16, and sums that are rounded to it.
+    /// The dtype of the parameters: half the bytes in f16 and bf16, and sums that are rounded to it.
     Model,
 }
 
@@ -351,9 +351,9 @@ pub struct ParallelSettings {
 /// How many threads work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
-    /// As many as this process may run on.
+    /// The number of CPUs available to this process.
     Auto,
-    /// So many.
+    /// This number.
     Count(usize),
 }
 

@@ -36,11 +36,11 @@ enum Task {
 enum Objective {
     /// Outputs of a head of their own.
     Classifier,
-    /// Words that stand for them, behind a prompt.
+    /// Label words, after a prompt.
     Verbalizer,
 }
 
-/// What the keys of all sources say.
+/// The keys of all sources.
 struct Keys {
     directory: Option<PathBuf>,
     train: Option<PathBuf>,
@@ -158,7 +158,7 @@ fn read_template(r: &mut Reader) -> Option<Template> {
     })
 }
 
-/// The keys of all kinds of sources; those of other kinds have no effect.
+/// The keys of all kinds of sources; keys of other kinds have no effect.
 fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
     let formats = [
         ("auto", None),
@@ -178,7 +178,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         text: r.text("data.columns.text", "text", COLUMN),
         text_pair: r.optional_text("data.columns.text_pair", "not set: single texts", COLUMN),
         label: r.text("data.columns.label", "label", COLUMN),
-        prompt: r.optional_text("data.columns.prompt", "not set: nothing in front of texts", COLUMN),
+        prompt: r.optional_text("data.columns.prompt", "not set: no prompt before texts", COLUMN),
         target: r.text("data.columns.target", "target", COLUMN),
     };
     match (task, objective) {
@@ -191,7 +191,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             require_directory(r, DataSource::Prompts { task, directory })
         }
         (Some(Task::Squad), _) => {
-            r.without_effect("model.head", "data.task", "a model keeps its head for words", "remove it");
+            r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
             let directory = known_directory(r, "SQuAD", keys);
             require_directory(r, DataSource::Squad { directory })
         }
@@ -204,7 +204,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
 fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
     for key in ["data.train", "data.eval", "data.format", "data.labels", "data.template", "data.words"] {
         let why = match key {
-            "data.template" | "data.words" => format!("task {task} knows its prompt and its words"),
+            "data.template" | "data.words" => format!("task {task} has its own prompt and label words"),
             _ => format!("task {task} knows its files and labels"),
         };
         r.without_effect(key, "data.task", &why, "remove it, and set data.path");
@@ -222,11 +222,11 @@ fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
 }
 
 fn require_directory(r: &mut Reader, source: DataSource) -> DataSource {
-    if source.is_answered_by_words() {
+    if source.has_token_labels() {
         r.without_effect(
             "model.head",
             "data.objective",
-            "answers are read off the model's head for words",
+            "answers are read from the model's language-modelling head",
             "remove it",
         );
     }
@@ -245,15 +245,19 @@ fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
     for key in ["data.columns.text", "data.columns.text_pair", "data.columns.prompt", "data.columns.target"] {
         r.without_effect(key, "data.objective", "data.template names the columns of the prompt", "remove it");
     }
-    r.without_effect("model.head", "data.objective", "answers are read off the model's head for words", "remove it");
+    r.without_effect(
+        "model.head",
+        "data.objective",
+        "answers are read from the model's language-modelling head",
+        "remove it",
+    );
     for (key, is_set, example) in [
         ("data.template", keys.template.is_some(), "data.template = \"{text} Was it good?\""),
         ("data.words", keys.words.is_some(), "data.words = [\" No\", \" Yes\"]"),
         ("data.labels", keys.labels.is_some(), "data.labels = [\"no\", \"yes\"]"),
     ] {
         if !is_set {
-            let reason =
-                format!("`{key}` is missing: a prompt, the words that answer it and the labels they stand for");
+            let reason = format!("`{key}` is missing: a prompt needs label words and their labels");
             r.absent(&["data.objective", key], reason, format!("set {example}"));
         }
     }
@@ -274,7 +278,7 @@ fn require_train(r: &mut Reader, keys: &Keys) {
 }
 
 fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
-    // Without a task nothing can be said about what the other keys are good for.
+    // Without a task the effect of the other keys is unknown.
     if let Some(task) = task {
         r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
         require_train(r, &keys);
@@ -315,8 +319,8 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
     }
     if let Task::Language | Task::Seq2Seq = task {
         for key in ["data.labels", "data.columns.text_pair", "data.columns.label"] {
-            r.without_effect(key, "data.task", "texts are learnt by their words", "remove it");
+            r.without_effect(key, "data.task", "the labels are the texts' own tokens", "remove it");
         }
-        r.without_effect("model.head", "data.task", "a model keeps its head for words", "remove it");
+        r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
     }
 }

@@ -1,9 +1,9 @@
 //! "Did you mean": the known name closest to a mistyped one.
 //!
-//! Used by the reader for unknown keys and for words that are not among the allowed values.
+//! Used by the reader for unknown keys and values.
 
-/// The number of single-letter insertions, deletions, replacements and neighbour swaps between two words, letter case
-/// ignored; `None` as soon as it exceeds `limit`.
+/// The number of single-letter insertions, deletions, replacements and neighbour swaps between two names, ignoring
+/// case; `None` as soon as it exceeds `limit`.
 pub(crate) fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     let a: Vec<char> = a.chars().flat_map(char::to_lowercase).collect();
     let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
@@ -27,18 +27,18 @@ pub(crate) fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     last.last().copied().filter(|&d| d <= limit)
 }
 
-/// The word of `known` closest to `word`, if it is close enough to be a slip: a third of its letters, at least one.
-pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(1);
-    known.into_iter().filter_map(|k| Some((edit_distance(word, k, limit)?, k))).min_by_key(|&(d, _)| d).map(|(_, k)| k)
+/// The `known` name closest to `name`, if it is close enough to be a typo: a third of its letters, at least one.
+pub(crate) fn closest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.chars().count() / 3).max(1);
+    known.into_iter().filter_map(|k| Some((edit_distance(name, k, limit)?, k))).min_by_key(|&(d, _)| d).map(|(_, k)| k)
 }
 
 /// The known path that an unknown `path` most likely stands for.
 ///
-/// In this order: a slip in the same table, the same word in another table, a slip in the whole path.
+/// In this order: a typo in the same table, the same name in another table, a typo in the whole path.
 pub(crate) fn path<'a>(path: &str, known: &[&'a str]) -> Option<&'a str> {
-    let (table, word) = path.rsplit_once('.').unwrap_or(("", path));
-    let lower = word.to_lowercase().replace('-', "_");
+    let (table, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let lower = name.to_lowercase().replace('-', "_");
     let siblings = known.iter().filter_map(|k| {
         let (t, w) = k.rsplit_once('.').unwrap_or(("", k));
         (t == table).then_some((w, *k))
@@ -47,8 +47,8 @@ pub(crate) fn path<'a>(path: &str, known: &[&'a str]) -> Option<&'a str> {
     if let Some(found) = near.and_then(|w| siblings.clone().find(|(s, _)| *s == w)) {
         return Some(found.1);
     }
-    let same_word = known.iter().copied().find(|k| k.rsplit('.').next() == Some(lower.as_str()));
-    same_word.or_else(|| closest(path, known.iter().copied()))
+    let same_name = known.iter().copied().find(|k| k.rsplit('.').next() == Some(lower.as_str()));
+    same_name.or_else(|| closest(path, known.iter().copied()))
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn long_hostile_words_are_refused_without_work() {
-        let word = "x".repeat(1 << 20);
-        assert_eq!(closest(&word, ["lr"]), None);
+        let name = "x".repeat(1 << 20);
+        assert_eq!(closest(&name, ["lr"]), None);
     }
 }

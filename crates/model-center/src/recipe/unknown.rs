@@ -76,8 +76,8 @@ impl Left {
             let fix = format!("{}tables: {}", near.unwrap_or_default(), tables.join(", "));
             return Mistake::recipe(self.origin.place(), format!("unknown table [{shown}]"), fix);
         }
-        let word = self.path.rsplit('.').next().unwrap_or_default();
-        let near = match elsewhere::setting(word) {
+        let name = self.path.rsplit('.').next().unwrap_or_default();
+        let near = match elsewhere::setting(name) {
             Some((whose, ours)) => Some(format!("this is {whose}; here it is {ours}; ")),
             None => suggest::path(&self.path, known).map(|near| format!("did you mean `{near}`? ")),
         };
