@@ -142,10 +142,10 @@ fn models_and_settings_that_answer_no_prompts_are_refused_where_they_are_named()
     refused(&gpt2, &[&bert], &["recipe.toml:9:13", "the head for the next word is for decoders", "data.objective"]);
     let bart = Fixture::bart();
     let bart = format!("model.path={}", bart.path("model").display());
-    refused(&gpt2, &[&bart], &["data.words", "no word that stands for an answer", "<extra_id_0>"]);
+    refused(&gpt2, &[&bart], &["data.words", "no sentinel for an answer", "<extra_id_0>"]);
     refused(&fixture("t5_a"), &["train.prompt_loss=1"], &["--set train.prompt_loss=1", "sees all of a prompt at once"]);
-    refused(&gpt2, &["data.words=[\" fine\", \" fine\"]"], &["data.words", "are one token for this tokenizer"]);
-    refused(&gpt2, &["data.words=[\" splendid\", \" fine\"]"], &["does not have the word \" splendid\""]);
+    refused(&gpt2, &["data.words=[\" fine\", \" fine\"]"], &["data.words", "are the same token for this tokenizer"]);
+    refused(&gpt2, &["data.words=[\" splendid\", \" fine\"]"], &["\" splendid\" is not in the vocabulary"]);
     refused(
         &gpt2,
         &["data.template=\"{texts} it was\""],

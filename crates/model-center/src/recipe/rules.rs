@@ -265,8 +265,8 @@ fn check_output(r: &mut Reader, s: &Settings) {
     } else if !is_output_name(metrics) {
         let reason = format!(
             "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output directory, \
-             without a dot \
-             in front"
+             without \
+             a leading dot"
         );
         r.contradiction(&["log.metrics"], reason, fix);
     }

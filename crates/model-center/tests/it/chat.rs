@@ -87,11 +87,11 @@ fn every_conversation_renders_as_in_transformers_or_is_refused_as_there() {
             (Err(error), None) => {
                 let error = error.to_string();
                 assert!(error.contains("test.jinja, line "), "{error}");
-                // What the template itself says is passed on; the languages' own words differ.
-                let said = case["error"].as_str().unwrap();
+                // The template's own messages are passed on; Python's and Rust's own differ.
+                let raised = case["error"].as_str().unwrap();
                 assert!(
-                    error.contains(said) || said.contains("can only concatenate") || said.contains("has no"),
-                    "{error} {said}"
+                    error.contains(raised) || raised.contains("can only concatenate") || raised.contains("has no"),
+                    "{error} {raised}"
                 );
                 refused += 1;
             }
@@ -251,7 +251,8 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
         ("{{ [1]|slice(100000000000000)|length }}", "more than"),
         ("{{ ('y' * 100000).join(range(50000)) }}", "more than"),
         (
-            "{% set m = namespace(a='x' * 1000) %}{% for i in range(60) %}{% set m.a = [m.a, m.a] %}{% endfor %}{{ m.a }}",
+            "{% set m = namespace(a='x' * 1000) %}{% for i in range(60) %}{% set m.a = [m.a, m.a] %}{% endfor %}{{ \
+                m.a }}",
             "more than",
         ),
         (
@@ -296,7 +297,7 @@ fn a_template_that_changes_texts_makes_no_control_token_of_them() {
         assert_eq!(rendered.matches("<|im_end|>").count(), 2, "{change}: {rendered}");
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("the chat template looks into messages"), "{change}: {error}");
-        // The same change of other words is no matter.
+        // The same change of other texts has no effect.
         let (rendered, ids) = encode("Who wrote xthis\r\nbook?");
         assert_eq!(safe.decode(&ids.unwrap(), false).unwrap(), rendered, "{change}");
     }
@@ -418,7 +419,8 @@ fn directories_have_templates_in_a_file_in_the_configuration_or_with_names() {
         json!({"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template": "{{ bos_token }}1{{ eos_token }}"});
     write("tokenizer_config.json", &config.to_string());
     assert_eq!(open().unwrap().unwrap().render(&said, false).unwrap(), "<s>1");
-    let named = json!([{"name": "default", "template": "2"}, {"name": "tool_use", "template": "3"}, {"name": "rag", "template": "4"}]);
+    let template = |name: &str, template: &str| json!({"name": name, "template": template});
+    let named = json!([template("default", "2"), template("tool_use", "3"), template("rag", "4")]);
     write("tokenizer_config.json", &json!({"chat_template": named}).to_string());
     let several = open().unwrap().unwrap();
     assert_eq!(several.names().collect::<Vec<_>>(), ["default", "tool_use", "rag"]);

@@ -48,7 +48,7 @@ fn every_type_is_decoded_to_the_bits_of_the_reference() {
         let (ours, theirs) = (values(&file, &entry.name), values(&expected, &entry.name));
         assert_same(&ours, &theirs, &entry.name);
         let finite = theirs.iter().filter(|value| value.is_finite() && **value != 0.0).count();
-        assert!(finite > 200, "{}: {finite} values say anything", entry.name);
+        assert!(finite > 200, "{}: only {finite} values are finite and not zero", entry.name);
         assert_eq!(file.stored(&entry.name).unwrap().name(), entry.name);
     }
     assert!(file.read_f32("Q8_0", &mut [0.0; 511]).is_err());
@@ -177,7 +177,8 @@ fn the_configuration_is_that_of_the_metadata() {
         (
             "llama.gguf",
             json!({
-                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 44, "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 2,
+                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 44,
+                "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 2,
                 "tie_word_embeddings": false, "attention_bias": true, "mlp_bias": false,
                 "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                  "original_max_position_embeddings": 8192},
@@ -186,7 +187,8 @@ fn the_configuration_is_that_of_the_metadata() {
         (
             "qwen2.gguf",
             json!({
-                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 44, "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 1,
+                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 44,
+                "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 1,
                 "tie_word_embeddings": true, "use_sliding_window": false,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
             }),
@@ -194,7 +196,8 @@ fn the_configuration_is_that_of_the_metadata() {
         (
             "qwen3.gguf",
             json!({
-                "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 18, "bos_token_id": 1, "eos_token_id": 2, "num_hidden_layers": 1,
+                "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 18,
+                "bos_token_id": 1, "eos_token_id": 2, "num_hidden_layers": 1,
                 "tie_word_embeddings": true, "use_sliding_window": false, "attention_bias": false,
             }),
         ),
@@ -217,7 +220,7 @@ fn texts_are_cut_merged_and_put_back_together() {
     let ids = |text: &str| tokenizer.encode(text, None, None).unwrap().input_ids;
     assert_eq!(ids("hello world"), [id("<|begin|>"), id("hello"), id("Ġworld")]);
     assert_eq!(ids("hello<|end|>"), [id("<|begin|>"), id("hello"), id("<|end|>")]);
-    // A word marked as user-defined is found whole, and is text.
+    // A token marked as user-defined is matched as a whole, and is text.
     assert_eq!(ids("<think>12"), [id("<|begin|>"), id("<think>"), id("12")]);
     assert_eq!(tokenizer.decode(&ids("hello <think>\n"), true).unwrap(), "hello <think>\n");
     assert_eq!(tokenizer.vocab_size(), 44);

@@ -9,7 +9,7 @@ use model_center::formats::gguf::tokenizer_files;
 use model_center::formats::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
 use tempfile::TempDir;
 
-/// A file piece by piece, so that each can lie.
+/// The parts of a file, which tests can falsify.
 #[derive(Clone)]
 struct Parts {
     magic: [u8; 4],
@@ -130,7 +130,7 @@ fn a_file_cut_anywhere_is_refused() {
     for length in 0..good.len() {
         place.refusal(&good[..length]);
     }
-    // Bytes behind the last tensor belong to nothing and do no harm.
+    // Bytes after the last tensor are ignored.
     assert!(use_up(&place.write(&[&good[..], &[0; 28]].concat())));
 }
 
@@ -186,23 +186,23 @@ fn lies_are_named() {
         ("claims version 4", Box::new(|parts| parts.version = 4)),
         ("big endian; little endian is read", Box::new(|parts| parts.version = 3u32.swap_bytes())),
         ("18446744073709551615 keys", Box::new(|parts| parts.key_count = Some(u64::MAX))),
-        ("65000 keys are claimed, and the file ends", Box::new(|parts| parts.key_count = Some(65_000))),
+        ("65000 keys are declared, and the file ends", Box::new(|parts| parts.key_count = Some(65_000))),
         ("18446744073709551615 tensors", Box::new(|parts| parts.tensor_count = Some(u64::MAX))),
-        ("260000 tensors are claimed, and the file ends", Box::new(|parts| parts.tensor_count = Some(260_000))),
+        ("260000 tensors are declared, and the file ends", Box::new(|parts| parts.tensor_count = Some(260_000))),
         ("key truth\n", keyed("truth", 7, vec![0])),
         ("the key appears twice", keyed("truth", 7, vec![0])),
         ("a key is empty", keyed("", 7, vec![0])),
         ("a key is empty, too long or has control characters", keyed("a\u{1b}", 7, vec![0])),
-        ("13 is no type of value", keyed("x", 13, vec![0])),
+        ("unknown type of value 13", keyed("x", 13, vec![0])),
         ("a truth value is 2", keyed("x", 7, vec![2])),
         ("18446744073709551615 bytes of text", keyed("x", 8, u64::MAX.to_le_bytes().to_vec())),
-        ("is no UTF-8", keyed("x", 8, vec![1, 0, 0, 0, 0, 0, 0, 0, 0xff])),
+        ("is not UTF-8", keyed("x", 8, vec![1, 0, 0, 0, 0, 0, 0, 0, 0xff])),
         ("18446744073709551615 texts", keyed("x", 9, array(8, u64::MAX, &[]))),
-        ("1000 texts are claimed, and the file ends", keyed("x", 9, array(8, 1000, &[]))),
+        ("1000 texts are declared, and the file ends", keyed("x", 9, array(8, 1000, &[]))),
         ("2305843009213693952 numbers", keyed("x", 9, array(10, 1 << 61, &[]))),
-        ("1000 truth values are claimed", keyed("x", 9, array(7, 1000, &[]))),
-        ("1000 arrays are claimed", keyed("x", 9, array(9, 1000, &[]))),
-        ("14 is no type of value", keyed("x", 9, array(14, 0, &[]))),
+        ("1000 truth values are declared", keyed("x", 9, array(7, 1000, &[]))),
+        ("1000 arrays are declared", keyed("x", 9, array(9, 1000, &[]))),
+        ("unknown type of value 14", keyed("x", 9, array(14, 0, &[]))),
         ("more than 8 deep", keyed("x", 9, depth)),
         ("alignment of 0 bytes", alignment(4, &[0; 4])),
         ("alignment of 24 bytes", alignment(4, &24u32.to_le_bytes())),
@@ -211,17 +211,17 @@ fn lies_are_named() {
         ("the name appears twice", first(tensor("b", &[3, 2], 0, 0))),
         ("tensor name is empty", first(tensor("", &[3, 2], 0, 0))),
         ("tensor name is empty, too long or has control", first(tensor("a\n", &[3, 2], 0, 0))),
-        ("5 dimensions are claimed", first(tensor("a", &[1, 1, 1, 1, 1], 0, 0))),
-        ("is no size that memory has", first(tensor("a", &[1 << 62, 4], 0, 0))),
-        ("is no size that memory has", first(tensor("a", &[1 << 32, 1 << 32, 2], 0, 0))),
+        ("5 dimensions are declared", first(tensor("a", &[1, 1, 1, 1, 1], 0, 0))),
+        ("is too large for memory", first(tensor("a", &[1 << 62, 4], 0, 0))),
+        ("is too large for memory", first(tensor("a", &[1 << 32, 1 << 32, 2], 0, 0))),
         ("has no elements", first(tensor("a", &[0, 2], 0, 0))),
         ("rows of 31 elements are no whole number of Q4_0 blocks", first(tensor("a", &[31], 2, 0))),
         ("rows of 128 elements are no whole number of Q6_K blocks", first(tensor("a", &[128, 2], 14, 0))),
         ("tensor a\n", first(tensor("a", &[256], 10, 0))),
         ("stored as Q2_K, which is not read; read are F32, F16, Q4_0", first(tensor("a", &[256], 10, 0))),
         ("stored as IQ4_XS, which is not read", first(tensor("a", &[256], 23, 0))),
-        ("99 is no type of the format", first(tensor("a", &[256], 99, 0))),
-        ("begins at 4, which is no multiple of 32", first(tensor("a", &[3, 2], 0, 4))),
+        ("unknown type 99", first(tensor("a", &[256], 99, 0))),
+        ("begins at 4, which is not a multiple of 32", first(tensor("a", &[3, 2], 0, 4))),
         ("its place in the file overflows", first(tensor("a", &[3, 2], 0, u64::MAX - 7))),
         ("the tensor ends at 18446744073709551608", first(tensor("a", &[3, 2], 0, u64::MAX - 31))),
         ("the tensor ends at 1048600, but 100 bytes", first(tensor("a", &[3, 2], 0, 1 << 20))),
@@ -241,7 +241,7 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> Vec<u8> {
     let golden = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)).unwrap();
     let file = GgufFile::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)).unwrap();
     let stored: Vec<_> = file.entries().into_iter().map(|entry| entry.name.clone()).collect();
-    // The list of tensors begins with the first of their names, whose length stands before it.
+    // The list of tensors begins with the first name, after its length.
     let first = |name: &String| golden.windows(8 + name.len()).position(|bytes| bytes == text(name)).unwrap();
     let list = stored.iter().map(first).min().unwrap();
     let word = |at: usize| u64::from_le_bytes(golden[at..at + 8].try_into().unwrap());
@@ -263,10 +263,10 @@ fn what_another_computation_needs_is_refused_or_said() {
         GgufAsHuggingFace::new(file).map(drop).unwrap_err().to_string()
     };
     let error = refusal(&[key("llama.attention.causal", 7, &[0])]);
-    assert!(error.contains("key llama.attention.causal") && error.contains("sees those behind it"), "{error}");
+    assert!(error.contains("key llama.attention.causal") && error.contains("is not causal"), "{error}");
     let causal = place.write(&with_keys("llama.gguf", &[key("llama.attention.causal", 7, &[1])]));
     assert!(GgufAsHuggingFace::new(GgufFile::open(&causal).unwrap()).is_ok());
-    // The base is in the file already; its value stands behind its name and type.
+    // The base is in the file already; its value follows its name and type.
     let mut bytes = with_keys("llama.gguf", &[]);
     let name = b"llama.rope.freq_base";
     let at = bytes.windows(name.len()).position(|part| part == name).unwrap() + name.len() + 4;
@@ -277,7 +277,7 @@ fn what_another_computation_needs_is_refused_or_said() {
     // A Mistral is a Llama here; its window is in no key.
     let named = place.write(&with_keys("llama.gguf", &[key("general.basename", 8, &text("Mistral-7B"))]));
     let report = gguf_to_directory(&named, &place.dir.path().join("out"), bmtrain_core::DType::F32).unwrap();
-    assert!(report.to_string().contains("skipped sliding window: the file does not say"), "{report}");
+    assert!(report.to_string().contains("skipped sliding window: the file does not declare"), "{report}");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_vocabulary_of_too_many_words_or_merges_is_refused() {
         |count: usize| key("tokenizer.ggml.token_type", 9, &array(5, count as u64, &1i32.to_le_bytes().repeat(count)));
     let many: Vec<String> = (0..1_048_577).map(|i| format!("{i:x}")).collect();
     let error = reason([base("gpt2"), vec![list("tokenizer.ggml.tokens", &many)]].concat());
-    assert!(error.contains("1048577 words are more than"), "{error}");
+    assert!(error.contains("1048577 tokens are more than"), "{error}");
 
     let few = [list("tokenizer.ggml.tokens", &["a".into(), "b".into(), "ab".into()]), types(3)];
     let merges = list("tokenizer.ggml.merges", &vec!["a b".to_string(); 1_048_577]);

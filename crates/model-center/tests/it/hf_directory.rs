@@ -84,7 +84,7 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
     let good = fs::read_to_string(&path).unwrap();
     for (from, to, want) in [
         ("\"t1\": \"model-00002", "\"t1\": \"model-00001", "the index puts it in model-00001-of-00003.safetensors"),
-        ("\"t1\"", "\"t9\"", "the index does not say so"),
+        ("\"t1\"", "\"t9\"", "the index does not list it there"),
         ("\"t1\":", "\"t9\": \"model-00001-of-00003.safetensors\",\n\"t1\":", "which does not hold it"),
         ("\"t1\"", "\"t0\"", "appears twice"),
         ("weight_map", "weight_mop", "no weight_map"),
@@ -150,8 +150,10 @@ fn one_file_counts_before_shards_as_in_transformers() {
 fn a_written_model_directory_is_complete_and_reads_back() {
     let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = concat!(
-        r#"{"architectures":["BertModel"],"model_type":"bert","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,"#,
-        r#""intermediate_size":16,"max_position_embeddings":10,"type_vocab_size":2,"vocab_size":20,"my_field":{"a":[1]}}"#
+        r#"{"architectures":["BertModel"],"model_type":"bert","hidden_size":8,"num_hidden_layers":1,"#,
+        r#""num_attention_heads":2,"#,
+        r#""intermediate_size":16,"max_position_embeddings":10,"type_vocab_size":2,"vocab_size":20,"#,
+        r#""my_field":{"a":[1]}}"#
     );
     fs::write(from.path().join("config.json"), source).unwrap();
     let templates = "additional_chat_templates";

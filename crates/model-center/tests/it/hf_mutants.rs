@@ -12,7 +12,7 @@ use mutants::{Random, replace};
 
 /// Mutants of each kind of file.
 const MUTANTS: u64 = 10_000;
-/// Peak memory above that of the start, for all mutants together.
+/// Peak memory above the start's, for all mutants together.
 const MEMORY_KIB: u64 = 64 * 1024;
 
 fn peak_memory_kib() -> u64 {
@@ -138,7 +138,12 @@ fn ten_thousand_safetensors_mutants_are_refused_or_read_without_panic_or_memory(
         accepted += 1;
         // We are never more lenient than the format's reference implementation.
         let reference = safetensors::SafeTensors::deserialize(&bytes);
-        let reference = reference.unwrap_or_else(|e| panic!("mutant {seed}: we accept it, the reference says {e}"));
+        let reference = reference.unwrap_or_else(|e| {
+            panic!(
+                "mutant {seed}: accepted here, but not by the \
+            reference: {e}"
+            )
+        });
         assert_eq!(reference.len(), file.tensors().len(), "mutant {seed}");
         for entry in file.tensors() {
             let raw = file.read_raw(&entry.name).unwrap();
@@ -161,7 +166,10 @@ fn ten_thousand_index_mutants_are_refused_or_read_without_panic() {
     fs::write(dir.path().join("model-00001-of-00002.safetensors"), file_of(header, 1)).unwrap();
     fs::write(dir.path().join("model-00002-of-00002.safetensors"), file_of(&header.replace("\"a\"", "\"b\""), 1))
         .unwrap();
-    let index = r#"{"metadata":{"total_size":2},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    let index = concat!(
+        r#"{"metadata":{"total_size":2},"weight_map":{"a":"model-00001-of-00002.safetensors","#,
+        r#""b":"model-00002-of-00002.safetensors"}}"#
+    );
     let path = dir.path().join("model.safetensors.index.json");
     let mut accepted = 0;
     for seed in 0..MUTANTS {

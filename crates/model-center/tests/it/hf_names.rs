@@ -258,7 +258,7 @@ fn old_names_position_ids_and_tied_copies_are_understood() {
     let error = plan.load(&file, |_, _| panic!("nothing may be loaded")).unwrap_err().to_string();
     assert!(error.contains("the model was not tied"), "{error}");
 
-    // Whoever leaves that head behind does not care.
+    // A caller that ignores that head is not affected.
     let base = ours(1, &[]);
     let allow = Allow { unused: vec!["cls.*".into()], ..Allow::default() };
     check(&base, &load(&BERT, &base, &file, &allow));

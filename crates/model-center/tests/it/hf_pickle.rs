@@ -265,7 +265,7 @@ fn shards_of_pytorch_files_have_to_agree_with_their_index() {
     for (from, to, want) in [
         ("-00001-of-00002.bin", "-00001-of-00002.safetensors", "another kind"),
         ("pytorch_model-00001-of-00002.bin", "../a.bin", "leads out of the directory"),
-        (r#""a":"#, r#""c":"#, "the index does not say so"),
+        (r#""a":"#, r#""c":"#, "the index does not list it there"),
     ] {
         fs::write(&path, index.replace(from, to)).unwrap();
         let got = Weights::open(dir.path()).unwrap_err().to_string();

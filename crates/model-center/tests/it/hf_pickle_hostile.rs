@@ -16,7 +16,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pickles").join(name)
 }
 
-/// Open and read everything. A file that is accepted holds what it says it holds.
+/// Opens and reads everything. An accepted file has the values that it declares.
 fn accepted(path: &Path, length: usize) -> bool {
     let Ok(file) = PickleFile::open(path) else { return false };
     for entry in file.tensors() {
@@ -28,7 +28,7 @@ fn accepted(path: &Path, length: usize) -> bool {
     true
 }
 
-/// What a zip file says of one entry, so that tests can lie.
+/// The header fields of a zip entry, which tests falsify.
 struct Entry<'a> {
     name: &'a str,
     data: &'a [u8],
@@ -196,7 +196,7 @@ fn ten_thousand_mutants_of_each_container_are_refused_or_read_without_panic() {
     }
 }
 
-/// Flip a bit, put in a number that lies or an instruction, remove or double a piece.
+/// Flips a bit, writes a false number or an opcode, removes or doubles a part.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     let at = random.below(bytes.len());
     let numbers = [0, 1, u64::MAX, 1 << 63, u64::from(u32::MAX), 0x7fff_ffff, bytes.len() as u64, random.next() % 600];
@@ -283,17 +283,17 @@ fn calls_are_refused_whatever_the_way_to_them() {
         (b"csome.module\nfunction\n)R", "REDUCE calls the global some.module.function"),
         (b"ccollections\nnamedtuple\n)R", "REDUCE calls the global collections.namedtuple"),
         (b"ctorch._utils\n_rebuild_sparse_tensor\n)R", "torch._utils._rebuild_sparse_tensor"),
-        (b"ctorch._utils\n_rebuild_tensor_v2\n)\x81", "which is no class"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n)\x81", "which is not a class"),
         (b"]]R", "REDUCE calls a list"),
         (b"csome\nClass\n]R", "without a tuple"),
-        (b"ctorch._utils\n_rebuild_parameter\n]\x88]\x87R", "no tensor"),
+        (b"ctorch._utils\n_rebuild_parameter\n]\x88]\x87R", "not a tensor"),
         // An object that is made without a call is inert, but no tensor; one that a call may make is plain data.
         (b"csome.module\nClass\n)\x81}b", "x is an object of the class some.module.Class"),
         (b"cargparse\nNamespace\n)R}b", "x is an object of the class argparse.Namespace"),
         (b"ctorch\nfloat16\n", "x is the name torch.float16"),
         (b"]csome\nClass\n)\x81}ba", ""),
         (b"K\x07}b", "BUILD gives a state to an integer"),
-        (b"K\x07Q", "BINPERSID of something that is no storage"),
+        (b"K\x07Q", "BINPERSID of something that is not a storage"),
     ] {
         check(&path, &beside(value), want);
     }
@@ -319,8 +319,8 @@ fn views_have_to_lie_in_their_storage_and_storages_in_the_file() {
         (float(8, -1, &[2], &[1]), "not whole numbers"),
         (float(8, 0, &[-2], &[1]), "not whole numbers"),
         (float(8, 0, &[1; 17], &[1; 17]), "up to 16 axes"),
-        (float(9, 0, &[8], &[1]), "the pickle claims 9 values"),
-        (float(far, 0, &[8], &[1]), "the pickle claims"),
+        (float(9, 0, &[8], &[1]), "the pickle declares 9 values"),
+        (float(far, 0, &[8], &[1]), "the pickle declares"),
         (float(-8, 0, &[8], &[1]), "without a length"),
         (
             dictionary(&tensor("torch\nFloatStorage", "1", 8, 0, &[8], &[1])),

@@ -47,8 +47,8 @@ impl TensorSource for Counted {
     }
 }
 
-/// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values are
-/// those of a model on one rank.
+/// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values equal a
+/// one-rank model's.
 fn read_by_two(directory: &Path) -> ([usize; 2], usize) {
     let open = |sharding: Sharding, leave_values: bool| {
         let device = Device::cpu(1).unwrap();

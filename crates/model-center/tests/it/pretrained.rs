@@ -249,7 +249,7 @@ fn references_hold_commits_and_nothing_else() {
     for text in ["../../..", "../snapshots", "", "main", &OLD[1..], &format!("{OLD}/.."), "\u{1b}[31m"] {
         fs::write(&reference, text).unwrap();
         let message = caches.refused("org/name", None);
-        assert!(message.contains("which is no commit") && !message.contains('\u{1b}'), "{message}");
+        assert!(message.contains("which is not a commit") && !message.contains('\u{1b}'), "{message}");
     }
     fs::write(&reference, "a".repeat(10_000)).unwrap();
     assert!(caches.refused("org/name", None).contains("more than 256 bytes"));

@@ -57,13 +57,15 @@ fn a_recipe_can_be_written_on_the_command_line_alone() {
     assert_eq!(found[0].place, "command line");
     assert_eq!(
         found[0].reason,
-        "`model.path` is missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"
+        "`model.path` is missing: it must be the path of a Hugging Face model directory, or the hub's name of a \
+            model that is in its cache"
     );
 }
 
 #[test]
 fn print_config_shows_each_value_with_its_origin() {
-    let text = "[model]\npath = \"models/mini\"\n[data]\ntask = \"RTE\"\npath = \"sg\"\n[train]\nsteps = 100\nlr = 1e-5\n[output]\ndir = \"o\"\n";
+    let text = "[model]\npath = \"models/mini\"\n[data]\ntask = \"RTE\"\npath = \"sg\"\n[train]\nsteps = 100\nlr = \
+        1e-5\n[output]\ndir = \"o\"\n";
     let expected = r#"[model]
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
@@ -83,8 +85,8 @@ path = "sg"                     # r.toml:5
 # eval                          # no effect: task RTE knows its files and labels
 # format = "auto"               # no effect: task RTE knows its files and labels
 # labels                        # no effect: task RTE knows its files and labels
-# template                      # no effect: task RTE knows its prompt and its words
-# words                         # no effect: task RTE knows its prompt and its words
+# template                      # no effect: task RTE has its own prompt and label words
+# words                         # no effect: task RTE has its own prompt and label words
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
@@ -120,7 +122,7 @@ eps = 1e-8                      # default
 clip_norm = 1.0                 # default
 clip_kind = "2"                 # default
 label_smoothing = 0.0           # default
-# prompt_loss = 0.0             # no effect: there is no prompt that an answer stands behind
+# prompt_loss = 0.0             # no effect: there is no prompt before an answer
 seed = 1234                     # default
 recompute = "none"              # default
 gradient_sum = "fast"           # default
@@ -170,8 +172,11 @@ prefetch = true                 # default
 
 #[test]
 fn the_resolved_recipe_loads_as_the_same_settings() {
-    let odd = with_train("warmup = 0.06\nmicro_batch_size = 8\nschedule = \"exponential\"\n[train.early_stop]\npatience = 2\n[eval]\nevery = \"0.5 epochs\"")
-        .replace("\"out\"", "\"a\\\\b \\\"c\\\" \\t\\u0001 ü # x\"");
+    let odd = with_train(
+        "warmup = 0.06\nmicro_batch_size = 8\nschedule = \
+        \"exponential\"\n[train.early_stop]\npatience = 2\n[eval]\nevery = \"0.5 epochs\"",
+    )
+    .replace("\"out\"", "\"a\\\\b \\\"c\\\" \\t\\u0001 ü # x\"");
     let weights = with("[data.class_weights]\nyes = 2\n\"a \\\"b\\\"\" = 0.1");
     let balanced = LEAST.replace("eval = ", "class_weights = \"balanced\"\neval = ");
     for text in [LEAST, &odd, &weights, &balanced, &with("[data.columns]\ntext_pair = \"b\"\n[device]\nthreads = 1")] {
@@ -270,7 +275,8 @@ fn unreadable_recipes_are_refused_with_their_name() {
     let first = |path: &Path| Recipe::read(Some(path), &[]).unwrap_err().remove(0).to_string();
     let path = dir.path().join("absent.toml");
     let expected = format!(
-        "error[recipe]: cannot read the recipe: No such file or directory (os error 2)\n  --> {}\n  fix: check the path",
+        "error[recipe]: cannot read the recipe: No such file or directory (os error 2)\n  --> {}\n  fix: check the \
+            path",
         path.display()
     );
     assert_eq!(first(&path), expected);
@@ -386,20 +392,20 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
     for (text, set, reason) in [
         (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
         (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
-        (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: texts are learnt by their words"),
-        (&language, "model.head=new", "`model.head` has no effect: a model keeps its head for words"),
+        (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: the labels are the texts' own tokens"),
+        (&language, "model.head=new", "`model.head` has no effect: a model keeps its language-modelling head"),
         (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),
         (&seq2seq, "data.columns.target=text", "`data.columns.text` and `data.columns.target` both name the column"),
         (&seq2seq, "data.columns.prompt=p", "`data.columns.prompt` has no effect: it is for task language"),
-        (&seq2seq, "data.columns.label=l", "`data.columns.label` has no effect: texts are learnt by their words"),
-        (&seq2seq, "eval.metric=accuracy", "judges classes, and task \"seq2seq\" has words for labels"),
-        (&seq2seq, "data.train=t.bin", "the name of `data.train` does not say how the file is written"),
+        (&seq2seq, "data.columns.label=l", "`data.columns.label` has no effect: the labels are the texts' own tokens"),
+        (&seq2seq, "eval.metric=accuracy", "judges classes, and task \"seq2seq\" has tokens for labels"),
+        (&seq2seq, "data.train=t.bin", "the name of `data.train` does not determine the file's format"),
         (
             &of_task("regression"),
             "data.columns.prompt=p",
             "`data.columns.prompt` has no effect: it is for task language",
         ),
-        (&LEAST.to_owned(), "eval.metric=perplexity", "judges words, and task \"classification\" has classes"),
+        (&LEAST.to_owned(), "eval.metric=perplexity", "judges tokens, and task \"classification\" has classes"),
     ] {
         let found = mistakes(text, &[set]);
         assert!(found.len() == 1 && found[0].reason.contains(reason), "{set}: {found:?}");
@@ -409,7 +415,7 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
 #[test]
 fn an_objective_decides_what_tells_classes_apart() {
     let task = |sets: &[&str]| load(LEAST, sets).data.source.clone();
-    // Tasks without a form for classifiers need not say it.
+    // Tasks that have only a verbalizer form do not need data.objective.
     let of_known = |further: &[&str]| {
         let text =
             LEAST.replace("task = \"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"\n", "path = \"sg\"\n");
@@ -494,7 +500,10 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
         let found = printed.lines().find(|line| line.starts_with(key));
         found.unwrap_or_else(|| panic!("no {key} in {printed}")).to_owned()
     };
-    assert!(line(&printed, "# path ").ends_with("# missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"));
+    assert!(line(&printed, "# path ").ends_with(
+        "# missing: it must be the path of a Hugging Face model directory, \
+        or the hub's name of a model that is in its cache"
+    ));
     assert!(line(&printed, "# task ").contains("# missing: it must be one of \"BoolQ\""), "{printed}");
     assert!(
         line(&printed, "# steps ").contains("# missing: set train.epochs, train.steps or train.minutes"),

@@ -16,9 +16,11 @@ fn only_mistake(text: &str, sets: &[&str]) -> String {
 #[test]
 fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let text = with_train("learning_rate = 3e-4");
-    let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is transformers' name; here it is train.lr; keys of \
+    let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is \
+        transformers' name; here it is train.lr; keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, lr, schedule, gamma, warmup, final_lr_ratio, \
-        weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, prompt_loss, seed, \
+         weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, \
+         prompt_loss, seed, \
         recompute, \
         gradient_sum, gradient_dtype, loss_scale, offload, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
@@ -29,13 +31,16 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
 
 #[test]
 fn unknown_keys_elsewhere_are_found_too() {
-    let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? keys of [log]: every, metrics, quiet";
+    let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? \
+        keys of [log]: every, metrics, quiet";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
-    let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: model, data, \
+    let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
+        model, data, \
         data.columns, train, eval, train.early_stop, save, checkpoint, log, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
-    let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting belongs to a \
-        table: model, data, data.columns, train, eval, train.early_stop, save, checkpoint, log, output, device, parallel";
+    let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
+        belongs to a table: model, data, data.columns, train, eval, train.early_stop, save, checkpoint, log, \
+        output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
     let text = "error[recipe]: unknown key `train.lr.peak`\n  --> r.toml:9:1\n  fix: x";
     let found = mistakes(&with_train("lr.peak = 1"), &[]);
@@ -87,19 +92,22 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         ),
         (
             "schedule = \"lineer\"",
-            "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", got the string \"lineer\"",
+            "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", got \
+                the string \"lineer\"",
             "9:12",
             "did you mean \"linear\"?",
         ),
         (
             "warmup = 1.0",
-            "`train.warmup` must be a whole number of steps, or a fraction of all steps from 0.0 to below 1.0, got the float 1.0",
+            "`train.warmup` must be a whole number of steps, or a fraction of all steps from 0.0 to below 1.0, got \
+                the float 1.0",
             "9:10",
             "write e.g. warmup = 0.06",
         ),
         (
             "betas = [0.9]",
-            "`train.betas` must be a list of two, each a number from 0 to below 1 in single precision, got an array of 1",
+            "`train.betas` must be a list of two, each a number from 0 to below 1 in single precision, got an array \
+                of 1",
             "9:9",
             "write e.g. betas = [0.9, 0.999]",
         ),
@@ -122,9 +130,11 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         only_mistake(&with("[eval]\nevery = 200"), &[]),
         format!("error[recipe]: {interval}\n  --> r.toml:12:9\n  fix: write e.g. every = \"200 steps\"")
     );
-    let set = "error[recipe]: `train.lr` must be a number above 0, got the string \"3e-4x\"\n  --> --set train.lr=3e-4x\n  fix: write e.g. lr = 5e-5";
+    let set = "error[recipe]: `train.lr` must be a number above 0, got the string \"3e-4x\"\n  --> --set \
+        train.lr=3e-4x\n  fix: write e.g. lr = 5e-5";
     assert_eq!(only_mistake(LEAST, &["train.lr=3e-4x"]), set);
-    let table = "error[recipe]: `log` must be a table of settings, got \"5\"\n  --> --set log=5\n  fix: write [log] and its settings below it";
+    let table = "error[recipe]: `log` must be a table of settings, got \"5\"\n  --> --set log=5\n  fix: write [log] \
+        and its settings below it";
     assert_eq!(only_mistake(LEAST, &["log=5"]), table);
     assert!(
         only_mistake(&format!("log = [1]\n{LEAST}"), &[])
@@ -139,8 +149,10 @@ fn a_wrong_type_or_range_names_expected_and_got() {
 #[test]
 fn a_task_in_the_wrong_case_is_recognised() {
     let text = LEAST.replace("\"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"", "\"boolq\"\npath = \"sg\"");
-    let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"SQuAD\", \
-        \"classification\", \"regression\", \"language\", \"seq2seq\", got the string \"boolq\"\n  --> r.toml:4:8\n  fix: did you mean \"BoolQ\"?";
+    let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
+        \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"SQuAD\", \
+        \"classification\", \"regression\", \"language\", \"seq2seq\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
+        fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }
 
@@ -164,9 +176,9 @@ fn arguments_that_are_no_settings_are_refused() {
     for (argument, reason) in [
         ("train.lr", "there is no `=`"),
         ("train.lr=", "there is no value after `=`"),
-        ("=3", "what stands before `=` is not a path of keys"),
-        ("train..lr=3", "what stands before `=` is not a path of keys"),
-        ("a.b.c.d.e.f.g.h.i=3", "what stands before `=` is not a path of keys"),
+        ("=3", "the text before `=` is not a path of keys"),
+        ("train..lr=3", "the text before `=` is not a path of keys"),
+        ("a.b.c.d.e.f.g.h.i=3", "the text before `=` is not a path of keys"),
     ] {
         let expected = format!("error[recipe]: {reason}\n  --> --set {argument}\n  fix: {fix}");
         assert_eq!(only_mistake(LEAST, &[argument]), expected);
@@ -217,7 +229,8 @@ fn contradictions_name_both_sides_and_a_way_out() {
         ),
         (
             "[log]\nmetrics = \"../m.jsonl\"",
-            "`log.metrics` must be a plain file name of at most 199 bytes in the output directory, without a dot in front",
+            "`log.metrics` must be a plain file name of at most 199 bytes in the output directory, without a leading \
+                dot",
             "r.toml:10:11",
             "write e.g. metrics = \"metrics.jsonl\"",
         ),
@@ -230,7 +243,7 @@ fn contradictions_name_both_sides_and_a_way_out() {
         (&["output.dir=./x/../m"][..], "`output.dir` is the directory of `model.path`, which would be overwritten"),
         (&["data.labels=[\"a\"]"], "`data.labels` names 1 label, and a classification needs two"),
         (&["data.labels=[\"a\", \"a\"]"], "`data.labels` names \"a\" twice"),
-        (&["data.train=t.bin"], "the name of `data.train` does not say how the file is written"),
+        (&["data.train=t.bin"], "the name of `data.train` does not determine the file's format"),
     ] {
         assert!(only_mistake(LEAST, sets).contains(reason), "{sets:?}: {}", only_mistake(LEAST, sets));
     }
@@ -285,11 +298,12 @@ fn settings_of_other_programs_or_versions_are_unknown() {
 #[test]
 fn a_run_must_have_an_end_and_a_schedule_must_know_it() {
     let endless = LEAST.replace("epochs = 3\n", "");
-    let expected = "error[recipe]: nothing says when to stop\n  --> r.toml:7:2\n  fix: set train.epochs, train.steps or train.minutes";
+    let expected = "error[recipe]: there is no limit to the length of training\n  --> r.toml:7:2\n  fix: set \
+        train.epochs, train.steps or train.minutes";
     assert_eq!(only_mistake(&endless, &[]), expected);
-    let reason = "this schedule needs to know how many steps there will be, and train.minutes does not say";
+    let reason = "this schedule needs the number of steps, which train.minutes does not determine";
     assert!(only_mistake(&endless, &["train.minutes=5"]).contains(reason));
-    let reason = "a fraction of an unknown number of steps: train.minutes does not say how many there will be";
+    let reason = "a fraction of an unknown number of steps: train.minutes does not determine the number";
     let sets = ["train.minutes=5", "train.schedule=constant", "train.warmup=0.1"];
     assert!(only_mistake(&endless, &sets).contains(reason));
     load(&endless, &["train.minutes=5", "train.schedule=constant", "train.warmup=10"]);
@@ -365,7 +379,8 @@ fn a_superglue_task_needs_its_directory_and_no_files() {
 
 #[test]
 fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
-    let text = "[model]\npth = \"m\"\ndtype = \"f8\"\n[data]\ntask = \"classification\"\ntrain = \"t.jsonl\"\n[train]\nlr = \"x\"\nstep = 5\nbatch_size = -1\n[output]\ndir = \"o\"\n";
+    let text = "[model]\npth = \"m\"\ndtype = \"f8\"\n[data]\ntask = \"classification\"\ntrain = \
+        \"t.jsonl\"\n[train]\nlr = \"x\"\nstep = 5\nbatch_size = -1\n[output]\ndir = \"o\"\n";
     let found = mistakes(text, &["train.seed=x"]);
     let places: Vec<&str> = found.iter().map(|m| m.place.as_str()).collect();
     assert_eq!(
@@ -419,19 +434,19 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
         only_mistake(LEAST, &sets.iter().map(String::as_str).collect::<Vec<_>>())
     };
     for key in ["data.template", "data.labels", "data.words"] {
-        let said = with_own(&|set| (!set.starts_with(key)).then(|| set.to_owned()));
+        let error = with_own(&|set| (!set.starts_with(key)).then(|| set.to_owned()));
         assert!(
-            said.contains(&format!("`{key}` is missing")) && said.contains(&format!("fix: set {key} = ")),
-            "{said}"
+            error.contains(&format!("`{key}` is missing")) && error.contains(&format!("fix: set {key} = ")),
+            "{error}"
         );
     }
     let replaced = |from: &str, to: &str| with_own(&|set| Some(set.replace(from, to)));
-    let said = replaced("\" b\"]", "\" b\", \" c\"]");
-    assert!(said.contains("`data.words` names 3 words for 2 labels"), "{said}");
-    let said = replaced("{text}", "{label}");
-    assert!(said.contains("`data.template` shows the column \"label\", which is the label"), "{said}");
-    let said = replaced("{text}", "{text");
-    assert!(said.contains("`data.template` must be a text with names of columns in braces"), "{said}");
+    let error = replaced("\" b\"]", "\" b\", \" c\"]");
+    assert!(error.contains("`data.words` has 3 label words for 2 labels"), "{error}");
+    let error = replaced("{text}", "{label}");
+    assert!(error.contains("`data.template` shows the column \"label\", which is the label"), "{error}");
+    let error = replaced("{text}", "{text");
+    assert!(error.contains("`data.template` must be a text with names of columns in braces"), "{error}");
     for (sets, reason) in [
         (vec!["data.template=\"{text}?\""], "`data.template` has no effect: they are for data.objective"),
         (vec!["train.prompt_loss=1"], "`train.prompt_loss` has no effect: there is no prompt"),
@@ -441,8 +456,8 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
         ),
         (vec!["eval.metric=exact_match"], "judges questions, and task \"classification\" has classes"),
     ] {
-        let said = only_mistake(LEAST, &sets);
-        assert!(said.contains(reason), "{said}");
+        let error = only_mistake(LEAST, &sets);
+        assert!(error.contains(reason), "{error}");
     }
     let known = LEAST.replace("train = \"t.jsonl\"\neval = \"e.jsonl\"\n", "path = \"sg\"\n");
     for (sets, reason) in [
@@ -452,16 +467,16 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
         ),
         (
             vec!["data.task=RTE", "data.template=\"{text}?\""],
-            "`data.template` has no effect: task RTE knows its prompt and its words",
+            "`data.template` has no effect: task RTE has its own prompt and label words",
         ),
-        (vec!["data.task=ReCoRD", "model.head=new"], "`model.head` has no effect: answers are read off"),
+        (vec!["data.task=ReCoRD", "model.head=new"], "`model.head` has no effect: answers are read from"),
         (vec!["data.task=SQuAD", "data.objective=verbalizer"], "`data.objective` has no effect"),
     ] {
-        let said = only_mistake(&known, &sets);
-        assert!(said.contains(reason), "{said}");
+        let error = only_mistake(&known, &sets);
+        assert!(error.contains(reason), "{error}");
     }
-    let said = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
-    assert!(said.contains("the directory that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{said}");
+    let error = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
+    assert!(error.contains("the directory that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{error}");
 }
 
 #[test]
@@ -543,7 +558,8 @@ fn weights_of_classes_are_above_0_and_for_classes_of_a_head() {
         "[1, 2]",
     ] {
         let text = only_mistake(LEAST, &[&format!("data.class_weights={wrong}")]);
-        let expected = "`data.class_weights` must be \"balanced\", or a table with a number above 0 and at most 1e6 for \
+        let expected = "`data.class_weights` must be \"balanced\", or a table with a number above 0 and at most 1e6 \
+            for \
                         each class, got ";
         assert!(text.contains(expected), "{wrong}: {text}");
     }

@@ -263,7 +263,7 @@ fn added_tokens_are_bounded_and_many_are_read_in_little_time() {
     // Generous, for a busy machine and a debug build; time that grows with the square is minutes.
     let start = std::time::Instant::now();
     let error = load_error(&directory);
-    // Those of the configuration and the five of the vocabulary.
+    // The configuration's and the vocabulary's five.
     assert!(error.contains("262150 added tokens, more than the 262144"), "{error}");
     write(directory.path(), "tokenizer_config.json", listed(20_000).to_string());
     let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();

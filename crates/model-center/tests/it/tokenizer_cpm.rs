@@ -141,7 +141,7 @@ fn the_rules_are_told_from_the_vocabulary_or_from_the_class_that_is_named() {
     fs::write(&config, r#"{"tokenizer_class": "CPM1Tokenizer", "q2b": true}"#).unwrap();
     let narrow = CpmTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(encode(&narrow, "Ａ"), encode(&open("cpm1").with_half_width(true), "A"));
-    // BERT's is another's, and a tokenizer.json beside the file says all.
+    // A BERT vocabulary is not a CPM's, and a tokenizer.json beside the file takes precedence.
     fs::remove_file(config).unwrap();
     fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
     assert_eq!(CpmKind::of_directory(directory.path()).unwrap(), None);

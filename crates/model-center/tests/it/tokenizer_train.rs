@@ -12,21 +12,21 @@ use tempfile::TempDir;
 const KINDS: [VocabularyKind; 4] =
     [VocabularyKind::ByteBpe, VocabularyKind::Unigram, VocabularyKind::WordPiece, VocabularyKind::Characters];
 
-/// Sentences of made-up words, some with characters that are rare, the same for every call.
+/// Sentences of made-up words, some with rare characters, the same for every call.
 fn texts(lines: u64) -> String {
     let syllables = ["ba", "re", "mi", "lo", "ku", "sti", "ver", "ung", "ing", "ö", "中", "国", "ra", "to", "ne", "x"];
     let mut state = 42_u64;
-    let mut draw = |below: u64| {
+    let mut random = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     let mut all = String::new();
     for line in 0..lines {
-        for _ in 0..3 + draw(9) {
-            for _ in 0..1 + draw(4) {
-                all += syllables[draw(16).min(draw(16)) as usize];
+        for _ in 0..3 + random(9) {
+            for _ in 0..1 + random(4) {
+                all += syllables[random(16).min(random(16)) as usize];
             }
-            all += if draw(7) == 0 { ", " } else { " " };
+            all += if random(7) == 0 { ", " } else { " " };
         }
         if line % 50 == 0 {
             let _ = write!(all, "{}", char::from_u32(0x3b1 + (line / 50) as u32).unwrap_or('ω'));
@@ -146,7 +146,7 @@ fn a_size_below_the_alphabet_and_texts_without_words_are_refused() {
         let error = refused(&text, &TrainOptions::new(kind, small));
         assert!(error.contains("vocab_size") && error.contains("no room for an alphabet"), "{kind:?}: {error}");
         for wrong in [0, usize::MAX] {
-            assert!(refused(&text, &TrainOptions::new(kind, wrong)).contains("no size of a vocabulary"));
+            assert!(refused(&text, &TrainOptions::new(kind, wrong)).contains("not a valid vocabulary size"));
         }
     }
     let options = |token: &str| TrainOptions {
@@ -162,16 +162,16 @@ fn texts_come_from_columns_and_flaws_have_their_place() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("texts.jsonl");
     let lines: String =
-        texts(60).lines().map(|line| serde_json::json!({"said": line, "n": 1}).to_string() + "\n").collect();
+        texts(60).lines().map(|line| serde_json::json!({"line": line, "n": 1}).to_string() + "\n").collect();
     fs::write(&file, &lines).unwrap();
     let options = TrainOptions::new(VocabularyKind::WordPiece, 200);
     let files = [file.clone()];
-    let column = TextSource::Column("said".into());
+    let column = TextSource::Column("line".into());
     let from_column = train(&files, &column, &options).unwrap();
     assert_eq!(from_column.tokenizer, trained(&texts(60), &options).tokenizer);
     let error = train(&files, &TextSource::Column("text".into()), &options).unwrap_err().to_string();
     assert!(error.contains("texts.jsonl:1") && error.contains("text"), "{error}");
-    fs::write(&file, lines + "{\"said\": \n").unwrap();
+    fs::write(&file, lines + "{\"line\": \n").unwrap();
     let error = train(&files, &column, &options).unwrap_err().to_string();
     assert!(error.contains("texts.jsonl:61"), "{error}");
     let other = directory.path().join("texts.bin");

@@ -1,4 +1,4 @@
-//! What lies of a GGUF file cost in memory. Alone in its process: it looks at the process's own peak.
+//! Memory cost of false declarations in GGUF files. Alone in its process: it measures the process's own peak.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -37,7 +37,7 @@ fn a_huge_file_of_nothing_costs_nothing() {
         file.write_all(&claim).unwrap();
         file.set_len(10 << 30).unwrap();
         let error = GgufFile::open(&path).unwrap_err().to_string();
-        assert!(error.contains("of the 128 MiB that may lie before the tensors"), "{error}");
+        assert!(error.contains("of the 128 MiB allowed before the tensors"), "{error}");
     }
     assert!(peak() - before < 4 * MIB, "{} bytes", peak() - before);
 }

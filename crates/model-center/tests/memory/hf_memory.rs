@@ -78,7 +78,7 @@ fn a_hostile_header_costs_its_length_and_at_most_64_mib(directory: &Path) {
         ("{\"a\":", Box::new(fixed("[")), length, "}"),
         ("{\"__metadata__\":{\"a\":\"b\"", Box::new(fixed(",\"c\":\"d\"")), length / 8, "},\"x\":1}"),
         ("{", Box::new(tensor), length / 56, "\"x\":1}"),
-        // As many as are allowed: this one is right but for the byte that follows.
+        // The maximum number: this one is valid except for the byte that follows.
         (
             "{\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
             Box::new(move |i| format!(",{}", tensor(i).trim_end_matches(','))),

@@ -165,7 +165,7 @@ fn a_header_longer_than_the_file_is_named() {
     for claim in [bytes.len() as u64, u64::MAX, 99_999_999] {
         bytes[..8].copy_from_slice(&claim.to_le_bytes());
         fixture.write_bytes("model/model.safetensors", &bytes);
-        refused(&fixture, &[], DATA, "model/model.safetensors", &["the header claims", "download or copy it again"]);
+        refused(&fixture, &[], DATA, "model/model.safetensors", &["the header declares", "download or copy it again"]);
     }
 }
 

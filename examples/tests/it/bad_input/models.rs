@@ -85,10 +85,10 @@ fn a_gguf_file_that_lies_about_its_lengths_is_refused() {
     let claim = |at: usize, value: u64| [&good[..at], &value.to_le_bytes(), &good[at + 8..]].concat();
     let cases = [
         (claim(8, u64::MAX), "18446744073709551615 tensors"),
-        (claim(8, 100_000), "tensors are claimed"),
-        (claim(16, 60_000), "keys are claimed"),
+        (claim(8, 100_000), "tensors are declared"),
+        (claim(16, 60_000), "keys are declared"),
         // The length of the first key's name.
-        (claim(24, 1 << 40), "1099511627776 bytes of text are claimed"),
+        (claim(24, 1 << 40), "1099511627776 bytes of text are declared"),
         (good[..good.len() - 64].to_vec(), "the tensor ends at"),
         (good[..100].to_vec(), "the file ends"),
     ];

@@ -121,7 +121,7 @@ fn large_data_are_noted_with_their_bytes_before_they_are_read() {
     assert_eq!(outcome.code, 3, "{}", outcome.stderr);
     let (note, error) = outcome.stderr.split_once('\n').unwrap();
     assert_eq!(note, "reading large.txt: 30 MB");
-    assert!(error.starts_with("error[data]: a byte of 0 is no text"), "{error}");
+    assert!(error.starts_with("error[data]: a zero byte is not text"), "{error}");
 }
 
 #[test]

@@ -151,7 +151,7 @@ mod tests {
         let error = pieces(b"first line\nsecond \xC3\xA9 \xE9t\xE9\n", 12).unwrap_err();
         assert!(error.contains("file:2:10") && error.contains("0xE9"), "{error}");
         let error = pieces(b"ab\ncd\0ef", 100).unwrap_err();
-        assert!(error.contains("file:2:3") && error.contains("byte of 0"), "{error}");
+        assert!(error.contains("file:2:3") && error.contains("zero byte"), "{error}");
         // A character that the end of the file cuts off, and bytes that no character begins with.
         assert!(pieces(b"caf\xC3", 100).unwrap_err().contains("file:1:4"));
         assert!(pieces(&[0x80; 100], 10).unwrap_err().contains("file:1:1"));

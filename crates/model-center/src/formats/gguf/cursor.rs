@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
                 "{count} {what} are declared, and {left} bytes are left of the {} MiB allowed before the tensors",
                 FRONT_LIMIT >> 20
             ))),
-            _ => Err(self.bad(format_args!("{count} {what} are claimed, and the file ends after {left} bytes"))),
+            _ => Err(self.bad(format_args!("{count} {what} are declared, and the file ends after {left} bytes"))),
         }
     }
 

@@ -45,7 +45,9 @@ impl Header {
         let version = version(&mut cursor)?;
         let (tensors, keys) = (cursor.u64()?, cursor.u64()?);
         if tensors > TENSOR_LIMIT {
-            return Err(cursor.bad(format_args!("{tensors} tensors are claimed, more than {TENSOR_LIMIT} in one file")));
+            return Err(
+                cursor.bad(format_args!("{tensors} tensors are declared, more than {TENSOR_LIMIT} in one file"))
+            );
         }
         let metadata = Metadata::read(&mut cursor, keys)?;
         let alignment = alignment(&metadata)?;
@@ -102,7 +104,7 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Stored> {
     let place = tensor_place(cursor.place(), &name);
     let rank = cursor.u32()?;
     if rank > RANK_LIMIT {
-        return Err(damaged(&place, format!("{rank} dimensions are claimed, the format has at most {RANK_LIMIT}")));
+        return Err(damaged(&place, format!("{rank} dimensions are declared, the format has at most {RANK_LIMIT}")));
     }
     let mut shape = cursor.numbers(u64::from(rank), u64::from_le_bytes)?;
     // In the file the fastest axis comes first.

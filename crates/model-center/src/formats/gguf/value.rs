@@ -123,7 +123,7 @@ pub struct Metadata {
 impl Metadata {
     pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Self> {
         if count > KEY_LIMIT {
-            return Err(cursor.bad(format_args!("{count} keys are claimed, more than the {KEY_LIMIT} that are read")));
+            return Err(cursor.bad(format_args!("{count} keys are declared, more than the {KEY_LIMIT} that are read")));
         }
         let mut entries = cursor.list((count, 13), "keys", |cursor| {
             let key = cursor.text()?;

@@ -123,7 +123,7 @@ impl Archive {
         if storage.bytes() != Some(bytes) {
             let key = printable(storage.key, 40);
             let claim = format!("{} values of {:?}", storage.elements, storage.dtype);
-            return Err(damaged(path, format!("data/{key} has {bytes} bytes, the pickle claims {claim}")));
+            return Err(damaged(path, format!("data/{key} has {bytes} bytes, the pickle declares {claim}")));
         }
         Ok(at)
     }

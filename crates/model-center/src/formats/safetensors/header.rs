@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
     if header_length > HEADER_LIMIT.min(length - LENGTH_BYTES) {
         let why =
             if header_length > HEADER_LIMIT { "the format allows 100000000" } else { "the file ends before that" };
-        return Err(bad(format!("the header claims {header_length} bytes, but {why} (the file has {length} bytes)")));
+        return Err(bad(format!("the header declares {header_length} bytes, but {why} (the file has {length} bytes)")));
     }
     let mut text = vec![0u8; header_length as usize];
     file.read_exact_at(&mut text, LENGTH_BYTES).map_err(|e| unreadable(path, e))?;

@@ -30,7 +30,8 @@ fn names(dataset: &Dataset) -> Vec<&str> {
 #[test]
 fn the_three_formats_give_the_same_dataset() {
     let task = ColumnTask { text_pair: Some("other".into()), ..ColumnTask::default() };
-    let jsonl = "{\"text\": \"a, b\", \"other\": \"c\", \"label\": \"x\"}\n{\"label\": \"y\", \"other\": \"d\", \"text\": \"\\\"e\\\"\"}\n";
+    let jsonl = "{\"text\": \"a, b\", \"other\": \"c\", \"label\": \"x\"}\n{\"label\": \"y\", \"other\": \"d\", \
+        \"text\": \"\\\"e\\\"\"}\n";
     let csv = "label,text,other\r\nx,\"a, b\",c\r\ny,\"\"\"e\"\"\",d\r\n";
     let tsv = "other\ttext\tlabel\nc\ta, b\tx\nd\t\"e\"\ty";
     let read = |name: &str, content: &str| read(&task, name, content).unwrap();

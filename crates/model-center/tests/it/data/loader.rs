@@ -84,7 +84,7 @@ fn length_grouping_drops_samples_at_random_not_the_longest() {
     }
     assert_eq!(dropped.len(), 40 * 7);
     let mean = dropped.iter().map(|sample| dataset.length(*sample as usize)).sum::<usize>() as f64 / 280.0;
-    // Lengths are uniform over 3..43 with mean 22.5; the mean of 280 draws deviates by 0.7, three times that is
+    // Lengths are uniform over 3..43 with mean 22.5; the mean of 280 samples deviates by 0.7, three times that is
     // allowed.
     assert!((mean - 22.5).abs() < 2.1, "{mean}");
     assert!(dropped.iter().collect::<BTreeSet<_>>().len() > 80, "nearly every sample is dropped once");

@@ -1,4 +1,4 @@
-//! Prompts that are answered by words: the registry's and one's own, where each kind of model answers, lengths,
+//! Prompts answered with label tokens: registered and user-defined ones, the position of each kind of model, lengths,
 //! batches.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn classes(dataset: &Dataset) -> Vec<usize> {
     (0..dataset.len()).map(class).collect()
 }
 
-/// The words that stand for classes.
+/// The label tokens of classes.
 fn verbalizer(words: &Words, dataset: &Dataset) -> Vec<String> {
     let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     answers.tokens.iter().map(|id| words.token(*id).unwrap()).collect()
@@ -58,7 +58,7 @@ const RTE: &str = concat!(
 );
 
 /// One record of each task of SuperGLUE whose records are prompts, the prompt without its answer, the class, and the
-/// words.
+/// label words.
 const PREDECESSORS: [(&str, &str, &str, usize, &[&str]); 6] = [
     (
         "BoolQ",
@@ -91,7 +91,10 @@ const PREDECESSORS: [(&str, &str, &str, usize, &[&str]); 6] = [
     (
         "WiC",
         r#"{"word": "bank", "sentence1": "s", "sentence2": "t", "label": false}"#,
-        "Sentence 1: s Sentence 2: t Does the word bank in sentence 1 express the same meaning as in sentence 2?",
+        concat!(
+            "Sentence 1: s Sentence 2: t ",
+            "Does the word bank in sentence 1 express the same meaning as in sentence 2?"
+        ),
         0,
         &["No", "Yes"],
     ),
@@ -149,7 +152,7 @@ fn lcqmc_has_the_prompts_of_both_cpms() {
     let dataset = read(&words, "LCQMC", Split::Train, VerbalizerPosition::Blank, LCQMC).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] \"你好\"与\"你好吗\"的关系是: [PAD] 。 [SEP]");
     assert_eq!((classes(&dataset), verbalizer(&words, &dataset)), (vec![1, 0], vec!["无关".into(), "有关".into()]));
-    // The blank is seen by nobody, and what is in front of it predicts it.
+    // The blank is masked, and the token before it predicts it.
     let batch = batch(dataset);
     let Batch { verbalizer: Some(verbalizer), context: Some(context), decoder_input_ids: None, .. } = batch else {
         panic!("{batch:?}")
@@ -164,7 +167,7 @@ fn lcqmc_has_the_prompts_of_both_cpms() {
     assert_eq!(labels.decoder, [words.tokenize_one("<s_0>")]);
 }
 
-/// A CPM-1 has learnt with `<s>` in front of every text, which no template of its tokenizer puts there.
+/// CPM-1 was trained with `<s>` before every text, which no template of its tokenizer adds.
 #[test]
 fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
     let vocabulary = "<unk> <s> </s> <pad> <eod> </_> </n> 你好 吗 与 的 关系 是 有 无 关 \" : 。";
@@ -208,7 +211,8 @@ fn multirc_asks_about_each_answer_and_knows_which_question_it_is_for() {
 
 const RECORD: &str = r#"{"idx": 0, "passage": {"text": "Ann met É. B.\n@highlight\nAnn won", "entities": [
     {"start": 0, "end": 2}, {"start": 8, "end": 12}, {"start": 25, "end": 27}]},
-    "qas": [{"query": "@placeholder won, said @placeholder", "answers": [{"text": "ann"}, {"text": "the Ann"}], "idx": 0}]}"#;
+    "qas": [{"query": "@placeholder won, said @placeholder", 
+    "answers": [{"text": "ann"}, {"text": "the Ann"}], "idx": 0}]}"#;
 
 #[test]
 fn record_asks_about_each_entity_once_and_rates_it_against_the_answers() {
@@ -216,7 +220,8 @@ fn record_asks_about_each_entity_once_and_rates_it_against_the_answers() {
     let dataset = read(&words, "ReCoRD", Split::Validation, VerbalizerPosition::Next, &one_line(RECORD)).unwrap();
     let text = |entity: &str| {
         format!(
-            "[CLS] Ann met É. B. - Ann won Question: {entity} won, said {entity} Entities: Ann, É. B. Can \"{entity}\" be \
+            "[CLS] Ann met É. B. - Ann won Question: {entity} won, said {entity} Entities: Ann, É. B. Can \
+                \"{entity}\" be \
              filled in the placeholder?"
         )
     };
@@ -240,17 +245,12 @@ fn flaws_of_nested_records_point_to_the_list_that_has_them() {
             ":1:51",
             "the question has no answer",
         ),
-        ("MultiRC", r#"{"passage": {"text": "T", "questions": {}}}"#.into(), ":1:40", "is no list"),
+        ("MultiRC", r#"{"passage": {"text": "T", "questions": {}}}"#.into(), ":1:40", "is not a list"),
         ("ReCoRD", RECORD.replace("\"end\": 27", "\"end\": 90"), ":1:82", "from 25 to 90 is not in a passage of 32"),
         ("ReCoRD", RECORD.replace("\"end\": 2}", "\"end\": -1}"), ":1:82", "\"end\" is \"-1\""),
         ("ReCoRD", RECORD.replace("@placeholder", "x"), ":1:", "a query has no @placeholder"),
         ("ReCoRD", RECORD.replace("\"answers\"", "\"other\""), ":1:", "the record has no answers"),
-        (
-            "RTE",
-            r#"{"premise": "p", "hypothesis": "h", "idx": 0}"#.into(),
-            ":1:1",
-            "those of a test split are not published",
-        ),
+        ("RTE", r#"{"premise": "p", "hypothesis": "h", "idx": 0}"#.into(), ":1:1", "a test split has none"),
         ("LCQMC", "text_a\ttext_b\tlabel\na\tb\t7\n".into(), ":2:5", "unknown label \"7\""),
     ] {
         let error = read(&words, task, Split::Train, VerbalizerPosition::Next, &one_line(&record)).unwrap_err();
@@ -315,18 +315,18 @@ fn template(written: &str, answers: [&str; 2]) -> TemplateTask {
 #[test]
 fn a_prompt_of_ones_own_shows_any_columns_and_the_answer_anywhere() {
     let words = with_sentinels();
-    let (_directory, path) = file("a.csv", "title,text,label\nFilm,It ran,good\nBook,It lay,0\n");
+    let (_directory, path) = file("a.csv", "title,text,label\nFilm,It ran,good\nBook,It sat,0\n");
     let task = template("{title}: {text} Was it good? {answer} , really", [" No", " Yes"]);
     let at = |place| task.read(&path, place, &options(&words)).unwrap();
     let decoder = at(VerbalizerPosition::Next);
-    assert_eq!(texts(&words, &decoder), ["[CLS] Film: It ran Was it good?", "[CLS] Book: It lay Was it good?"]);
+    assert_eq!(texts(&words, &decoder), ["[CLS] Film: It ran Was it good?", "[CLS] Book: It sat Was it good?"]);
     assert_eq!(classes(&decoder), [1, 0]);
     let encoder = at(T5);
     assert_eq!(texts(&words, &encoder)[0], "[CLS] Film: It ran Was it good? <extra_id_0> , really [SEP]");
     let behind = template("It is {answer} : {title} {text}", [" No", " Yes"]);
     let error = behind.read(&path, VerbalizerPosition::Next, &options(&words)).unwrap_err().to_string();
-    assert!(error.contains("data.template") && error.contains("no column in front of the answer"), "{error}");
-    // Half of the room, which is eight tokens less two and the blank, is for what stands in front.
+    assert!(error.contains("data.template") && error.contains("no column before the answer"), "{error}");
+    // Half of the room, which is eight tokens less two and the blank, is for the text before the answer.
     let short = ReadOptions { max_length: 8, ..options(&words) };
     let rows = texts(
         &words,
@@ -337,7 +337,7 @@ fn a_prompt_of_ones_own_shows_any_columns_and_the_answer_anywhere() {
 
 #[test]
 fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
-    // As mT5's, whose blanks are pieces of the model; the last words it has.
+    // As in mT5, whose sentinels are the model's last pieces.
     let vocabulary = ["<unk>", "▁No", "▁Yes", "▁a", "▁?", "▁<extra_id_1>", "▁<extra_id_0>"];
     let vocabulary: Vec<(&str, f64)> = vocabulary.iter().map(|word| (*word, -1.0)).collect();
     let document = serde_json::json!({
@@ -359,9 +359,9 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
 #[test]
 fn words_are_told_apart_where_they_differ_first() {
     let words = with_sentinels();
-    let (_directory, path) = file("a.csv", "text,label\nIt ran,good\nIt lay,bad\n");
+    let (_directory, path) = file("a.csv", "text,label\nIt ran,good\nIt sat,bad\n");
     let read = |answers, place| template("{text} .", answers).read(&path, place, &options(&words));
-    // What both begin with is read in front of the answer.
+    // Their common beginning is part of the prompt.
     let dataset = read([" very bad", " very good"], VerbalizerPosition::Next).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] It ran . very");
     assert_eq!(verbalizer(&words, &dataset), ["bad", "good"]);
@@ -371,9 +371,9 @@ fn words_are_told_apart_where_they_differ_first() {
     assert_eq!(labels.decoder, [0, words.tokenize_one("<extra_id_0>"), words.tokenize_one("very")]);
     assert_eq!(texts(&words, &dataset)[0], "[CLS] It ran . <extra_id_0> [SEP]");
     for (answers, reason) in [
-        ([" same", " same"], "the words \" same\" and \" same\" are one token"),
-        ([" very", " very good"], "are one token"),
-        ([" mute", " good"], "does not have the word \" mute\""),
+        ([" same", " same"], "\" same\" and \" same\" are the same token"),
+        ([" very", " very good"], "are the same token"),
+        ([" mute", " good"], "\" mute\" is not in the vocabulary"),
     ] {
         for place in [VerbalizerPosition::Next, T5] {
             let error = read(answers, place).unwrap_err().to_string();
@@ -382,7 +382,7 @@ fn words_are_told_apart_where_they_differ_first() {
     }
     let plain = Words::new();
     let error = template("{text}", [" No", " Yes"]).read(&path, T5, &options(&plain)).unwrap_err().to_string();
-    assert!(error.contains("no word that stands for an answer") && error.contains("<extra_id_0>"), "{error}");
+    assert!(error.contains("no sentinel for an answer") && error.contains("<extra_id_0>"), "{error}");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn a_prompt_with_nothing_in_front_of_its_answer_is_no_sample() {
     let words = Words::new();
     let (_directory, path) = file("a.csv", "text,label\nIt ran,good\n");
     let task = template("{text}", [" No", " Yes"]);
-    // The stub's opening token is something to answer behind.
+    // The stub's BOS precedes the answer.
     assert!(task.read(&path, VerbalizerPosition::Next, &options(&words)).is_ok());
     let error =
         task.read(&path, VerbalizerPosition::Next, &ReadOptions { max_length: 1, ..options(&words) }).unwrap_err();
@@ -414,7 +414,7 @@ fn a_record_that_asks_for_a_lot_of_memory_is_refused() {
     assert!(error.contains("1001 of them, more than the accepted 1000"), "{error}");
 }
 
-/// A tokenizer of pairs that merge, with what stands in front of its model.
+/// A BPE tokenizer with a normalizer and pre-tokenizer.
 fn merging(words: &[&str], merges: &[&str], front: serde_json::Value) -> HfTokenizer {
     let vocabulary: serde_json::Map<String, serde_json::Value> =
         words.iter().zip(0..).map(|(word, id)| ((*word).to_owned(), id.into())).collect();
@@ -432,13 +432,13 @@ fn merging(words: &[&str], merges: &[&str], front: serde_json::Value) -> HfToken
 
 #[test]
 fn the_words_are_those_that_stand_behind_a_text_in_each_kind_of_vocabulary() {
-    // As GPT-2's: the space belongs to the word.
+    // As in GPT-2: the space is part of the token.
     let gpt2 = merging(
         &["?", "Ġ", "N", "o", "No", "ĠNo", "Y", "e", "s", "Ye", "Yes", "ĠYes", "1", "2", "Ġ1", "Ġ2"],
         &["N o", "Ġ No", "Y e", "Ye s", "Ġ Yes", "Ġ 1", "Ġ 2"],
         serde_json::json!({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}}),
     );
-    // As those of the first Llamas: a mark in front of every text, and digits on their own.
+    // As in the first Llamas: a leading space marker in every text, and digits on their own.
     let spaced = serde_json::json!([
         {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},

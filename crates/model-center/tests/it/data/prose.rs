@@ -1,4 +1,4 @@
-//! Plain text: how it is cut into rows, what is no text, directories.
+//! Plain text: how it is packed into sequences, what is not text, directories.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ fn files_of_a_directory_are_documents_in_the_order_of_their_names() {
     let dataset = read_directory(texts_of.path(), &rows_of(&words, 6)).unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] a b [SEP] [CLS] c", "d [SEP] [CLS] e [SEP]"]);
     assert_eq!(dataset.report().records, 3);
-    // A limit counts rows, and what lies behind them is not read.
+    // A limit counts sequences, and text beyond it is not read.
     let first = ReadOptions { limit: Some(1), ..rows_of(&words, 4) };
     let broken = directory(&[("a.txt", b"a b c d e"), ("b.txt", b"\xFF")]);
     assert_eq!(texts(&words, &read_directory(broken.path(), &first).unwrap()), ["[CLS] a b c"]);
@@ -117,9 +117,9 @@ fn what_is_no_text_is_an_error_with_its_place_or_left_out() {
     let error = refused(b"first\nsecond \xE9\n");
     assert!(error.contains("novel.txt:2:8") && error.contains("0xE9 is not UTF-8"), "{error}");
     let error = refused(b"first\nbin\0ary");
-    assert!(error.contains("novel.txt:2:4") && error.contains("byte of 0"), "{error}");
+    assert!(error.contains("novel.txt:2:4") && error.contains("zero byte"), "{error}");
     for nothing in ["", "\n \n", "mute"] {
-        assert!(refused(nothing).contains("no word to be learnt"), "{nothing:?}");
+        assert!(refused(nothing).contains("no token to predict"), "{nothing:?}");
     }
     assert!(refused("very unspeakable").contains("the tokenizer fails on this text"));
     assert!(refused(b"\xFF\xFEa\0").contains("UTF-16"));

@@ -7,7 +7,8 @@ use crate::data::words::{Words, file, options, rows};
 
 const FILE: &str = r#"{"version": "1.1", "data": [{"title": "t", "paragraphs": [
     {"context": " The cat sat", "qas": [
-        {"id": "1", "question": " Who sat?", "answers": [{"text": "The cat", "answer_start": 1}, {"text": "cat", "answer_start": 5}]},
+        {"id": "1", "question": " Who sat?", "answers": [
+            {"text": "The cat", "answer_start": 1}, {"text": "cat", "answer_start": 5}]},
         {"id": "2", "question": "Why?", "answers": []}]}]}]}"#;
 
 fn words() -> Words {
@@ -60,7 +61,7 @@ fn a_long_passage_loses_its_end_and_the_question_stays() {
     let (texts, report) = within(9, 5);
     assert_eq!(texts[0], "[CLS] Question: Who sat? Answer: <extra_id_0> Context: The [SEP]");
     assert_eq!(texts[1], "[CLS] <extra_id_0> The <extra_id_1> [SEP]");
-    // Two words of the first passage and one of the other, and one of each answer.
+    // Two questions of the first passage and one of the other, and one of each answer.
     assert_eq!(report, (4, 2 + 1 + 1 + 1));
     let (texts, _) = within(5, 6);
     assert_eq!(texts[0], "[CLS] Question: Who <extra_id_0> [SEP]");
@@ -86,7 +87,7 @@ fn files_that_are_not_squads_are_refused_at_their_place() {
     assert_eq!((first.len(), first.references(0).len()), (1, 2));
     let plain = Words::new();
     let error = read(FILE, Split::Train, &options(&plain)).unwrap_err();
-    assert!(error.contains("task SQuAD") && error.contains("no word that stands for an answer"), "{error}");
+    assert!(error.contains("task SQuAD") && error.contains("no sentinel for an answer"), "{error}");
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn cb_trains_on_balanced_labels_and_validates_on_the_file() {
 #[test]
 fn copa_makes_one_row_per_choice() {
     let lines = concat!(
-        r#"{"premise": "It rained.", "choice1": "Wet.", "choice2": "Dry.", "question": "effect", "idx": 0, "label": 0}"#,
+        r#"{"premise": "It rained.", "choice1": "Wet.", "choice2": "Dry.", "question": "effect", "#,
+        r#""idx": 0, "label": 0}"#,
         "\n",
         r#"{"premise": "He fell.", "choice1": "Sun.", "choice2": "Ice.", "question": "cause", "idx": 1, "label": 1}"#
     );
@@ -108,7 +109,10 @@ fn rte_and_wic_are_pairs() {
     let dataset = dataset.unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] a b [SEP] c [SEP]");
     assert_eq!(classes(&dataset), [0, 1]);
-    let wic = r#"{"word": "bank", "sentence1": "the bank", "sentence2": "a bank", "start1": 4, "end1": 8, "start2": 2, "end2": 6, "idx": 0, "label": true}"#;
+    let wic = concat!(
+        r#"{"word": "bank", "sentence1": "the bank", "sentence2": "a bank", "start1": 4, "end1": 8, "#,
+        r#""start2": 2, "end2": 6, "idx": 0, "label": true}"#
+    );
     let (words, dataset) = read("WiC", Split::Train, wic);
     let dataset = dataset.unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] the bank [SEP] a bank [SEP]"]);
@@ -117,7 +121,10 @@ fn rte_and_wic_are_pairs() {
 
 #[test]
 fn wsc_asks_about_the_two_spans() {
-    let line = r#"{"target": {"span1_text": "Ann", "span1_index": 0, "span2_text": "she", "span2_index": 4}, "text": "Ann ran because she could.", "label": true, "idx": 0}"#;
+    let line = concat!(
+        r#"{"target": {"span1_text": "Ann", "span1_index": 0, "span2_text": "she", "span2_index": 4}, "#,
+        r#""text": "Ann ran because she could.", "label": true, "idx": 0}"#
+    );
     let (words, dataset) = read("WSC", Split::Train, line);
     let dataset = dataset.unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] Ann ran because she could. Does she refers to Ann? [SEP]"]);

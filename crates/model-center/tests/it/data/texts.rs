@@ -1,4 +1,4 @@
-//! Texts that are learnt by their words: what counts and what is only read, lengths, batches.
+//! Language modelling and targets: which tokens are predicted, lengths, batches.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn of_a_text_all_words_count_and_of_one_behind_a_prompt_its_own() {
     let words = Words::new();
     let plain = read(&language(None), PROMPTS, &options(&words));
     assert_eq!(texts(&words, &plain), ["[CLS] c d [SEP]", "[CLS] f [SEP]"]);
-    // The first word follows from nothing.
+    // The first token is never predicted.
     assert_eq!([plain.weight(0), plain.weight(1)], [3, 2]);
     let prompted = read(&language(Some("prompt")), PROMPTS, &options(&words));
     assert_eq!(texts(&words, &prompted), ["[CLS] a b c d [SEP]", "[CLS] e f [SEP]"]);
@@ -125,7 +125,7 @@ fn batches_share_in_a_mean_as_they_count_words() {
     let content = "text\na\na b\na b c\na b c d\n";
     let order = LoaderOptions { order: Order::Sequential, ..LoaderOptions::training(1, 0) };
     let mut loader = Loader::new(Arc::new(read(&language(None), content, &options(&words))), order).unwrap();
-    // Of [CLS] a [SEP] two words are predicted, and one more of each next.
+    // Of [CLS] a [SEP] two tokens are predicted, and one more of each next.
     assert_eq!(loader.shares(Position::default(), 4).unwrap(), [2.0 / 14.0, 3.0 / 14.0, 4.0 / 14.0, 5.0 / 14.0]);
     assert_eq!(loader.shares(Position { epoch: 3, index: 2 }, 2).unwrap(), [4.0 / 9.0, 5.0 / 9.0]);
     assert!(loader.shares(Position { epoch: 0, index: 3 }, 2).is_err());
@@ -167,5 +167,5 @@ fn texts_of_which_no_word_is_left_are_flaws_like_others() {
     let prompted = read(&language(Some("target")), content, &skipping);
     assert_eq!((prompted.len(), prompted.report().skipped), (3, 1));
     let error = refused(&seq2seq(), content, &options(&words));
-    assert!(error.contains("a.tsv:2:1") && error.contains("no word"), "{error}");
+    assert!(error.contains("a.tsv:2:1") && error.contains("no token to predict"), "{error}");
 }

@@ -8,8 +8,8 @@ use model_center::tokenizer::{SpecialIds, Template, TemplateSlot, Tokenizer};
 use model_center::{Error, Result};
 use tempfile::TempDir;
 
-/// Learns words as it meets them: 0 padding, 1 opening, 2 closing, then words. Of "mute" nothing is left, as of signs
-/// that a vocabulary drops.
+/// Learns words as it meets them: 0 padding, 1 BOS, 2 EOS, then words. Drops "mute", as a vocabulary drops unknown
+/// signs.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Mutex<Vec<String>>,
@@ -43,7 +43,7 @@ impl Tokenizer for Words {
         texts
             .iter()
             .map(|text| match text.contains("unspeakable") {
-                true => Err(Error::model("words", "a word that cannot be said", "leave it out")),
+                true => Err(Error::model("words", "the text cannot be tokenized", "leave it out")),
                 false => Ok(text.split_whitespace().filter(|word| *word != "mute").map(&mut id).collect()),
             })
             .collect()

@@ -67,4 +67,5 @@ for samples, noise, step in [(5, 0.1, 0), (30, 1.0, 0), (30, 0.5, 0.5), (50, 3.0
     table["values"].append(values(labels, predicted))
 table["values"].append(values([1, 2, 3], [-3, -2, -1]))
 table["values"].append(values([1, 2, 3, 4], [4, 3, 2, 1]))
-print(json.dumps(table, indent=None, separators=(",", ":")).replace('{"classes":', '\n{"classes":').replace('{"labels"', '\n{"labels"'))
+lines = json.dumps(table, indent=None, separators=(",", ":"))
+print(lines.replace('{"classes":', '\n{"classes":').replace('{"labels"', '\n{"labels"'))

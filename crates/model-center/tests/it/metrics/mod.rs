@@ -308,7 +308,7 @@ fn words_are_judged_by_the_mean_of_their_losses_whoever_has_seen_which_batch() {
     assert_eq!(of(&first), of(&all));
     assert_eq!((first.count(), all.count()), (18, 18));
     let error = all.compute(&[Metric::Accuracy]).unwrap_err().to_string();
-    assert!(error.contains("does not judge labels that are words") && error.contains("use perplexity"), "{error}");
+    assert!(error.contains("does not judge labels that are tokens") && error.contains("use perplexity"), "{error}");
     let error = all.add_loss(9, f32::NAN, 1, 1).unwrap_err().to_string();
     assert!(error.contains("evaluation, batch 9"), "{error}");
     assert!(all.merge(&Evaluator::new(&LabelSpace::Value)).is_err());

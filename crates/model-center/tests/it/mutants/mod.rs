@@ -1,4 +1,4 @@
-//! What the tests with thousands of damaged files share: where damage goes by chance, and files written quickly.
+//! Shared by the tests with thousands of damaged files: positions of random damage, and quickly written files.
 #![allow(clippy::unwrap_used)]
 // Neither test program needs all of it.
 #![allow(dead_code)]

@@ -2,7 +2,7 @@
 
 use model_center::recipe::{Mistake, Recipe, Resolved};
 
-/// The least a recipe must say.
+/// The smallest valid recipe.
 pub const LEAST: &str = r#"[model]
 path = "m"
 [data]

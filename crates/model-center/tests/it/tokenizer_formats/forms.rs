@@ -1,4 +1,4 @@
-//! Ids of every form are those of the libraries that the forms come from.
+//! Ids of every format equal the format's own library.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use crate::tokenizer_formats::{directory, golden, ids, read};
 
-/// Texts whose ids are those of SentencePiece but for what `docs/tokenizers.md` names.
+/// Texts whose ids differ from SentencePiece's, as documented in `docs/tokenizers.md`.
 fn differs_on_purpose(name: &str, text: &str) -> bool {
-    // Words that are found whole begin a text of their own here.
+    // Added tokens begin a text of their own here.
     name == "unigram" && text.contains("<sep>")
 }
 
@@ -114,7 +114,7 @@ fn families_put_their_own_tokens_around_texts() {
     let kind = |name: &str| json!({ "model_type": name });
     let (before, after, t5) = around("unigram.model", "spiece.model", &[("config.json", kind("t5"))]);
     assert_eq!((before.as_str(), after.as_str()), ("", "</s>"));
-    // T5's blanks stand behind the pieces, the first one last.
+    // T5's sentinels follow the pieces, the first one last.
     assert_eq!(t5.id("<extra_id_0>").unwrap() as usize + 1, t5.vocab_size());
     assert_eq!(t5.token(t5.vocab_size() as u32 - 100).unwrap(), "<extra_id_99>");
     let (before, after, mt5) = around("unigram.model", "spiece.model", &[("config.json", kind("mt5"))]);
@@ -159,7 +159,7 @@ fn families_with_ids_of_their_own_are_refused_by_name() {
         let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
         assert!(error.contains(title) && error.contains(file) && error.contains("save_pretrained"), "{error}");
     }
-    // The class says more than the model's family.
+    // The class takes precedence over the model's family.
     let class = json!({ "tokenizer_class": "XLMRobertaTokenizer" });
     let files = [("config.json", json!({ "model_type": "mbart" })), ("tokenizer_config.json", class)];
     assert_eq!(

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::tokenizer_formats::{check_as_whole, directory, golden, read};
 
-/// Words, spaces, digits, Chinese, marks, signs and line ends in an order that looks random and is always the same.
+/// Words, spaces, digits, Chinese, punctuation and line ends in a pseudo-random order that is always the same.
 fn mixed(length: usize, seed: u64) -> String {
     const PARTS: [&str; 24] = [
         "the",
@@ -71,7 +71,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
         let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
         HfTokenizer::open(directory(&files, &[("config.json", config)]).path()).unwrap()
     };
-    // Spaces before every stretch, of which the marks between make many.
+    // A leading space for every stretch, of which punctuation makes many.
     let size = read("bytes/vocab.json").as_object().unwrap().len();
     let stretches = directory(
         &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
@@ -89,7 +89,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
     vec![
         ("byte pairs", bytes(json!({}))),
         ("byte pairs as in Qwen2", bytes(json!({ "model_type": "qwen2" }))),
-        ("byte pairs behind spaces", HfTokenizer::open(stretches.path()).unwrap()),
+        ("byte pairs after spaces", HfTokenizer::open(stretches.path()).unwrap()),
         ("pairs", own("pairs.model")),
         ("pairs_trimmed", own("pairs_trimmed.model")),
         ("letters", own("letters.model")),
@@ -103,7 +103,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
 #[test]
 fn a_long_text_has_the_ids_of_the_whole() {
     for (name, tokenizer) in all_kinds() {
-        // Texts with a space wherever a section might end, so that it ends behind one now and then.
+        // Texts with a space wherever a section might end, so that some sections end after one.
         let sparse = [
             "0.5, 0.25, ",
             "🚢 ",

@@ -1,5 +1,5 @@
-//! Tokenizers of every form: ids are those of the libraries the forms come from, long texts are as short ones, and
-//! damaged files are errors. The golden files are described in `tests/golden/tokenizers/README.md`.
+//! Tokenizers of every format: ids equal those libraries' own, long texts equal short ones, and damaged files are
+//! errors. The golden files are described in `tests/golden/tokenizers/README.md`.
 #![allow(clippy::unwrap_used)]
 
 mod damaged;

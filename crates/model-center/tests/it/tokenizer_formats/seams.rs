@@ -1,4 +1,4 @@
-//! Words and runs that the end of a section goes through.
+//! Words and runs across the end of a section.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
     let place = TempDir::new().unwrap();
     fs::write(place.path().join("vocab.txt"), vocab.join("\n")).unwrap();
     let bert = HfTokenizer::open(place.path()).unwrap();
-    // Short words and, with marks that stand far from each other, long ones, of which some are too long.
+    // Short words and, with punctuation at long intervals, long ones, some of them too long.
     let line = base64(64 << 10);
     let texts = [
         line.clone(),
@@ -70,7 +70,7 @@ fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
                 json!([]),
             ),
         ),
-        ("words behind spaces", parts(json!(null), spaced, level, added)),
+        ("words after spaces", parts(json!(null), spaced, level, added)),
     ];
     let short = (0..3).map(|offset| "a".repeat(offset) + &"x QQx ab ".repeat(10_000));
     for (at, text) in texts.into_iter().chain(short).enumerate() {
@@ -82,7 +82,7 @@ fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
 
 #[test]
 fn a_seam_may_change_every_pair_of_the_section_behind_it() {
-    // Letters go together by two from the left, so that one more before a cut moves all pairs behind it, up to a mark.
+    // Letters merge in pairs from the left, so that one more before a cut shifts all pairs after it, up to punctuation.
     let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                         "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
                         "vocab": { "a": 0, "b": 1, "aa": 2 }, "merges": [["a", "a"]] });
@@ -95,7 +95,7 @@ fn a_seam_may_change_every_pair_of_the_section_behind_it() {
 
 #[test]
 fn a_line_end_behind_a_mark_stays_with_the_mark() {
-    // As in Qwen2 and Llama 3: white space up to a line's end is one pre-token, but for line's ends behind marks.
+    // As in Qwen2 and Llama 3: white space up to a line end is one pre-token, except line ends after punctuation.
     let pattern = r" ?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
     let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,

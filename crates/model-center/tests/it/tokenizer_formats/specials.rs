@@ -66,7 +66,7 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
         let asked = AutoTokenizer::open_with(directory.path(), TextSpecials::AsTokens).unwrap();
         assert_eq!(asked.tokenize(&["a"]).unwrap().concat(), [1], "{model}");
     }
-    // A vocabulary that cannot spell it otherwise says so; with the token asked for it is of use.
+    // A vocabulary that cannot spell it otherwise reports it; with special tokens as tokens it works.
     let directory = one_character_special(pairs(vocab, json!(null), false));
     let error = AutoTokenizer::open(directory.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
     assert!(error.contains("\"a\" is a special token") && error.contains("tokenizer.json"), "{error}");
