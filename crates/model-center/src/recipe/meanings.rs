@@ -50,7 +50,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
          samples / (classes × samples of the class). Evaluation is not weighted.",
     ),
     first("data.template", "The prompt, with names of columns in braces."),
-    first("data.words", "The label word of each label, in the order of `data.labels`."),
+    first("data.words", "The verbalizer: one label word per label, in the order of `data.labels`."),
     first("data.columns.text", "Column of the text; for `language` with a prompt, of the completion."),
     first("data.columns.text_pair", "Column of the second text of a pair."),
     first("data.columns.label", "Column of the label."),
