@@ -4,8 +4,9 @@
 
 use super::name::RepoId;
 
-/// Identifier, and its names on the hub: first the one that is fetched, then older ones that a cache may have been
-/// filled under. Those without any are kept in ModelCenter's own cache alone.
+/// Identifier, and its names on the hub: first the one to download, then older ones that a cache may have been filled
+/// under. Models without any are in ModelCenter's own cache alone. All identifiers of ModelCenter are here, also `glm-`,
+/// `lawformer` and `vit-`, whose families are not implemented: such models can be downloaded, but not opened.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bert-base-cased", &["google-bert/bert-base-cased"]),
     ("bert-base-chinese", &["google-bert/bert-base-chinese"]),
@@ -60,19 +61,19 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("wenzhong-gpt2-3.5b", &["IDEA-CCNL/Wenzhong-GPT2-3.5B"]),
 ];
 
-/// What the hub calls a model that ModelCenter knows by `name`, the name to fetch first; `None` where the name is not
-/// one of ModelCenter's.
+/// The hub's names of ModelCenter's model `name`, the one to download first; `None` if it is not an identifier of
+/// ModelCenter's.
 pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {
     let (_, names) = ALIASES.iter().find(|(alias, _)| *alias == name)?;
     Some(names.iter().filter_map(|name| RepoId::parse(name).ok()).collect())
 }
 
-/// Whether the hub has one of ModelCenter's models under exactly this name.
+/// Whether this is the hub's name of one of ModelCenter's models.
 pub(super) fn is_hub_name(name: &str) -> bool {
     ALIASES.iter().any(|(_, names)| names.contains(&name))
 }
 
-/// Beginnings of identifiers, and the family of the models.
+/// Prefixes of identifiers, and the family of the models.
 const FAMILIES: &[(&str, &str)] = &[
     ("bert-", "bert"),
     ("cpm1-", "cpm1"),
@@ -92,8 +93,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("wenzhong-gpt2-", "gpt2"),
 ];
 
-/// The family of the model that ModelCenter knows by `name`, whose `config.json` does not name it; `None` where the
-/// name is not one of ModelCenter's.
+/// The family of ModelCenter's model `name`, whose `config.json` does not name it; `None` if it is not an identifier of
+/// ModelCenter's.
 pub fn family_of(name: &str) -> Option<&'static str> {
     ALIASES.iter().find(|(alias, _)| *alias == name)?;
     FAMILIES.iter().find(|(beginning, _)| name.starts_with(beginning)).map(|(_, family)| *family)
