@@ -253,7 +253,11 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
 }
 
 /// Where the model answers prompts; `None` where the task has none.
-fn answer_place(resolved: &Resolved, registry: Registry<'_>, directory: &Path) -> Result<Option<VerbalizerPosition>> {
+fn verbalizer_position(
+    resolved: &Resolved,
+    registry: Registry<'_>,
+    directory: &Path,
+) -> Result<Option<VerbalizerPosition>> {
     if !resolved.data.source.has_token_labels() {
         return Ok(None);
     }

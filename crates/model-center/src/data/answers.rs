@@ -102,7 +102,7 @@ impl AnswerForm {
             _ => front,
         };
         let form = AnswerForm { place, front, back, lead, blank, decoder: decoder.len() };
-        Ok((form, Answers { names: names.to_vec(), tokens: words, place, decoder }))
+        Ok((form, Verbalizer { names: names.to_vec(), tokens: words, place, decoder }))
     }
 
     /// The sequence of a prompt with `before` preceding the answer and `after` following it. A long one is truncated at

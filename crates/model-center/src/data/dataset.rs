@@ -16,7 +16,7 @@ pub enum LabelSpace {
     /// One of this number of texts; each is a sequence of its own and the head has one output.
     Choices(usize),
     /// One of these classes, predicted as its label token by the language-modelling head.
-    Answers(Answers),
+    Verbalizer(Verbalizer),
     /// A number; the head has one output.
     Value,
     /// The next token at each position of the sequence itself.
@@ -63,35 +63,6 @@ impl LabelSpace {
             LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
             LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
         }
-    }
-}
-
-/// Labels of several samples, in the type the loss needs. Token labels are padded with [`IGNORED`](super::IGNORED),
-/// which also marks the prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Labels {
-    /// Class or choice indices.
-    Class(Vec<i64>),
-    /// Numbers.
-    Value(Vec<f32>),
-    /// The tokens of the sequences themselves, R × L.
-    NextTokens(Vec<i64>),
-    /// Tokens of target sequences, R × T.
-    Target(Vec<i64>),
-}
-
-impl Labels {
-    /// Number of labels.
-    pub fn len(&self) -> usize {
-        match self {
-            Labels::Class(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
-            Labels::Value(labels) => labels.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -418,7 +389,7 @@ impl Dataset {
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
         self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
-        if let LabelSpace::Answers(Answers { tokens: words, place, decoder, .. }) = &self.labels {
+        if let LabelSpace::Verbalizer(Verbalizer { tokens: words, place, decoder, .. }) = &self.labels {
             number(u64::from(*place == VerbalizerPosition::Blank));
             words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
         }

@@ -21,7 +21,7 @@ pub enum Order {
     /// A new random order every epoch.
     #[default]
     Shuffled,
-    /// Shuffled, then sorted by length inside windows of this number of batches, then the batches of a window shuffled.
+    /// Shuffled, then sorted by length inside windows of so many batches, then the batches of a window shuffled.
     ///
     /// Rows of a batch are of similar length, so little is padded, while batches stay random. The samples left
     /// over by full batches form the last batch, or are dropped, as they fall: not the longest ones.
@@ -60,60 +60,13 @@ impl LoaderOptions {
     }
 }
 
-/// A position in the data: the whole state that resuming needs.
+/// Where a run stands in its data: all that resuming needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Position {
     /// Passes over the data completed.
     pub epoch: u64,
     /// Batch within the epoch, counted over all ranks.
     pub index: u64,
-}
-
-/// A padded batch in host memory.
-///
-/// Shapes: B samples, R = B × inputs per sample rows, L the longest row, T the longest target.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Batch {
-    /// Its position.
-    pub position: Position,
-    /// Index in the dataset of each sample, length B.
-    pub samples: Vec<u32>,
-    /// Number of rows R.
-    pub rows: usize,
-    /// Padded length L.
-    pub len: usize,
-    /// Token ids, R × L; padding holds the tokenizer's padding id.
-    pub input_ids: Vec<i64>,
-    /// 1 for a token, 0 for padding, R × L.
-    pub attention_mask: Vec<u8>,
-    /// Segments, R × L; padding holds 0.
-    pub token_type_ids: Vec<i64>,
-    /// One label per sample, length B; tokens, R × L or R × T.
-    pub labels: Labels,
-    /// Where the answers of prompts are, if the labels are such.
-    pub answers: Option<BatchAnswers>,
-    /// Tokens without padding, including targets.
-    pub tokens: usize,
-}
-
-/// What a model needs of a batch of prompts besides the rows. T: tokens of what a decoder reads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BatchAnswers {
-    /// The label token of each class.
-    pub words: Vec<i64>,
-    /// For each row the place, among all R × L tokens, or all R × T of the decoder, whose output is the answer.
-    pub places: Vec<i64>,
-    /// The decoder's input, R × T, for an encoder-decoder.
-    pub decoder_input_ids: Option<Vec<i64>>,
-    /// 1 for what is seen from both sides, R × L: all but the blank. Of a model with one stack that has blanks.
-    pub context: Option<Vec<u8>>,
-}
-
-impl Batch {
-    /// Tokens with padding, including targets.
-    pub fn padded_tokens(&self) -> usize {
-        self.input_ids.len() + if let Labels::Target(words) = &self.labels { words.len() } else { 0 }
-    }
 }
 
 /// The samples of one window in visiting order, kept because computing them costs a sort.
@@ -198,8 +151,8 @@ impl Loader {
         Ok(self.collate(position, samples))
     }
 
-    /// The share of each of `count` batches from a position on in a mean over all of them: equal shares if samples are
-    /// counted, by number of tokens if tokens are counted, by the samples' class weights if classes have weights. Equal
+    /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if
+    /// they count samples, as many as it has if they count words, as its samples weigh if classes have weights. Equal
     /// on every rank.
     ///
     /// Errors: as [`Loader::samples`].
@@ -234,14 +187,14 @@ impl Loader {
         Ok(sums.into_iter().map(|sum| (sum / all) as f32).collect())
     }
 
-    /// The share of each of `count` batches from a position on in all prompt tokens of those batches, 0 if there are
-    /// none. Equal on every rank.
+    /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where
+    /// there are none. Equal on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
         let words = (first.index..first.index + count).map(|index| {
             let samples = self.samples(Position { index, ..first })?;
-            // Each but the first is predicted from the preceding ones, and so is the answer.
+            // Each but the first follows from those in front of it, and so does the answer.
             Ok(samples.iter().map(|sample| self.dataset.length(*sample as usize) as u64).sum::<u64>())
         });
         let words = words.collect::<Result<Vec<u64>>>()?;
@@ -342,25 +295,24 @@ impl Loader {
         self.with_verbalizer(Batch { samples, ..batch })
     }
 
-    /// The positions of the answers of samples whose sequences have this length; `None` without label tokens.
-    fn answers(&self, samples: &[u32], len: usize) -> Option<BatchAnswers> {
-        let LabelSpace::Answers(Answers { tokens: words, place, decoder, .. }) = self.dataset.labels() else {
-            return None;
-        };
-        let places = |row_len: usize| {
-            let place = |sample: &u32| self.dataset.place(*sample as usize).unwrap_or(0);
-            samples.iter().enumerate().map(|(row, sample)| (row * row_len + place(sample)) as i64).collect()
+    /// The batch with the label words and their positions, where the labels are told by a verbalizer.
+    fn with_verbalizer(&self, batch: Batch) -> Batch {
+        let LabelSpace::Verbalizer(verbalizer) = self.dataset.labels() else { return batch };
+        let positions = |length: usize| -> Vec<i64> {
+            let position = |sample: &u32| self.dataset.place(*sample as usize).unwrap_or(0);
+            batch.samples.iter().enumerate().map(|(row, sample)| (row * length + position(sample)) as i64).collect()
         };
         let ids = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
-        let words = ids(words);
-        Some(match place {
-            VerbalizerPosition::Next => BatchAnswers { words, places: places(len), decoder_input_ids: None, context: None },
+        let of =
+            |positions| Some(VerbalizerBatch { label_words: ids(&verbalizer.tokens), positions, prompt_loss: 0.0 });
+        match verbalizer.place {
+            VerbalizerPosition::Next => Batch { verbalizer: of(positions(batch.length)), ..batch },
             VerbalizerPosition::Blank => {
-                let places: Vec<i64> = places(len);
+                let positions = positions(batch.length);
                 // The blank follows the token that predicts it.
-                let mut context = vec![1; samples.len() * len];
-                for place in &places {
-                    if let Some(blank) = context.get_mut(*place as usize + 1) {
+                let mut context = vec![1; batch.input_ids.len()];
+                for position in &positions {
+                    if let Some(blank) = context.get_mut(*position as usize + 1) {
                         *blank = 0;
                     }
                 }

@@ -121,7 +121,7 @@ impl PromptEntry {
             TaskFiles::Tsv => Format::Tsv,
         };
         let mut asking = ParseContext { split, place, questions: 0 };
-        let verbalizer = Verbalizer { names: &names, words: &words, place, of: &format!("task {}", self.name) };
+        let verbalizer = LabelWords { names: &names, words: &words, place, of: &format!("task {}", self.name) };
         read_prompts(&self.path(directory, split), format, options, verbalizer, &mut |record, prompts| {
             (self.parse)(record, &mut asking, prompts)
         })
@@ -129,7 +129,7 @@ impl PromptEntry {
 }
 
 /// Maps classes to label words.
-pub(crate) struct Verbalizer<'a> {
+pub(crate) struct LabelWords<'a> {
     pub(crate) names: &'a [String],
     pub(crate) words: &'a [String],
     pub(crate) place: VerbalizerPosition,
@@ -142,7 +142,7 @@ pub(crate) fn read_prompts(
     path: &Path,
     format: Format,
     options: &ReadOptions<'_>,
-    verbalizer: Verbalizer<'_>,
+    verbalizer: LabelWords<'_>,
     parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Prompt>) -> Result<()>,
 ) -> Result<Dataset> {
     let (form, answers) =

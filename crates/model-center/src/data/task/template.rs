@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::columns::{LabelReader, LabelSpec};
-use super::prompts::{Prompt, Verbalizer, read_prompts};
+use super::prompts::{LabelWords, Prompt, read_prompts};
 use crate::data::Label;
 use crate::data::answers::VerbalizerPosition;
 use crate::data::dataset::Dataset;
@@ -158,7 +158,7 @@ impl TemplateTask {
         let format = format.map_or_else(|| Format::of(path), Ok)?;
         let spec = LabelSpec::Names(labels.clone());
         let mut reader = LabelReader::new(&spec)?;
-        let verbalizer = Verbalizer { names: labels, words, place, of: "data.words" };
+        let verbalizer = LabelWords { names: labels, words, place, of: "data.words" };
         read_prompts(path, format, options, verbalizer, &mut |record, prompts| {
             let [before, after] = template.fill(record)?;
             if let Label::Class(class) = reader.label(record, label)? {

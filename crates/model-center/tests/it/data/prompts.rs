@@ -41,7 +41,7 @@ fn classes(dataset: &Dataset) -> Vec<usize> {
 
 /// The label tokens of classes.
 fn verbalizer(words: &Words, dataset: &Dataset) -> Vec<String> {
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     answers.tokens.iter().map(|id| words.token(*id).unwrap()).collect()
 }
 
@@ -181,7 +181,7 @@ fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
     let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
     assert_eq!(dataset.place(0), Some(12));
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     let words: Vec<String> = answers.tokens.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(words, ["无", "有"]);
 }
@@ -351,7 +351,7 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
     let (_directory, path) = file("a.csv", "text,label\na,good\n");
     let task = template("{text} {answer}", [" No", " Yes"]);
     let dataset = task.read(&path, T5, &ReadOptions::new(&tokenizer, 16)).unwrap();
-    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     assert_eq!((&answers.tokens[..], &answers.decoder[..]), (&[1, 2][..], &[0, 6][..]));
     assert_eq!(dataset.rows(0).unwrap().next().unwrap().input_ids, [3, 6]);
 }
@@ -458,7 +458,7 @@ fn the_words_are_those_that_stand_behind_a_text_in_each_kind_of_vocabulary() {
             &ReadOptions::new(tokenizer, 64),
         );
         let dataset = dataset.unwrap();
-        let LabelSpace::Answers(answers) = dataset.labels() else { panic!() };
+        let LabelSpace::Verbalizer(answers) = dataset.labels() else { panic!() };
         let words: Vec<String> = answers.tokens.iter().map(|id| tokenizer.token(*id).unwrap()).collect();
         let last = dataset.rows(0).unwrap().next().unwrap().input_ids.last().copied().unwrap();
         (words, tokenizer.token(last).unwrap())
