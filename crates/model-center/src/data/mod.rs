@@ -1,9 +1,8 @@
 //! Datasets: text files with labels, or for language modelling, as padded batches.
 //!
 //! ```text
-//! lines ─▶ record ─▶ task (superglue | prompts | columns | template | language_modeling | squad)
-//!  ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
-//! plain text ─▶ pieces ─▶ packed rows ───────────────────────────────────▲
+//! lines ─▶ record ─▶ task ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! plain text ─▶ chunks ─▶ packed sequences ─▲
 //! ```
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns

@@ -17,11 +17,11 @@ use super::{
 use crate::formats::gguf::{GgufFile, tokenizer_files};
 use crate::{Error, Result};
 
-/// One form in which tokenizers come.
+/// A format of tokenizer files.
 struct Format {
     /// The files' names, for messages.
     title: &'static str,
-    /// What they hold.
+    /// The format, for listings.
     kind: &'static str,
     /// The files of a directory of this format; the first one identifies it; `*` matches any beginning of the name.
     files: &'static [&'static str],
@@ -29,57 +29,36 @@ struct Format {
     read: fn(&Path, &Settings) -> Result<HfTokenizer>,
 }
 
-/// All that is read; of a directory with several of them the first is taken.
+const fn format(
+    title: &'static str,
+    kind: &'static str,
+    files: &'static [&'static str],
+    read: fn(&Path, &Settings) -> Result<HfTokenizer>,
+) -> Format {
+    Format { title, kind, files, read }
+}
+
+/// The supported formats; of a directory with several of them the first is used.
 const FORMATS: &[Format] = &[
-    Format { title: "tokenizer.json", kind: "tokenizer.json", files: &["tokenizer.json"], read: read_json },
-    Format {
-        title: "vocab.txt of BERT or a CPM",
-        kind: "WordPiece (vocab.txt)",
-        files: &["vocab.txt"],
-        read: read_vocab,
-    },
-    Format {
-        title: "vocab.json with merges.txt",
-        kind: "byte-level pairs (vocab.json with merges.txt)",
-        files: &["vocab.json", "merges.txt"],
-        read: read_byte_pairs,
-    },
-    Format {
-        title: "spiece.model",
-        kind: "SentencePiece (spiece.model)",
-        files: &["spiece.model"],
-        read: read_sentencepiece,
-    },
-    Format {
-        title: "sentencepiece.bpe.model",
-        kind: "SentencePiece (sentencepiece.bpe.model)",
-        files: &["sentencepiece.bpe.model"],
-        read: read_sentencepiece,
-    },
-    Format {
-        title: "tokenizer.model",
-        kind: "SentencePiece (tokenizer.model)",
-        files: &["tokenizer.model"],
-        read: read_sentencepiece,
-    },
-    Format {
-        title: "vocab.model",
-        kind: "SentencePiece (vocab.model)",
-        files: &["vocab.model"],
-        read: read_sentencepiece,
-    },
-    Format {
-        title: "characters.txt",
-        kind: "characters (characters.txt)",
-        files: &["characters.txt"],
-        read: read_characters,
-    },
-    Format {
-        title: "a single .gguf",
-        kind: "the vocabulary of a GGUF file (*.gguf)",
-        files: &["*.gguf"],
-        read: read_gguf,
-    },
+    format("tokenizer.json", "tokenizer.json", &["tokenizer.json"], read_json),
+    format("vocab.txt of BERT or a CPM", "WordPiece (vocab.txt)", &["vocab.txt"], read_vocab),
+    format(
+        "vocab.json with merges.txt",
+        "byte-level pairs (vocab.json with merges.txt)",
+        &["vocab.json", "merges.txt"],
+        read_byte_pairs,
+    ),
+    format("spiece.model", "SentencePiece (spiece.model)", &["spiece.model"], read_sentencepiece),
+    format(
+        "sentencepiece.bpe.model",
+        "SentencePiece (sentencepiece.bpe.model)",
+        &["sentencepiece.bpe.model"],
+        read_sentencepiece,
+    ),
+    format("tokenizer.model", "SentencePiece (tokenizer.model)", &["tokenizer.model"], read_sentencepiece),
+    format("vocab.model", "SentencePiece (vocab.model)", &["vocab.model"], read_sentencepiece),
+    format("characters.txt", "characters (characters.txt)", &["characters.txt"], read_characters),
+    format("a single .gguf", "the vocabulary of a GGUF file (*.gguf)", &["*.gguf"], read_gguf),
 ];
 
 /// Opens the tokenizer of a model, whatever its files: `transformers`' `AutoTokenizer`.
@@ -123,12 +102,7 @@ impl AutoTokenizer {
 
     /// Whether a directory has a tokenizer's files, valid or not.
     pub fn is_in(directory: &Path) -> Result<bool> {
-        for format in FORMATS {
-            if format.first_of(directory)?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(find_in(directory)?.is_some())
     }
 
     /// The format of a directory's tokenizer, such as `WordPiece (vocab.txt)`; `None` without one.
@@ -137,12 +111,7 @@ impl AutoTokenizer {
         if let Some(kind) = CpmKind::of_directory(directory)? {
             return Ok(Some(kind.title()));
         }
-        for format in FORMATS {
-            if format.first_of(directory)?.is_some() {
-                return Ok(Some(format.kind));
-            }
-        }
-        Ok(None)
+        Ok(find_in(directory)?.map(|(format, _)| format.kind))
     }
 }
 
@@ -157,15 +126,12 @@ impl HfTokenizer {
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<HfTokenizer> {
         let directory = directory.as_ref();
         let settings = Settings::of_directory(directory)?;
-        for format in FORMATS {
-            if let Some(path) = format.first_of(directory)? {
-                return (format.read)(&path, &settings);
-            }
+        if let Some((format, path)) = find_in(directory)? {
+            return (format.read)(&path, &settings);
         }
-        let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
         Err(Error::model(
             directory.display().to_string(),
-            format!("the directory has no tokenizer: neither of {}", known.join(", ")),
+            format!("the directory has no tokenizer: neither of {}", titles()),
             "point to a model directory, or copy the tokenizer's files into it",
         ))
     }
@@ -182,15 +148,25 @@ impl HfTokenizer {
         let own = FORMATS.iter().find(|format| matches(format.files[0], name));
         let format = own.or_else(|| FORMATS.iter().find(by_ending)).ok_or_else(|| {
             let reason = "the file's name is not a tokenizer file's name";
-            let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
-            Error::model(
-                path.display().to_string(),
-                reason,
-                format!("give a directory, or one of {}", known.join(", ")),
-            )
+            Error::model(path.display().to_string(), reason, format!("give a directory, or one of {}", titles()))
         })?;
         (format.read)(path, &Settings::of_directory(&directory_of(path))?)
     }
+}
+
+/// The first format that a directory has, and the path of its first file.
+fn find_in(directory: &Path) -> Result<Option<(&'static Format, PathBuf)>> {
+    for format in FORMATS {
+        if let Some(path) = format.first_of(directory)? {
+            return Ok(Some((format, path)));
+        }
+    }
+    Ok(None)
+}
+
+/// The formats' titles, for errors.
+fn titles() -> String {
+    FORMATS.iter().map(|format| format.title).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a file's name matches a format's; `*` matches any beginning.

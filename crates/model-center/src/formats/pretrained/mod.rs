@@ -41,10 +41,10 @@ impl Pretrained {
     /// The directory of a model.
     ///
     /// In this order: the directory of that path; the hub's cache under that name, and under the hub's names for an
-    /// identifier of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a whole commit, `main` if
     /// identifier of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a full commit, `main` by
     /// default. Only directories of the caches are searched: they have a configuration and weights, in files that are
     /// inside.
+    ///
     /// # Errors
     /// [`Error::Model`] if there is no such directory or model, with the command that fetches it; if the snapshot is
     /// incomplete, with what it lacks; if name or revision are none that the hub allows; if the revision has no effect.
