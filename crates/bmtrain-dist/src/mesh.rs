@@ -107,16 +107,6 @@ impl Mesh {
         self.pipeline() / self.tensor
     }
 
-    /// Over how many ranks a storage is sharded whose parameters are replicated on the tensor ranks.
-    pub fn zero_size(&self) -> usize {
-        self.group_size(RankGroup::Zero)
-    }
-
-    /// Over how many ranks a storage is sharded whose parameters are split over the tensor ranks.
-    pub fn tensor_zero_size(&self) -> usize {
-        self.group_size(RankGroup::TensorZero)
-    }
-
     /// Ranks in each group of a kind.
     pub fn group_size(&self, kind: RankGroup) -> usize {
         match kind {
@@ -251,7 +241,8 @@ mod tests {
         for ranks in meshes() {
             let (pipeline, tensor) = (ranks[0].pipeline_size(), ranks[0].tensor_size());
             let data = ranks.len() / (pipeline * tensor);
-            assert_eq!((ranks[0].zero_size(), ranks[0].tensor_zero_size()), (ranks.len() / pipeline, data));
+            let sizes = [RankGroup::Zero, RankGroup::TensorZero].map(|kind| ranks[0].group_size(kind));
+            assert_eq!(sizes, [ranks.len() / pipeline, data]);
             let mut rank = 0;
             for stage in 0..pipeline {
                 for sample in 0..data {

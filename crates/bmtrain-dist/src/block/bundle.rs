@@ -33,9 +33,7 @@ impl Bundle for Var {
 
 impl<A: Bundle, B: Bundle> Bundle for (A, B) {
     fn vars(&self) -> Vec<Var> {
-        let mut vars = self.0.vars();
-        vars.extend(self.1.vars());
-        vars
+        [self.0.vars(), self.1.vars()].concat()
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
@@ -45,10 +43,7 @@ impl<A: Bundle, B: Bundle> Bundle for (A, B) {
 
 impl<A: Bundle, B: Bundle, C: Bundle> Bundle for (A, B, C) {
     fn vars(&self) -> Vec<Var> {
-        let mut vars = self.0.vars();
-        vars.extend(self.1.vars());
-        vars.extend(self.2.vars());
-        vars
+        [self.0.vars(), self.1.vars(), self.2.vars()].concat()
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {

@@ -13,6 +13,9 @@ use bmtrain_core::autograd::{Grads, Tape};
 use bmtrain_core::{Ctx, Device, Var};
 use std::rc::Rc;
 
+/// The output of a block, and while ops are recorded what its backward pass needs.
+type BlockForward<B> = (Detached<<B as Block>::Carry>, Option<SavedBlock<B>>);
+
 impl<B: Block + 'static> TransformerBlockList<B> {
     /// Run some blocks.
     ///
@@ -61,7 +64,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         Ok(node.record(carry, hidden, &inputs, cx))
     }
 
-    /// Run one block: its output, and while ops are recorded what the backward pass needs of it.
+    /// Run one block, on a tape of its own or without one.
     fn forward_block(
         &self,
         place: usize,
@@ -69,7 +72,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         shared: &Detached<B::Shared>,
         cache: Option<&mut B::Cache>,
         cx: &Ctx,
-    ) -> Result<(Detached<B::Carry>, Option<SavedBlock<B>>)> {
+    ) -> Result<BlockForward<B>> {
         let entry = self.entry(place);
         if cx.is_recording() && entry.options.recompute == Recompute::Keep {
             let (output, tape) = BlockTape::record(self, place, &carry, shared, cx)?;

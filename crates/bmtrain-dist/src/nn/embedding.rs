@@ -39,17 +39,11 @@ impl Embedding {
     }
 
     /// `ids [..]` to rows `[.., size]`.
-    ///
-    /// # Errors
-    /// An id outside the table.
     pub fn forward(&self, ids: &Tensor, cx: &Ctx) -> Result<Var> {
         Ok(ops::embedding(cx, ids, &self.weight.var(cx)?, self.padding_index)?)
     }
 
     /// Add the rows to `x [.., size]`, in place where `x` is not shared.
-    ///
-    /// # Errors
-    /// As [`Embedding::forward`]; another shape.
     pub fn add_to(&self, x: Var, ids: &Tensor, cx: &Ctx) -> Result<Var> {
         Ok(ops::add_embedding(cx, x, ids, &self.weight.var(cx)?, self.padding_index)?)
     }
@@ -64,9 +58,6 @@ impl Embedding {
 
     /// The cross-entropy of the logits of [`Embedding::project`] against ids `targets [..]`, without storing the logits
     /// of all rows of `x`: the loss of a language model with tied embeddings.
-    ///
-    /// # Errors
-    /// As [`ops::linear_cross_entropy`].
     pub fn cross_entropy(
         &self,
         x: &Var,

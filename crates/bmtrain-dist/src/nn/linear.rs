@@ -93,9 +93,6 @@ impl Linear {
     }
 
     /// As [`Linear::forward`], with a fused activation.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
     pub fn forward_activated(&self, x: &Var, activation: Activation, cx: &Ctx) -> Result<Var> {
         self.apply(x, Some(activation), cx)
     }
@@ -107,9 +104,6 @@ impl Linear {
 
     /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without storing the logits of all
     /// rows. Where the layer is column-parallel, the options name the classes of this rank.
-    ///
-    /// # Errors
-    /// As [`ops::linear_cross_entropy`].
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, options)?)

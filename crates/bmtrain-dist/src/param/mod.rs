@@ -110,9 +110,6 @@ impl Param {
     }
 
     /// Its storage and its number there.
-    ///
-    /// # Errors
-    /// Its block is not complete yet.
     pub fn place(&self) -> Result<(&Rc<Flat>, usize)> {
         self.home().map(|home| (&home.flat, home.index))
     }
@@ -127,9 +124,6 @@ impl Param {
     }
 
     /// The value for a computation: with a gradient if the parameter is trained and ops are recorded.
-    ///
-    /// # Errors
-    /// As [`Param::value`].
     pub fn var(&self, cx: &Ctx) -> Result<Var> {
         let value = self.value()?;
         if self.is_trainable() {
@@ -147,9 +141,6 @@ impl Param {
     }
 
     /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
-    ///
-    /// # Errors
-    /// Its block is not complete yet.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         let home = self.home()?;
         let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
@@ -204,9 +195,6 @@ impl Param {
 
     /// As [`Param::load`], but reads only the values that this rank stores: `read` fills the values from an element of
     /// the full parameter on. Memory: the longest run of them.
-    ///
-    /// # Errors
-    /// Whatever `read` returns.
     pub fn load_part<E: From<Error>>(&self, read: ReadPart<'_, E>) -> Result<(), E> {
         let home = self.home()?;
         let mut run = Vec::new();
@@ -285,9 +273,6 @@ impl Param {
 
     /// The values of [`Param::read`] in chunks of a few megabytes, so that no second copy of a large parameter is made
     /// on the host. Collective. Waits for the device.
-    ///
-    /// # Errors
-    /// As [`Param::read`].
     pub fn read_stretches(&self, visit: &mut dyn FnMut(&[f32])) -> Result<()> {
         let flat = &self.home()?.flat;
         flat.gather()?;

@@ -183,9 +183,6 @@ pub struct FileRecord {
 
 impl FileRecord {
     /// The record as text, to be carried to another rank.
-    ///
-    /// # Errors
-    /// None for a record made by a [`ShardWriter`](super::ShardWriter).
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|e| request(&self.name, e.to_string(), "report this as a mistake of the program"))

@@ -51,9 +51,6 @@ pub fn restore(
 
 /// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the
 /// same dtypes.
-///
-/// # Errors
-/// As [`restore`].
 pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
     let mut loaded = 0;
     for param in params {

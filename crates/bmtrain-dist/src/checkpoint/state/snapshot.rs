@@ -22,9 +22,6 @@ pub struct Snapshot {
 impl Snapshot {
     /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state. The buffers
     /// of an earlier snapshot are reused.
-    ///
-    /// # Errors
-    /// A parameter whose block is not complete.
     pub fn begin(
         device: &Device,
         params: &Parameters,

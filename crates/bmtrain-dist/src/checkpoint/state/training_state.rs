@@ -30,9 +30,6 @@ pub struct OptimizerState {
 
 impl TrainingState {
     /// The present state.
-    ///
-    /// # Errors
-    /// A parameter whose block is not complete.
     pub fn of(optim: &OptimManager, params: &Parameters) -> Result<Self> {
         let mut optimizers = Vec::new();
         for (optimizer, scheduler) in optim.parts() {
