@@ -58,7 +58,7 @@ impl Checkpoint {
         found.ok().and_then(|at| self.tensors.get(at))
     }
 
-    /// How much it holds.
+    /// The size of its contents.
     pub fn contents(&self) -> Contents {
         Contents { files: self.manifest.files.len(), tensors: self.tensors.len(), bytes: self.manifest.bytes() }
     }
@@ -146,8 +146,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Hand out a piece in order, a chunk at a time. Its hash is known to be right only when this returns `Ok`: what
-    /// was made of the chunks is worthless after an error.
+    /// Read a piece in order, a chunk at a time. Its hash is verified only when this returns `Ok`: after an error the
+    /// caller discards the chunks.
     pub(super) fn stream(&self, part: &TensorRun, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (record, file) = self.open_piece(part)?;
         let mut hash = blake3::Hasher::new();

@@ -17,7 +17,7 @@ const NAME_LIMIT: usize = 1024;
 /// The fewest bytes before the data of a safetensors file: the length of the header.
 const FIRST_OFFSET: u64 = 8;
 
-/// What a logical tensor is to the training that saved it.
+/// The role of a logical tensor in training.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Kind {
@@ -77,9 +77,9 @@ fn is_label(label: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PieceSpec {
-    /// Full name of the parameter, or of whatever else the tensor is.
+    /// Full name of the parameter or other tensor.
     pub name: String,
-    /// What the tensor is.
+    /// Its role.
     pub kind: Kind,
     /// Dtype.
     #[serde(with = "dtype_name")]
@@ -114,7 +114,7 @@ impl PieceSpec {
         self.length.checked_mul(self.dtype.size() as u64)
     }
 
-    /// Why there can be no such piece, if so. What passes has no overflow in it anywhere.
+    /// Refuse an impossible piece. What passes has no overflow in it anywhere.
     pub(super) fn check(&self) -> Result<(), String> {
         let name = printable(&self.name, 200);
         if self.name.is_empty() || self.name.len() > NAME_LIMIT || self.name.chars().any(char::is_control) {
@@ -182,7 +182,7 @@ pub struct FileRecord {
 }
 
 impl FileRecord {
-    /// The record as text, to be carried to another rank.
+    /// The record as text, to be sent to another rank.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|e| request(&self.name, e.to_string(), "report this as a mistake of the program"))
@@ -199,7 +199,7 @@ impl FileRecord {
         Ok(record)
     }
 
-    /// Why there can be no such file, if so: a name that leaves the directory, pieces that overlap or leave the file.
+    /// Refuse an impossible file: a name that leaves the directory, pieces that overlap or leave the file.
     pub(super) fn check(&self) -> Result<(), String> {
         let name = printable(&self.name, 200);
         if !is_file_name(&self.name) {

@@ -33,10 +33,10 @@ impl From<usize> for Keep {
 impl Store {
     /// Keep the checkpoints that `keep` specifies and remove older ones. Returns the names of the removed.
     ///
-    /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never
-    /// removed, nor anything newer; if none verifies, nothing is. `trusted`, the one that this process has just
-    /// committed, counts as verified without being read again and stays, even where `keep` of later steps are there;
-    /// another checkpoint of the same step is overtaken by it and goes first.
+    /// Only checkpoints whose manifest and sizes are right are counted. The newest that verifies to the last byte is
+    /// never removed, nor anything newer; if none verifies, nothing is. `trusted`, the one that this process has just
+    /// committed, counts as verified without being read again and is kept, even if there are `keep` later ones; another
+    /// checkpoint of the same step is replaced by it and removed first.
     ///
     /// # Errors
     /// `keep` too small. [`Store::remove_leftovers`] completes a removal that failed half-way.
@@ -63,8 +63,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// Remove every checkpoint of a later step, for a run that goes on from `step` on purpose: its own later
-    /// checkpoints would else be mistaken for the newest. Returns the names of the removed.
+    /// Remove every checkpoint of a later step, for a run that resumes from `step` on purpose: later checkpoints would
+    /// else be mistaken for the newest. Returns the names of the removed.
     pub fn remove_later_than(&self, step: u64) -> Result<Vec<CheckpointName>> {
         let later: Vec<_> = self.list()?.into_iter().filter(|name| name.step() > step).collect();
         later.iter().try_for_each(|name| self.remove(name))?;
@@ -72,8 +72,8 @@ impl Store {
     }
 
     /// Remove the leftovers of interrupted saves and removals. Called at the start of a run, before its first save, by
-    /// one rank; never while another process saves here. Returns the names of the removed directories. One with
-    /// something in it that no checkpoint has stays, with a warning.
+    /// one rank; never while another process saves here. Returns the names of the removed directories. One that
+    /// contains anything foreign is kept, with a warning.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
         let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
         let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Directory && name::is_leftover(name);
@@ -107,8 +107,8 @@ impl Store {
         self.remove_directory(&gone).map(drop)
     }
 
-    /// Empty and remove a directory that is no longer needed, and return whether it is gone. One that does not exist
-    /// is. What no checkpoint has, such as a directory, is not removed: then the directory stays too, with a warning.
+    /// Empty and remove a directory that is no longer needed, and return whether it is gone. Foreign contents, such as
+    /// a directory, are not removed: then the directory is kept too, with a warning.
     pub(super) fn remove_directory(&self, directory: &str) -> Result<bool> {
         let mut entries = match self.disk().list(Some(directory)) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),

@@ -1,8 +1,8 @@
 //! Save while training goes on: one thread that writes one job at a time and returns its buffers.
 //!
-//! A rank hands over copies of its pieces, goes on with its steps, and now and then asks whether the file is written.
-//! When the records of all ranks are there, one rank hands over the commit in the same way. The buffers come back with
-//! the result: in a steady state nothing large is allocated.
+//! A rank submits copies of its pieces, continues with its steps, and polls whether the file is written. When the
+//! records of all ranks are there, one rank submits the commit in the same way. The buffers are returned with the
+//! outcome: in a steady state nothing large is allocated.
 //!
 //! Defines [`SaveThread`], [`SaveJob`] and [`SaveOutcome`].
 
@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Something to do in the background.
+/// A task of the thread.
 #[derive(Debug)]
 pub enum SaveJob {
     /// Write the file of a rank.
@@ -46,14 +46,14 @@ pub enum SaveJob {
     },
 }
 
-/// What became of a [`SaveJob`].
+/// The outcome of a [`SaveJob`].
 #[derive(Debug)]
 pub enum SaveOutcome {
     /// Of a [`SaveJob::Shard`].
     Shard {
         /// To be reported to the rank that commits.
         record: Result<FileRecord>,
-        /// The pieces that were handed over, in their order, to be filled again.
+        /// The submitted pieces, in their order, for reuse.
         pieces: Vec<TensorPiece>,
     },
     /// Of a [`SaveJob::Commit`].
@@ -65,9 +65,9 @@ pub enum SaveOutcome {
     },
 }
 
-/// The thread. Dropping it waits for its end, which comes after the job in flight and takes as long as that one: a
-/// commit must not land when what comes next in the process has looked which checkpoints there are. On a disk that
-/// never answers the drop does not return either; [`SaveThread::wait`] before tells.
+/// The thread. Dropping it waits for the job in flight: a commit must not appear after the next part of the program has
+/// listed the checkpoints. On a disk that never responds the drop does not return either; call [`SaveThread::wait`]
+/// before.
 #[derive(Debug)]
 pub struct SaveThread {
     /// Present until drop.
@@ -94,12 +94,12 @@ impl SaveThread {
         Ok(SaveThread { jobs: Some(jobs), outcomes, in_flight: false, thread: Some(thread) })
     }
 
-    /// Whether a job was handed over whose outcome was not taken.
+    /// Whether a job was submitted whose outcome was not taken.
     pub fn is_busy(&self) -> bool {
         self.in_flight
     }
 
-    /// Hand a job over. Returns at once.
+    /// Submit a job. Returns at once.
     ///
     /// # Errors
     /// Another one is in flight. The job is lost then, so ask [`is_busy`](SaveThread::is_busy) first.
@@ -128,7 +128,7 @@ impl SaveThread {
     /// The outcome, waited for no longer than `deadline`; `None` if nothing is in flight.
     ///
     /// # Errors
-    /// [`Fault::Deadline`] when it does not come; it may be waited for again. The thread died.
+    /// [`Fault::Deadline`] when it does not come; it may be waited for again.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<SaveOutcome>> {
         if !self.in_flight {
             return Ok(None);
@@ -179,7 +179,7 @@ fn run(job: SaveJob) -> SaveOutcome {
     }
 }
 
-/// A panic, which would be a mistake of ours, must not leave the training waiting for a thread that is gone.
+/// A panic, which would be a bug, must not leave the training waiting for a thread that is gone.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(died()))
 }

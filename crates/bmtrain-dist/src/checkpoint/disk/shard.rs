@@ -1,4 +1,4 @@
-//! Write one rank's file: a safetensors header, then the pieces, hashed on the way, never a second copy in memory.
+//! Write one rank's file: a safetensors header, then the pieces, hashed while written, without a copy in memory.
 //!
 //! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key
 //! is `kind:name@start`; its shape is the tensor's where the piece is all of it, else one axis.
@@ -26,7 +26,7 @@ pub struct ShardWriter {
     place: String,
     fail_points: FailPoints,
     specs: Vec<PieceSpec>,
-    /// Of the pieces before `specs[records.len()]`.
+    /// The records of the pieces before `specs[records.len()]`.
     records: Vec<PieceRecord>,
     /// Bytes that the current piece still lacks.
     left: u64,
@@ -39,8 +39,8 @@ pub struct ShardWriter {
 }
 
 impl ShardWriter {
-    /// Start the file with a header for these pieces. They are put in the order in which they must come: larger numbers
-    /// first, so that every piece is aligned to its numbers; apart from that, as given.
+    /// Start the file with a header for these pieces. They are sorted into the order in which they must be written:
+    /// wider dtypes first, so that every piece is aligned; apart from that, as given.
     pub(super) fn start(
         file: Box<dyn WriteFile>,
         name: String,

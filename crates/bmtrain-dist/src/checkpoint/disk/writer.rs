@@ -1,8 +1,8 @@
 //! Save a checkpoint atomically: it is complete or does not exist.
 //!
 //! Every rank writes its file into `step-N.tmp-ID/`, flushes and closes it, and reports a [`FileRecord`]. One rank then
-//! writes the manifest, flushes it, flushes the directory, gives it its name, and flushes the directory above. Until
-//! the name is there the previous checkpoint is the newest; from then on this one is.
+//! writes the manifest, flushes it, flushes the directory, renames it, and flushes the directory above. Until the
+//! rename the previous checkpoint is the newest; from then on this one is.
 //!
 //! Defines [`Writer`] and [`Committed`]. Called mostly on a [`SaveThread`](super::SaveThread).
 
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// A save that is going on. Every rank has one, with the same step and id; they meet in one directory.
+/// A save in progress. Every rank has one, with the same step and id; all write to one directory.
 #[derive(Debug, Clone)]
 pub struct Writer {
     store: Store,
@@ -28,7 +28,7 @@ pub struct Writer {
     directory: String,
 }
 
-/// A checkpoint that is on the disk.
+/// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The name of its directory.
@@ -38,8 +38,8 @@ pub struct Committed {
 }
 
 impl Writer {
-    /// Make, or join, the temporary directory of a save of optimizer step `step`. `id` is the same on all ranks and
-    /// another one for every attempt: 1 to 64 letters, digits, hyphens and underscores.
+    /// Create or open the temporary directory of a save of optimizer step `step`. `id` is the same on all ranks and
+    /// different for every attempt: 1 to 64 letters, digits, hyphens and underscores.
     ///
     /// # Errors
     /// An invalid id.
@@ -109,8 +109,7 @@ impl Writer {
 
     /// Make the files of all ranks a checkpoint. One rank calls this, when all records are there.
     ///
-    /// A checkpoint with this very content that is there already, and whole, is left alone and returned; one that is
-    /// damaged is replaced.
+    /// If a checkpoint with the same contents exists already, it is returned if intact and replaced if damaged.
     ///
     /// # Errors
     /// Files that are not there or not as recorded (ranks that do not share this disk), tensors that are not covered
@@ -125,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Give the save up and remove its directory, as far as the disk lets us; the rest is removed as a left-over at the
+    /// Abandon the save and remove its directory, as far as the disk permits; the rest is removed as a leftover at the
     /// next start. One rank calls this, when no other writes any more.
     pub fn abandon(self) {
         if let Err(error) = self.store.remove_directory(&self.directory) {
