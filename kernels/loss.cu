@@ -1,94 +1,39 @@
-// Cross-entropy of rows of logits against class numbers, and the mean of squared differences.
+// Totals of the losses of rows, the scaling of their gradients, and the mean squared error.
 //
-//     lse[r]     = log sum_c exp x[r][c]
-//     losses[r]  = (1 - s) w[t] (lse - x[t]) + s / classes * sum_c w[c] (lse - x[c])           t the row's target
-//     totals     = sum of losses, sum of w[t], the first by the second
-//     dlogits    = factor[r] ((1 - s) w[t] (p - [c = t]) + s / classes (p sum w - w[c]))       p = exp(x - lse)
+//     totals          = sum of losses, sum of w[t], the first by the second
+//     scale_by        out (+)= factor / divisor x
+//     squared error   loss = sum (x - target)^2 / n,   dx = dloss 2 (x - target) / n
 //
-// Launch: cross_entropy_* one block for each row, a thread for each pack but at most kLossThreads. Totals are one block
-// behind it. squared_error_*: see there.
-// Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
-// read once. A row whose logits are all minus infinity, or one of them infinity or not a number, has a loss that is not
-// a number. The smoothing's sum over classes and all totals are put together in f64. Fixed order of summation for given
-// sizes. Targets: a row with the ignored number has loss, weight and gradient 0 and is not read. One with another
-// number outside the classes is reported and counts as ignored.
-// Bytes moved for each element: logits once forward; logits and their gradient once backward. Rows of any length are
-// read by 16 bytes: a row begins with the elements up to the first such address, taken as a pack of their own.
+// Launch: totals one block; scaling kScaleThreads threads that take packs in turn. Squared error forward kLossThreads
+// threads a block, each block a range of its own, whose f64 sum goes to scratch memory, and one more block that adds
+// those; backward blocks take packs in turn.
+// Numerics: f32, sums in f64 in a fixed order for given sizes.
+// Bytes moved per element: operands read once, results written once.
 
 constexpr int kLossThreads = 512;
-// Packs of a row that a thread has on their way at once.
-constexpr int kLogitsTogether = 2;
+constexpr int kTotalsThreads = 1024;
+constexpr int kScaleThreads = 256;
 
-// Numbers of the host for reports.
-enum { kCrossEntropyForward = 3, kCrossEntropyBackward = 4 };
+// Number of the host for reports.
+constexpr int kLossTotals = 6;
 
-// What forward and backward pass share.
-struct Classes {
+// ---- totals
+
+struct LossTotalsArguments {
+    const float* losses;
     const long long* targets;
-    // Null where all weights are 1.
+    // Null if all are 1.
     const float* weights;
+    float* totals;
+    // Null if targets out of range were reported before.
     Fault* fault;
+    long long ignore_index;
     long long rows;
-    long long count;
-    long long ignored;
-    float smoothing;
-    // The address of the weights is a multiple of 16 bytes.
-    int weights_whole;
+    // Negative if targets are not checked.
+    long long classes;
 };
 
-// The target of a row; -1 where it counts as ignored. Every thread of the block calls this, the first reports.
-__device__ __forceinline__ long long target_of(const Classes& classes, long long row, int kernel) {
-    const long long target = classes.targets[row];
-    if (target == classes.ignored) {
-        return -1;
-    }
-    if (target < 0 || target >= classes.count) {
-        if (threadIdx.x == 0) {
-            report(classes.fault, kernel, row, target, classes.count);
-        }
-        return -1;
-    }
-    return target;
-}
-
-__device__ __forceinline__ float weight_of(const Classes& classes, long long target) {
-    return classes.weights != nullptr ? classes.weights[target] : 1.0f;
-}
-
-// Elements of a row in front of the first address that is a multiple of 16 bytes, at most `count`.
-__device__ __forceinline__ int elements_before(const void* data, int type, long long index, long long count) {
-    const int size = type == kF32 ? 4 : 2;
-    const unsigned long long address = reinterpret_cast<unsigned long long>(data) + index * size;
-    const int before = static_cast<int>((0 - address) % 16) / size;
-    return before < count ? before : static_cast<int>(count);
-}
-
-// A row as packs: the elements before the first whole pack, if there are some, are pack 0.
-struct RowPacks {
-    long long columns;
-    int before;
-
-    __device__ __forceinline__ long long packs() const {
-        return (before > 0 ? 1 : 0) + (columns - before + kPack - 1) / kPack;
-    }
-    __device__ __forceinline__ long long column(long long pack) const {
-        return before == 0 ? pack * kPack : pack == 0 ? 0 : before + (pack - 1) * kPack;
-    }
-    __device__ __forceinline__ int count(long long pack) const {
-        if (before > 0 && pack == 0) {
-            return before;
-        }
-        const long long left = columns - column(pack);
-        return left < kPack ? static_cast<int>(left) : kPack;
-    }
-};
-
-__device__ __forceinline__ Pack load_weights(const Classes& classes, long long column, int count) {
-    const bool whole = classes.weights_whole && column % 4 == 0 && count == kPack;
-    return load_pack_of<float>(classes.weights, column, count, whole);
-}
-
-// Sum over a block in f64, as block_sum; `partials` has kMostWarps numbers.
+// Sum over a block in f64, as block_sum; `partials` has kMostWarps elements.
 __device__ __forceinline__ double block_sum_f64(double value, double* partials) {
     const int lane = threadIdx.x % kWarpThreads, warp = threadIdx.x / kWarpThreads;
     const int warps = blockDim.x / kWarpThreads;
@@ -107,133 +52,19 @@ __device__ __forceinline__ double block_sum_f64(double value, double* partials) 
     return value;
 }
 
-// ---- cross-entropy, forward
-
-struct CrossEntropyForwardArguments {
-    In logits;
-    Classes classes;
-    float* losses;
-    float* lse;
-};
-
-// The largest of some numbers and the sum of the exponentials of their distances to it.
-struct Exponentials {
-    float largest;
-    float sum;
-};
-
-__device__ __forceinline__ void add_exponentials(Exponentials& e, const Pack& pack, int count) {
-    float largest = e.largest;
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-        largest = i < count ? fmaxf(largest, pack.at[i]) : largest;
-    }
-    // Nothing but minus infinity so far: exponentials of differences of infinities are not numbers.
-    const float origin = largest == -BMTRAIN_INFINITY ? 0.0f : largest;
-    float sum = e.sum * __expf(e.largest - origin);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-        sum += i < count ? __expf(pack.at[i] - origin) : 0.0f;
-    }
-    e = {largest, sum};
-}
-
-template <class Types>
-__device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyForwardArguments& a) {
-    SHARED(float, partials, [kMostWarps]);
-    const Classes& classes = a.classes;
-    const long long row = blockIdx.x, begin = row * classes.count;
-    const long long target = target_of(classes, row, kCrossEntropyForward);
-    if (target < 0) {
-        if (threadIdx.x == 0) {
-            a.losses[row] = 0.0f;
-            a.lse[row] = 0.0f;
-        }
-        return;
-    }
-    const bool smooth = classes.smoothing > 0.0f, weighted = classes.weights != nullptr;
-    const RowPacks packs = {classes.count, elements_before(a.logits.data, a.logits.type, begin, classes.count)};
-    const long long many = packs.packs();
-    Exponentials exponentials = {-BMTRAIN_INFINITY, 0.0f};
-    // Sums of the weights and of weight times logit.
-    float weights = 0.0f, weighted_logits = 0.0f;
-    for (long long pack = threadIdx.x; pack < many; pack += static_cast<long long>(blockDim.x) * kLogitsTogether) {
-        typename Types::Loaded loaded[kLogitsTogether];
-        // 0 for what is behind the row.
-        int counts[kLogitsTogether];
-#pragma unroll
-        for (int i = 0; i < kLogitsTogether; ++i) {
-            const long long here = pack + static_cast<long long>(i) * blockDim.x;
-            counts[i] = here < many ? packs.count(here) : 0;
-            if (counts[i] > 0) {
-                loaded[i] = Types::load_pack(a.logits, begin + packs.column(here), counts[i], counts[i] == kPack);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kLogitsTogether; ++i) {
-            if (counts[i] == 0) {
-                continue;
-            }
-            const Pack logits = loaded[i];
-            add_exponentials(exponentials, logits, counts[i]);
-            if (!smooth) {
-                continue;
-            }
-            Pack weight;
-            if (weighted) {
-                weight = load_weights(classes, packs.column(pack + static_cast<long long>(i) * blockDim.x), counts[i]);
-            }
-#pragma unroll
-            for (int j = 0; j < kPack; ++j) {
-                if (j < counts[i]) {
-                    const float factor = weighted ? weight.at[j] : 1.0f;
-                    weights += factor;
-                    weighted_logits = fmaf(factor, logits.at[j], weighted_logits);
-                }
-            }
-        }
-    }
-    const float largest = block_max(exponentials.largest, partials);
-    const float origin = largest == -BMTRAIN_INFINITY ? 0.0f : largest;
-    const float sum = block_sum(exponentials.sum * __expf(exponentials.largest - origin), partials);
-    if (smooth) {
-        weights = block_sum(weights, partials);
-        weighted_logits = block_sum(weighted_logits, partials);
-    }
-    if (threadIdx.x == 0) {
-        const float lse = origin + logf(sum);
-        const float at_target = Types::load(a.logits, begin + target);
-        float loss = (1.0f - classes.smoothing) * weight_of(classes, target) * (lse - at_target);
-        if (smooth) {
-            const double spread = static_cast<double>(weights) * lse - weighted_logits;
-            loss += classes.smoothing / static_cast<float>(classes.count) * static_cast<float>(spread);
-        }
-        a.losses[row] = loss;
-        a.lse[row] = lse;
-    }
-}
-
-TYPED_KERNEL(cross_entropy_forward, CrossEntropyForwardArguments, kLossThreads)
-
-struct CrossEntropyTotalsArguments {
-    Classes classes;
-    const float* losses;
-    float* totals;
-};
-
-constexpr int kTotalsThreads = 1024;
-
-// One block for all rows, after the rows. A target outside the classes was reported there.
-extern "C" __global__ void __launch_bounds__(kTotalsThreads) cross_entropy_totals(const CrossEntropyTotalsArguments a) {
+extern "C" __global__ void __launch_bounds__(kTotalsThreads) loss_totals(const LossTotalsArguments a) {
     SHARED(double, partials, [kMostWarps]);
-    const Classes& classes = a.classes;
     double loss = 0.0, weight = 0.0;
-#pragma unroll 4
-    for (long long row = threadIdx.x; row < classes.rows; row += blockDim.x) {
-        const long long target = classes.targets[row];
-        loss += a.losses[row];
-        if (target != classes.ignored && target >= 0 && target < classes.count) {
-            weight += weight_of(classes, target);
+    for (long long row = threadIdx.x; row < a.rows; row += blockDim.x) {
+        const long long target = a.targets[row];
+        loss += static_cast<double>(a.losses[row]);
+        if (target == a.ignore_index) {
+            continue;
+        }
+        if (a.classes < 0 || (target >= 0 && target < a.classes)) {
+            weight += a.weights != nullptr ? static_cast<double>(a.weights[target]) : 1.0;
+        } else if (a.fault != nullptr) {
+            report(a.fault, kLossTotals, row, target, a.classes);
         }
     }
     loss = block_sum_f64(loss, partials);
@@ -244,101 +75,44 @@ extern "C" __global__ void __launch_bounds__(kTotalsThreads) cross_entropy_total
         a.totals[2] = static_cast<float>(loss / weight);
     }
 }
-BMTRAIN_KERNEL(cross_entropy_totals)
+BMTRAIN_KERNEL(loss_totals)
 
-// ---- cross-entropy, backward
+// ---- scaling
 
-struct CrossEntropyBackwardArguments {
-    // What dlogits holds where it is replaced.
-    In logits;
-    Out dlogits;
-    Classes classes;
-    const float* lse;
-    const float* totals;
-    const float* dloss;
-    // One gradient for each row; otherwise one for all.
-    int each;
-    int mean;
-    // Logits and gradient can be moved by 16 bytes at the same places of a row.
-    int whole;
+struct ScaleByArguments {
+    // The memory of `out` if it is scaled in place.
+    In x;
+    Out out;
+    const float* factor;
+    // Null if there is none.
+    const float* divisor;
+    long long count;
+    // Both addresses are multiples of 16 bytes.
+    int aligned;
     int unused;
 };
 
-// Sum of all class weights.
-__device__ __forceinline__ float weight_sum(const Classes& classes, float* partials) {
-    float sum = 0.0f;
-    for (long long column = threadIdx.x; column < classes.count; column += blockDim.x) {
-        sum += classes.weights[column];
-    }
-    return block_sum(sum, partials);
-}
-
 template <class Types>
-__device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBackwardArguments& a) {
-    SHARED(float, partials, [kMostWarps]);
-    const Classes& classes = a.classes;
-    const long long row = blockIdx.x, begin = row * classes.count;
-    const long long target = target_of(classes, row, kCrossEntropyBackward);
-    const int before = a.whole ? elements_before(a.logits.data, a.logits.type, begin, classes.count) : 0;
-    const RowPacks packs = {classes.count, before};
-    const long long many = packs.packs();
-    const bool whole = a.whole != 0;
-    if (target < 0) {
-        for (long long pack = threadIdx.x; pack < many; pack += blockDim.x) {
-            const int count = packs.count(pack);
-            Types::store_pack(a.dlogits, begin + packs.column(pack), Pack{}, count, whole && count == kPack);
-        }
-        return;
-    }
-    const float factor = a.dloss[a.each ? row : 0] / (a.mean ? a.totals[1] : 1.0f);
-    const float spread = factor * classes.smoothing / static_cast<float>(classes.count);
-    const float hit = factor * (1.0f - classes.smoothing) * weight_of(classes, target);
-    const bool smooth = classes.smoothing > 0.0f, weighted = smooth && classes.weights != nullptr;
-    float probability = hit;
-    if (smooth) {
-        probability += spread * (weighted ? weight_sum(classes, partials) : static_cast<float>(classes.count));
-    }
-    const float lse = a.lse[row];
-    for (long long pack = threadIdx.x; pack < many; pack += static_cast<long long>(blockDim.x) * kLogitsTogether) {
-        Pack loaded[kLogitsTogether];
+__device__ __forceinline__ void scale_by_body(const ScaleByArguments& a) {
+    const float divisor = a.divisor != nullptr ? *a.divisor : 1.0f;
+    const float factor = divisor == 0.0f ? 0.0f : *a.factor / divisor;
+    const bool aligned = a.aligned != 0;
+    const auto load = [&](long long place, int count) {
+        return Types::load_pack(a.x, place, count, aligned && count == kPack);
+    };
+    const auto scale = [&](Pack pack, long long place, int count) {
 #pragma unroll
-        for (int i = 0; i < kLogitsTogether; ++i) {
-            const long long here = pack + static_cast<long long>(i) * blockDim.x;
-            if (here < many) {
-                const int count = packs.count(here);
-                loaded[i] = Types::load_pack(a.logits, begin + packs.column(here), count, whole && count == kPack);
-            }
+        for (int i = 0; i < kPack; ++i) {
+            pack.at[i] *= factor;
         }
-#pragma unroll
-        for (int i = 0; i < kLogitsTogether; ++i) {
-            const long long here = pack + static_cast<long long>(i) * blockDim.x;
-            if (here >= many) {
-                continue;
-            }
-            const long long column = packs.column(here);
-            const int count = packs.count(here);
-            Pack weight;
-            if (weighted) {
-                weight = load_weights(classes, column, count);
-            }
-            const long long at_target = target - column;
-#pragma unroll
-            for (int j = 0; j < kPack; ++j) {
-                const float share = weighted ? spread * weight.at[j] : spread;
-                const float value = fmaf(probability, __expf(loaded[i].at[j] - lse), -share);
-                loaded[i].at[j] = at_target == j ? value - hit : value;
-            }
-            Types::store_pack(a.dlogits, begin + column, loaded[i], count, whole && count == kPack);
-        }
-    }
+        Types::store_pack(a.out, place, pack, count, aligned && count == kPack);
+    };
+    each_pack_of_grid(a.count, load, scale);
 }
 
-TYPED_KERNEL(cross_entropy_backward, CrossEntropyBackwardArguments, kLossThreads)
+TYPED_KERNEL(scale_by, ScaleByArguments, kScaleThreads)
 
 // ---- squared error
-//
-// Forward: kLossThreads threads a block, each block a range of its own, whose sum in f64 goes to scratch memory; one
-// more block adds those. Backward: blocks take packs in turn.
 
 struct SquaredErrorForwardArguments {
     In x;

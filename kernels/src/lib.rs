@@ -54,6 +54,10 @@ pub const ATTENTION_MMA: Source = Source {
     code: include_str!("../attention_mma.cu"),
 };
 
+/// Cross-entropy over a whole vocabulary and over shards of its classes.
+pub const CROSS_ENTROPY: Source =
+    Source { file: "cross_entropy.cu", headers: &[], code: include_str!("../cross_entropy.cu") };
+
 /// Activations, gated activations, sums, products, casts, fills.
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
@@ -65,7 +69,7 @@ pub const EMBEDDING: Source =
 /// What is done to matrix products beside the product itself.
 pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
 
-/// Cross-entropy and squared error.
+/// Totals of losses, scaling of gradients and squared error.
 pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
 
 /// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
@@ -85,10 +89,6 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], co
 
 /// Rotary positions.
 pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
-
-/// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
-pub const VOCABULARY: Source =
-    Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
 
 /// [`ATTENTION_MMA`] for a head size and a dtype.
 macro_rules! attention_mma {
@@ -114,6 +114,7 @@ pub const UNITS: &[Unit] = &[
     attention_mma!("80", "f16"),
     attention_mma!("96", "bf16"),
     attention_mma!("96", "f16"),
+    Unit::plain("cross_entropy", &CROSS_ENTROPY),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("embedding", &EMBEDDING),
     Unit::plain("gemm", &GEMM),
@@ -124,7 +125,6 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("reduce", &REDUCE),
     Unit::plain("rotary", &ROTARY),
     Unit::plain("rows", &ROWS),
-    Unit::plain("vocabulary", &VOCABULARY),
 ];
 
 /// One file of CUDA C++.

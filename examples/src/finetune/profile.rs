@@ -32,12 +32,11 @@ const EMBEDDINGS_AND_LOSS: &[&str] = &[
     "embedding_forward",
     "embedding_backward",
     "cross_entropy_forward",
+    "cross_entropy_statistics",
+    "cross_entropy_loss",
     "cross_entropy_backward",
     "squared_error_forward",
     "squared_error_backward",
-    "vocabulary_statistics",
-    "vocabulary_loss",
-    "vocabulary_gradient",
     "loss_totals",
 ];
 

@@ -30,7 +30,6 @@ mod simd;
 #[cfg(test)]
 mod testing;
 pub mod threads;
-mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -120,15 +119,14 @@ fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::ActivationSplit(a) => elementwise::activation_split(threads, a),
         Kernel::GatedForward(a) => elementwise::gated_forward(threads, a),
         Kernel::GatedBackward(a) => elementwise::gated_backward(threads, a),
-        Kernel::CrossEntropyForward(a) => loss::cross_entropy_forward(threads, a),
-        Kernel::CrossEntropyBackward(a) => loss::cross_entropy_backward(threads, a),
+        Kernel::CrossEntropyForward(a) => loss::cross_entropy::forward(threads, a),
+        Kernel::CrossEntropyBackward(a) => loss::cross_entropy::backward(threads, a),
         Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
         Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
-        Kernel::VocabularyStatistics(a) => vocabulary::statistics(threads, a),
-        Kernel::VocabularyLoss(a) => vocabulary::loss(threads, a),
-        Kernel::VocabularyGradient(a) => vocabulary::gradient(threads, a),
-        Kernel::LossTotals(a) => vocabulary::totals(threads, a),
-        Kernel::ScaleBy(a) => vocabulary::scale_by(threads, a),
+        Kernel::CrossEntropyStatistics(a) => loss::cross_entropy::statistics(threads, a),
+        Kernel::CrossEntropyLoss(a) => loss::cross_entropy::loss(threads, a),
+        Kernel::LossTotals(a) => loss::totals(threads, a),
+        Kernel::ScaleBy(a) => loss::scale_by(threads, a),
         Kernel::ColumnSum(a) => reduce::column_sum(threads, a),
         Kernel::GradNorm(a) => reduce::grad_norm(threads, a),
         Kernel::NonFinite(a) => reduce::non_finite(threads, a),

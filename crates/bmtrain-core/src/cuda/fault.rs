@@ -12,8 +12,8 @@ use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::backend::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals, RotaryApply,
-    VocabularyStatistics,
+    Arguments, CrossEntropyBackward, CrossEntropyForward, CrossEntropyStatistics, EmbeddingBackward, EmbeddingForward,
+    LossTotals, RotaryApply,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +24,7 @@ const REPORTERS: [&str; 8] = [
     EmbeddingBackward::NAME,
     CrossEntropyForward::NAME,
     CrossEntropyBackward::NAME,
-    VocabularyStatistics::NAME,
+    CrossEntropyStatistics::NAME,
     LossTotals::NAME,
     RotaryApply::NAME,
 ];

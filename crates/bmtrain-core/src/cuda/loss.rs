@@ -1,156 +1,119 @@
-//! Cross-entropy and squared error: the launches of `loss.cu`.
+//! Totals of losses, scaling of gradients and squared error: the launches of `loss.cu`.
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
 use super::modules::Name;
 use crate::buffer::View;
 use crate::error::Result;
-use crate::kernel::{
-    Arguments as _, CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, SquaredErrorForward,
-};
+use crate::kernel::{Arguments as _, LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 
 /// `kLossThreads`.
 const THREADS: usize = 512;
 /// `kTotalsThreads`.
-const TOTALS_THREADS: u32 = 1024;
+const TOTALS_THREADS: usize = 1024;
+/// `kScaleThreads`.
+const SCALE_THREADS: usize = 256;
 /// Least elements of a block of squared errors, and most blocks.
 const RANGE: usize = 1 << 14;
 const MOST_BLOCKS: usize = 512;
 
-const CROSS_ENTROPY_FORWARD: Typed = typed!("loss", "cross_entropy_forward");
-const CROSS_ENTROPY_BACKWARD: Typed = typed!("loss", "cross_entropy_backward");
-const CROSS_ENTROPY_TOTALS: Name = Name { unit: "loss", kernel: c"cross_entropy_totals" };
+const TOTALS: Name = Name { unit: "loss", kernel: c"loss_totals" };
+const SCALE_BY: Typed = typed!("loss", "scale_by");
 const SQUARED_ERROR_FORWARD: Typed = typed!("loss", "squared_error_forward");
 const SQUARED_ERROR_BACKWARD: Typed = typed!("loss", "squared_error_backward");
 const SQUARED_ERROR_MEAN: Name = Name { unit: "loss", kernel: c"squared_error_mean" };
 
-/// `Classes`.
+/// `LossTotalsArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Classes {
+pub(super) struct TotalsArguments {
+    losses: u64,
     targets: u64,
     weights: u64,
+    totals: u64,
     fault: u64,
+    ignore_index: i64,
     rows: i64,
+    classes: i64,
+}
+
+impl TotalsArguments {
+    /// The totals of rows whose targets the launch before has checked against `classes`.
+    pub(super) fn checked(
+        rows: i64,
+        classes: i64,
+        targets: (&View<'_>, i64),
+        weights: Option<&View<'_>>,
+        [losses, totals]: [u64; 2],
+    ) -> Self {
+        TotalsArguments {
+            losses,
+            targets: targets.0.address(),
+            weights: weights.map_or(0, View::address),
+            totals,
+            fault: 0,
+            ignore_index: targets.1,
+            rows,
+            classes,
+        }
+    }
+
+    /// # Safety
+    /// The addresses are those of `rows` losses and targets, `classes` weights unless there are none, and three totals,
+    /// and stay valid until the lane has run the kernel.
+    pub(super) unsafe fn launch(self, launch: &Launch<'_>, rows: usize) -> Result<()> {
+        // SAFETY: laid out as in loss.cu; a target out of range is not looked up. The caller vouches for the addresses.
+        unsafe { launch.run(TOTALS, Grid::line(1, threads_for(rows, TOTALS_THREADS)), self) }
+    }
+}
+
+/// Queue [`LossTotals`].
+pub(super) fn totals(launch: &Launch<'_>, a: LossTotals<'_>) -> Result<()> {
+    const NAME: &str = LossTotals::NAME;
+    let (rows, addresses) = (a.losses.len(), [a.losses.address(), a.totals.address()]);
+    let weights = a.class_weights.as_ref();
+    let classes = weights.map_or(Ok(-1), |weights| long(NAME, "classes", weights.len()))?;
+    let targets = (&a.targets, a.ignore_index);
+    let arguments = TotalsArguments::checked(long(NAME, "rows", rows)?, classes, targets, weights, addresses);
+    // SAFETY: `check` saw that there are as many targets as losses, and three totals. The memory stays valid until the
+    // lane has run the kernel, because the pool gives it out in lane order; the record of faults lives as long as the
+    // backend.
+    unsafe { TotalsArguments { fault: launch.fault, ..arguments }.launch(launch, rows) }
+}
+
+/// `ScaleByArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ScaleArguments {
+    x: In,
+    out: Out,
+    factor: u64,
+    divisor: u64,
     count: i64,
-    ignored: i64,
-    smoothing: f32,
-    weights_whole: i32,
-}
-
-impl Classes {
-    /// Targets and weights, for the arguments of either pass.
-    fn new(
-        op: &'static str,
-        launch: &Launch<'_>,
-        (rows, count): (usize, usize),
-        (targets, ignored): (&View<'_>, i64),
-        (weights, smoothing): (Option<&View<'_>>, f32),
-    ) -> Result<Self> {
-        let weights = weights.map_or(0, View::address);
-        Ok(Classes {
-            targets: targets.address(),
-            weights,
-            fault: launch.fault,
-            rows: long(op, "rows", rows)?,
-            count: long(op, "classes", count)?,
-            ignored,
-            smoothing,
-            weights_whole: whole([weights], &[]),
-        })
-    }
-}
-
-/// One block for each row, a thread for each of its packs and one for those before the first whole pack.
-fn rows_grid(op: &'static str, rows: usize, classes: usize) -> Result<Grid> {
-    Ok(Grid::line(block_each(op, "rows", rows)?, threads_for(classes.div_ceil(PACK) + 1, THREADS)))
-}
-
-/// `CrossEntropyForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    logits: In,
-    classes: Classes,
-    losses: u64,
-    lse: u64,
-}
-
-/// `CrossEntropyTotalsArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct TotalsArguments {
-    classes: Classes,
-    losses: u64,
-    totals: u64,
-}
-
-/// Queue [`CrossEntropyForward`]. A target that is neither a class nor ignored is reported; its row counts as ignored.
-pub(super) fn cross_entropy_forward(launch: &Launch<'_>, a: CrossEntropyForward<'_>) -> Result<()> {
-    const NAME: &str = CrossEntropyForward::NAME;
-    let weights = (a.class_weights.as_ref(), a.smoothing);
-    let classes = Classes::new(NAME, launch, (a.rows, a.classes), (&a.targets, a.ignore_index), weights)?;
-    let (losses, lse, totals) = (a.losses.address(), a.lse.address(), a.totals.address());
-    let arguments = ForwardArguments { logits: In::of(&a.logits), classes, losses, lse };
-    let name = CROSS_ENTROPY_FORWARD.of([a.logits.dtype()]);
-    // SAFETY: laid out as in loss.cu. `check` saw that there are rows x classes logits, a target, a loss and a
-    // log-sum-exp for each row, a weight for each class, three totals, and that nothing written overlaps anything;
-    // targets are compared with the number of classes before they are used. The memory stays valid until the lane has
-    // run the kernels, because the pool gives it out in lane order; the record of faults lives as long as the backend.
-    unsafe {
-        launch.run(name, rows_grid(NAME, a.rows, a.classes)?, arguments)?;
-        let arguments = TotalsArguments { classes, losses, totals };
-        launch.run(CROSS_ENTROPY_TOTALS, Grid::line(1, TOTALS_THREADS), arguments)
-    }
-}
-
-/// `CrossEntropyBackwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct BackwardArguments {
-    logits: In,
-    dlogits: Out,
-    classes: Classes,
-    lse: u64,
-    totals: u64,
-    dloss: u64,
-    each: i32,
-    mean: i32,
-    whole: i32,
+    aligned: i32,
     unused: i32,
 }
 
-/// Whether rows of both can be moved by 16 bytes at the same places: the kernel looks for the first such place in each
-/// row of the logits.
-fn whole_together(logits: &View<'_>, dlogits: &View<'_>, classes: usize) -> i32 {
-    let alike = logits.dtype() == dlogits.dtype() && logits.address() % 16 == dlogits.address() % 16;
-    i32::from(alike).max(whole([logits.address(), dlogits.address()], &[classes]))
-}
-
-/// Queue [`CrossEntropyBackward`]. A target that is neither a class nor ignored is reported; its row gets zeros.
-pub(super) fn cross_entropy_backward(launch: &Launch<'_>, a: CrossEntropyBackward<'_>) -> Result<()> {
-    const NAME: &str = CrossEntropyBackward::NAME;
-    let weights = (a.class_weights.as_ref(), a.smoothing);
-    let dlogits = a.dlogits.as_view();
-    let logits = a.logits.unwrap_or(dlogits);
-    let arguments = BackwardArguments {
-        logits: In::of(&logits),
-        dlogits: Out::of(&a.dlogits),
-        classes: Classes::new(NAME, launch, (a.rows, a.classes), (&a.targets, a.ignore_index), weights)?,
-        lse: a.lse.address(),
-        totals: a.totals.address(),
-        dloss: a.dloss.address(),
-        each: i32::from(a.dloss.len() != 1),
-        mean: i32::from(a.mean),
-        whole: whole_together(&logits, &dlogits, a.classes),
+/// Queue [`ScaleBy`].
+pub(super) fn scale_by(launch: &Launch<'_>, a: ScaleBy<'_>) -> Result<()> {
+    let out = a.out.view.as_view();
+    let x = a.x.as_ref().unwrap_or(&out);
+    let count = out.len();
+    let arguments = ScaleArguments {
+        x: In::of(x),
+        out: Out::into(&a.out),
+        factor: a.factor.address(),
+        divisor: a.divisor.as_ref().map_or(0, View::address),
+        count: long(ScaleBy::NAME, "elements", count)?,
+        aligned: whole([x.address(), out.address()], &[]),
         unused: 0,
     };
-    let name = CROSS_ENTROPY_BACKWARD.of([logits.dtype(), dlogits.dtype()]);
-    // SAFETY: as in `cross_entropy_forward`; `check` saw that there are as many gradients as logits and one gradient of
-    // the loss or one for each row. Where the logits are replaced, each is read before it is written, by the same
-    // thread.
-    unsafe { launch.run(name, rows_grid(NAME, a.rows, a.classes)?, arguments) }
+    let grid = Grid::line(launch.blocks(count.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
+    // SAFETY: laid out as in loss.cu. `check` saw that x and out have equally many elements, and one factor and
+    // divisor; what is written overlaps only an x that it replaces, each element by the thread that read it. Memory
+    // stays valid as in `totals`.
+    unsafe { launch.run(SCALE_BY.of([x.dtype(), out.dtype()]), grid, arguments) }
 }
 
 /// `SquaredErrorForwardArguments`.

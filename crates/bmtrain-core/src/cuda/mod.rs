@@ -15,6 +15,7 @@ mod attention;
 mod attention_mma;
 mod blas;
 mod compile;
+mod cross_entropy;
 mod driver;
 mod elementwise;
 mod embedding;
@@ -39,7 +40,6 @@ mod scratch;
 mod staging;
 mod survey;
 mod trace;
-mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -241,8 +241,8 @@ impl Kernels for CudaBackend {
             Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
             Kernel::RotaryApply(a) => self.run(on, |launch| rotary::rotary(launch, a)),
             Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
-            Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
-            Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),
+            Kernel::CrossEntropyForward(a) => self.run(on, |launch| cross_entropy::forward(launch, a)),
+            Kernel::CrossEntropyBackward(a) => self.run(on, |launch| cross_entropy::backward(launch, a)),
             Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
@@ -258,11 +258,10 @@ impl Kernels for CudaBackend {
             Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
-            Kernel::VocabularyStatistics(a) => self.run(on, |launch| vocabulary::statistics(launch, a)),
-            Kernel::VocabularyLoss(a) => self.run(on, |launch| vocabulary::loss(launch, a)),
-            Kernel::VocabularyGradient(a) => self.run(on, |launch| vocabulary::gradient(launch, a)),
-            Kernel::LossTotals(a) => self.run(on, |launch| vocabulary::totals(launch, a)),
-            Kernel::ScaleBy(a) => self.run(on, |launch| vocabulary::scale_by(launch, a)),
+            Kernel::CrossEntropyStatistics(a) => self.run(on, |launch| cross_entropy::statistics(launch, a)),
+            Kernel::CrossEntropyLoss(a) => self.run(on, |launch| cross_entropy::loss(launch, a)),
+            Kernel::LossTotals(a) => self.run(on, |launch| loss::totals(launch, a)),
+            Kernel::ScaleBy(a) => self.run(on, |launch| loss::scale_by(launch, a)),
         })
     }
 }

@@ -5,6 +5,7 @@
 //! range overlaps another one, that every view belongs to this device and lane.
 
 pub mod attention;
+pub mod cross_entropy;
 pub mod elementwise;
 pub mod gemm;
 pub mod loss;
@@ -14,15 +15,18 @@ pub mod random;
 pub mod reduce;
 pub mod rotary;
 pub mod rows;
-pub mod vocabulary;
 
 pub use attention::{AttentionBackward, AttentionForward, AttentionShape, Bias, Heads, HeadsMut, Mask};
+pub use cross_entropy::{
+    ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics,
+    ShardClasses,
+};
 pub use elementwise::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward,
     GatedForward, Multiply,
 };
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
-pub use loss::{CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, SquaredErrorForward};
+pub use loss::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 pub use norm::{NormBackward, NormForward, NormKind};
 pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
@@ -30,10 +34,6 @@ pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rotary::{RotaryApply, RotaryLayout};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
-pub use vocabulary::{
-    ClassWeights, Criterion, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
-    VocabularyStatistics,
-};
 
 use crate::backend::{DeviceId, Lane};
 use crate::buffer::{Range, View, ViewMut};
@@ -226,20 +226,18 @@ kernels! {
     GatedForward,
     /// Its gradients.
     GatedBackward,
-    /// Fused softmax and cross-entropy.
+    /// Fused softmax and cross-entropy over a whole vocabulary.
     CrossEntropyForward,
-    /// Gradient of the logits.
+    /// Contribution of a shard of the classes to the losses of rows.
+    CrossEntropyStatistics,
+    /// Losses of rows from the contributions of all shards.
+    CrossEntropyLoss,
+    /// Gradient of the logits of a shard or of a whole vocabulary.
     CrossEntropyBackward,
     /// Mean squared error of a regression.
     SquaredErrorForward,
     /// Its gradient.
     SquaredErrorBackward,
-    /// What the rows of a part of the logits contribute to a cross-entropy.
-    VocabularyStatistics,
-    /// Losses from the contributions of all parts.
-    VocabularyLoss,
-    /// Gradient of a part of the logits.
-    VocabularyGradient,
     /// Sum and mean of the losses of rows.
     LossTotals,
     /// `out = factor / divisor * x`, both on the device.

@@ -11,6 +11,7 @@
 
 mod attention;
 mod collective;
+mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod feed_forward;
@@ -24,25 +25,24 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
-mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
 pub use attention::{KeyValues, attention_cached, attention_fused_cached};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
+pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::feed_forward;
 pub use gated_feed_forward::gated_feed_forward;
 pub use gemm::{linear, matmul};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
-pub use loss::{CrossEntropy, Reduction, cross_entropy, squared_error};
+pub use loss::squared_error;
 pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
-pub use vocabulary::{VocabularyShard, vocabulary_cross_entropy};
 
 use crate::autograd::{Ctx, Grads};
 use crate::dtype::DType;

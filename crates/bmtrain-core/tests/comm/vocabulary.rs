@@ -244,7 +244,7 @@ fn mistakes_are_errors_that_name_them() {
     let outside = Tensor::from_slice_in(&device, [ROWS], &wrong, Segment::Activations).unwrap();
     let options = LinearCrossEntropy::default();
     let error = ops::linear_cross_entropy(&cx, &v[0], &v[1], None, &outside, &options).unwrap_err();
-    let expected = Error::Index { op: "vocabulary_statistics", position: 4, index: 11, bound: CLASSES };
+    let expected = Error::Index { op: "cross_entropy_statistics", position: 4, index: 11, bound: CLASSES };
     assert_eq!(error, expected);
     let text = |result: Result<Var>| result.unwrap_err().to_string();
     let few = targets(&device).slice(0..3).unwrap();

@@ -7,8 +7,9 @@ use crate::emulator;
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
-    Activation, ActivationSplit, AddScaled, Arguments, CrossEntropyBackward, CrossEntropyForward, Dest,
-    EmbeddingBackward, EmbeddingForward, Fill, Permute, RotaryApply, RotaryLayout, RowCopy, SquaredErrorForward,
+    Activation, ActivationSplit, AddScaled, Arguments, Criterion, CrossEntropyBackward, CrossEntropyForward, Dest,
+    EmbeddingBackward, EmbeddingForward, Fill, Permute, RotaryApply, RotaryLayout, RowCopy, ShardClasses,
+    SquaredErrorForward,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use emulator::{Driver, with_driver};
@@ -162,17 +163,15 @@ fn losses(device: &Device, logits: &[f32], targets: &[i64], classes: usize, wait
     let (mut losses, mut lse, mut totals) =
         (filled(device, rows, 9.0), filled(device, rows, 9.0), filled(device, 3, 9.0));
     let (mut dlogits, dloss) = (filled(device, rows * classes, 9.0), filled(device, 1, 1.0));
-    let (logits, targets, ignore_index) = (logits.view().unwrap(), targets.view().unwrap(), -100);
-    let (smoothing, class_weights) = (0.0, None);
+    let (logits, targets) = (logits.view().unwrap(), targets.view().unwrap());
+    let all = ShardClasses::all(classes);
+    let criterion = Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None };
     let [losses_view, lse_view, totals_view] = [&mut losses, &mut lse, &mut totals].map(|x| x.view_mut().unwrap());
     let forward = CrossEntropyForward {
         rows,
-        classes,
+        columns: classes,
         logits,
-        targets,
-        ignore_index,
-        smoothing,
-        class_weights,
+        criterion,
         losses: losses_view,
         lse: lse_view,
         totals: totals_view,
@@ -181,16 +180,13 @@ fn losses(device: &Device, logits: &[f32], targets: &[i64], classes: usize, wait
     waits(CrossEntropyForward::NAME);
     let backward = CrossEntropyBackward {
         rows,
-        classes,
+        columns: classes,
         logits: Some(logits),
-        targets,
-        ignore_index,
-        smoothing,
-        class_weights,
+        criterion,
         lse: lse.view().unwrap(),
-        totals: totals.view().unwrap(),
         dloss: dloss.view().unwrap(),
-        mean: false,
+        divisor: None,
+        fused: true,
         dlogits: dlogits.view_mut().unwrap(),
     };
     device.launch(backward).unwrap();

@@ -26,7 +26,7 @@ fn embeddings_reach_the_last_row_of_large_tensors() {
 
 #[test]
 fn losses_reach_the_last_row_of_large_tensors() {
-    end_is_reached("losses_reach_the_last_row_of_large_tensors", "loss");
+    end_is_reached("losses_reach_the_last_row_of_large_tensors", "cross_entropy");
 }
 
 #[test]

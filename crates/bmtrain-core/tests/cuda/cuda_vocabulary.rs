@@ -1,4 +1,4 @@
-//! What the kernels of divided vocabularies do with targets that are no classes, on an emulated driver.
+//! Targets out of range in the cross-entropy of a shard, on an emulated driver.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use crate::emulator;
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
-    Criterion, LossTotals, ShardClasses, VocabularyGradient, VocabularyLoss, VocabularyStatistics,
+    Criterion, CrossEntropyBackward, CrossEntropyLoss, CrossEntropyStatistics, LossTotals, ShardClasses,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use emulator::{Driver, with_driver};
@@ -41,7 +41,7 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
                     weights: None,
                 };
                 device
-                    .launch(VocabularyStatistics {
+                    .launch(CrossEntropyStatistics {
                         rows: ROWS,
                         columns: COLUMNS,
                         logits: logits.view().unwrap(),
@@ -52,12 +52,12 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
                 let error = device.sync().unwrap_err();
                 assert_eq!(
                     error,
-                    Error::Index { op: "vocabulary_statistics", position: 2, index: bad, bound: CLASSES }
+                    Error::Index { op: "cross_entropy_statistics", position: 2, index: bad, bound: CLASSES }
                 );
 
                 let (mut losses, mut lse) = (full(ROWS, 9.0), full(ROWS, 9.0));
                 device
-                    .launch(VocabularyLoss {
+                    .launch(CrossEntropyLoss {
                         rows: ROWS,
                         shards: 1,
                         statistics: statistics.view().unwrap(),
@@ -77,7 +77,7 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
 
                 let (mut dlogits, one) = (full(ROWS * COLUMNS, 9.0), full(1, 1.0));
                 device
-                    .launch(VocabularyGradient {
+                    .launch(CrossEntropyBackward {
                         rows: ROWS,
                         columns: COLUMNS,
                         logits: Some(logits.view().unwrap()),
@@ -85,9 +85,15 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
                         lse: lse.view().unwrap(),
                         dloss: one.view().unwrap(),
                         divisor: None,
+                        fused: false,
                         dlogits: dlogits.view_mut().unwrap(),
                     })
                     .unwrap();
+                let error = device.sync().unwrap_err();
+                assert_eq!(
+                    error,
+                    Error::Index { op: "cross_entropy_backward", position: 2, index: bad, bound: CLASSES }
+                );
                 let dlogits = dlogits.to_vec::<f32>().unwrap();
                 for (row, counted) in [true, false, false, true].into_iter().enumerate() {
                     let row = &dlogits[row * COLUMNS..(row + 1) * COLUMNS];

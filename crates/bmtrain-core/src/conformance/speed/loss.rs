@@ -1,53 +1,56 @@
-//! Cross-entropy over a vocabulary.
+//! Cross-entropy over a vocabulary: fused, and over a shard as heads in chunks and tensor-parallel ranks use it.
 
 use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{CrossEntropyBackward, CrossEntropyForward};
+use crate::kernel::{Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyStatistics, ShardClasses};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (device, sizes) = (bench.device, bench.sizes());
-    // A part of the tokens: a head works on rows in chunks.
-    let (rows, classes) = (sizes.rows().div_ceil(4), sizes.vocabulary);
-    let (len, size) = (rows * classes, dtype.size());
-    let (logits, mut dlogits) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
+    // A quarter of the tokens: a head computes logits in chunks of rows.
+    let (rows, classes, size) = (sizes.rows().div_ceil(4), sizes.vocabulary, dtype.size());
     let targets = Tensor::from_slice_in(device, [rows], &vec![17i64; rows], Segment::Data)?;
-    let (mut losses, mut lse) = (bench.tensor(rows, DType::F32)?, bench.tensor(rows, DType::F32)?);
-    let mut totals = bench.tensor(3, DType::F32)?;
+    let all = ShardClasses::all(classes);
+    let criterion =
+        Criterion { classes: all, targets: targets.view()?, ignore_index: -100, smoothing: 0.0, weights: None };
+    let (mut losses, mut totals) = (bench.tensor(rows, DType::F32)?, bench.tensor(3, DType::F32)?);
+    let mut statistics = bench.tensor(4 * rows, DType::F32)?;
     let dloss = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Data)?;
-    let (ignore_index, smoothing, class_weights) = (-100, 0.0, None);
-    bench.moving("cross_entropy", dtype, size * len, |launch| {
-        let kernel = CrossEntropyForward {
-            rows,
-            classes,
-            logits: logits.view()?,
-            targets: targets.view()?,
-            ignore_index,
-            smoothing,
-            class_weights,
-            losses: losses.view_mut()?,
-            lse: lse.view_mut()?,
-            totals: totals.view_mut()?,
+    // A head pads the rows of its logits to whole vectors.
+    for (fused, columns) in [(true, classes), (false, classes.next_multiple_of(8))] {
+        let len = rows * columns;
+        let (logits, mut dlogits) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
+        let mut lse = Tensor::full_in(device, [rows], DType::F32, 20.0, Segment::Data)?;
+        let names = if fused {
+            ["cross_entropy", "cross_entropy backward"]
+        } else {
+            ["vocabulary statistics", "vocabulary gradient"]
         };
-        launch(kernel.into())
-    })?;
-    bench.moving("cross_entropy backward", dtype, 2 * size * len, |launch| {
-        let kernel = CrossEntropyBackward {
-            rows,
-            classes,
-            logits: Some(logits.view()?),
-            targets: targets.view()?,
-            ignore_index,
-            smoothing,
-            class_weights,
-            lse: lse.view()?,
-            totals: totals.view()?,
-            dloss: dloss.view()?,
-            mean: true,
-            dlogits: dlogits.view_mut()?,
-        };
-        launch(kernel.into())
-    })
+        bench.moving(names[0], dtype, size * len, |launch| {
+            let logits = logits.view()?;
+            if !fused {
+                let statistics = statistics.view_mut()?;
+                return launch(CrossEntropyStatistics { rows, columns, logits, criterion, statistics }.into());
+            }
+            let (losses, lse, totals) = (losses.view_mut()?, lse.view_mut()?, totals.view_mut()?);
+            launch(CrossEntropyForward { rows, columns, logits, criterion, losses, lse, totals }.into())
+        })?;
+        bench.moving(names[1], dtype, 2 * size * len, |launch| {
+            let kernel = CrossEntropyBackward {
+                rows,
+                columns,
+                logits: Some(logits.view()?),
+                criterion,
+                lse: lse.view()?,
+                dloss: dloss.view()?,
+                divisor: if fused { Some(totals.view()?.part(1, 1)?) } else { None },
+                fused,
+                dlogits: dlogits.view_mut()?,
+            };
+            launch(kernel.into())
+        })?;
+    }
+    Ok(())
 }

@@ -10,7 +10,6 @@ mod matrix;
 mod norm;
 mod reduce;
 mod rows;
-mod vocabulary;
 
 use crate::backend::Lane;
 use crate::device::Device;
@@ -125,7 +124,6 @@ pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> 
         reduce::time(&mut bench, dtype)?;
         rows::time(&mut bench, dtype)?;
         loss::time(&mut bench, dtype)?;
-        vocabulary::time(&mut bench, dtype)?;
         matrix::time(&mut bench, dtype)?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::zeros;
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
-use crate::kernel::{CrossEntropyBackward, CrossEntropyForward};
+use crate::kernel::{Criterion, CrossEntropyBackward, CrossEntropyForward, ShardClasses};
 use crate::ops::{self, CrossEntropy, Reduction};
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -80,15 +80,13 @@ fn gradient_of_another_type(classes: usize) -> Case {
             zeros(device, &[rows], DType::F32)?,
             zeros(device, &[3], DType::F32)?,
         ];
-        let (logits, targets) = (t[0].view()?, t[1].view()?);
+        let (logits, targets, all) = (t[0].view()?, t[1].view()?, ShardClasses::all(classes));
+        let criterion = Criterion { classes: all, targets, ignore_index: -100, smoothing: 0.0, weights: None };
         device.launch(CrossEntropyForward {
             rows,
-            classes,
+            columns: classes,
             logits,
-            targets,
-            ignore_index: -100,
-            smoothing: 0.0,
-            class_weights: None,
+            criterion,
             losses: losses.view_mut()?,
             lse: lse.view_mut()?,
             totals: totals.view_mut()?,
@@ -98,16 +96,13 @@ fn gradient_of_another_type(classes: usize) -> Case {
             let mut dlogits = zeros(device, &[rows, classes], dtype)?;
             device.launch(CrossEntropyBackward {
                 rows,
-                classes,
+                columns: classes,
                 logits: Some(logits),
-                targets,
-                ignore_index: -100,
-                smoothing: 0.0,
-                class_weights: None,
+                criterion,
                 lse: lse.view()?,
-                totals: totals.view()?,
                 dloss: losses.view()?,
-                mean: true,
+                divisor: Some(totals.view()?.part(1, 1)?),
+                fused: true,
                 dlogits: dlogits.view_mut()?,
             })?;
             results.push(dlogits);

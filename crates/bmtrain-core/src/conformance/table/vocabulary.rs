@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    ClassWeights, Criterion, Dest, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
-    VocabularyStatistics,
+    ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyLoss, CrossEntropyStatistics, Dest, LossTotals, ScaleBy,
+    ShardClasses,
 };
 use crate::ops::{self, CrossEntropy, LinearCrossEntropy, Reduction, VocabularyShard};
 use crate::pool::Segment;
@@ -146,7 +146,7 @@ fn parts(
 ) -> Result<Vec<Tensor>> {
     let (shards, total) = (counts.len(), counts.iter().sum());
     let weights = match weights {
-        Some([each, sum]) => Some(ClassWeights { each: each.view()?, sum: sum.view()? }),
+        Some([each, sum]) => Some(ClassWeights { each: each.view()?, sum: Some(sum.view()?) }),
         None => None,
     };
     let criterion = |part: usize| {
@@ -155,7 +155,7 @@ fn parts(
     };
     let mut statistics = zeros(device, &[shards, rows, 4], DType::F32)?;
     for part in 0..shards {
-        device.launch(VocabularyStatistics {
+        device.launch(CrossEntropyStatistics {
             rows,
             columns,
             logits: logits.view()?.part(part * rows * columns, rows * columns)?,
@@ -164,7 +164,7 @@ fn parts(
         })?;
     }
     let (mut losses, mut lse) = (zeros(device, &[rows], DType::F32)?, zeros(device, &[rows], DType::F32)?);
-    device.launch(VocabularyLoss {
+    device.launch(CrossEntropyLoss {
         rows,
         shards,
         statistics: statistics.view()?,
@@ -179,7 +179,7 @@ fn parts(
     let one = Tensor::full_in(device, [1], DType::F32, 1.5, Segment::Activations)?;
     for part in 0..shards {
         let (start, len) = (part * rows * columns, rows * columns);
-        device.launch(VocabularyGradient {
+        device.launch(CrossEntropyBackward {
             rows,
             columns,
             logits: Some(logits.view()?.part(start, len)?),
@@ -187,9 +187,10 @@ fn parts(
             lse: lse.view()?,
             dloss: one.view()?,
             divisor: Some(one.view()?),
+            fused: false,
             dlogits: beside.view_mut()?.part(start, len)?,
         })?;
-        device.launch(VocabularyGradient {
+        device.launch(CrossEntropyBackward {
             rows,
             columns,
             logits: None,
@@ -197,6 +198,7 @@ fn parts(
             lse: lse.view()?,
             dloss: losses.view()?,
             divisor: None,
+            fused: false,
             dlogits: in_place.view_mut()?.part(start, len)?,
         })?;
     }

@@ -1,5 +1,5 @@
-//! Fused softmax and cross-entropy. A row of logits is read once forward and once backward; rows that are ignored are
-//! not read at all.
+//! Cross-entropy: fused over a whole vocabulary, or as statistics of a shard of the classes and losses from those of all
+//! shards; gradients of a shard. A row of logits is read once forward and once backward, an ignored row not at all.
 
 use super::PIECE;
 use crate::cpu::access::{read, write};
@@ -9,40 +9,44 @@ use crate::cpu::reduce::{RowStatistics, dot, total};
 use crate::cpu::simd::vectorised;
 use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
-use crate::kernel::{CrossEntropyBackward, CrossEntropyForward};
+use crate::kernel::{
+    Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics, ShardClasses,
+};
 
-/// What forward and backward pass share.
+/// [`Criterion`] with its views as slices.
 #[derive(Clone, Copy)]
-struct Classes<'a> {
-    count: usize,
+struct Rows<'a> {
+    classes: ShardClasses,
     targets: &'a [i64],
     ignore_index: i64,
     smoothing: f32,
     weights: Option<&'a [f32]>,
-    /// Sum of the class weights.
+    /// Sum of the weights of all classes.
     weight_sum: f32,
 }
 
-impl<'a> Classes<'a> {
+impl<'a> Rows<'a> {
     /// # Errors
-    /// A target that is neither a class nor ignored, before anything is written.
-    fn new(
-        op: &'static str,
-        count: usize,
-        targets: &'a [i64],
-        ignore_index: i64,
-        smoothing: f32,
-        weights: Option<&'a [f32]>,
-    ) -> Result<Self> {
-        let outside = |target: &i64| *target != ignore_index && (*target < 0 || *target as u64 >= count as u64);
+    /// A target out of range, before anything is written.
+    fn new(op: &'static str, criterion: Criterion<'a>) -> Result<Self> {
+        let Criterion { classes, ignore_index, smoothing, weights, .. } = criterion;
+        let targets = read::<i64>(op, criterion.targets)?;
+        let outside = |target: &i64| *target != ignore_index && (*target < 0 || *target as u64 >= classes.total as u64);
         if let Some(position) = targets.iter().position(outside) {
-            return Err(Error::Index { op, position, index: targets[position], bound: count });
+            return Err(Error::Index { op, position, index: targets[position], bound: classes.total });
         }
-        let weight_sum = weights.map_or(count as f32, |weights| weights.chunks(1024).map(total).sum());
-        Ok(Classes { count, targets, ignore_index, smoothing, weights, weight_sum })
+        let (weights, weight_sum) = match weights {
+            Some(weights) => {
+                let each = read::<f32>(op, weights.each)?;
+                let sum = weights.sum.map(|sum| read::<f32>(op, sum)).transpose()?;
+                (Some(each), sum.map_or_else(|| each.chunks(1024).map(total).sum(), |sum| sum[0]))
+            }
+            None => (None, classes.total as f32),
+        };
+        Ok(Rows { classes, targets, ignore_index, smoothing, weights, weight_sum })
     }
 
-    /// The target of a row and the weight of its class; `None` if the row is ignored.
+    /// The target of a row among all classes and its weight; `None` if the row is ignored.
     fn target(&self, row: usize) -> Option<(usize, f32)> {
         let target = self.targets[row];
         (target != self.ignore_index).then(|| {
@@ -51,101 +55,184 @@ impl<'a> Classes<'a> {
         })
     }
 
-    fn rows_at_once(&self) -> usize {
-        (PIECE / self.count.max(1)).max(1)
+    /// The column of a class, if it is here.
+    fn column(&self, class: usize) -> Option<usize> {
+        class.checked_sub(self.classes.first).filter(|column| *column < self.classes.count)
+    }
+
+    /// The weights of the classes of some columns.
+    fn weights_of(&self, start: usize, len: usize) -> Option<&'a [f32]> {
+        self.weights.map(|weights| &weights[self.classes.first + start..][..len])
     }
 }
 
-pub(in crate::cpu) fn cross_entropy_forward(threads: &Threads, a: CrossEntropyForward<'_>) -> Result<()> {
+fn rows_at_once(columns: usize) -> usize {
+    (PIECE / columns.max(1)).max(1)
+}
+
+pub(in crate::cpu) fn forward(threads: &Threads, a: CrossEntropyForward<'_>) -> Result<()> {
     const NAME: &str = "cross_entropy_forward";
-    let weights = a.class_weights.map(|weights| read::<f32>(NAME, weights)).transpose()?;
-    let targets = read(NAME, a.targets)?;
-    let classes = Classes::new(NAME, a.classes, targets, a.ignore_index, a.smoothing, weights)?;
-    let logits = Floats::of(NAME, a.logits)?;
+    let (columns, rows, logits) = (a.columns, Rows::new(NAME, a.criterion)?, Floats::of(NAME, a.logits)?);
     let (losses, lse) = (write::<f32>(NAME, a.losses)?, write::<f32>(NAME, a.lse)?);
     let totals = write::<f32>(NAME, a.totals)?;
-    let at_once = classes.rows_at_once();
-    threads.for_each_part((&mut *losses, lse), a.rows, at_once, |first, rows, (losses, lse)| {
+    threads.for_each_part((&mut *losses, lse), a.rows, rows_at_once(columns), |first, count, (losses, lse)| {
         let mut spare = Spare::new();
-        for row in 0..rows {
-            (losses[row], lse[row]) = classes.loss(logits, first + row, &mut spare);
+        for row in 0..count {
+            (losses[row], lse[row]) = rows.fused_loss(logits, first + row, columns, &mut spare);
         }
     });
     let (mut loss, mut weight) = (0.0f64, 0.0f64);
     for (row, row_loss) in losses.iter().enumerate() {
         loss += f64::from(*row_loss);
-        weight += classes.target(row).map_or(0.0, |(_, weight)| f64::from(weight));
+        weight += rows.target(row).map_or(0.0, |(_, weight)| f64::from(weight));
     }
     totals.copy_from_slice(&[loss as f32, weight as f32, (loss / weight) as f32]);
     Ok(())
 }
 
-impl Classes<'_> {
-    /// Loss and log-sum-exp of one row.
-    fn loss(&self, logits: Floats<'_>, row: usize, spare: &mut Spare) -> (f32, f32) {
+impl Rows<'_> {
+    /// Loss and log-sum-exp of one row, of which all classes are here.
+    fn fused_loss(&self, logits: Floats<'_>, row: usize, columns: usize, spare: &mut Spare) -> (f32, f32) {
         let Some((target, weight)) = self.target(row) else {
             return (0.0, 0.0);
         };
-        let begin = row * self.count;
-        let lse = RowStatistics::of(logits, begin, self.count, spare).lse();
+        let (begin, count) = (row * columns, self.classes.count);
+        let lse = RowStatistics::of(logits, begin, count, spare).lse();
         let at_target = logits.tile(begin + target, 1, spare)[0];
         let mut loss = (1.0 - self.smoothing) * weight * (lse - at_target);
         if self.smoothing > 0.0 {
             // Sum over the classes of w * (lse - x).
             let mut spread = f64::from(self.weight_sum) * f64::from(lse);
-            for (start, len) in tiles(self.count) {
+            for (start, len) in tiles(count) {
                 let x = logits.tile(begin + start, len, spare);
-                spread -=
-                    f64::from(self.weights.map_or_else(|| total(x), |weights| dot(x, &weights[start..start + len])));
+                spread -= f64::from(self.weights_of(start, len).map_or_else(|| total(x), |weights| dot(x, weights)));
             }
-            loss += self.smoothing / self.count as f32 * spread as f32;
+            loss += self.smoothing / count as f32 * spread as f32;
         }
         (loss, lse)
     }
 }
 
-pub(in crate::cpu) fn cross_entropy_backward(threads: &Threads, a: CrossEntropyBackward<'_>) -> Result<()> {
-    const NAME: &str = "cross_entropy_backward";
-    let weights = a.class_weights.map(|weights| read::<f32>(NAME, weights)).transpose()?;
-    let targets = read(NAME, a.targets)?;
-    let classes = Classes::new(NAME, a.classes, targets, a.ignore_index, a.smoothing, weights)?;
-    let logits = Floats::maybe(NAME, a.logits)?;
-    let (lse, dloss) = (read::<f32>(NAME, a.lse)?, read::<f32>(NAME, a.dloss)?);
-    let divisor = if a.mean { read::<f32>(NAME, a.totals)?[1] } else { 1.0 };
-    let dlogits = FloatsMut::of(NAME, a.dlogits)?;
-    threads.for_each_part(dlogits.rows(a.classes), a.rows, classes.rows_at_once(), |first, rows, mut part| {
-        let mut spares = [const { Spare::new() }; 2];
-        for local in 0..rows {
-            let row = first + local;
-            let dloss = if dloss.len() == 1 { dloss[0] } else { dloss[row] };
-            classes.gradient(logits, row, lse[row], dloss / divisor, (&mut part, local), &mut spares);
+pub(in crate::cpu) fn statistics(threads: &Threads, a: CrossEntropyStatistics<'_>) -> Result<()> {
+    const NAME: &str = "cross_entropy_statistics";
+    let (columns, rows, logits) = (a.columns, Rows::new(NAME, a.criterion)?, Floats::of(NAME, a.logits)?);
+    let statistics = FloatsMut::F32(write::<f32>(NAME, a.statistics)?).rows(4);
+    threads.for_each_part(statistics, a.rows, rows_at_once(columns), |first, count, mut statistics| {
+        let mut spare = Spare::new();
+        for row in 0..count {
+            statistics.data.narrow(4 * row, &rows.statistics(logits, first + row, columns, &mut spare));
         }
     });
     Ok(())
 }
 
-impl Classes<'_> {
-    /// Gradient of one row, which is row `local` of `part`; without `logits` the row is replaced.
+impl Rows<'_> {
+    fn statistics(&self, logits: Floats<'_>, row: usize, columns: usize, spare: &mut Spare) -> [f32; 4] {
+        let Some((target, _)) = self.target(row) else {
+            return [f32::NEG_INFINITY, 0.0, 0.0, 0.0];
+        };
+        let (begin, count) = (row * columns, self.classes.count);
+        let RowStatistics { largest, sum } = RowStatistics::of(logits, begin, count, spare);
+        let at_target = self.column(target).map_or(0.0, |column| logits.tile(begin + column, 1, spare)[0]);
+        let mut spread = 0.0f64;
+        if self.smoothing > 0.0 {
+            for (start, len) in tiles(count) {
+                let x = logits.tile(begin + start, len, spare);
+                spread += f64::from(self.weights_of(start, len).map_or_else(|| total(x), |weights| dot(x, weights)));
+            }
+        }
+        [largest, sum, at_target, spread as f32]
+    }
+}
+
+pub(in crate::cpu) fn loss(threads: &Threads, a: CrossEntropyLoss<'_>) -> Result<()> {
+    const NAME: &str = "cross_entropy_loss";
+    let (rows, statistics) = (Rows::new(NAME, a.criterion)?, read::<f32>(NAME, a.statistics)?);
+    let (losses, lse) = (write::<f32>(NAME, a.losses)?, write::<f32>(NAME, a.lse)?);
+    threads.for_each_part((losses, lse), a.rows, rows_at_once(64 * a.shards), |first, count, (losses, lse)| {
+        for row in 0..count {
+            let of_shards = statistics.chunks_exact(4).skip(first + row).step_by(a.rows).take(a.shards);
+            (losses[row], lse[row]) = rows.loss(first + row, of_shards);
+        }
+    });
+    Ok(())
+}
+
+impl Rows<'_> {
+    /// Loss and log-sum-exp of one row from the statistics of its shards, added in order.
+    fn loss<'s>(&self, row: usize, shards: impl Iterator<Item = &'s [f32]> + Clone) -> (f32, f32) {
+        let Some((_, weight)) = self.target(row) else {
+            return (0.0, 0.0);
+        };
+        let largest = shards.clone().map(|shard| f64::from(shard[0])).fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut at_target, mut spread) = (0.0f64, 0.0f64, 0.0f64);
+        for shard in shards {
+            let [own, part, hit, logits] = [0, 1, 2, 3].map(|i| f64::from(shard[i]));
+            // A shard whose logits are all minus infinity adds nothing, whatever the largest logit is.
+            sum += if part == 0.0 { 0.0 } else { part * (own - largest).exp() };
+            at_target += hit;
+            spread += logits;
+        }
+        let lse = largest + sum.ln();
+        let mut loss = f64::from(1.0 - self.smoothing) * f64::from(weight) * (lse - at_target);
+        if self.smoothing > 0.0 {
+            let share = f64::from(self.smoothing) / self.classes.total as f64;
+            loss += share * (f64::from(self.weight_sum) * lse - spread);
+        }
+        (loss as f32, lse as f32)
+    }
+}
+
+pub(in crate::cpu) fn backward(threads: &Threads, a: CrossEntropyBackward<'_>) -> Result<()> {
+    const NAME: &str = "cross_entropy_backward";
+    let (columns, rows, logits) = (a.columns, Rows::new(NAME, a.criterion)?, Floats::maybe(NAME, a.logits)?);
+    let (lse, dloss) = (read::<f32>(NAME, a.lse)?, read::<f32>(NAME, a.dloss)?);
+    let divisor = a.divisor.map(|divisor| read::<f32>(NAME, divisor)).transpose()?.map_or(1.0, |divisor| divisor[0]);
+    let dlogits = FloatsMut::of(NAME, a.dlogits)?.rows(columns);
+    threads.for_each_part(dlogits, a.rows, rows_at_once(columns), |first, count, mut part| {
+        let mut spares = [const { Spare::new() }; 2];
+        for local in 0..count {
+            let row = first + local;
+            let dloss = if dloss.len() == 1 { dloss[0] } else { dloss[row] };
+            let at = RowIndex { row, local, columns };
+            rows.gradient(logits, at, lse[row], dloss / divisor, &mut part, &mut spares);
+        }
+    });
+    Ok(())
+}
+
+/// The index of a row among all rows, and in the part that a thread writes.
+#[derive(Clone, Copy)]
+struct RowIndex {
+    row: usize,
+    local: usize,
+    columns: usize,
+}
+
+impl Rows<'_> {
+    /// Gradient of one row, which overwrites the row without `logits`.
     fn gradient(
         &self,
         logits: Option<Floats<'_>>,
-        row: usize,
+        RowIndex { row, local, columns }: RowIndex,
         lse: f32,
         factor: f32,
-        (part, local): (&mut RowsMut<'_>, usize),
+        part: &mut RowsMut<'_>,
         [x_spare, out_spare]: &mut [Spare; 2],
     ) {
-        let (count, begin) = (self.count, local * self.count);
+        let (count, begin) = (self.classes.count, local * columns);
         let Some((target, weight)) = self.target(row) else {
-            part.data.part(begin, count).zero();
+            part.data.part(begin, columns).zero();
             return;
         };
-        let spread = factor * self.smoothing / count as f32;
+        part.data.part(begin + count, columns - count).zero();
+        let spread = factor * self.smoothing / self.classes.total as f32;
         let hit = factor * (1.0 - self.smoothing) * weight;
         let probability = if self.smoothing > 0.0 { hit + spread * self.weight_sum } else { hit };
+        let target = self.column(target);
         for (start, len) in tiles(count) {
-            let x = logits.map(|logits| logits.tile(row * count + start, len, x_spare));
-            let weights = self.weights.map(|weights| &weights[start..start + len]);
+            let x = logits.map(|logits| logits.tile(row * columns + start, len, x_spare));
+            let weights = self.weights_of(start, len);
             part.data.update(begin + start, len, x.is_none(), out_spare, |out| {
                 if let Some(x) = x {
                     out.copy_from_slice(x);
@@ -156,7 +243,7 @@ impl Classes<'_> {
                     Some(weights) => subtract_weighted(out, weights, spread),
                     None => subtract(out, spread),
                 }
-                if let Some(out) = target.checked_sub(start).and_then(|at| out.get_mut(at)) {
+                if let Some(out) = target.and_then(|at| at.checked_sub(start)).and_then(|at| out.get_mut(at)) {
                     *out -= hit;
                 }
             });
@@ -165,19 +252,19 @@ impl Classes<'_> {
 }
 
 vectorised! {
-    pub(in crate::cpu) fn probabilities<I>(x: &mut [f32], lse: f32, factor: f32) {
+    fn probabilities<I>(x: &mut [f32], lse: f32, factor: f32) {
         for x in x.iter_mut() {
             *x = factor * exp::<I>(*x - lse);
         }
     }
 
-    pub(in crate::cpu) fn subtract<I>(x: &mut [f32], amount: f32) {
+    fn subtract<I>(x: &mut [f32], amount: f32) {
         for x in x.iter_mut() {
             *x -= amount;
         }
     }
 
-    pub(in crate::cpu) fn subtract_weighted<I>(x: &mut [f32], weights: &[f32], amount: f32) {
+    fn subtract_weighted<I>(x: &mut [f32], weights: &[f32], amount: f32) {
         for (x, weight) in x.iter_mut().zip(weights) {
             *x = I::mul_add(-amount, *weight, *x);
         }

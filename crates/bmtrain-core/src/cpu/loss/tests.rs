@@ -1,5 +1,6 @@
 //! Losses against plain loops in doubles.
 
+use crate::buffer::View;
 use crate::cpu::testing::{
     FLOATS, assert_close, device, integers, numbers, rounding, tensor, values, with_any_threads,
 };
@@ -74,6 +75,15 @@ impl Case {
     }
 }
 
+fn criterion<'a>(
+    targets: View<'a>,
+    classes: usize,
+    smoothing: f32,
+    weights: Option<ClassWeights<'a>>,
+) -> Criterion<'a> {
+    Criterion { classes: ShardClasses::all(classes), targets, ignore_index: IGNORED, smoothing, weights }
+}
+
 #[test]
 fn cross_entropy_and_its_gradient_agree_with_doubles() {
     for case in cases() {
@@ -84,16 +94,14 @@ fn cross_entropy_and_its_gradient_agree_with_doubles() {
             let (targets, weights) = (integers(device, &case.targets()), tensor(device, DType::F32, &case.weights()));
             let zeros = |len: usize| tensor(device, DType::F32, &vec![9.0; len]);
             let (mut losses, mut lse, mut totals) = (zeros(rows), zeros(rows), zeros(3));
-            let (targets, class_weights) = (targets.view().unwrap(), case.weighted.then(|| weights.view().unwrap()));
+            let weights = case.weighted.then(|| ClassWeights { each: weights.view().unwrap(), sum: None });
+            let criterion = criterion(targets.view().unwrap(), classes, smoothing, weights);
             device
                 .launch(CrossEntropyForward {
                     rows,
-                    classes,
+                    columns: classes,
                     logits: logits.view().unwrap(),
-                    targets,
-                    ignore_index: IGNORED,
-                    smoothing,
-                    class_weights,
+                    criterion,
                     losses: losses.view_mut().unwrap(),
                     lse: lse.view_mut().unwrap(),
                     totals: totals.view_mut().unwrap(),
@@ -106,16 +114,13 @@ fn cross_entropy_and_its_gradient_agree_with_doubles() {
                 device
                     .launch(CrossEntropyBackward {
                         rows,
-                        classes,
+                        columns: classes,
                         logits: (!in_place).then(|| logits.view().unwrap()),
-                        targets,
-                        ignore_index: IGNORED,
-                        smoothing,
-                        class_weights,
+                        criterion,
                         lse: lse.view().unwrap(),
-                        totals: totals.view().unwrap(),
                         dloss: dloss.view().unwrap(),
-                        mean,
+                        divisor: mean.then(|| totals.view().unwrap().part(1, 1).unwrap()),
+                        fused: true,
                         dlogits: dlogits.view_mut().unwrap(),
                     })
                     .unwrap();
@@ -153,17 +158,14 @@ fn a_target_outside_the_classes_is_an_error_before_anything_is_written() {
         let (logits, targets) = (tensor(&device, DType::F32, &[0.5; 9]), integers(&device, &[2, IGNORED, bad]));
         let of = |len: usize| tensor(&device, DType::F32, &vec![7.0; len]);
         let (mut losses, mut lse, mut totals, mut dlogits) = (of(3), of(3), of(3), of(9));
-        let (rows, classes, ignore_index, smoothing, class_weights) = (3, 3, IGNORED, 0.0, None);
-        let targets = targets.view().unwrap();
+        let (rows, columns) = (3, 3);
+        let criterion = criterion(targets.view().unwrap(), columns, 0.0, None);
         let error = device
             .launch(CrossEntropyForward {
                 rows,
-                classes,
+                columns,
                 logits: logits.view().unwrap(),
-                targets,
-                ignore_index,
-                smoothing,
-                class_weights,
+                criterion,
                 losses: losses.view_mut().unwrap(),
                 lse: lse.view_mut().unwrap(),
                 totals: totals.view_mut().unwrap(),
@@ -173,16 +175,13 @@ fn a_target_outside_the_classes_is_an_error_before_anything_is_written() {
         let error = device
             .launch(CrossEntropyBackward {
                 rows,
-                classes,
+                columns,
                 logits: None,
-                targets,
-                ignore_index,
-                smoothing,
-                class_weights,
+                criterion,
                 lse: lse.view().unwrap(),
-                totals: totals.view().unwrap(),
                 dloss: losses.view().unwrap(),
-                mean: false,
+                divisor: None,
+                fused: true,
                 dlogits: dlogits.view_mut().unwrap(),
             })
             .unwrap_err();

@@ -8,7 +8,7 @@ use crate::comm::{Reduction, tensors};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Cast, ColumnSum, Dest, ScaleBy};
-use crate::ops::vocabulary::{Terms, VocabularyShard};
+use crate::ops::cross_entropy::{Terms, VocabularyShard};
 use crate::ops::{bytes_of, in_dtype, only};
 use crate::pool::Segment;
 use crate::shape::Shape;

@@ -7,8 +7,8 @@ use crate::comm::{Reduction, tensors};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Batch, ColumnSum, Dest, Epilogue, Gemm, Matrix, MatrixMut, VocabularyGradient};
-use crate::ops::vocabulary::{Rows, Terms, VocabularyShard};
+use crate::kernel::{Batch, ColumnSum, CrossEntropyBackward, Dest, Epilogue, Gemm, Matrix, MatrixMut};
+use crate::ops::cross_entropy::{RowRange, Terms, VocabularyShard};
 use crate::pool::Segment;
 use crate::tensor::{Storage, Tensor};
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl Head {
             batch: Batch::ONE,
             epilogue: Epilogue { bias: self.bias.as_ref().map(Tensor::view).transpose()?, ..Epilogue::default() },
         })?;
-        let block = Rows { first: rows.start, count, columns };
+        let block = RowRange { first: rows.start, count, columns };
         let logits = logits.view(0..count * columns)?;
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
     }
@@ -98,7 +98,7 @@ pub(super) fn gradient(
     dloss: &Tensor,
     divisor: Option<&Tensor>,
 ) -> Result<()> {
-    logits.device().launch(VocabularyGradient {
+    logits.device().launch(CrossEntropyBackward {
         rows: rows.len(),
         columns,
         logits: None,
@@ -106,6 +106,7 @@ pub(super) fn gradient(
         lse,
         dloss: dloss.view()?,
         divisor: divisor.map(Tensor::view).transpose()?,
+        fused: false,
         dlogits: logits.view_mut(0..rows.len() * columns)?,
     })
 }

@@ -8,10 +8,9 @@ mod backward;
 mod head;
 mod plan;
 
+use super::cross_entropy::{CrossEntropy, Reduction, Terms, VocabularyShard};
 use super::expect_elements;
 use super::gemm::check_linear;
-use super::loss::{CrossEntropy, Reduction};
-use super::vocabulary::{Terms, VocabularyShard};
 use crate::autograd::{Ctx, Saved, Var};
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -1,0 +1,205 @@
+//! Cross-entropy: the launches of `cross_entropy.cu`.
+#![allow(unsafe_code)]
+
+use super::driver::Grid;
+use super::launch::{In, Launch, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
+use super::loss::TotalsArguments;
+use super::modules::Name;
+use crate::buffer::View;
+use crate::error::Result;
+use crate::kernel::{
+    Arguments as _, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics,
+};
+
+/// `kLossThreads`.
+const THREADS: usize = 512;
+/// `kLossRowThreads`.
+const ROW_THREADS: usize = 256;
+
+const FORWARD: Typed = typed!("cross_entropy", "cross_entropy_forward");
+const STATISTICS: Typed = typed!("cross_entropy", "cross_entropy_statistics");
+const LOSS: Name = Name { unit: "cross_entropy", kernel: c"cross_entropy_loss" };
+const BACKWARD: Typed = typed!("cross_entropy", "cross_entropy_backward");
+
+/// `Criterion`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct CriterionArguments {
+    targets: u64,
+    ignore_index: i64,
+    first: i64,
+    count: i64,
+    total: i64,
+    weights: u64,
+    weight_sum: u64,
+    fault: u64,
+    smoothing: f32,
+    weights_whole: i32,
+}
+
+impl CriterionArguments {
+    fn of(op: &'static str, launch: &Launch<'_>, criterion: &Criterion<'_>) -> Result<Self> {
+        let Criterion { classes, targets, ignore_index, smoothing, weights } = criterion;
+        let each = weights.as_ref().map_or(0, |weights| weights.each.address());
+        Ok(CriterionArguments {
+            targets: targets.address(),
+            ignore_index: *ignore_index,
+            first: long(op, "classes", classes.first)?,
+            count: long(op, "classes", classes.count)?,
+            total: long(op, "classes", classes.total)?,
+            weights: each,
+            weight_sum: weights.as_ref().and_then(|weights| weights.sum).map_or(0, |sum| sum.address()),
+            fault: launch.fault,
+            smoothing: *smoothing,
+            weights_whole: whole([each], &[]),
+        })
+    }
+}
+
+/// One block per row, a thread for each of its packs and one for those before the first whole pack.
+fn rows_grid(op: &'static str, rows: usize, columns: usize) -> Result<Grid> {
+    Ok(Grid::line(block_each(op, "rows", rows)?, threads_for(columns.div_ceil(PACK) + 1, THREADS)))
+}
+
+/// `CrossEntropyForwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ForwardArguments {
+    logits: In,
+    criterion: CriterionArguments,
+    losses: u64,
+    lse: u64,
+    columns: i64,
+}
+
+/// Queue [`CrossEntropyForward`]. A target out of range is reported; its row is ignored.
+pub(super) fn forward(launch: &Launch<'_>, a: CrossEntropyForward<'_>) -> Result<()> {
+    const NAME: &str = CrossEntropyForward::NAME;
+    let criterion = CriterionArguments::of(NAME, launch, &a.criterion)?;
+    let (losses, lse) = (a.losses.address(), a.lse.address());
+    let columns = long(NAME, "columns", a.columns)?;
+    let arguments = ForwardArguments { logits: In::of(&a.logits), criterion, losses, lse, columns };
+    let Criterion { targets, ignore_index, weights, .. } = &a.criterion;
+    let totals = TotalsArguments::checked(
+        long(NAME, "rows", a.rows)?,
+        criterion.total,
+        (targets, *ignore_index),
+        weights.as_ref().map(|weights| &weights.each),
+        [losses, a.totals.address()],
+    );
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are rows x columns logits, of which all classes
+    // are read, a target, a loss and a log-sum-exp for each row, a weight for each class, three totals, and that
+    // nothing written overlaps anything; a target out of range is not looked up. The memory stays valid until the lane
+    // has run the kernels, because the pool gives it out in lane order; the record of faults lives as long as the
+    // backend.
+    unsafe {
+        launch.run(FORWARD.of([a.logits.dtype()]), rows_grid(NAME, a.rows, a.criterion.classes.count)?, arguments)?;
+        totals.launch(launch, a.rows)
+    }
+}
+
+/// `CrossEntropyStatisticsArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct StatisticsArguments {
+    logits: In,
+    criterion: CriterionArguments,
+    statistics: u64,
+    columns: i64,
+    aligned: i32,
+    unused: i32,
+}
+
+/// Queue [`CrossEntropyStatistics`]. A target out of range is reported; its row is ignored.
+pub(super) fn statistics(launch: &Launch<'_>, a: CrossEntropyStatistics<'_>) -> Result<()> {
+    const NAME: &str = CrossEntropyStatistics::NAME;
+    let arguments = StatisticsArguments {
+        logits: In::of(&a.logits),
+        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
+        statistics: a.statistics.address(),
+        columns: long(NAME, "columns", a.columns)?,
+        aligned: whole([a.logits.address()], &[]),
+        unused: 0,
+    };
+    let threads = threads_for(a.criterion.classes.count.div_ceil(PACK), THREADS);
+    let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits hold rows x columns elements, of which `count` of a
+    // row are read, that there are `rows` targets and 4 x rows statistics, and `total` class weights with
+    // `first + count` within; a target is looked up only if it is a column that is here. The memory stays valid until
+    // the lane has run the kernel, because the pool gives it out in lane order.
+    unsafe { launch.run(STATISTICS.of([a.logits.dtype()]), grid, arguments) }
+}
+
+/// `CrossEntropyLossArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct LossArguments {
+    criterion: CriterionArguments,
+    statistics: u64,
+    losses: u64,
+    lse: u64,
+    rows: i64,
+    shards: i64,
+}
+
+/// Queue [`CrossEntropyLoss`].
+pub(super) fn loss(launch: &Launch<'_>, a: CrossEntropyLoss<'_>) -> Result<()> {
+    const NAME: &str = CrossEntropyLoss::NAME;
+    let arguments = LossArguments {
+        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
+        statistics: a.statistics.address(),
+        losses: a.losses.address(),
+        lse: a.lse.address(),
+        rows: long(NAME, "rows", a.rows)?,
+        shards: long(NAME, "shards", a.shards)?,
+    };
+    let grid = Grid::line(launch.blocks(a.rows.div_ceil(ROW_THREADS)), ROW_THREADS as u32);
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are shards x rows x 4 statistics, `rows` targets,
+    // losses and log-sum-exps, and `total` class weights, which a target outside of them is not looked up in; nothing
+    // written overlaps anything. Memory stays valid as in `statistics`.
+    unsafe { launch.run(LOSS, grid, arguments) }
+}
+
+/// `CrossEntropyBackwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct BackwardArguments {
+    logits: In,
+    dlogits: Out,
+    criterion: CriterionArguments,
+    lse: u64,
+    dloss: u64,
+    divisor: u64,
+    columns: i64,
+    each: i32,
+    aligned: i32,
+    fused: i32,
+    unused: i32,
+}
+
+/// Queue [`CrossEntropyBackward`]. A target out of range is reported; its row gets zeros.
+pub(super) fn backward(launch: &Launch<'_>, a: CrossEntropyBackward<'_>) -> Result<()> {
+    const NAME: &str = CrossEntropyBackward::NAME;
+    let dlogits = a.dlogits.as_view();
+    let logits = a.logits.as_ref().unwrap_or(&dlogits);
+    let arguments = BackwardArguments {
+        logits: In::of(logits),
+        dlogits: Out::of(&a.dlogits),
+        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
+        lse: a.lse.address(),
+        dloss: a.dloss.address(),
+        divisor: a.divisor.as_ref().map_or(0, View::address),
+        columns: long(NAME, "columns", a.columns)?,
+        each: i32::from(a.dloss.len() != 1),
+        aligned: whole([logits.address(), dlogits.address()], &[]),
+        fused: i32::from(a.fused),
+        unused: 0,
+    };
+    let grid = rows_grid(NAME, a.rows, a.columns)?;
+    let name = BACKWARD.of([logits.dtype(), dlogits.dtype()]);
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits and their gradient hold rows x columns elements,
+    // that there are `rows` targets and log-sum-exps, one gradient of the loss or `rows`, and `total` class weights
+    // with `first + count` within; what is written overlaps only logits that it replaces, each element by the thread
+    // that read it. Memory stays valid as in `statistics`.
+    unsafe { launch.run(name, grid, arguments) }
+}

@@ -1,0 +1,287 @@
+//! Arguments of cross-entropy: fused for a whole vocabulary, in parts for classes sharded over ranks and for logits
+//! computed in chunks.
+//!
+//! [`CrossEntropyForward`] reads a whole vocabulary once. A shard of the classes contributes four numbers per row,
+//! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines those of all shards. [`CrossEntropyBackward`] turns the
+//! logits of a shard, or of the whole vocabulary, into their gradients.
+
+use super::loss::expect_scalar;
+use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// The classes of the columns of a logits matrix: a shard of a vocabulary, or all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardClasses {
+    /// The class of the first column.
+    pub first: usize,
+    /// Number of classes in this shard; the columns after them are padding.
+    pub count: usize,
+    /// Number of classes in all shards.
+    pub total: usize,
+}
+
+impl ShardClasses {
+    /// A whole vocabulary in one shard.
+    pub const fn all(total: usize) -> Self {
+        ShardClasses { first: 0, count: total, total }
+    }
+}
+
+/// Weights of the classes.
+#[derive(Debug, Clone, Copy)]
+pub struct ClassWeights<'a> {
+    /// Weight of each class of all shards, f32 `[total]`.
+    pub each: View<'a>,
+    /// Their sum, f32 `[1]`. The kernels that read a whole vocabulary sum the weights themselves without it.
+    pub sum: Option<View<'a>>,
+}
+
+/// Targets, class weights and smoothing of a cross-entropy.
+///
+/// With smoothing s, class weights w, target t and log-probabilities `lp`, a row that is not ignored has the loss
+/// `(1 - s) * w[t] * -lp[t] + s / total * sum_c w[c] * -lp[c]` and the weight `w[t]`; an ignored row has 0 and 0. A mean
+/// divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`.
+#[derive(Debug, Clone, Copy)]
+pub struct Criterion<'a> {
+    /// The classes of this shard.
+    pub classes: ShardClasses,
+    /// Class ids among all shards, i64 `[rows]`.
+    pub targets: View<'a>,
+    /// Rows with this target contribute nothing.
+    pub ignore_index: i64,
+    /// Share of the target probability that is spread over all classes, in `[0, 1)`.
+    pub smoothing: f32,
+    /// Weights of the classes; all are 1 without.
+    pub weights: Option<ClassWeights<'a>>,
+}
+
+impl Criterion<'_> {
+    fn check(&self, name: &'static str, rows: usize, columns: usize) -> Result<()> {
+        let ShardClasses { first, count, total } = self.classes;
+        if count > columns {
+            return Err(Error::shape(name, "columns", format!("at least {count} classes"), columns));
+        }
+        if first.checked_add(count).is_none_or(|end| end > total) {
+            return Err(Error::shape(name, "classes", format!("inside 0..{total}"), format!("{count} from {first}")));
+        }
+        expect_len(name, "targets", rows, self.targets.len())?;
+        expect_dtype(name, "targets", DType::I64, self.targets.dtype())?;
+        if let Some(ClassWeights { each, sum }) = &self.weights {
+            expect_len(name, "class weights", total, each.len())?;
+            expect_dtype(name, "class weights", DType::F32, each.dtype())?;
+            if let Some(sum) = sum {
+                expect_scalar(name, "sum of the class weights", sum)?;
+            }
+        }
+        if !(0.0..1.0).contains(&self.smoothing) {
+            return Err(Error::argument(name, format!("label smoothing {} is outside [0, 1)", self.smoothing)));
+        }
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        visit(Access::Read(&self.targets));
+        if let Some(ClassWeights { each, sum }) = &self.weights {
+            visit(Access::Read(each));
+            if let Some(sum) = sum {
+                visit(Access::Read(sum));
+            }
+        }
+    }
+}
+
+/// Losses of rows of logits over a whole vocabulary, with their totals, in one pass over the logits.
+///
+/// Numerics: f32 arithmetic for every dtype of logits; a target out of range is an error, never an access.
+#[derive(Debug)]
+pub struct CrossEntropyForward<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row, padding included.
+    pub columns: usize,
+    /// Logits `[rows, columns]`.
+    pub logits: View<'a>,
+    /// Targets, class weights and smoothing; the classes are a whole vocabulary.
+    pub criterion: Criterion<'a>,
+    /// Loss of each row, f32 `[rows]`.
+    pub losses: ViewMut<'a>,
+    /// Log-sum-exp of each row, f32 `[rows]`.
+    pub lse: ViewMut<'a>,
+    /// As [`LossTotals::totals`](super::LossTotals::totals), f32 `[3]`, summed in row order.
+    pub totals: ViewMut<'a>,
+}
+
+impl Arguments for CrossEntropyForward<'_> {
+    const NAME: &'static str = "cross_entropy_forward";
+
+    fn check(&self) -> Result<()> {
+        let name = Self::NAME;
+        let classes = self.criterion.classes;
+        if classes != ShardClasses::all(classes.total) {
+            return Err(Error::shape(name, "classes", format!("all {}", classes.total), classes.count));
+        }
+        self.criterion.check(name, self.rows, self.columns)?;
+        expect_matrix(name, "logits", self.rows, self.columns, self.logits.len())?;
+        expect_float(name, "logits", self.logits.dtype())?;
+        for (what, view, len) in
+            [("losses", &self.losses, self.rows), ("lse", &self.lse, self.rows), ("totals", &self.totals, 3)]
+        {
+            expect_len(name, what, len, view.len())?;
+            expect_dtype(name, what, DType::F32, view.dtype())?;
+        }
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.criterion.visit(visit);
+        let writes = [Some(&self.losses), Some(&self.lse), Some(&self.totals)];
+        super::visit_all(visit, &[Some(&self.logits)], &writes);
+    }
+}
+
+/// The contribution of a shard of the classes to the loss of each row, in one pass over its logits.
+///
+/// Four numbers per row: the largest logit, the sum of `exp(x - largest)`, the logit of the target (0 if the target is
+/// in another shard), and the weighted sum of the logits (0 without smoothing). A shard without classes, and every
+/// shard of an ignored row, gives minus infinity, 0, 0, 0. Padding and ignored rows are not read.
+///
+/// Numerics: f32 for every dtype of logits; a NaN logit makes the sum NaN. A target out of range is an error, never an
+/// access.
+#[derive(Debug)]
+pub struct CrossEntropyStatistics<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row, padding included.
+    pub columns: usize,
+    /// Logits `[rows, columns]`.
+    pub logits: View<'a>,
+    /// Targets, class weights and smoothing, and the classes of this shard.
+    pub criterion: Criterion<'a>,
+    /// Four numbers per row, f32 `[rows, 4]`.
+    pub statistics: ViewMut<'a>,
+}
+
+impl Arguments for CrossEntropyStatistics<'_> {
+    const NAME: &'static str = "cross_entropy_statistics";
+
+    fn check(&self) -> Result<()> {
+        self.criterion.check(Self::NAME, self.rows, self.columns)?;
+        expect_matrix(Self::NAME, "logits", self.rows, self.columns, self.logits.len())?;
+        expect_float(Self::NAME, "logits", self.logits.dtype())?;
+        expect_matrix(Self::NAME, "statistics", self.rows, 4, self.statistics.len())?;
+        expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.criterion.visit(visit);
+        super::visit_all(visit, &[Some(&self.logits)], &[Some(&self.statistics)]);
+    }
+}
+
+/// The losses of rows from the [`CrossEntropyStatistics`] of all shards.
+///
+/// Numerics: shards are added in order, so that every rank computes the same bits.
+#[derive(Debug)]
+pub struct CrossEntropyLoss<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of shards.
+    pub shards: usize,
+    /// The statistics of all shards, f32 `[shards, rows, 4]`.
+    pub statistics: View<'a>,
+    /// As for the statistics; only the total number of classes is used. Class weights need their sum.
+    pub criterion: Criterion<'a>,
+    /// Loss of each row, f32 `[rows]`; 0 if it is ignored.
+    pub losses: ViewMut<'a>,
+    /// Log-sum-exp of each row over all classes, f32 `[rows]`; 0 if the row is ignored.
+    pub lse: ViewMut<'a>,
+}
+
+impl Arguments for CrossEntropyLoss<'_> {
+    const NAME: &'static str = "cross_entropy_loss";
+
+    fn check(&self) -> Result<()> {
+        self.criterion.check(Self::NAME, self.rows, self.criterion.classes.count)?;
+        if self.criterion.weights.is_some_and(|weights| weights.sum.is_none()) {
+            return Err(Error::argument(Self::NAME, "the sum of the class weights is missing"));
+        }
+        expect_matrix(Self::NAME, "statistics", self.shards, self.rows.saturating_mul(4), self.statistics.len())?;
+        expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())?;
+        for (what, view) in [("losses", &self.losses), ("lse", &self.lse)] {
+            expect_len(Self::NAME, what, self.rows, view.len())?;
+            expect_dtype(Self::NAME, what, DType::F32, view.dtype())?;
+        }
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.criterion.visit(visit);
+        super::visit_all(visit, &[Some(&self.statistics)], &[Some(&self.losses), Some(&self.lse)]);
+    }
+}
+
+/// Gradient of the logits of a shard: `dlogits = row_factor * d losses[row] / d logits`, 0 in padding and ignored rows.
+///
+/// The row factor is `dloss[row]`, or `dloss[0]` if `dloss` has one element, divided by `divisor` if there is one.
+#[derive(Debug)]
+pub struct CrossEntropyBackward<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row, padding included.
+    pub columns: usize,
+    /// Logits `[rows, columns]`; `None` if `dlogits` holds them and they are overwritten.
+    pub logits: Option<View<'a>>,
+    /// As for the statistics.
+    pub criterion: Criterion<'a>,
+    /// From [`CrossEntropyForward`] or [`CrossEntropyLoss`].
+    pub lse: View<'a>,
+    /// Gradient of the loss, f32 `[1]` or `[rows]`.
+    pub dloss: View<'a>,
+    /// The sum of the row weights if the loss is the mean, f32 `[1]`.
+    pub divisor: Option<View<'a>>,
+    /// `lse` is from [`CrossEntropyForward`]. Both forward passes compute exponentials in their own way on some
+    /// devices, and the gradient follows the one that was run.
+    pub fused: bool,
+    /// Gradient of the logits, `[rows, columns]`.
+    pub dlogits: ViewMut<'a>,
+}
+
+impl Arguments for CrossEntropyBackward<'_> {
+    const NAME: &'static str = "cross_entropy_backward";
+
+    fn check(&self) -> Result<()> {
+        let name = Self::NAME;
+        self.criterion.check(name, self.rows, self.columns)?;
+        let dlogits = self.dlogits.as_view();
+        for (what, view) in [("logits", self.logits.as_ref().unwrap_or(&dlogits)), ("dlogits", &dlogits)] {
+            expect_matrix(name, what, self.rows, self.columns, view.len())?;
+            expect_float(name, what, view.dtype())?;
+        }
+        if self.dloss.len() != 1 {
+            expect_len(name, "dloss", self.rows, self.dloss.len())?;
+        }
+        expect_dtype(name, "dloss", DType::F32, self.dloss.dtype())?;
+        expect_len(name, "lse", self.rows, self.lse.len())?;
+        expect_dtype(name, "lse", DType::F32, self.lse.dtype())?;
+        self.divisor.as_ref().map_or(Ok(()), |divisor| expect_scalar(name, "divisor", divisor))
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.criterion.visit(visit);
+        super::visit_all(
+            visit,
+            &[self.logits.as_ref(), Some(&self.lse), Some(&self.dloss), self.divisor.as_ref()],
+            &[Some(&self.dlogits)],
+        );
+    }
+}
+
+/// Require `rows` times `columns` elements, without overflow.
+fn expect_matrix(name: &'static str, what: &str, rows: usize, columns: usize, got: usize) -> Result<()> {
+    match rows.checked_mul(columns) {
+        Some(expected) => expect_len(name, what, expected, got),
+        None => Err(Error::shape(name, what, "below 2^64 elements", format!("{rows} x {columns}"))),
+    }
+}

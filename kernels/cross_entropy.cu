@@ -1,0 +1,500 @@
+// Cross-entropy of rows of logits against class ids, fused over a whole vocabulary or over shards of its classes, on
+// ranks or in chunks of rows. For a row with target t, smoothing s and class weights w over V classes:
+//
+//     lse      = log sum_c exp x[c]
+//     loss     = (1 - s) w[t] (lse - x[t]) + s / V sum_c w[c] (lse - x[c])
+//     dlogits  = factor (p ((1 - s) w[t] + s / V sum w) - s / V w[c] - [c = t] (1 - s) w[t])      p = exp(x - lse)
+//
+//     statistics of a shard:  m = max x, sum exp(x - m), x[t], sum w x
+//     loss from shards:       lse = M + log(sum over shards of sum exp(m - M))
+//
+// Launch: forward, statistics and backward take one block per row, of whole warps, a thread per pack of the row but at
+// most kLossThreads; the loss of shards one thread per row.
+// Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
+// read once. The fused forward pass takes fast exponentials, statistics accurate ones, and the backward pass those of
+// the forward pass that was run. A row whose logits are all minus infinity, or with an infinite or NaN logit, has a NaN
+// loss. Differences of large numbers and sums over shards are in f64. Fixed order of summation for given sizes.
+// Targets: an ignored row has loss and gradient 0 and is not read; so has one whose target is out of range, which is
+// reported. Bytes moved per logit: read once forward, read and written once backward, in packs of 16 bytes for rows of
+// any length and alignment.
+
+constexpr int kLossThreads = 512;
+constexpr int kLossRowThreads = 256;
+// Packs of a row that a thread has in flight.
+constexpr int kLogitsTogether = 2;
+
+// Numbers of the host for reports.
+enum { kCrossEntropyForward = 3, kCrossEntropyBackward = 4, kCrossEntropyStatistics = 5 };
+
+struct Criterion {
+    const long long* targets;
+    long long ignore_index;
+    // The class of the first column, the classes of this shard, the classes of all shards.
+    long long first;
+    long long count;
+    long long total;
+    // Of all classes; null if all are 1.
+    const float* weights;
+    // Null if the kernel sums the weights itself.
+    const float* weight_sum;
+    Fault* fault;
+    float smoothing;
+    // The address of the weights is a multiple of 16 bytes.
+    int weights_whole;
+};
+
+// A target that is neither ignored nor out of range.
+__device__ __forceinline__ bool counts(const Criterion& c, long long target) {
+    return target != c.ignore_index && target >= 0 && target < c.total;
+}
+
+// The target of a row; -1 if the row is ignored. Every thread of the block calls this, the first reports.
+__device__ __forceinline__ long long target_of(const Criterion& c, long long row, int kernel) {
+    const long long target = c.targets[row];
+    if (counts(c, target)) {
+        return target;
+    }
+    if (target != c.ignore_index && threadIdx.x == 0) {
+        report(c.fault, kernel, row, target, c.total);
+    }
+    return -1;
+}
+
+__device__ __forceinline__ float weight_of(const Criterion& c, long long target) {
+    return c.weights != nullptr ? c.weights[target] : 1.0f;
+}
+
+// The largest of some numbers and the sum of the exponentials of their differences to it. NaN is skipped by the first
+// and makes the second NaN.
+struct Exponentials {
+    float largest;
+    float sum;
+};
+
+// Subtracted before an exponential: minus infinity would give NaN.
+__device__ __forceinline__ float shift_of(float largest) { return largest == -BMTRAIN_INFINITY ? 0.0f : largest; }
+
+// ---- fused forward
+
+// Elements of a row before the first address that is a multiple of 16 bytes, at most `count`.
+__device__ __forceinline__ int elements_before(const void* data, int type, long long index, long long count) {
+    const int size = type == kF32 ? 4 : 2;
+    const unsigned long long address = reinterpret_cast<unsigned long long>(data) + index * size;
+    const int before = static_cast<int>((0 - address) % 16) / size;
+    return before < count ? before : static_cast<int>(count);
+}
+
+// A row as packs: the elements before the first whole pack, if there are some, are pack 0.
+struct RowPacks {
+    long long columns;
+    int before;
+
+    __device__ __forceinline__ long long packs() const {
+        return (before > 0 ? 1 : 0) + (columns - before + kPack - 1) / kPack;
+    }
+    __device__ __forceinline__ long long column(long long pack) const {
+        return before == 0 ? pack * kPack : pack == 0 ? 0 : before + (pack - 1) * kPack;
+    }
+    __device__ __forceinline__ int count(long long pack) const {
+        if (before > 0 && pack == 0) {
+            return before;
+        }
+        const long long left = columns - column(pack);
+        return left < kPack ? static_cast<int>(left) : kPack;
+    }
+};
+
+__device__ __forceinline__ Pack load_weights(const Criterion& c, long long column, int count) {
+    const bool whole = c.weights_whole && column % 4 == 0 && count == kPack;
+    return load_pack_of<float>(c.weights, column, count, whole);
+}
+
+struct CrossEntropyForwardArguments {
+    In logits;
+    Criterion criterion;
+    float* losses;
+    float* lse;
+    long long columns;
+};
+
+__device__ __forceinline__ void add_exponentials(Exponentials& e, const Pack& pack, int count) {
+    float largest = e.largest;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        largest = i < count ? fmaxf(largest, pack.at[i]) : largest;
+    }
+    const float origin = shift_of(largest);
+    float sum = e.sum * __expf(e.largest - origin);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        sum += i < count ? __expf(pack.at[i] - origin) : 0.0f;
+    }
+    e = {largest, sum};
+}
+
+template <class Types>
+__device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyForwardArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, begin = row * a.columns;
+    const long long target = target_of(c, row, kCrossEntropyForward);
+    if (target < 0) {
+        if (threadIdx.x == 0) {
+            a.losses[row] = a.lse[row] = 0.0f;
+        }
+        return;
+    }
+    const bool smooth = c.smoothing > 0.0f, weighted = c.weights != nullptr;
+    const RowPacks packs = {c.count, elements_before(a.logits.data, a.logits.type, begin, c.count)};
+    const long long many = packs.packs();
+    Exponentials exponentials = {-BMTRAIN_INFINITY, 0.0f};
+    // Sums of the weights and of weight times logit.
+    float weights = 0.0f, weighted_logits = 0.0f;
+    for (long long pack = threadIdx.x; pack < many; pack += static_cast<long long>(blockDim.x) * kLogitsTogether) {
+        typename Types::Loaded loaded[kLogitsTogether];
+        // 0 after the end of the row.
+        int counts[kLogitsTogether];
+#pragma unroll
+        for (int i = 0; i < kLogitsTogether; ++i) {
+            const long long here = pack + static_cast<long long>(i) * blockDim.x;
+            counts[i] = here < many ? packs.count(here) : 0;
+            if (counts[i] > 0) {
+                loaded[i] = Types::load_pack(a.logits, begin + packs.column(here), counts[i], counts[i] == kPack);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kLogitsTogether; ++i) {
+            if (counts[i] == 0) {
+                continue;
+            }
+            const Pack logits = loaded[i];
+            add_exponentials(exponentials, logits, counts[i]);
+            if (!smooth) {
+                continue;
+            }
+            Pack weight;
+            if (weighted) {
+                weight = load_weights(c, packs.column(pack + static_cast<long long>(i) * blockDim.x), counts[i]);
+            }
+#pragma unroll
+            for (int j = 0; j < kPack; ++j) {
+                if (j < counts[i]) {
+                    const float factor = weighted ? weight.at[j] : 1.0f;
+                    weights += factor;
+                    weighted_logits = fmaf(factor, logits.at[j], weighted_logits);
+                }
+            }
+        }
+    }
+    const float largest = block_max(exponentials.largest, partials), origin = shift_of(largest);
+    const float sum = block_sum(exponentials.sum * __expf(exponentials.largest - origin), partials);
+    if (smooth) {
+        weights = block_sum(weights, partials);
+        weighted_logits = block_sum(weighted_logits, partials);
+    }
+    if (threadIdx.x == 0) {
+        const float lse = origin + logf(sum);
+        const float at_target = Types::load(a.logits, begin + target);
+        float loss = (1.0f - c.smoothing) * weight_of(c, target) * (lse - at_target);
+        if (smooth) {
+            const double spread = static_cast<double>(weights) * lse - weighted_logits;
+            loss += c.smoothing / static_cast<float>(c.count) * static_cast<float>(spread);
+        }
+        a.losses[row] = loss;
+        a.lse[row] = lse;
+    }
+}
+
+TYPED_KERNEL(cross_entropy_forward, CrossEntropyForwardArguments, kLossThreads)
+
+// Elements of a row by their offsets in the matrix: whole packs from `head` to `tail`, single elements around them.
+struct Span {
+    long long begin;
+    long long head;
+    long long tail;
+    long long end;
+};
+
+__device__ __forceinline__ Span span_of(long long begin, long long count, bool aligned) {
+    const long long end = begin + count;
+    if (!aligned) {
+        return {begin, end, end, end};
+    }
+    const long long head = min(end, (begin + kPack - 1) / kPack * kPack);
+    return {begin, head, max(head, end / kPack * kPack), end};
+}
+
+// Run `one(place)` for the single elements of a span, and `packs(place, stride)` for whole packs, several at a time.
+template <class One, class Packs>
+__device__ __forceinline__ void walk(const Span& span, const One& one, const Packs& packs) {
+    for (long long place = span.begin + threadIdx.x; place < span.head; place += blockDim.x) {
+        one(place);
+    }
+    for (long long place = span.tail + threadIdx.x; place < span.end; place += blockDim.x) {
+        one(place);
+    }
+    const long long stride = static_cast<long long>(blockDim.x) * kPack;
+    for (long long place = span.head + static_cast<long long>(threadIdx.x) * kPack; place < span.tail;
+         place += kLogitsTogether * stride) {
+        packs(place, stride);
+    }
+}
+
+// The packs at `place` and a stride further, as far as they are before `tail`.
+template <class Types>
+__device__ __forceinline__ void load_packs(
+    Pack* held, const In& from, long long place, long long stride, long long tail) {
+#pragma unroll
+    for (int h = 0; h < kLogitsTogether; ++h) {
+        if (place + h * stride < tail) {
+            held[h] = Types::load_pack(from, place + h * stride, kPack, true);
+        }
+    }
+}
+
+// ---- statistics of a shard
+
+struct CrossEntropyStatisticsArguments {
+    In logits;
+    Criterion criterion;
+    // Four numbers per row.
+    float* statistics;
+    long long columns;
+    // The address of the logits is a multiple of 16 bytes.
+    int aligned;
+    int unused;
+};
+
+__device__ __forceinline__ void take(Exponentials& so_far, float x) {
+    const float largest = fmaxf(so_far.largest, x), shift = shift_of(largest);
+    so_far.sum = so_far.sum * expf(so_far.largest - shift) + expf(x - shift);
+    so_far.largest = largest;
+}
+
+__device__ __forceinline__ void take(Exponentials& so_far, const Pack& pack) {
+    float largest = so_far.largest;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        largest = fmaxf(largest, pack.at[i]);
+    }
+    const float shift = shift_of(largest);
+    float sums[kPack / 2];
+#pragma unroll
+    for (int i = 0; i < kPack / 2; ++i) {
+        sums[i] = expf(pack.at[2 * i] - shift) + expf(pack.at[2 * i + 1] - shift);
+    }
+    so_far.sum = so_far.sum * expf(so_far.largest - shift) + ((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    so_far.largest = largest;
+}
+
+template <class Types>
+__device__ __forceinline__ void cross_entropy_statistics_body(const CrossEntropyStatisticsArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, target = target_of(c, row, kCrossEntropyStatistics);
+    float* const out = a.statistics + 4 * row;
+    if (target < 0) {
+        if (threadIdx.x == 0) {
+            out[0] = -BMTRAIN_INFINITY;
+            out[1] = out[2] = out[3] = 0.0f;
+        }
+        return;
+    }
+    const long long begin = row * a.columns;
+    const bool smooth = c.smoothing > 0.0f;
+    const auto weight_at = [&](long long place) { return weight_of(c, c.first + (place - begin)); };
+    Exponentials so_far = {-BMTRAIN_INFINITY, 0.0f};
+    float spread = 0.0f;
+    const auto one = [&](long long place) {
+        const float x = Types::load(a.logits, place);
+        take(so_far, x);
+        if (smooth) {
+            spread += weight_at(place) * x;
+        }
+    };
+    const Span span = span_of(begin, c.count, a.aligned != 0);
+    const auto packs = [&](long long place, long long stride) {
+        Pack held[kLogitsTogether];
+        load_packs<Types>(held, a.logits, place, stride, span.tail);
+#pragma unroll
+        for (int h = 0; h < kLogitsTogether; ++h) {
+            if (place + h * stride >= span.tail) {
+                break;
+            }
+            take(so_far, held[h]);
+            if (smooth) {
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    spread += weight_at(place + h * stride + i) * held[h].at[i];
+                }
+            }
+        }
+    };
+    walk(span, one, packs);
+
+    const float largest = block_max(so_far.largest, partials);
+    const float sum = block_sum(so_far.sum * expf(so_far.largest - shift_of(largest)), partials);
+    if (smooth) {
+        spread = block_sum(spread, partials);
+    }
+    if (threadIdx.x == 0) {
+        const long long column = target - c.first;
+        out[0] = largest;
+        out[1] = sum;
+        out[2] = column >= 0 && column < c.count ? Types::load(a.logits, begin + column) : 0.0f;
+        out[3] = spread;
+    }
+}
+
+TYPED_KERNEL(cross_entropy_statistics, CrossEntropyStatisticsArguments, kLossThreads)
+
+// ---- losses from the statistics of shards
+
+struct CrossEntropyLossArguments {
+    Criterion criterion;
+    // Of all shards, one after the other.
+    const float* statistics;
+    float* losses;
+    float* lse;
+    long long rows;
+    long long shards;
+};
+
+extern "C" __global__ void __launch_bounds__(kLossRowThreads) cross_entropy_loss(const CrossEntropyLossArguments a) {
+    const Criterion& c = a.criterion;
+    for (long long row = global_thread(); row < a.rows; row += global_threads()) {
+        const long long target = c.targets[row];
+        if (!counts(c, target)) {
+            a.losses[row] = a.lse[row] = 0.0f;
+            continue;
+        }
+        float largest = -BMTRAIN_INFINITY;
+        for (long long shard = 0; shard < a.shards; ++shard) {
+            largest = fmaxf(largest, a.statistics[4 * (shard * a.rows + row)]);
+        }
+        float sum = 0.0f, at_target = 0.0f;
+        double spread = 0.0;
+        for (long long shard = 0; shard < a.shards; ++shard) {
+            const float* const part = a.statistics + 4 * (shard * a.rows + row);
+            // A shard whose logits are all minus infinity adds nothing, whatever the largest logit is.
+            sum += part[1] == 0.0f ? 0.0f : part[1] * expf(part[0] - largest);
+            at_target += part[2];
+            spread += static_cast<double>(part[3]);
+        }
+        const double lse = static_cast<double>(largest) + static_cast<double>(logf(sum));
+        const float hit = (1.0f - c.smoothing) * weight_of(c, target);
+        double loss = static_cast<double>(hit) * (lse - static_cast<double>(at_target));
+        if (c.smoothing > 0.0f) {
+            const double share = static_cast<double>(c.smoothing) / static_cast<double>(c.total);
+            const float weights = c.weights != nullptr ? *c.weight_sum : static_cast<float>(c.total);
+            loss += share * (static_cast<double>(weights) * lse - spread);
+        }
+        a.losses[row] = static_cast<float>(loss);
+        a.lse[row] = static_cast<float>(lse);
+    }
+}
+BMTRAIN_KERNEL(cross_entropy_loss)
+
+// ---- backward
+
+struct CrossEntropyBackwardArguments {
+    // The memory of `dlogits` if it is overwritten.
+    In logits;
+    Out dlogits;
+    Criterion criterion;
+    const float* lse;
+    const float* dloss;
+    // Null if there is none.
+    const float* divisor;
+    long long columns;
+    // One gradient per row instead of one for all.
+    int each;
+    // Both addresses are multiples of 16 bytes.
+    int aligned;
+    // Exponentials are those of the fused forward pass.
+    int fused;
+    int unused;
+};
+
+// The sum of all class weights; every thread of the block calls this.
+__device__ __forceinline__ float weight_sum_of(const Criterion& c, float* partials) {
+    if (c.weights == nullptr) {
+        return static_cast<float>(c.total);
+    }
+    if (c.weight_sum != nullptr) {
+        return *c.weight_sum;
+    }
+    float sum = 0.0f;
+    for (long long column = threadIdx.x; column < c.total; column += blockDim.x) {
+        sum += c.weights[column];
+    }
+    return block_sum(sum, partials);
+}
+
+template <class Types>
+__device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBackwardArguments& a) {
+    SHARED(float, partials, [kMostWarps]);
+    const Criterion& c = a.criterion;
+    const long long row = blockIdx.x, begin = row * a.columns, target = target_of(c, row, kCrossEntropyBackward);
+    const bool counted = target >= 0, aligned = a.aligned != 0, fused = a.fused != 0;
+
+    // Padding, and all of an ignored row.
+    const long long used = counted ? c.count : 0;
+    const Span unused = span_of(begin + used, a.columns - used, aligned);
+    const auto zero = [&](long long place) { Types::store(a.dlogits, place, 0.0f); };
+    const auto zeros = [&](long long place, long long stride) {
+        for (int h = 0; h < kLogitsTogether && place + h * stride < unused.tail; ++h) {
+            Types::store_pack(a.dlogits, place + h * stride, Pack{}, kPack, true);
+        }
+    };
+    walk(unused, zero, zeros);
+    if (!counted) {
+        return;
+    }
+
+    const float factor = a.dloss[a.each != 0 ? row : 0] / (a.divisor != nullptr ? *a.divisor : 1.0f);
+    const float spread = factor * c.smoothing / static_cast<float>(c.total);
+    const float hit = factor * (1.0f - c.smoothing) * weight_of(c, target);
+    const float probability = c.smoothing > 0.0f ? hit + spread * weight_sum_of(c, partials) : hit;
+    const float lse = a.lse[row];
+    // The place of the target, -1 if it is in another shard.
+    const long long column = target - c.first;
+    const long long marked = column >= 0 && column < c.count ? begin + column : -1;
+    const float* const weights = c.weights != nullptr ? c.weights + c.first : nullptr;
+
+    const auto gradient = [&](float x, long long place) {
+        const float weight = spread != 0.0f && weights != nullptr ? weights[place - begin] : 1.0f;
+        const float change = spread != 0.0f ? spread * weight : 0.0f;
+        return probability * (fused ? __expf(x - lse) : expf(x - lse)) - change;
+    };
+    const auto one = [&](long long place) {
+        const float value = gradient(Types::load(a.logits, place), place);
+        Types::store(a.dlogits, place, place == marked ? value - hit : value);
+    };
+    const Span span = span_of(begin, c.count, aligned);
+    const auto packs = [&](long long place, long long stride) {
+        Pack held[kLogitsTogether];
+        load_packs<Types>(held, a.logits, place, stride, span.tail);
+#pragma unroll
+        for (int h = 0; h < kLogitsTogether; ++h) {
+            const long long start = place + h * stride;
+            if (start >= span.tail) {
+                break;
+            }
+#pragma unroll
+            for (int i = 0; i < kPack; ++i) {
+                held[h].at[i] = gradient(held[h].at[i], start + i);
+            }
+            if (marked >= start && marked < start + kPack) {
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    held[h].at[i] -= start + i == marked ? hit : 0.0f;
+                }
+            }
+            Types::store_pack(a.dlogits, start, held[h], kPack, true);
+        }
+    };
+    walk(span, one, packs);
+}
+
+TYPED_KERNEL(cross_entropy_backward, CrossEntropyBackwardArguments, kLossThreads)
