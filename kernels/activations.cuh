@@ -1,4 +1,4 @@
-// The activations and their derivatives, those of `crate::kernel::Activation` in the core.
+// The activations of `crate::kernel::Activation` in the core, and their derivatives.
 //
 // Numerics: f32. The normal distribution is the fit that the processor's kernels use (`crate::cpu::math`): its tail
 // keeps its relative accuracy, and value and derivative share one exponential. Quotients have two units in the last

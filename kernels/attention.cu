@@ -10,17 +10,14 @@
 //
 // Launch: blocks of 256 threads, 16 x 16, each with 4 x 4 scores of a tile; 34 KiB of static shared memory. One block
 // for each tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the
-// result. The template has Width 64 and 128; a longer head has several pieces, each of which makes the scores again.
+// result. The template has Width 64 and 128; a longer head has several pieces, and each recomputes the scores.
 // Tiles of keys that are hidden by padding at an end of the sequence, by the causal rule or by its window are left out.
 // For dk and dv a block goes through the query heads of its key head; for dq with a bias shared by sequences, through
 // the sequences of a group, and attention_bias_sum adds the groups up, which follow from the sizes alone: the order of
 // every sum is fixed. Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key
 // gets zeros, lse -inf and gives no gradient.
-// Operations and bytes of a tile: 64 * 64 * H multiply-adds a product; two of them in the forward pass, in the backward
-// pass three for dq and four for dk and dv. Both operands of a product go through shared memory once a tile: 512 * H
-// bytes as f32, 16 flops a byte read from the second level of the cache, which holds the keys of a head. In a product's
-// inner loop a warp makes 16 multiply-adds a lane for two shared loads of 16 bytes, three cycles of the shared memory
-// for four of arithmetic.
+// Operations and bytes of a tile: 64 * 64 * H multiply-adds a product; two in the forward pass, three for dq, four for
+// dk and dv. Both operands go through shared memory once a tile: 512 * H bytes as f32, 16 flops a byte from L2.
 
 constexpr int kTile = 64;
 constexpr int kSide = 16;
@@ -62,8 +59,8 @@ struct Rows {
     float factor;
 };
 
-__device__ __forceinline__ Rows rows_of(const AttentionArguments& a, const Heads& heads, int b, int n, int row, int rows,
-                                        float factor) {
+__device__ __forceinline__ Rows rows_of(const AttentionArguments& a, const Heads& heads, int b, int n, int row,
+                                        int rows, float factor) {
     const In in = {heads.data, heads.type, 0};
     return {in, head_row(heads, a.head_size, b, n, row), heads.row_stride, min(kTile, rows - row), factor};
 }
@@ -117,8 +114,8 @@ __device__ __forceinline__ void multiply_rows(const AttentionArguments& a, const
 // sums[i][4 g + j] += sum over r of tile[r][4 y + i] * rows[r][first + 64 g + 4 x + j]. Starts with a barrier, so that
 // the tile may have been written just before.
 template <int Width>
-__device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const float* tile, const Rows& rows, int first,
-                                              float* stage, float (*sums)[Width / kSide]) {
+__device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const float* tile, const Rows& rows,
+                                              int first, float* stage, float (*sums)[Width / kSide]) {
     constexpr int kRows = 4096 / Width;
     constexpr int kPacks = Width / kPack;
     for (int start = 0; start < rows.count; start += kRows) {
@@ -151,8 +148,8 @@ __device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const
     }
 }
 
-// The factors of four neighbouring probabilities: one Philox block, or two where they lie across. Straight on, without
-// `dropout_kept`, whose loop costs registers here.
+// The factors of four neighbouring probabilities: one Philox block, or two if they cross a boundary. The loop of
+// `dropout_kept` would cost registers here.
 __device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s, Four& factors) {
     const unsigned long long element = dropout_element(a.dropout, row, s);
     const unsigned first = element % 4;
@@ -174,7 +171,7 @@ __device__ __forceinline__ void probability_factors(const AttentionArguments& a,
     }
 }
 
-// Makes minus infinity of those of a thread's scores whose key is before the window of their query.
+// Sets the scores of a thread to minus infinity where the key is before the window of the query.
 __device__ __forceinline__ void hide_before_window(const AttentionArguments& a, const Place& place, Four* scores) {
     // Score i, j is the product of query 4 y + i with key 4 x + j.
     const int first = window_start(a, place.l + 4 * side_y()) - place.s - 4 * side_x();
@@ -187,7 +184,7 @@ __device__ __forceinline__ void hide_before_window(const AttentionArguments& a, 
     }
 }
 
-// Adds the bias to a thread's scores and makes minus infinity of those that are not seen.
+// Adds the bias to a thread's scores and sets the masked ones to minus infinity.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
     const bool all = all_seen(a, place.l, place.s, kTile) && place.l + kTile <= a.queries;
@@ -226,8 +223,9 @@ __device__ __forceinline__ void put_tile(const Four* values, float* tile, bool t
 
 // Writes rows of results from `row` on, columns from `first` on, times the rows' factors.
 template <int Width>
-__device__ __forceinline__ void put_rows(const AttentionArguments& a, const Heads& heads, int b, int n, int row, int rows,
-                                         int first, const float (*sums)[Width / kSide], const float (&factors)[4]) {
+__device__ __forceinline__ void put_rows(const AttentionArguments& a, const Heads& heads, int b, int n, int row,
+                                         int rows, int first, const float (*sums)[Width / kSide],
+                                         const float (&factors)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int place = row + 4 * side_y() + i;
@@ -474,8 +472,7 @@ struct BiasSumArguments {
     int add;
 };
 
-// The gradient of a bias from those of groups of sequences: each element (4 bytes a group read, 4 written) by one
-// thread.
+// The gradient of a bias from the gradients of groups of sequences, a thread per element.
 extern "C" __global__ void __launch_bounds__(kAttentionThreads) attention_bias_sum(const BiasSumArguments a) {
     for (long long i = global_thread(); i < a.count; i += global_threads()) {
         float sum = a.add ? a.dbias[i] : 0.0f;
@@ -488,8 +485,7 @@ extern "C" __global__ void __launch_bounds__(kAttentionThreads) attention_bias_s
 }
 BMTRAIN_KERNEL(attention_bias_sum)
 
-// Two blocks on a multiprocessor have 128 registers a thread, which is what results of width 64 need; those of width
-// 128 get more and run alone rather than spill.
+// Width 64 needs 128 registers a thread, two blocks on a multiprocessor; width 128 takes more and one block.
 #define ATTENTION_KERNEL(name, body, blocks)                                                     \
     extern "C" __global__ void __launch_bounds__(kAttentionThreads, blocks)                     \
         name(const AttentionArguments a) { body(a); }                                           \

@@ -1,7 +1,7 @@
 // What the kernels of attention have in common: their arguments, which keys a query sees, bias and dropout.
 //
 // Letters: B sequences, N query heads, K key heads, L queries, S keys, H elements of a head. Query head n reads key
-// head n / (N / K). Element h of head n of row l of sequence b lies at b * batch_stride + l * row_stride + n * H + h,
+// head n / (N / K). Element h of head n of row l of sequence b is at b * batch_stride + l * row_stride + n * H + h,
 // so that heads are read and written where they are inside a wider matrix.
 
 // Heads that are read or written.
@@ -45,9 +45,9 @@ struct AttentionArguments {
     int head_size;
     int mask_kind;
     int causal;
-    // From the number of a query to that of the first key that a window lets it see; the least number without one.
+    // From the index of a query to the index of the first key in its window; the least number without a window.
     int window_shift;
-    // All heads lie at multiples of 16 bytes.
+    // All heads begin at multiples of 16 bytes.
     int whole;
     // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over
     // sequences.
@@ -129,7 +129,7 @@ __device__ __forceinline__ bool window_hides(const AttentionArguments& a, int l,
     return s < window_start(a, l + count - 1);
 }
 
-// The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends
+// The keys of a sequence from the first to the end that padding leaves: keys outside are not read. Ends
 // with a barrier; `range` is shared memory for two numbers.
 __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, int* range) {
     __syncthreads();

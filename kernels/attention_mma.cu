@@ -3,27 +3,27 @@
 // Left open: ATTENTION_HEAD, 32, 64, 80, 96 or 128; ATTENTION_NUMBER, f16 or bf16.
 //
 // A block has four warps; each has bands of 16 rows of its own, whose scores stay in its registers, where they become
-// the left operand of the next product. Forward and dq: rows are queries, and tiles of keys and values go by; dk and
-// dv: rows are keys, and tiles of queries and of gradients of the result go by, with scores turned: s^T = k q^T. Tiles
-// come by asynchronous copies of 16 bytes into one of two buffers while the other is worked on, one barrier a tile. dk
-// and dv take the query heads of a key head in turn, and dq with a bias shared by sequences takes the sequences of a
-// group in turn, as attention.cu says: the order of every sum is fixed. Making the scores twice in the backward pass,
-// seven products instead of five, is the price.
+// the left operand of the next product. Forward and dq: rows are queries, with a loop over tiles of keys and values; dk
+// and dv: rows are keys, with a loop over tiles of queries and of gradients of the result, and transposed scores: s^T =
+// k q^T. Tiles come by asynchronous copies of 16 bytes into one of two buffers while the other is worked on, one
+// barrier a tile. dk and dv take the query heads of a key head in turn, and dq with a bias shared by sequences takes
+// the sequences of a group in turn, as in attention.cu: the order of every sum is fixed. Making the scores twice in the
+// backward pass, seven products instead of five, is the price.
 //
 // Each pass is there twice: plain (the causal rule and its window alone, scale above 0) and general (masks, bias,
 // dropout besides).
 //
 // Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see
-// `Plan`, which the host repeats. Rows lie Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows
-// of a matrix load lie in eight different banks.
+// `Plan`, which the host repeats. Rows are Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows
+// of a matrix load are in eight different banks.
 // Numerics: products of 16-bit numbers summed in f32; probabilities, at most 1 times dropout's scale, and gradients of
 // scores are rounded to the 16-bit type as operands of the second product. In f16 a gradient of a score above 65504
 // becomes infinite, as gradients of activations do at such a loss scale. Softmax in powers of two, scale and log2(e)
 // folded into one factor. Operations: a tile of R rows by C columns takes 2 R C H flops a product; two products
-// forward, three for dq, four for dk and dv. Bytes: each tile that goes by is read from the second level of the cache
+// forward, three for dq, four for dk and dv. Bytes: each tile of the loop is read from the second level of the cache
 // once a block, 4 C H bytes for two operands: R flops a byte forward, 1.5 R for dq and 2 R for dk and dv, R being 64
 // times the bands. In shared memory a matrix load of 512 bytes for the right operand serves 2 * bands instructions of
-// 4096 flops. A band's rows of the left operand are read again for each tile that goes by: forward has two bands for
+// 4096 flops. A band's rows of the left operand are read again for each tile of the loop: forward has two bands for
 // every head, so that what they multiply is read half as often, which is more than the left operand is.
 // Occupancy of the plain kind, as compiled for 9.0a: blocks of a multiprocessor with 64 Ki registers, which allow two
 // blocks of up to 255 registers a thread and three of up to 168; in brackets the KiB of shared memory of a block, of
@@ -44,7 +44,7 @@ __device__ __forceinline__ void hide_before_window(const AttentionArguments& a, 
 
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones
 // get scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes
-// together; a full mask and a bias, which are of each score alone, stand behind one branch.
+// together; a full mask and a bias, which differ for each score, share one branch.
 template <bool General, bool Turned, int Bands, int Tiles>
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Corner& corner,
                                             float (&scores)[Bands][Tiles][4]) {
@@ -115,8 +115,9 @@ __device__ __forceinline__ Share share_of(const AttentionArguments& a, int rows,
 
 // One tile of the online softmax: scores to probabilities before normalisation, dropped.
 template <bool General, int Bands, int Tiles, int Width>
-__device__ __forceinline__ void soften(const AttentionArguments& a, const Corner& corner, float (&scores)[Bands][Tiles][4],
-                                       float (&largest)[Bands][2], float (&sum)[Bands][2], float (&out)[Bands][Width][4]) {
+__device__ __forceinline__ void soften(const AttentionArguments& a, const Corner& corner,
+                                       float (&scores)[Bands][Tiles][4], float (&largest)[Bands][2],
+                                       float (&sum)[Bands][2], float (&out)[Bands][Width][4]) {
     const float unit = unit_of<General>(a);
     float corrections[Bands][2];
     bool corrected = false;
@@ -218,7 +219,7 @@ __device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
 #pragma unroll 1
     for (int s = start; s < end; s += kKeys) {
         wait_copies<0>();
-        // Behind it the tile is there for all, and all have left the other buffer.
+        // After it the tile is there for all threads, and all have left the other buffer.
         __syncthreads();
         if (s + kKeys < end) {
             copy(s + kKeys);
@@ -261,7 +262,9 @@ __device__ __forceinline__ void differentiate(float shift, float delta, float fa
 
 // The logarithm to base two that is taken from a query's scores. Queries that see no key: everything minus infinity is
 // nothing.
-__device__ __forceinline__ float shift_of(float lse) { return lse == -BMTRAIN_INFINITY ? BMTRAIN_INFINITY : lse * kLog2E; }
+__device__ __forceinline__ float shift_of(float lse) {
+    return lse == -BMTRAIN_INFINITY ? BMTRAIN_INFINITY : lse * kLog2E;
+}
 
 // The gradients of a tile of queries of sequence `b`, and of their bias.
 template <int Head, class Number, bool General>
@@ -385,7 +388,8 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
     const int end = window_end(a, min(share.row + kRows, a.keys) - 1);
     const int tiles = hidden || start >= end ? 0 : (end - start + kQueries - 1) / kQueries;
     const auto copy = [&](int turn) {
-        const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries, buffer = turn % 2 * kQueries * kRow;
+        const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries;
+        const int buffer = turn % 2 * kQueries * kRow;
         copy_rows<Head, Number, kQueries>(a.q, b, n, l, a.queries, queries + buffer);
         copy_rows<Head, Number, kQueries>(a.dout, b, n, l, a.queries, douts + buffer);
         end_copies();
@@ -455,7 +459,7 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
         multiply_scores<Head, Number>(scores, douts + buffer * kRow, dv);
         multiply_scores<Head, Number>(dscores, queries + buffer * kRow, dk);
         if (more && threadIdx.x < kQueries) {
-            // Read behind the next barrier; what lies there was read before the last one.
+            // Read after the next barrier; the old content was read before the last one.
             statistics[(turn + 1) % 2 * kQueries + threadIdx.x] = next;
         }
     }

@@ -1,11 +1,10 @@
-// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, where scores lie and
-// which of them dropout leaves, results back to memory.
-// attention_mma.cu says what they are for.
+// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, the positions of
+// scores and which of them dropout leaves, results back to memory. See attention_mma.cu for their use.
 
 template <int Head> struct Plan {
     // Elements from row to row in shared memory.
     static constexpr int kRow = Head + 8;
-    // Bands of 16 rows of a warp, and how many rows go by at once.
+    // Bands of 16 rows of a warp, and the number of rows per step of the loop.
     static constexpr int kForwardBands = 2;
     static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
     static constexpr int kQueryBands = Head <= 32 ? 2 : 1;
@@ -47,12 +46,13 @@ __device__ __forceinline__ void copy_rows(const Heads& heads, int b, int n, int 
 
 // sums[band][j] += rows of `left`, which is at the warp's bands, times rows 8 j of `right` turned, along the head.
 template <int Head, class Number, int Bands, int Tiles>
-__device__ __forceinline__ void multiply_turned(const Number* left, const Number* right, float (&sums)[Bands][Tiles][4]) {
+__device__ __forceinline__ void multiply_turned(const Number* left, const Number* right,
+                                                float (&sums)[Bands][Tiles][4]) {
     constexpr int kRow = Plan<Head>::kRow;
     const int lane = threadIdx.x % kWarpThreads;
     left += lane % 16 * kRow + lane / 16 * 8;
     right += (lane / 16 * 8 + lane % 8) * kRow + lane / 8 % 2 * 8;
-    // Two steps at a time: unrolled whole, so many loads run ahead that registers spill.
+    // Two steps at a time: unrolled further, loads run ahead until registers spill.
 #pragma unroll 2
     for (int k = 0; k < Head; k += 16) {
         unsigned a[Bands][4];
@@ -104,7 +104,7 @@ __device__ __forceinline__ void multiply_scores(const float (&scores)[Bands][Til
     }
 }
 
-// Where a warp's scores lie. `turned`: rows are keys.
+// The positions of a warp's scores. `turned`: rows are keys.
 struct Corner {
     int b;
     int n;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void each_score(const Corner& corner, float (&scores)
                 const int row = score_row(band, i), column = score_column(j, i);
                 const int l = Turned ? corner.column + column : corner.row + row;
                 const int s = Turned ? corner.row + row : corner.column + column;
-                // A constant, so that the words stay in registers.
+                // A constant, so that the fragments stay in registers.
                 rule(scores[band][j][i], l, s, (Turned ? band * 16 : j * 8) / kWarpThreads, Turned ? row : column);
             }
         }

@@ -11,8 +11,8 @@
 // Launch: forward, statistics and backward take one block per row, of whole warps, a thread per pack of the row but at
 // most kLossThreads; the loss of shards one thread per row.
 // Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
-// read once. The fused forward pass takes fast exponentials, statistics accurate ones, and the backward pass those of
-// the forward pass that was run. A row whose logits are all minus infinity, or with an infinite or NaN logit, has a NaN
+// read once. The fused forward pass takes fast exponentials, statistics accurate ones, and the backward pass the same
+// as the forward pass before it. A row whose logits are all minus infinity, or with an infinite or NaN logit, has a NaN
 // loss. Differences of large numbers and sums over shards are in f64. Fixed order of summation for given sizes.
 // Targets: an ignored row has loss and gradient 0 and is not read; so has one whose target is out of range, which is
 // reported. Bytes moved per logit: read once forward, read and written once backward, in packs of 16 bytes for rows of
@@ -411,7 +411,7 @@ struct CrossEntropyBackwardArguments {
     int each;
     // Both addresses are multiples of 16 bytes.
     int aligned;
-    // Exponentials are those of the fused forward pass.
+    // The fused forward pass was run: take exponentials like it.
     int fused;
     int unused;
 };

@@ -190,7 +190,8 @@ __device__ __forceinline__ void add_scaled_body(const AddScaledArguments& a) {
         return packs_of(Types::load_pack(a.a, index, count, whole), Types::load_pack(a.b, index, count, whole));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
-        const Pack out = each_element([&](int i) { return fmaf(a.alpha, packs.of[0].at[i], a.beta * packs.of[1].at[i]); });
+        const auto sum = [&](int i) { return fmaf(a.alpha, packs.of[0].at[i], a.beta * packs.of[1].at[i]); };
+        const Pack out = each_element(sum);
         Types::store_pack(a.out, index, out, count, a.whole && count == kPack);
     });
 }
@@ -246,7 +247,7 @@ TYPED_KERNEL(cast, CastArguments, kElementwiseThreads)
 // An integer as f32, rounded so that a second rounding to a 16-bit type gives what one rounding would: bits that are
 // lost leave their trace in the last bit that is kept.
 __device__ __forceinline__ float to_odd(long long x) {
-    const unsigned long long size = x < 0 ? 0ULL - static_cast<unsigned long long>(x) : static_cast<unsigned long long>(x);
+    const unsigned long long bits = static_cast<unsigned long long>(x), size = x < 0 ? 0ULL - bits : bits;
     const unsigned high = static_cast<unsigned>(size >> 32), low = static_cast<unsigned>(size);
     const int bits = 64 - (high != 0 ? __clz(static_cast<int>(high)) : 32 + __clz(static_cast<int>(low)));
     const int lost = bits > 24 ? bits - 24 : 0;

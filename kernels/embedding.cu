@@ -4,7 +4,7 @@
 //     embedding_backward    table[i] (+)= sum of dy[r] over the rows r with ids[r] = i, by sorting and then sums over
 //     runs
 //
-// Launch: forward that of `each_unit`; the stages of embedding_backward say theirs.
+// Launch: forward as `each_unit`; the stages of embedding_backward: see there.
 // Numerics: sums are f32, rounded once when stored, in an order that depends on the ids alone.
 // Bytes moved for each element: forward, read once and written once; read once more where it is added. Backward: see
 // its sums. Ids outside the table are reported and their rows count as zeros.
@@ -60,8 +60,8 @@ TYPED_KERNEL(embedding_forward, EmbeddingForwardArguments, kRowsThreads)
 // ---- the gradient of the table: rows in the order of their ids
 //
 // A stable sort by digits of eight bits, the lowest first, of row numbers alone: keys are read through them. Each pass
-// is two launches of the same blocks, each of which has a range of positions: embedding_count counts the digits of
-// every range, embedding_place puts each row behind all rows of smaller digits, of its digit in earlier ranges, and of
+// is two launches of the same blocks, each with a range of positions: embedding_count counts the digits of
+// every range, embedding_place puts each row after all rows of smaller digits, of its digit in earlier ranges, and of
 // its digit earlier in its range. Rows that give no gradient have a key above all ids and so come last.
 
 constexpr int kDigits = 256;
@@ -250,7 +250,7 @@ __device__ __forceinline__ void embedding_sum_body(const EmbeddingSumArguments& 
     Pack sum = {};
     bool first = true;
     const auto finish = [&](bool last) {
-        // What gives no gradient is behind everything else.
+        // Rows without a gradient are after everything else.
         if (key >= 0 && key < a.entries && count > 0) {
             const bool began_earlier = first && key == before, goes_on = last && key == after;
             if (began_earlier || goes_on) {
@@ -312,7 +312,7 @@ __device__ __forceinline__ void embedding_join_body(const EmbeddingSumArguments&
         // It began earlier.
         return;
     }
-    // The pieces behind this one that begin with the same id: there are few enough pieces for f32 to count them.
+    // The pieces after this one that begin with the same id: there are few enough pieces for f32 to count them.
     float mine = 0.0f;
     for (long long piece = blockIdx.x + 1LL + threadIdx.x; piece < gridDim.x; piece += blockDim.x) {
         mine += key_at(a, piece * a.piece) == key ? 1.0f : 0.0f;

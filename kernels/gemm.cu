@@ -59,7 +59,7 @@ struct GemmPlace {
     int count;
 };
 
-// The quotient, and `index` becomes the remainder. Divisions of 64 bits take several times as long as those of 32.
+// The quotient, and `index` becomes the remainder. 64-bit divisions take several times as long as 32-bit ones.
 __device__ __forceinline__ long long divide(long long& index, long long by) {
     long long quotient;
     if (((index | by) >> 32) == 0) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ long long divide(long long& index, long long by) {
     return quotient;
 }
 
-// Sets `place` to that of a pack, and reads what the function is applied to.
+// Sets `place` to the place of a pack, and reads what the function is applied to.
 template <class Types>
 __device__ __forceinline__ Pack gemm_argument(const GemmEpilogueArguments& a, long long index, long long packs,
                                               GemmPlace& place) {

@@ -134,13 +134,14 @@ __device__ __forceinline__ void squared_error_forward_body(const SquaredErrorFor
     double sum = 0.0;
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        return Packs<2>{{Types::load_pack(a.x, index, count, whole), load_pack_of<float>(a.targets, index, count, whole)}};
+        const Pack targets = load_pack_of<float>(a.targets, index, count, whole);
+        return Packs<2>{{Types::load_pack(a.x, index, count, whole), targets}};
     };
     each_pack(start + threadIdx.x * kPack, static_cast<long long>(blockDim.x) * kPack, end, load,
               [&](const Packs<2>& packs, long long, int count) {
 #pragma unroll
                   for (int i = 0; i < kPack; ++i) {
-                      const double difference = i < count ? static_cast<double>(packs.of[0].at[i]) - packs.of[1].at[i] : 0.0;
+                      const double x = packs.of[0].at[i], difference = i < count ? x - packs.of[1].at[i] : 0.0;
                       sum += difference * difference;
                   }
               });
@@ -188,7 +189,8 @@ __device__ __forceinline__ void squared_error_backward_body(const SquaredErrorBa
     const float factor = 2.0f * *a.dloss / static_cast<float>(a.count);
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        return Packs<2>{{Types::load_pack(a.x, index, count, whole), load_pack_of<float>(a.targets, index, count, whole)}};
+        const Pack targets = load_pack_of<float>(a.targets, index, count, whole);
+        return Packs<2>{{Types::load_pack(a.x, index, count, whole), targets}};
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const Pack dx = each_element([&](int i) { return factor * (packs.of[0].at[i] - packs.of[1].at[i]); });

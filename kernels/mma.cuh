@@ -1,10 +1,10 @@
-// Words of the tensor cores, one function for an instruction: products of fragments, loads of fragments from shared
-// memory, copies that run behind the arithmetic, the power of two. Instructions of compute capability 8.0, which later
-// devices keep.
+// Instructions of the tensor cores, one function each: products of fragments, loads of fragments from shared
+// memory, copies that overlap with the arithmetic, the power of two. Instructions of compute capability 8.0, which
+// later devices keep.
 //
-// Fragments of a warp, by lane, with g = lane / 4 and t = lane % 4; a word holds two 16-bit numbers, the first in its
-// low half:
-//     left    16 x 16, a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), and the column behind each
+// Fragments of a warp, by lane, with g = lane / 4 and t = lane % 4; a register holds two 16-bit numbers, the first in
+// its low half:
+//     left    16 x 16, a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), and the next column of each
 //     right   16 x 8,  b: (2t, g), (2t + 8, g), and the row below each
 //     result  16 x 8,  c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
 // The emulator has the same functions in tensor_core.h.
@@ -23,28 +23,30 @@ template <> inline void mma<bf16>(float (&c)[4], const unsigned (&a)[4], unsigne
 #else
 template <>
 __device__ __forceinline__ void mma<f16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
 __device__ __forceinline__ void mma<bf16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #endif
 
 // Four matrices of 8 x 8 from shared memory: lane i names row i % 8 of matrix i / 8, 16 bytes at a multiple of 16. Of
-// matrix m word m gets (g, 2t) and the number behind it; turned, (2t, g) and the number below.
+// matrix m register m gets (g, 2t) and the next number; turned, (2t, g) and the number below.
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* row);
 __device__ __forceinline__ void load_matrices_turned(unsigned (&words)[4], const void* row);
 
-// Copies 16 bytes from global to shared memory behind the back of the program; zeros where `there` is false. Both lie
+// Copies 16 bytes from global to shared memory asynchronously; zeros where `there` is false. Both are
 // at multiples of 16. What a thread has given since the last end_copies is a group.
 __device__ __forceinline__ void copy_later(void* to, const void* from, bool there);
 __device__ __forceinline__ void end_copies();
-// Until all copies of this thread are there but those of the `Left` newest groups. Others see them behind a barrier.
+// Waits for all copies of this thread but the `Left` newest groups. Other threads see them after a barrier.
 template <int Left> __device__ __forceinline__ void wait_copies();
 
 // 2 to the power of `value`, to about two units in the last place; 0 for results below the normal numbers.

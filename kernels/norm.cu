@@ -1,16 +1,16 @@
-// Layer norm and RMS norm along rows, behind an optional dropout and residual, and their gradients:
+// Layer norm and RMS norm along rows, after an optional dropout and residual, and their gradients:
 //
 //     sum = dropout(x) + residual
 //     y   = (sum - mean) * rstd * weight + bias          (RMS norm: without mean)
 //
 //     n       = (sum - mean) * rstd,  g = dy * weight
 //     dx      = rstd * (g - mean over the row of g - n * mean over the row of g * n)
-//     branch  = dropout(dx)                              (the gradient in front of the dropout)
+//     branch  = dropout(dx)                              (the gradient before the dropout)
 //     dweight = sum over rows of dy * n,  dbias = sum over rows of dy
 //
 // Launch: whole warps, one thread for each pack of a row but at most 1024. Forward: one block for each row. Backward:
 // one block for each group of neighbouring rows, which it takes blockDim.y at a time: threads (x, y) have pack x of row
-// y, so that many loads are on their way where rows are short. Groups and rows at a time follow from the sizes alone.
+// y, to have many loads in flight where rows are short. Groups and rows at a time follow from the sizes alone.
 // The group's sums for weight and bias, 64 bytes of dynamic shared memory a thread while they are added up if
 // blockDim.y is above 1, go to scratch and are added up by `sum_partials` of reduce.cu.
 // Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the
@@ -195,7 +195,7 @@ struct NormRow {
     float weighted;
 };
 
-// The sums over a block's threads of this y of two values. `partials` is two arrays, of which successive rows take
+// The sums over a block's threads of this y of two values. `partials` is two arrays; successive rows take
 // turns: a warp that is a row ahead writes to the other one, and it cannot be two ahead because of the barrier between.
 __device__ __forceinline__ void norm_sums(float& plain, float& weighted, float* partials) {
     const int lane = threadIdx.x % kWarpThreads;
@@ -214,8 +214,8 @@ __device__ __forceinline__ void norm_sums(float& plain, float& weighted, float* 
 }
 
 template <class Types>
-__device__ __forceinline__ void norm_gradient(const NormBackwardArguments& a, long long row, long long column, int count,
-                                              const Pack& normalised, const Pack& dy, const NormRow& of) {
+__device__ __forceinline__ void norm_gradient(const NormBackwardArguments& a, long long row, long long column,
+                                              int count, const Pack& normalised, const Pack& dy, const NormRow& of) {
     const Pack weight = Mixed::load_pack(a.weight, column, count, a.whole);
     Pack gradient;
 #pragma unroll
@@ -280,7 +280,7 @@ __device__ __forceinline__ float* norm_partials(const NormBackwardArguments& a) 
     return a.partials + blockIdx.x * (2 * a.columns);
 }
 
-// The sums of a group for weight and bias, from those of the rows of each y: in the order of y.
+// The sums of a group for weight and bias, from the sums of the rows of each y: in the order of y.
 __device__ __forceinline__ void norm_put_sums(const NormBackwardArguments& a, int start, int count, const Pack& dweight,
                                               const Pack& dbias, float* partials) {
     if (blockDim.y == 1) {
@@ -317,7 +317,7 @@ __device__ __forceinline__ void norm_backward_held(const NormBackwardArguments& 
     const int start = threadIdx.x * kPack;
     const int count = start < a.columns ? norm_count(a.columns, start) : 0;
     Pack dweight = {}, dbias = {};
-    // Rows that are left of the group from that of y 0 on; a y that has none takes part in the sums.
+    // Rows that are left of the group from the row of y 0 on; a y without rows takes part in the sums.
     int left = static_cast<int>(end - begin), turn = 0;
 #pragma unroll 1
     for (long long row = begin + threadIdx.y; left > 0; row += blockDim.y, left -= blockDim.y) {

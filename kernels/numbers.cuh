@@ -1,6 +1,6 @@
 // Dtypes, and how kernels read and write memory in them.
 //
-// Arithmetic is f32 whatever is stored. A kernel is a template over a policy: F32, F16 and BF16 say that all its large
+// Arithmetic is f32 whatever is stored. A kernel is a template over a policy: with F32, F16 and BF16 all its large
 // operands have that type, Mixed that each operand's own tag decides. So each kernel has a fast path for each type,
 // without a branch, and one that serves every combination. Small operands (scales, shifts, their gradients) are read
 // through Mixed in every case: the branch is the same for all threads.
@@ -48,7 +48,7 @@ template <> __device__ __forceinline__ bf16 narrow<bf16>(float value) {
 }
 #endif
 
-// Tags of dtypes, those of `cuda::launch::tag`.
+// Tags of dtypes, as `cuda::launch::tag`.
 enum { kF32 = 0, kF16 = 1, kBF16 = 2, kI64 = 3, kI32 = 4, kU8 = 5 };
 
 // An operand that is read; null where there is none.
@@ -192,7 +192,7 @@ __device__ __forceinline__ void store_pack_of(void* data, int add, long long ind
 
 // ---- what was loaded and is not unpacked yet
 
-// Eight 16-bit numbers as they lie in memory. Unpacking is the first use of what was loaded, which a thread waits for:
+// Eight 16-bit numbers as in memory. Unpacking is the first use of what was loaded, which a thread waits for:
 // who wants several loads on their way keeps these, loads all, and then unpacks.
 template <class Number> struct Bits16 {
     uint4 bits;

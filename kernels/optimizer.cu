@@ -8,13 +8,13 @@
 //
 // Launch: clip_factor one thread; adam blocks that take packs in turn, kAdamThreads threads.
 // Numerics: every operation is one IEEE rounding, fused exactly where the CPU backend's is: both kernels have its bits.
-// (Those of a processor with fused multiply-add; one without rounds once more in each such step.)
+// (On a processor with fused multiply-add; one without rounds once more in each such step.)
 // Bytes moved for each element of adam: the gradient and three f32 numbers (moments, and the parameter or its master)
 // are read, the three written, and beside a master the parameter; 28 for f32 as well as for 16-bit parameters with
 // gradients of their type. A thread has four packs on their way at once.
 
 struct ClipFactorArguments {
-    // kSumWords words: a sum of squares, or the bits of the largest magnitude.
+    // kSumWords limbs: a sum of squares, or the bits of the largest magnitude.
     const long long* accumulated;
     float* norm;
     float* factor;

@@ -18,7 +18,8 @@ template <class Loaded> __device__ __forceinline__ Packs<1, Loaded> packs_of(con
     return {{only}};
 }
 
-template <class Loaded> __device__ __forceinline__ Packs<2, Loaded> packs_of(const Loaded& first, const Loaded& second) {
+template <class Loaded>
+__device__ __forceinline__ Packs<2, Loaded> packs_of(const Loaded& first, const Loaded& second) {
     return {{first, second}};
 }
 

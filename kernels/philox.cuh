@@ -1,7 +1,7 @@
 // The counter-based generator of the CPU backend, Philox4x32-10 (Salmon et al., 2011), and dropout masks made of it.
 //
 // Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded
-// tensor; word `e % 4` of block `e / 4` decides whether element `e` is dropped. The same bits as `crate::philox` and
+// tensor; number `e % 4` of block `e / 4` decides whether element `e` is dropped. The same bits as `crate::philox` and
 // `crate::kernel::random` of the core.
 
 struct Words {
@@ -12,7 +12,8 @@ struct Words {
 // and a kernel with a loop around keeps all twenty in registers: right where there is room, a reason to spill where
 // there is not.
 template <int kUnrolled = 1>
-__device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
+__device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2,
+                                        unsigned c3) {
 #pragma unroll kUnrolled
     for (int round = 0; round < 10; ++round) {
         const unsigned high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
@@ -45,8 +46,8 @@ __device__ __forceinline__ unsigned long long dropout_element(const Dropout& d, 
 
 template <int kUnrolled = 1>
 __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long long block) {
-    return philox<kUnrolled>(d.key[0], d.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), d.step,
-                             d.micro_batch);
+    const unsigned low = static_cast<unsigned>(block), high = static_cast<unsigned>(block >> 32);
+    return philox<kUnrolled>(d.key[0], d.key[1], low, high, d.step, d.micro_batch);
 }
 
 // Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. A block is made once for the elements

@@ -1,10 +1,10 @@
-// What every kernel source starts with: words that the run-time compiler lacks or that the emulator needs, and sums
-// over a warp and a block.
+// What every kernel source starts with: definitions that the run-time compiler lacks or that the emulator needs, and
+// sums over a warp and a block.
 //
-// The text is put in front of a kernel's source by `bmtrain_kernels::Source::text`, together with numbers.cuh and
+// The text is prepended to a kernel's source by `bmtrain_kernels::Source::text`, together with numbers.cuh and
 // philox.cuh. Nothing includes a header, so that the run-time compiler needs no directory of them. The same text is
 // compiled by nvcc and, with BMTRAIN_EMULATED defined, by an ordinary C++ compiler for the processor, where a header in
-// front of it supplies the CUDA words.
+// front of it supplies the CUDA definitions.
 
 #ifndef BMTRAIN_EMULATED
 // Makes a kernel known by name to the emulator. On a device a module does that by itself.
@@ -39,7 +39,7 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-// Largest `value` over a warp; that of numbers if some are not.
+// Largest `value` over a warp; NaN is skipped.
 __device__ __forceinline__ float warp_max(float value) {
     for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
         value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, distance));

@@ -1,9 +1,8 @@
 // Random numbers by address: dropout, and initial values.
 //
 //     dropout      y = x * factor of the element, 0 or the scale
-//     fill_random  element e draws from block e / 4 of the generator; uniform, normal (Box and Muller, 1958) or normal
-//     cut at
-//                  two standard deviations
+//     fill_random  element e is from block e / 4 of the generator; uniform, normal (Box and Muller, 1958) or normal
+//                  cut at two standard deviations
 //
 // Launch: blocks that take packs (dropout) or elements (fill_random) in turn, kRandomThreads threads.
 // Numerics: masks and values have the bits of the CPU backend. Values are made in doubles by additions,
@@ -86,7 +85,7 @@ struct Normals {
 // a * b + c, rounded twice.
 __device__ __forceinline__ double times_plus(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
 
-// A word as a number in (0, 1), exact.
+// 32 random bits as a number in (0, 1), exact.
 __device__ __forceinline__ double open_unit(unsigned word) {
     return __dmul_rn(__dadd_rn(static_cast<double>(word), 0.5), 1.0 / 4294967296.0);
 }
@@ -113,7 +112,7 @@ __device__ __forceinline__ double frozen_logarithm(double x) {
 
 // Cosine and sine of `x` turns, `x` in (0, 1): Taylor series around the nearest quarter.
 __device__ __forceinline__ Normals frozen_turn(double x) {
-    // Adding it rounds to an integer, which then stands in the low bits.
+    // Adding it rounds to an integer, which is then in the low bits.
     constexpr double kRounder = 6755399441055744.0;
     const double quarters = __dadd_rn(__dmul_rn(4.0, x), kRounder);
     const double angle =
@@ -140,20 +139,21 @@ __device__ __forceinline__ Normals normal_pair(unsigned first, unsigned second) 
 }
 
 // A block of the generator; an `attempt` beyond the first is for values that were cut.
-__device__ __forceinline__ Words random_block(const FillRandomArguments& a, unsigned long long block, unsigned attempt) {
+__device__ __forceinline__ Words random_block(const FillRandomArguments& a, unsigned long long block,
+                                              unsigned attempt) {
     return philox(a.key[0], a.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), 0u, attempt);
 }
 
-// The element `word` of a block, a standard normal; if cut, the first within two deviations among the attempts.
-__device__ __forceinline__ double normal_of(const FillRandomArguments& a, unsigned long long block, int word) {
+// Element `index` of a block, a standard normal; if cut, the first within two deviations among the attempts.
+__device__ __forceinline__ double normal_of(const FillRandomArguments& a, unsigned long long block, int index) {
     constexpr double kCut = 2.0;
-    // After so many attempts, a probability of 1e-86, the value is the mean.
+    // After the last attempt, with a probability of 1e-86, the value is the mean.
     constexpr unsigned kAttempts = 64;
 #pragma unroll 1
     for (unsigned attempt = 0; attempt < kAttempts; ++attempt) {
         const Words words = random_block(a, block, attempt);
-        const Normals pair = word < 2 ? normal_pair(words.at[0], words.at[1]) : normal_pair(words.at[2], words.at[3]);
-        const double normal = word % 2 == 0 ? pair.cosine : pair.sine;
+        const Normals pair = index < 2 ? normal_pair(words.at[0], words.at[1]) : normal_pair(words.at[2], words.at[3]);
+        const double normal = index % 2 == 0 ? pair.cosine : pair.sine;
         if (a.distribution != kTruncated || fabs(normal) <= kCut) {
             return normal;
         }
@@ -165,7 +165,8 @@ __device__ __forceinline__ unsigned word_of(const Words& words, int word) {
     return word < 2 ? (word == 0 ? words.at[0] : words.at[1]) : (word == 2 ? words.at[2] : words.at[3]);
 }
 
-// One element for each thread: values are drawn once in the life of a model, and neighbours write neighbouring places.
+// One element for each thread: weights are initialized once in the life of a model, and neighbours write neighbouring
+// places.
 extern "C" __global__ void __launch_bounds__(kRandomThreads) fill_random(const FillRandomArguments a) {
     const double first = a.first, second = a.second;
 #pragma unroll 1

@@ -5,10 +5,10 @@
 //     softmax_backward  dx = y * (dy - sum of y * dy), or for logarithms dy - exp(y) * sum of dy
 //     squares           sum of x^2;  largest: largest |x|
 //
-// Launch: each kernel says so. Every sum is made in an order that follows from the sizes alone.
+// Launch: see each kernel. Every sum is made in an order that follows from the sizes alone.
 // Numerics: f32, but for the sum of squares, which is exact and has the bits of the CPU backend.
 // Bytes moved for each element: what is read is read once, what is written written once, but for softmax of rows that
-// are longer than a block holds, which is said there. Partial sums go to scratch and are a small part of what is read.
+// are longer than a block holds, which is noted there. Partial sums go to scratch and are a small part of what is read.
 
 // ---- sums over rows
 
@@ -23,7 +23,7 @@ struct ColumnPartsArguments {
     long long columns;
     // Rows of a group; the groups are the blocks along y.
     long long at_once;
-    // Packs side by side, a power of two up to 32; the tiles of so many packs are the blocks along x.
+    // Packs side by side, a power of two up to 32; tiles of this width are the blocks along x.
     int width;
     // Every address is a multiple of 16 bytes, every row of 8 elements.
     int whole;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void column_parts_body(const ColumnPartsArguments& a)
 
     Pack sum = {};
     if (count > 0) {
-        // So many loads on their way at once; behind the last row the first of them is loaded again and not added.
+        // Loads in flight at once; after the last row the first of them is loaded again and not added.
         constexpr int kRows = 4;
         for (long long row = begin + slot; row < end; row += kRows * slots) {
             typename Types::Loaded loaded[kRows];
@@ -64,7 +64,7 @@ __device__ __forceinline__ void column_parts_body(const ColumnPartsArguments& a)
             }
         }
     }
-    // The slots in halves. Element i of all threads lies together, so that a warp's accesses meet no bank twice.
+    // The slots in halves. Element i of all threads is together, so that a warp's accesses meet no bank twice.
 #pragma unroll 1
     for (int half = slots / 2; half > 0; half /= 2) {
         if (slot >= half && slot < 2 * half) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void column_parts_body(const ColumnPartsArguments& a)
                 sum.at[i] += sums[i * kSumThreads + threadIdx.x + half * a.width];
             }
         }
-        // The next half writes where nobody reads any more: its places are below those just read.
+        // The next half writes where no thread reads any more: below the places just read.
     }
     if (slot == 0 && count > 0) {
         float* const partial = a.partials + blockIdx.y * a.columns + column;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void column_parts_body(const ColumnPartsArguments& a)
 TYPED_KERNEL(column_parts, ColumnPartsArguments, kSumThreads)
 
 struct SumPartialsArguments {
-    // [groups, columns of `first`, then those of `second`]
+    // [groups, columns of `first`, then columns of `second`]
     const float* partials;
     // Receive the sums over the groups; either may be absent, its columns are there all the same.
     Out first;
@@ -285,8 +285,8 @@ __device__ __forceinline__ void softmax_backward_body(const SoftmaxBackwardArgum
 #pragma unroll 1
     for (long long column = start + stride; column < a.columns; column += stride) {
         const int count = row_count(a.columns, column);
-        write(Types::load_pack(a.y, base + column, count, a.whole), Types::load_pack(a.dy, base + column, count, a.whole),
-              column, count);
+        const auto load = [&](const In& from) { return Types::load_pack(from, base + column, count, a.whole); };
+        write(load(a.y), load(a.dy), column, count);
     }
 }
 
@@ -301,15 +301,15 @@ constexpr int kChunksAtOnce = kNormThreads / kChunkThreads;
 
 struct NormPartsArguments {
     In x;
-    // For each block: the words of its sum, or the bits of its largest magnitude.
+    // For each block: the limbs of its sum, or the bits of its largest magnitude.
     long long* parts;
     long long count;
     int whole;
     int unused;
 };
 
-// Sum of squares of a chunk in the order of the CPU backend: sixteen sums, each over every sixteenth element, of which
-// the first take what is left over behind the last sixteen; then the sums in halves. Every thread of the sixteen gets
+// Sum of squares of a chunk in the order of the CPU backend: sixteen sums, each over every sixteenth element;
+// the first take what is left over after the last sixteen; then the sums in halves. Every thread of the sixteen gets
 // it. A product of two f32 is exact in a double, so that fusing it with the addition changes nothing.
 template <class Types>
 __device__ __forceinline__ double chunk_squares(const In& x, long long start, int count, int place) {
@@ -344,8 +344,8 @@ __device__ __forceinline__ double chunk_squares(const In& x, long long start, in
 }
 
 // Launch: blocks that take chunks in turn, kNormThreads threads. Sixteen threads read 64 neighbouring bytes (f32) at a
-// time, in eight loads that are on their way at once. Each sixteen add up words of their own: integers, so that the
-// order is free. Words do not overflow below 2^38 elements.
+// time, in eight loads that are on their way at once. Each sixteen add up limbs of their own: integers, so that the
+// order is free. Limbs do not overflow below 2^38 elements.
 template <class Types>
 __device__ __forceinline__ void squares_parts_body(const NormPartsArguments& a) {
     SHARED(unsigned long long, words, [kChunksAtOnce * kSumWords]);
@@ -385,7 +385,7 @@ __device__ __forceinline__ void squares_parts_body(const NormPartsArguments& a) 
 
 TYPED_KERNEL(squares_parts, NormPartsArguments, kNormThreads)
 
-// Bits of the largest magnitude of a pack: as integers, NaN stands above infinity and infinity above every number.
+// Bits of the largest magnitude of a pack: as integers, NaN is above infinity and infinity above every number.
 __device__ __forceinline__ unsigned pack_bits(const Pack& pack) {
     unsigned largest = 0;
 #pragma unroll
@@ -432,7 +432,7 @@ TYPED_KERNEL(largest_parts, NormPartsArguments, kNormThreads)
 
 struct NormTotalArguments {
     const long long* parts;
-    // kSumWords words.
+    // kSumWords limbs.
     long long* out;
     long long count;
     // The largest magnitude rather than the sum of squares.
@@ -441,7 +441,7 @@ struct NormTotalArguments {
     int add;
 };
 
-// Launch: one block, a warp for each word. Leaves the sum carried, as the CPU backend does.
+// Launch: one block, a warp for each limb. Leaves the sum carried, as the CPU backend does.
 extern "C" __global__ void __launch_bounds__(kSumWords * kWarpThreads) norm_total(const NormTotalArguments a) {
     SHARED(long long, words, [kSumWords]);
     const int lane = threadIdx.x % kWarpThreads;
@@ -483,7 +483,7 @@ struct NonFiniteArguments {
     int unused;
 };
 
-// Launch: as largest_parts. Whoever finds something writes the same 1.
+// Launch: as largest_parts. Every thread that finds something writes the same 1.
 template <class Types>
 __device__ __forceinline__ void non_finite_body(const NonFiniteArguments& a) {
     if (largest_bits<Types>(a.x, a.count, a.whole) >= 0x7f800000u) {

@@ -1,9 +1,9 @@
-// Rotary positions: pairs of elements of heads, turned by the angles of their row's position.
+// Rotary positions: pairs of elements of heads, rotated by the angles of their row's position.
 //
 //     rotary    (y[a], y[b]) (+)= (x[a] cos - x[b] sin, x[b] cos + x[a] sin) for each pair; y[c] (+)= x[c] for all
 //     other elements
 //
-// Launch: that of `each_unit`. A unit is eight pairs, or eight elements that are copied; in place x is y and nothing is
+// Launch: as `each_unit`. A unit is eight pairs, or eight elements that are copied; in place x is y and nothing is
 // copied. Numerics: f32, rounded once when stored.
 // Bytes moved for each element: read once and written once; read once more where it is added. The table is a few rows.
 // Rows whose position is outside of the table are not turned, and reported.
@@ -27,7 +27,7 @@ struct RotaryArguments {
     // Pairs of a head.
     long long half;
     long long entries;
-    // Units of a head: of pairs, and of what is behind them.
+    // Units of a head: of pairs, and of the elements after them.
     long long turned_units;
     long long rest_units;
     // Of a row.
@@ -75,8 +75,8 @@ __device__ __forceinline__ RotaryUnit rotary_unit(const RotaryArguments& a, long
 }
 
 // Turn eight pairs: element i of both packs, or neighbours in the sixteen elements of both.
-__device__ __forceinline__ void turn_packs(Pack& first, Pack& second, const Pack& cosines, const Pack& sines, float sign,
-                                           bool pairs) {
+__device__ __forceinline__ void turn_packs(Pack& first, Pack& second, const Pack& cosines, const Pack& sines,
+                                           float sign, bool pairs) {
     Pack a = first, b = second;
     if (pairs) {
 #pragma unroll

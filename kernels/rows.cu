@@ -3,13 +3,13 @@
 //     copy_rows, add_rows   out[r * out_stride + c] (+)= x[offset(r) + c], offset(r) from the indices of r along up to
 //     five axes transpose             out[.., m, .., l] (+)= x[.., l, .., m]: the last axes of input and output differ
 //
-// Launch: kRowsThreads threads a block. Copies: those of `each_unit`. transpose: 32 x 8 threads for a tile in shared
+// Launch: kRowsThreads threads a block. Copies: as `each_unit`. transpose: 32 x 8 threads for a tile in shared
 // memory. Numerics: copies move bits. Sums are f32, rounded once when stored.
 // Bytes moved for each element: read once and written once; read once more where it is added.
 
 constexpr int kMostAxes = 5;
 
-// Axes in front of a row, outermost first.
+// Axes before a row, outermost first.
 struct Axes {
     long long length[kMostAxes];
     // Elements or units from one index to the next.
@@ -125,7 +125,8 @@ __device__ __forceinline__ unsigned stored<unsigned>(const Out& out, unsigned ol
     return out.add ? __float_as_uint(__uint_as_float(old) + __uint_as_float(value)) : value;
 }
 template <>
-__device__ __forceinline__ unsigned short stored<unsigned short>(const Out& out, unsigned short old, unsigned short value) {
+__device__ __forceinline__ unsigned short stored<unsigned short>(const Out& out, unsigned short old,
+                                                                 unsigned short value) {
     if (!out.add) {
         return value;
     }

@@ -3,19 +3,19 @@
 //! Nothing is compiled here: `bmtrain-core` hands a text to the run-time compiler of the device it runs on, and its
 //! tests compile the same text for the processor. Each [`Source`] is one `.cu` file beside this crate's manifest, named
 //! after the stem of its kernels in `bmtrain-core`; a [`Unit`] is what is compiled at once: a source, with values for
-//! the words it leaves open.
+//! the macros it leaves undefined.
 #![forbid(unsafe_code)]
 
-/// A file that stands in front of sources.
+/// A file that precedes sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Name of the file, the one that compilers report.
     pub file: &'static str,
-    /// What stands in it.
+    /// Its text.
     pub code: &'static str,
 }
 
-/// What stands in front of every source, in this order. Includes nothing.
+/// The headers of every source, in this order, without includes.
 pub const HEADERS: &[Header] = &[
     Header { file: "prelude.cuh", code: include_str!("../prelude.cuh") },
     Header { file: "numbers.cuh", code: include_str!("../numbers.cuh") },
@@ -37,7 +37,7 @@ const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.c
 /// What the sources of attention have in common.
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
-/// Fragments, their products and copies behind the arithmetic.
+/// Fragments, their products and asynchronous copies.
 const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("../mma.cuh") };
 
 /// Tiles of attention on tensor cores.
@@ -72,7 +72,7 @@ pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code
 /// Totals of losses, scaling of gradients and squared error.
 pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
 
-/// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
+/// Layer norm and RMS norm after dropout and residual, and their gradients.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
 /// Clipping and Adam.
@@ -134,7 +134,7 @@ pub struct Source {
     pub file: &'static str,
     /// What it needs besides [`HEADERS`], in order.
     pub headers: &'static [Header],
-    /// What stands in it.
+    /// Its text.
     pub code: &'static str,
 }
 
@@ -145,12 +145,12 @@ pub struct Unit {
     pub name: &'static str,
     /// The source.
     pub source: &'static Source,
-    /// Words that the source leaves open, and what they stand for.
+    /// Macros that the source leaves undefined, and their values.
     pub defines: &'static [(&'static str, &'static str)],
 }
 
 impl Unit {
-    /// A source that leaves nothing open.
+    /// A source without undefined macros.
     const fn plain(name: &'static str, source: &'static Source) -> Self {
         Unit { name, source, defines: &[] }
     }
@@ -163,7 +163,7 @@ impl Unit {
     /// The whole text for a compiler: what is defined, the headers, then the code, with lines counted as in their
     /// files.
     pub fn text(&self) -> String {
-        let mut text: String = self.defines.iter().map(|(word, value)| format!("#define {word} {value}\n")).collect();
+        let mut text: String = self.defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
         for header in HEADERS.iter().chain(self.source.headers) {
             text += &format!("#line 1 \"{}\"\n{}\n", header.file, header.code);
         }
