@@ -16,6 +16,7 @@ pub mod fetch;
 pub mod finetune;
 pub mod forward;
 pub mod generate;
+#[cfg(feature = "testing")]
 pub mod gpu_check;
 pub mod limits;
 pub mod opened;

@@ -1,4 +1,5 @@
 //! The gpu-check program on an emulated driver, and without any. What is proved here is the program, not a device.
+#![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../crates/bmtrain-core/tests/emulator/mod.rs"]

@@ -16,13 +16,16 @@ verdict() {
     esac
 }
 
-# build PROGRAM...: release builds of programs of examples/. Features that all of them are to have stand in `features`.
+# build PROGRAM...: release builds of programs of examples/, with the features in `features` and those they require.
 features=""
 build() {
     need_cargo
-    local program arguments=()
-    for program in "$@"; do arguments+=(--bin "$program"); done
-    [ -z "$features" ] || arguments+=(--features "$features")
+    local program arguments=() needed="$features"
+    for program in "$@"; do
+        arguments+=(--bin "$program")
+        case "$program" in gpu-check | step_bench) needed+="${needed:+,}testing" ;; esac
+    done
+    [ -z "$needed" ] || arguments+=(--features "$needed")
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 

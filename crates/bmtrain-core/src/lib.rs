@@ -27,12 +27,14 @@
 //! ```
 //!
 //! Several ranks communicate through [`comm`]; sharded parameters, block lists and optimizers are in `bmtrain-dist`,
-//! models in `model-center`. Cargo features: `cuda` (default; the driver is opened at run time) and `mpi`.
+//! models in `model-center`. Cargo features: `cuda` (default; the driver is opened at run time), `mpi`, and `testing`:
+//! the conformance table for backends of other crates, a counting allocator, late and waiting devices for tests.
 
 pub mod autograd;
 pub mod backend;
 pub mod buffer;
 pub mod comm;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]
