@@ -47,7 +47,7 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     let figure = format!("{passed} passed, {} failed, {unsupported} unsupported", failed.len());
     let rows = if run < cases.len() { format!("{run} of {}", cases.len()) } else { run.to_string() };
     report.row(format!("conformance, {rows} rows"), figure);
-    let entry = |entry: &conformance::Entry| match &entry.outcome {
+    let entry = |entry: &conformance::CaseResult| match &entry.outcome {
         Outcome::Compared(check) => json!({
             "row": entry.case, "dtype": entry.check, "passed": check.passed(), "error": check.error,
             "tolerance": check.tolerance, "part": check.part,

@@ -35,9 +35,6 @@ impl Measurement {
 }
 
 /// Time a case for about `budget`, at least three runs after a warm-up.
-///
-/// # Errors
-/// The device failed, or lacks a kernel.
 pub fn bench(device: &Device, case: &Case, dtype: DType, budget: Duration) -> Result<Measurement> {
     let hosts = values::inputs(case, dtype);
     let counting = Arc::new(Counting::new(1 << 20));

@@ -223,7 +223,7 @@ impl Case {
         self
     }
 
-    /// Whether finite differences say something about this row.
+    /// Whether finite differences can test this row.
     pub fn is_differentiable(&self) -> bool {
         let wanted = self.inputs.iter().any(|input| input.role != Role::Constant);
         matches!(self.body, Body::Op(_)) && wanted && self.exact && !self.large

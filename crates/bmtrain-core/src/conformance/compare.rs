@@ -1,8 +1,8 @@
-//! Results and gradients of one case against those of another device, another dtype, or plain host arithmetic.
+//! Compares results and gradients of one case between devices, between dtypes, and with plain host arithmetic.
 
 use super::Check;
 use super::case::Case;
-use super::execute::{Bound, Gradients, Part, Run};
+use super::execute::{Bound, Gradients, NamedValues, Run};
 use super::values;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -21,10 +21,7 @@ pub fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Results and gradients of `tested` against those of `reference`, in one dtype.
-///
-/// # Errors
-/// A device failed, or lacks a kernel.
+/// Compares results and gradients of `tested` with `reference`, in one dtype.
 pub fn compare(reference: &Device, tested: &Device, case: &Case, dtype: DType) -> Result<Check> {
     let mut worst = Check::none();
     for gradients in [Gradients::Fresh, Gradients::Accumulated] {
@@ -36,9 +33,6 @@ pub fn compare(reference: &Device, tested: &Device, case: &Case, dtype: DType) -
 }
 
 /// Whether two devices give the same bits.
-///
-/// # Errors
-/// A device failed, or lacks a kernel.
 pub fn compare_bits(reference: &Device, tested: &Device, case: &Case, dtype: DType) -> Result<Check> {
     let mut worst = Check::none();
     for gradients in [Gradients::Fresh, Gradients::Accumulated] {
@@ -54,9 +48,6 @@ pub fn compare_bits(reference: &Device, tested: &Device, case: &Case, dtype: DTy
 }
 
 /// A case in a 16-bit type against the same case in f32 on the same device, both from inputs that the type represents.
-///
-/// # Errors
-/// The device failed, or lacks a kernel.
 pub fn compare_precision(device: &Device, case: &Case, dtype: DType) -> Result<Check> {
     let expected = run(device, case, DType::F32, dtype, Gradients::Fresh)?;
     let got = run(device, case, dtype, dtype, Gradients::Fresh)?;
@@ -64,14 +55,11 @@ pub fn compare_precision(device: &Device, case: &Case, dtype: DType) -> Result<C
 }
 
 /// The results against plain host arithmetic, where the row has it; `None` where not.
-///
-/// # Errors
-/// The device failed, or lacks a kernel.
 pub fn against_host(device: &Device, case: &Case, dtype: DType) -> Result<Option<Check>> {
     let Some(host) = &case.host else { return Ok(None) };
     let inputs: Vec<Vec<f64>> = values::inputs(case, dtype).iter().map(values::Host::numbers).collect();
     let got = run(device, case, dtype, dtype, Gradients::None)?;
-    let part = |(index, values): (usize, Vec<f64>)| Part {
+    let part = |(index, values): (usize, Vec<f64>)| NamedValues {
         name: format!("output {index}"),
         values: values.into_iter().map(|value| value as f32).collect(),
     };

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// A result or a gradient.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct NamedValues {
     pub(super) name: String,
     pub(super) values: Vec<f32>,
 }
@@ -21,15 +21,15 @@ pub(super) struct Part {
 /// What a case computed.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
-    pub(super) outputs: Vec<Part>,
+    pub(super) outputs: Vec<NamedValues>,
     /// Dtypes of the outputs.
     pub(super) dtypes: Vec<DType>,
     /// One for each input; `None` where none was asked for.
-    pub(super) gradients: Vec<Option<Part>>,
+    pub(super) gradients: Vec<Option<NamedValues>>,
 }
 
 impl Run {
-    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = &NamedValues> {
         self.outputs.iter().chain(self.gradients.iter().flatten())
     }
 }
@@ -158,7 +158,7 @@ impl<'c> Bound<'c> {
         outputs.iter().enumerate().map(seed).collect()
     }
 
-    /// Walk back; the gradients of the variables come back, those of leaves are in their sinks.
+    /// Runs the backward pass; returns the gradients of variables; gradients of leaves are in their sinks.
     pub(super) fn walk(&self, recorded: Recorded, seeds: Vec<Tensor>, accumulate: bool) -> Result<Vec<Option<Tensor>>> {
         let Recorded { cx, vars, sinks, outputs } = recorded;
         let tape = tape_of(&cx)?.clone();
@@ -194,7 +194,8 @@ impl<'c> Bound<'c> {
         let seeds = self.seeds(&recorded.outputs)?;
         let grads = self.walk(recorded, seeds, gradients == Gradients::Accumulated)?;
         let named = |(grad, input): (Option<Tensor>, &super::Input)| {
-            grad.map(|grad| Ok(Part { name: format!("d{}", input.name), values: values::download(&grad)? })).transpose()
+            grad.map(|grad| Ok(NamedValues { name: format!("d{}", input.name), values: values::download(&grad)? }))
+                .transpose()
         };
         let gradients = grads.into_iter().zip(&self.case.inputs).map(named).collect::<Result<_>>()?;
         Ok(Run { outputs, dtypes, gradients })
@@ -205,9 +206,9 @@ fn tape_of(cx: &Ctx) -> Result<&Tape> {
     cx.tape().ok_or_else(|| Error::argument("conformance", "a context that records has no tape"))
 }
 
-fn parts(outputs: &[Tensor]) -> Result<Vec<Part>> {
+fn parts(outputs: &[Tensor]) -> Result<Vec<NamedValues>> {
     let part = |(index, output): (usize, &Tensor)| {
-        Ok(Part { name: format!("output {index}"), values: values::download(output)? })
+        Ok(NamedValues { name: format!("output {index}"), values: values::download(output)? })
     };
     outputs.iter().enumerate().map(part).collect()
 }

@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 const DIRECTIONS: usize = 2;
 
 /// Allowed error relative to the norm of the gradient: the slope along a unit normal direction is of that size. The
-/// stencil's own error, the rounding of the perturbed inputs (6e-8 / 1e-2) and that of sums with a present gradient are
-/// around 1e-4 at worst; a gradient that is wrong in one of a thousand elements is off by 3e-2.
+/// stencil's own error, the rounding of the perturbed inputs (6e-8 / 1e-2) and the rounding of sums with a present
+/// gradient are around 1e-4 at worst; a gradient that is wrong in one of a thousand elements is off by 3e-2.
 const TOLERANCE: f64 = 4e-4;
 
-/// Allowed rounding noise: each output carries a few rounding errors of f32, of which the stencil makes `noise / step`.
+/// Allowed rounding noise: each output carries a few f32 rounding errors, which the stencil turns into `noise / step`.
 const NOISE: f64 = 8.0 * f32::EPSILON as f64;
 
 /// Check all gradients of a case in f32: written into fresh destinations and added to present ones. It also checks

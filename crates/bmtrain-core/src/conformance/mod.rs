@@ -22,7 +22,7 @@ pub use bench::{Measurement, bench};
 pub use case::{Body, Case, HostBody, Input, KernelBody, OpBody, Role, Values};
 pub use compare::{against_host, compare, compare_bits, compare_precision, tolerance};
 pub use finite::run_finite_differences;
-pub use report::{Entry, Outcome, Report, run_all, run_rows};
+pub use report::{CaseResult, Outcome, Report, run_all, run_rows};
 pub use speed::{Figure, Sizes, Wanted, copy_bandwidth, product_rate, speed};
 pub use table::cases;
 

@@ -18,7 +18,7 @@ pub enum Outcome {
 
 /// One check of one row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct CaseResult {
     /// Name of the row.
     pub case: String,
     /// What was checked.
@@ -27,7 +27,7 @@ pub struct Entry {
     pub outcome: Outcome,
 }
 
-impl Entry {
+impl CaseResult {
     /// Whether this is a fault of the backend.
     pub fn is_failure(&self) -> bool {
         match &self.outcome {
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for CaseResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<52} {:<20} ", self.case, self.check)?;
         match &self.outcome {
@@ -56,12 +56,12 @@ impl fmt::Display for Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// All checks, in the order of the table.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CaseResult>,
 }
 
 impl Report {
     /// The checks that show a fault.
-    pub fn failures(&self) -> impl Iterator<Item = &Entry> {
+    pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
         self.entries.iter().filter(|entry| entry.is_failure())
     }
 
@@ -72,7 +72,7 @@ impl Report {
             Err(error @ Error::Unsupported { .. }) => Outcome::Unsupported(error.to_string()),
             Err(error) => Outcome::Failed(error.to_string()),
         };
-        self.entries.push(Entry { case: case.name.clone(), check: check.into(), outcome });
+        self.entries.push(CaseResult { case: case.name.clone(), check: check.into(), outcome });
     }
 }
 

@@ -53,9 +53,9 @@ fn make(case: &str, input: &Input, dtype: DType) -> Host {
             Host::Floats((0..n).map(|i| rounded(low + (high - low) * philox::unit(words(i)[0]), dtype)).collect())
         }
         Values::Ids { bound, special } => {
-            let id = |[draw, choice, ..]: [u32; 4]| match special {
+            let id = |[value, choice, ..]: [u32; 4]| match special {
                 Some(special) if choice % 5 == 0 => special,
-                _ => i64::from(draw) % bound.max(1),
+                _ => i64::from(value) % bound.max(1),
             };
             Host::Ids((0..n).map(|i| id(words(i))).collect())
         }
@@ -72,7 +72,7 @@ pub(super) fn normals(case: &str, purpose: &str, n: usize, dtype: DType) -> Vec<
     (0..n).map(|i| rounded(normal(philox::block(key, [i as u32, (i as u64 >> 32) as u32, 0, 0])), dtype)).collect()
 }
 
-/// Box and Muller (1958), of two of the words.
+/// Box and Muller (1958), from two random numbers.
 fn normal([a, b, ..]: [u32; 4]) -> f32 {
     let (radius, angle) = ((-2.0 * philox::unit(a).ln()).sqrt(), std::f32::consts::TAU * philox::unit(b));
     radius * angle.cos()

@@ -6,9 +6,6 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 
 /// The elements of a view.
-///
-/// # Errors
-/// Another element type than `T`.
 pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });
@@ -18,15 +15,12 @@ pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&
     }
     // SAFETY: the view's range was checked against its buffer, whose memory this backend allocated (its device id was
     // compared at launch), 512-byte aligned with an offset in whole elements, initialised. The launch check also saw
-    // that no written view of the same call overlaps it; calls on one memory from the rank's thread and from those of
-    // its lanes come one after the other where marks and waits say so, as `Late` in the parent explains.
+    // that no written view of the same call overlaps it; marks and waits order the calls on one memory from the threads
+    // of the rank and of its lanes, as `Late` in the parent explains.
     Ok(unsafe { std::slice::from_raw_parts(view.address() as *const T, view.len()) })
 }
 
 /// The elements of a written view.
-///
-/// # Errors
-/// Another element type than `T`.
 pub(super) fn write<'a, T: Element>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });
@@ -87,9 +81,6 @@ impl<T: Element> Rows<'_, T> {
 }
 
 /// A written view for several threads.
-///
-/// # Errors
-/// Another element type than `T`.
 pub(super) fn write_rows<'a, T: Element>(op: &'static str, view: ViewMut<'a>) -> Result<Rows<'a, T>> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });

@@ -146,9 +146,6 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// The elements in bytes of the host.
-    ///
-    /// # Errors
-    /// As [`Floats::of_bytes`].
     pub(super) fn of_bytes(op: &'static str, bytes: &'a mut [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => FloatsMut::F32(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),

@@ -10,7 +10,7 @@ use crate::exact::Sum;
 use crate::kernel::AdamSettings;
 use std::sync::{Mutex, PoisonError};
 
-/// One Adam step over a run of elements in the host's memory; the formulas and the bits are those of
+/// One Adam step over a run of elements in the host's memory; the formulas and the bits are the same as in
 /// [`kernel::Adam`](crate::kernel::Adam) on the CPU backend.
 #[derive(Debug)]
 pub struct HostAdam<'a> {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_squared_changes_is_exact_over_pieces_and_threads() {
-        // Without memory of former steps every element moves by exactly the rate, against its gradient.
+        // Without memory of former steps every element moves by exactly the learning rate, against its gradient.
         let mut values = vec![1.0; 100_000];
         let mut moved = Sum::ZERO;
         run(&mut values, 1.0, Some(&mut moved)).unwrap();

@@ -1,7 +1,7 @@
 //! Lanes that run beside the calling thread: a queue and a thread each, started by the first work of the host.
 //!
 //! Kernels on the compute lane run on the calling thread as they always did. What takes its time elsewhere, such as the
-//! exchange of gradients with other ranks, is given to another lane, and then everything behind it on that lane queues
+//! all-reduce of gradients with other ranks, is given to another lane, and then everything after it on that lane queues
 //! up too. A lane that has nothing to do costs nothing: work on it runs at once, as on the compute lane.
 
 use crate::backend::{Lane, Mark};
@@ -154,9 +154,9 @@ impl Queue {
             if let Some(task) = state.tasks.pop_front() {
                 drop(state);
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task)).unwrap_or_else(|panic| {
-                    let said = panic.downcast_ref::<String>().map(String::as_str);
-                    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                    Err(Error::argument("lanes", format!("work of a lane panicked: {said}")))
+                    let message = panic.downcast_ref::<String>().map(String::as_str);
+                    let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                    Err(Error::argument("lanes", format!("work of a lane panicked: {message}")))
                 });
                 state = self.lock();
                 state.done += 1;
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn failures_and_panics_reach_whoever_waits() {
         let lanes = Lanes::default();
-        lanes.give(Lane::Zero, Box::new(|| Err(Error::argument("exchange", "the first")))).unwrap();
+        lanes.give(Lane::Zero, Box::new(|| Err(Error::argument("all_reduce", "the first")))).unwrap();
         lanes.give(Lane::Zero, Box::new(|| panic!("the second"))).unwrap();
         for _ in 0..2 {
             assert!(lanes.sync(Lane::Zero).unwrap_err().to_string().contains("the first"));

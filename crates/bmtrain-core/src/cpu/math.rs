@@ -1,13 +1,13 @@
 //! Elementary functions in single precision, written without branches so that loops over them become vector code.
 //!
 //! Defines [`exp`], [`tanh`], [`sigmoid`], [`normal`] and the activations built from them ([`value`], [`slope`]), for
-//! use inside [`vectorised`](super::simd) loops. The polynomials are minimax fits of our own (Remez exchange at 50
+//! use inside [`vectorised`](super::simd) loops. The polynomials are minimax fits of our own (Remez algorithm at 50
 //! digits). The errors stated here hold with fused multiply-add; without it they are about twice as large.
 
 use super::simd::Isa;
 use crate::kernel::Activation;
 
-/// Adding it to a small number rounds that number to an integer, which then stands in the low bits of the sum.
+/// Adding it to a small number rounds that number to an integer, which is then in the low bits of the sum.
 const ROUNDER: f32 = 12_582_912.0;
 
 /// `e^x` within 1.1 units in the last place; 0 below -87.68 (the result would be subnormal), infinity above 88.37

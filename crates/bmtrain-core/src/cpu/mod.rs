@@ -20,7 +20,6 @@ mod math;
 pub(crate) mod memory;
 mod norm;
 mod optimizer;
-mod product;
 mod random;
 pub(crate) mod ranks;
 mod reduce;
@@ -94,10 +93,10 @@ impl<T> Late<T> {
     }
 }
 
-/// One kernel, on the calling thread and those of `threads`.
+/// One kernel, on the calling thread and on `threads`.
 fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
-        Kernel::Gemm(a) => product::gemm(threads, a),
+        Kernel::Gemm(a) => gemm::launch::gemm(threads, a),
         Kernel::NormForward(a) => norm::forward(threads, a),
         Kernel::NormBackward(a) => norm::backward(threads, a),
         Kernel::AttentionForward(a) => attention::forward(threads, a),

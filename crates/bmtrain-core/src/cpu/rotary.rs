@@ -24,7 +24,7 @@ pub(super) fn rotary(threads: &Threads, a: RotaryApply<'_>) -> Result<()> {
     let sign = if inverse { -1.0 } else { 1.0 };
     let at_once = (PIECE / columns.max(1)).max(1);
     threads.for_each_part(y.rows(columns), rows, at_once, |first, rows, y| {
-        let mut part = Part { x, skip: first * columns, y: y.data, add, spare: [const { Spare::new() }; 3] };
+        let mut part = RotaryPart { x, skip: first * columns, y: y.data, add, spare: [const { Spare::new() }; 3] };
         for row in 0..rows {
             let position = positions.map_or((first + row) % length.max(1), |positions| positions[first + row] as usize);
             let (cosines, sines) = table[position * dims..][..dims].split_at(dims / 2);
@@ -54,21 +54,21 @@ fn checked(positions: &[i64], entries: usize) -> Result<&[i64]> {
 }
 
 /// Rows of one piece of work.
-struct Part<'a> {
+struct RotaryPart<'a> {
     /// The input of all rows; none in place.
     x: Option<Floats<'a>>,
-    /// Elements of the input before those of `y`.
+    /// Elements of the input before the elements of `y`.
     skip: usize,
     y: FloatsMut<'a>,
     add: bool,
     spare: [Spare; 3],
 }
 
-impl Part<'_> {
+impl RotaryPart<'_> {
     /// Turn elements `i` and `i + n` from `at` on, `n` being the number of angles.
     fn turn_halves(&mut self, at: usize, cosines: &[f32], sines: &[f32], sign: f32) {
         let half = cosines.len();
-        let Part { x, skip, y, add, spare: [first, second, room] } = self;
+        let RotaryPart { x, skip, y, add, spare: [first, second, room] } = self;
         for (start, len) in tiles(half) {
             let (low, high) = (at + start, at + half + start);
             let (first, second) = (&mut first.0[..len], &mut second.0[..len]);
@@ -82,7 +82,7 @@ impl Part<'_> {
 
     /// Turn elements `2i` and `2i + 1` from `at` on.
     fn turn_pairs(&mut self, at: usize, cosines: &[f32], sines: &[f32], sign: f32) {
-        let Part { x, skip, y, add, spare: [both, _, room] } = self;
+        let RotaryPart { x, skip, y, add, spare: [both, _, room] } = self;
         let angles = cosines.chunks(TILE / 2).zip(sines.chunks(TILE / 2));
         for (index, (cosines, sines)) in angles.enumerate() {
             let at = at + index * TILE;
@@ -95,7 +95,7 @@ impl Part<'_> {
 
     /// Elements that are not turned.
     fn pass(&mut self, at: usize, len: usize) {
-        let Part { x: Some(x), skip, y, add, spare: [from, _, room] } = self else { return };
+        let RotaryPart { x: Some(x), skip, y, add, spare: [from, _, room] } = self else { return };
         for (start, len) in tiles(len) {
             let x = x.tile(*skip + at + start, len, from);
             store(y, at + start, x, *add, room);

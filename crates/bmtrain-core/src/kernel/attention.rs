@@ -155,7 +155,7 @@ pub struct AttentionBackward<'a> {
 }
 
 /// Views and strides of one role, as both structures are checked alike.
-type Layout = (&'static str, usize, DType, usize, usize, usize, usize);
+type HeadsLayout = (&'static str, usize, DType, usize, usize, usize, usize);
 
 impl AttentionShape {
     fn check(&self, op: &'static str) -> Result<()> {
@@ -180,7 +180,7 @@ impl AttentionShape {
         2 * (self.batch * self.heads) as u64 * self.queries as u64 * self.keys as u64 * self.head_size as u64
     }
 
-    fn check_heads(&self, op: &'static str, layouts: &[Layout]) -> Result<()> {
+    fn check_heads(&self, op: &'static str, layouts: &[HeadsLayout]) -> Result<()> {
         for &(what, len, dtype, rows, heads, batch_stride, row_stride) in layouts {
             expect_float(op, what, dtype)?;
             let width = heads * self.head_size;
@@ -242,11 +242,11 @@ impl AttentionShape {
     }
 }
 
-fn read(what: &'static str, heads: &Heads<'_>, rows: usize, count: usize) -> Layout {
+fn read(what: &'static str, heads: &Heads<'_>, rows: usize, count: usize) -> HeadsLayout {
     (what, heads.view.len(), heads.view.dtype(), rows, count, heads.batch_stride, heads.row_stride)
 }
 
-fn written(what: &'static str, heads: &HeadsMut<'_>, rows: usize, count: usize) -> Layout {
+fn written(what: &'static str, heads: &HeadsMut<'_>, rows: usize, count: usize) -> HeadsLayout {
     (what, heads.view.len(), heads.view.dtype(), rows, count, heads.batch_stride, heads.row_stride)
 }
 

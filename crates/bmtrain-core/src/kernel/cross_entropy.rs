@@ -2,8 +2,8 @@
 //! computed in chunks.
 //!
 //! [`CrossEntropyForward`] reads a whole vocabulary once. A shard of the classes contributes four numbers per row,
-//! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines those of all shards. [`CrossEntropyBackward`] turns the
-//! logits of a shard, or of the whole vocabulary, into their gradients.
+//! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines the shards. [`CrossEntropyBackward`] computes the
+//! gradient of the logits of a shard or of the whole vocabulary.
 
 use super::loss::expect_scalar;
 use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
@@ -41,8 +41,8 @@ pub struct ClassWeights<'a> {
 /// Targets, class weights and smoothing of a cross-entropy.
 ///
 /// With smoothing s, class weights w, target t and log-probabilities `lp`, a row that is not ignored has the loss
-/// `(1 - s) * w[t] * -lp[t] + s / total * sum_c w[c] * -lp[c]` and the weight `w[t]`; an ignored row has 0 and 0. A mean
-/// divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`.
+/// `(1 - s) * w[t] * -lp[t] + s / total * sum_c w[c] * -lp[c]` and the weight `w[t]`; an ignored row has 0 and 0.
+/// A mean divides by the sum of the row weights. Source: `torch.nn.functional.cross_entropy`.
 #[derive(Debug, Clone, Copy)]
 pub struct Criterion<'a> {
     /// The classes of this shard.

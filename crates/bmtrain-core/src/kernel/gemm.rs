@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::shape::expect_apart;
 
 /// A matrix inside a view: element `(row, column)` of batch entry `(o, i)` is at
-/// `o * batch[0] + i * batch[1] + row * ld + column`, or with rows and columns exchanged when `transposed`.
+/// `o * batch[0] + i * batch[1] + row * ld + column`, or with rows and columns swapped if `transposed`.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
     /// The elements.
@@ -68,7 +68,7 @@ pub struct Epilogue<'a> {
     /// Receives the input of the activation, `[m, n]` without gaps, when the backward pass needs it.
     pub pre_activation: Option<ViewMut<'a>>,
     /// The result is multiplied by the derivative of this function at these points, `[m, n]` without gaps: the gradient
-    /// of a layer's result becomes that of the argument of the activation before it. Not together with an activation.
+    /// of a layer's result becomes the gradient of the argument of the activation before it. Not with an activation.
     pub derivative: Option<(Activation, View<'a>)>,
     /// Receives the sum of each row of `a`, `[m]`, in f32 and rounded once: where the product is the gradient of a
     /// weight, that is the gradient of its bias. `a` is the transpose of a matrix without gaps.
@@ -217,18 +217,18 @@ mod tests {
     use crate::{DType, Device, Segment, Storage};
 
     /// Where the results of a batch go: rows, columns, row distance, counts, batch strides.
-    struct Layout(usize, usize, usize, [usize; 2], [usize; 2]);
+    struct BatchLayout(usize, usize, usize, [usize; 2], [usize; 2]);
 
-    impl Layout {
+    impl BatchLayout {
         /// Every element that is written, once for each time it is.
         fn elements(&self) -> Vec<usize> {
-            let Layout(m, n, ld, [outer, inner], [o_stride, i_stride]) = *self;
+            let BatchLayout(m, n, ld, [outer, inner], [o_stride, i_stride]) = *self;
             let rows = |start: usize| (0..m).flat_map(move |i| (0..n).map(move |j| start + i * ld + j));
             (0..outer).flat_map(|o| (0..inner).flat_map(move |i| rows(o * o_stride + i * i_stride))).collect()
         }
 
         fn check(&self) -> Result<()> {
-            let Layout(m, n, ld, [outer, inner], batch) = *self;
+            let BatchLayout(m, n, ld, [outer, inner], batch) = *self;
             let device = Device::cpu(1).unwrap();
             let zeros = |len| Storage::zeros(&device, len, DType::F32, Segment::Activations).unwrap();
             let (a, b, c) = (zeros(m), zeros(n), zeros(1024));
@@ -252,16 +252,16 @@ mod tests {
     fn results_that_share_an_element_are_refused_whichever_entries_they_are() {
         let refused = [
             // Entries (0, 1) and (1, 0) of equal strides are one and the same.
-            Layout(2, 3, 3, [2, 2], [6, 6]),
-            Layout(2, 3, 12, [2, 2], [3, 3]),
+            BatchLayout(2, 3, 3, [2, 2], [6, 6]),
+            BatchLayout(2, 3, 12, [2, 2], [3, 3]),
             // The third inner entry is the second outer one.
-            Layout(2, 3, 3, [2, 3], [12, 6]),
+            BatchLayout(2, 3, 3, [2, 3], [12, 6]),
             // Four heads of three columns do not fit rows of nine.
-            Layout(2, 3, 9, [1, 4], [0, 3]),
+            BatchLayout(2, 3, 9, [1, 4], [0, 3]),
             // Heads inside rows, and sequences that start before the rows of the one before are over.
-            Layout(4, 3, 6, [2, 2], [18, 3]),
-            Layout(2, 3, 3, [1, 2], [0, 5]),
-            Layout(1, 3, 3, [2, 1], [0, 0]),
+            BatchLayout(4, 3, 6, [2, 2], [18, 3]),
+            BatchLayout(2, 3, 3, [1, 2], [0, 5]),
+            BatchLayout(1, 3, 3, [2, 1], [0, 0]),
         ];
         for layout in refused {
             let mut elements = layout.elements();
@@ -275,20 +275,20 @@ mod tests {
     #[test]
     fn results_side_by_side_or_behind_each_other_are_taken() {
         let taken = [
-            Layout(4, 3, 3, [1, 1], [0, 0]),
-            // Heads inside rows, sequences behind each other; and the other way round.
-            Layout(4, 3, 6, [5, 2], [24, 3]),
-            Layout(4, 3, 6, [2, 5], [3, 24]),
-            // Heads behind each other, with gaps.
-            Layout(4, 3, 4, [2, 3], [60, 17]),
+            BatchLayout(4, 3, 3, [1, 1], [0, 0]),
+            // Heads inside rows, sequences one after the other; and the other way round.
+            BatchLayout(4, 3, 6, [5, 2], [24, 3]),
+            BatchLayout(4, 3, 6, [2, 5], [3, 24]),
+            // Heads one after the other, with gaps.
+            BatchLayout(4, 3, 4, [2, 3], [60, 17]),
             // Heads inside rows, rows of sequences between each other.
-            Layout(4, 3, 12, [2, 2], [6, 3]),
+            BatchLayout(4, 3, 12, [2, 2], [6, 3]),
             // Strides of axes with one entry do not count, nor does anything where nothing is written.
-            Layout(4, 3, 3, [1, 2], [0, 12]),
-            Layout(4, 3, 3, [2, 1], [12, 0]),
-            Layout(1, 3, 3, [2, 2], [3, 6]),
-            Layout(0, 3, 3, [2, 2], [0, 0]),
-            Layout(4, 3, 3, [0, 2], [0, 0]),
+            BatchLayout(4, 3, 3, [1, 2], [0, 12]),
+            BatchLayout(4, 3, 3, [2, 1], [12, 0]),
+            BatchLayout(1, 3, 3, [2, 2], [3, 6]),
+            BatchLayout(0, 3, 3, [2, 2], [0, 0]),
+            BatchLayout(4, 3, 3, [0, 2], [0, 0]),
         ];
         for layout in taken {
             let mut elements = layout.elements();
@@ -301,6 +301,6 @@ mod tests {
     #[test]
     fn a_batch_beyond_any_count_is_an_error() {
         // Nothing is written, so that no length bounds the counts.
-        assert!(Layout(0, 3, 3, [usize::MAX, 2], [0, 0]).check().is_err());
+        assert!(BatchLayout(0, 3, 3, [usize::MAX, 2], [0, 0]).check().is_err());
     }
 }

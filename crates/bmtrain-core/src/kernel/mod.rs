@@ -66,7 +66,7 @@ pub enum Access<'v> {
     /// Written, and read too where the kernel works in place.
     Write(&'v ViewMut<'v>),
     /// Written in rows: of every `stride` elements only the first `width` belong to the argument. Heads of a fused
-    /// projection lie beside each other in this way.
+    /// projection are interleaved in this way.
     WriteRows {
         /// From the first element to the last.
         view: &'v ViewMut<'v>,
@@ -92,7 +92,7 @@ impl Footprint {
             return false;
         }
         match (self.rows, other.rows) {
-            // Rows of one pitch lie beside each other when their columns do.
+            // Rows of one pitch are disjoint if their columns are.
             (Some((stride, width)), Some((other_stride, other_width))) if stride == other_stride && stride > 0 => {
                 let start = self.range.address % stride;
                 let other_start = other.range.address % stride;
@@ -119,7 +119,7 @@ impl Access<'_> {
     }
 }
 
-/// What every argument structure can say about itself.
+/// Name, checks and views of the arguments of a kernel.
 pub trait Arguments {
     /// The kernel's name: the stem of its files.
     const NAME: &'static str;

@@ -1,4 +1,4 @@
-//! Arguments of layer norm and RMS norm, with dropout and residual fused in front.
+//! Arguments of layer norm and RMS norm, with fused dropout and residual.
 
 use super::random::Dropout;
 use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
@@ -117,7 +117,7 @@ pub struct NormBackward<'a> {
     pub dy: View<'a>,
     /// Gradient of `x`, which is the gradient of the residual too.
     pub dx: Option<Dest<'a>>,
-    /// Gradient of the branch in front of the dropout, together with that dropout: the masked gradient of this call,
+    /// Gradient of the branch before the dropout, together with that dropout: the masked gradient of this call,
     /// without what `dx` may have held before.
     pub branch: Option<(Dropout, Dest<'a>)>,
     /// Gradient of the scale, `[columns]`.

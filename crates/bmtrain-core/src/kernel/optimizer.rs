@@ -28,7 +28,7 @@ pub struct ClipFactor<'a> {
     pub max_norm: f32,
     /// What the loss was multiplied by.
     pub scale: f32,
-    /// The accumulated sum of squares or largest magnitude, i64 `[exact::WORDS]`.
+    /// The accumulated sum of squares or largest magnitude, the integers of [`exact::Sum`](crate::exact::Sum).
     pub accumulated: View<'a>,
     /// Receives the true norm, f32 `[1]`.
     pub norm: ViewMut<'a>,

@@ -1,4 +1,4 @@
-//! Arguments of kernels that draw random numbers. Every number has an address; nothing is streamed.
+//! Arguments of kernels that generate random numbers. Every number has an address; nothing is streamed.
 
 use super::{Access, Arguments, Dest, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
@@ -8,8 +8,8 @@ use crate::philox::Key;
 /// A dropout mask as a pure function of its address.
 ///
 /// Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded
-/// tensor. Word `e % 4` of Philox block `e / 4` under `key`, `step` and `micro_batch` decides: below `threshold` it is
-/// dropped.
+/// tensor. Number `e % 4` of Philox block `e / 4` under `key`, `step` and `micro_batch` decides: below `threshold` it
+/// is dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// An element is dropped if its 32 random bits are below this.
@@ -99,7 +99,7 @@ pub enum Distribution {
 /// unsharded parameter.
 #[derive(Debug)]
 pub struct FillRandom<'a> {
-    /// What to draw.
+    /// The distribution to sample from.
     pub distribution: Distribution,
     /// Seed and parameter name.
     pub key: Key,

@@ -46,8 +46,8 @@ pub struct GradNorm<'a> {
     pub order: NormOrder,
     /// The values.
     pub x: View<'a>,
-    /// Accumulated result, i64 `[exact::WORDS]`: the words of the sum, or the bits of the largest magnitude and zeros.
-    /// Those of several ranks are added, or the larger taken, word by word.
+    /// Accumulated result: the i64 integers of [`exact::Sum`](crate::exact::Sum), or the bits of the largest magnitude
+    /// and zeros. Results of several ranks are added, or their maximum taken, elementwise.
     pub out: Dest<'a>,
 }
 

@@ -36,7 +36,7 @@ pub struct RotaryApply<'a> {
     pub dims: usize,
     /// Which of them turn together.
     pub layout: RotaryLayout,
-    /// Turn by the negative angles: the gradient.
+    /// Rotate by the negative angles: the gradient.
     pub inverse: bool,
     /// Positions of the table.
     pub entries: usize,

@@ -1,7 +1,7 @@
 //! Collectives with gradients: [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`all_to_all`].
 //!
-//! What is differentiated is the sum of the losses of all ranks, each of which seeds its own: a rank's gradient is how
-//! that sum changes with what this rank put in. Where all ranks compute one and the same loss it is counted once for
+//! Gradients are derivatives of the sum of the losses of all ranks, and each rank seeds its own: a rank's gradient is
+//! how that sum changes with this rank's input. Where all ranks compute one and the same loss it is counted once for
 //! each; give each its share as the seed.
 //!
 //! The backward pass is a collective as well, so every rank has to walk it. While ops are recorded these are too, also
@@ -24,12 +24,9 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// The values of all ranks one behind the other. Its gradient: each rank's part of the sum of all gradients.
+/// The values of all ranks, concatenated. Its gradient: each rank's part of the sum of all gradients.
 ///
 /// Shapes: x `[A, ..]`, alike on all W ranks → `[W A, ..]`.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn all_gather(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<Var> {
     let y = tensors::all_gather(&**ranks, x.value())?; // [W A, ..]
     record(cx, ranks, x, y, Kind::Gather)
@@ -40,8 +37,8 @@ pub fn all_gather(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<Va
 /// Shapes: x `[W A, ..]` → `[A, ..]`.
 ///
 /// # Errors
-/// A leading axis that is not a multiple of the number of ranks; another reduction, of which [`all_reduce`] has the
-/// gradient; as for every collective; no memory left.
+/// A leading axis that is not a multiple of the number of ranks; another reduction, whose gradient [`all_reduce`]
+/// has.
 pub fn reduce_scatter(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reduction) -> Result<Var> {
     if !matches!(by, Reduction::Sum | Reduction::Average) {
         let reason = format!("the gradient of {by:?} is not implemented: take a slice of an all_reduce");
@@ -57,9 +54,6 @@ pub fn reduce_scatter(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Redu
 /// largest and of the smallest D where this rank has it and no rank before it has the same, else 0; of a product D
 /// times the product of the others' values, so that zeros need no division. A largest or smallest value that is not
 /// finite gets 0.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn all_reduce(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reduction) -> Result<Var> {
     let y = tensors::all_reduce(&**ranks, x.value().clone(), by)?;
     let kind = match by {
@@ -73,9 +67,6 @@ pub fn all_reduce(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reductio
 
 /// What rank `root` has, on every rank; the others give a value of the same shape that is not read. Its gradient: the
 /// sum of all gradients on the root, none on the others.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn broadcast(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, root: usize) -> Result<Var> {
     let y = tensors::broadcast(&**ranks, x.value().clone(), root)?;
     record(cx, ranks, x, y, Kind::Broadcast { root })
@@ -86,7 +77,7 @@ pub fn broadcast(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, root: usize) 
 /// Shapes: x `[W A, ..]` → `[W A, ..]`.
 ///
 /// # Errors
-/// A leading axis that is not a multiple of the number of ranks; as for every collective; no memory left.
+/// A leading axis that is not a multiple of the number of ranks.
 pub fn all_to_all(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<Var> {
     let y = tensors::all_to_all(&**ranks, x.value())?; // [W A, ..]
     record(cx, ranks, x, y, Kind::Exchange)
@@ -174,7 +165,7 @@ impl Backward for CollectiveBackward {
     }
 }
 
-/// The gradient of a result in the type in which all ranks exchange it; zeros where nothing flowed back.
+/// The gradient of a result in its communication dtype; zeros without a gradient.
 pub(super) fn gradient(device: &Device, dy: Grads, shape: Shape, dtype: DType) -> Result<Tensor> {
     match dy.into_iter().flatten().next() {
         Some(dy) => in_dtype(dy, dtype)?.reshape(shape),

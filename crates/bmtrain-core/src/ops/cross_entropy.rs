@@ -110,7 +110,7 @@ pub fn cross_entropy(cx: &Ctx, logits: &Var, targets: &Tensor, options: &CrossEn
 /// targets i64 `[..]`, ids among all classes, equal on all ranks → as [`cross_entropy`], the same bits on every rank.
 ///
 /// All ranks compute the same loss and pass its gradient as the seed: the backward pass does not communicate, unlike
-/// those of the collectives, and each rank gets the gradient of its own logits. Padding gets the gradient 0.
+/// the collectives, and each rank gets the gradient of its own logits. Padding gets the gradient 0.
 ///
 /// Numerics: f32 arithmetic for every dtype of logits. Each rank reads its logits once; four numbers per row are
 /// gathered from all ranks and added in rank order. The gradient overwrites logits that have no other owner.

@@ -13,9 +13,6 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// `y = activation(x)`.
-///
-/// # Errors
-/// A failing device.
 pub fn activation(cx: &Ctx, x: &Var, activation: Activation) -> Result<Var> {
     let mut y = empty(cx, x.shape(), x.dtype())?;
     cx.device().launch(ActivationForward { activation, x: x.value().view()?, y: y.view_mut()? })?;
@@ -48,7 +45,7 @@ impl Backward for ActivationNode {
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
 ///
 /// # Errors
-/// An odd innermost axis, a failing device.
+/// An odd innermost axis.
 pub fn gated(cx: &Ctx, x: &Var, activation: Activation) -> Result<Var> {
     let y = gate(cx.device(), activation, x.value(), "gated")?; // [.., F]
     Ok(cx.record(y, &[x], || Box::new(GatedNode { activation, x: x.value().clone() })))
@@ -92,7 +89,7 @@ impl Backward for GatedNode {
 /// `y = a + b`, of one shape.
 ///
 /// # Errors
-/// Shapes that differ, a failing device.
+/// Shapes that differ.
 pub fn add(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     expect_shape("add", "b", a.shape(), b.shape())?;
     let mut y = empty(cx, a.shape(), a.dtype())?;
@@ -113,9 +110,6 @@ impl Backward for AddBackward {
 }
 
 /// `y = factor * x`.
-///
-/// # Errors
-/// A failing device.
 pub fn scale(cx: &Ctx, x: &Var, factor: f32) -> Result<Var> {
     let mut y = empty(cx, x.shape(), x.dtype())?;
     cx.device().launch(AddScaled { alpha: factor, a: x.value().view()?, beta: 0.0, b: None, out: y.view_mut()? })?;
@@ -143,7 +137,7 @@ impl Backward for ScaleBackward {
 /// `y = a * b`, elementwise, of one shape.
 ///
 /// # Errors
-/// Shapes that differ, a failing device.
+/// Shapes that differ.
 pub fn mul(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     expect_shape("mul", "b", a.shape(), b.shape())?;
     let mut y = empty(cx, a.shape(), a.dtype())?;
@@ -190,7 +184,7 @@ impl Backward for MulBackward {
 /// The same values in another dtype, rounded to nearest, ties to even.
 ///
 /// # Errors
-/// A type that is not floating-point, a failing device.
+/// A type that is not floating-point.
 pub fn cast(cx: &Ctx, x: &Var, dtype: DType) -> Result<Var> {
     if x.dtype() == dtype {
         return Ok(x.clone());

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// Shapes: ids i64 `[..]`, table `[V, D]` → `[.., D]`. Rows whose id is the padding index give the table no gradient.
 ///
 /// # Errors
-/// An id outside the table, a table that is not a matrix, a failing device.
+/// An id outside the table, a table that is not a matrix.
 pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
     let [entries, columns] = table.dims("embedding")?;
     check("embedding", ids, entries, padding_index)?;
@@ -30,7 +30,7 @@ pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>
 /// Shapes: x `[.., D]`, ids i64 `[..]`, table `[V, D]` → `[.., D]`.
 ///
 /// # Errors
-/// As [`embedding`]; a shape of x that is not that of the embedded ids.
+/// A shape of x that differs from the embedded ids.
 pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
     let [entries, columns] = table.dims("add_embedding")?;
     check("add_embedding", ids, entries, padding_index)?;
@@ -59,7 +59,7 @@ fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i
     }
 }
 
-/// Which rows of which table were taken.
+/// The rows that were taken, and their table.
 #[derive(Debug)]
 struct Rows {
     ids: Tensor,

@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 /// the backward pass, together with its derivative, unless the device applies that to a product as it makes it.
 ///
 /// # Errors
-/// Shapes that do not fit, a failing device.
+/// Shapes that do not fit.
 pub fn feed_forward(
     cx: &Ctx,
     x: &Var,

@@ -20,7 +20,7 @@ const NAME: &str = "gated_feed_forward";
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
 ///
 /// # Errors
-/// Shapes that do not fit, a failing device.
+/// Shapes that do not fit.
 pub fn gated_feed_forward(
     cx: &Ctx,
     x: &Var,

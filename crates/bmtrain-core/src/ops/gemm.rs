@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 ///
 /// # Errors
-/// Shapes that do not fit, a failing device.
+/// Shapes that do not fit.
 pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
     let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
     let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
@@ -107,7 +107,7 @@ pub(super) fn input_gradient(
 }
 
 /// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`.
-/// Without x that of the weight is not wanted.
+/// Without x the gradient of the weight is not computed.
 pub(super) fn parameter_gradients(
     cx: &mut BackwardCtx<'_>,
     [weight, bias]: [usize; 2],
@@ -225,7 +225,7 @@ impl Backward for LinearBackward {
 /// two axes for all of them → `[.., M, N]`.
 ///
 /// # Errors
-/// Shapes that do not fit, a failing device.
+/// Shapes that do not fit.
 pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) -> Result<Var> {
     let (plan, shape) = Product::plan(a.shape(), b.shape(), transpose_a, transpose_b)?;
     let mut c = empty(cx, shape, a.dtype())?; // [.., M, N]
@@ -277,7 +277,7 @@ impl Product {
         let leading = &a.dims()[..a.rank() - 2];
         let shared = b.rank() == 2 && a.rank() > 2;
         if !shared && leading != &b.dims()[..b.rank() - 2] {
-            return Err(Error::shape("matmul", "leading axes of b", format!("those of a {a}, or none"), b));
+            return Err(Error::shape("matmul", "leading axes of b", format!("as in a {a}, or none"), b));
         }
         let shape = Shape::new(&[leading, &[m, n]].concat())?;
         let batch = leading.iter().product();

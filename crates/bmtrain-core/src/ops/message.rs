@@ -1,6 +1,6 @@
 //! Values that go from one rank to another, with gradients that come back: [`send`] and [`recv`], for pipeline stages.
 //!
-//! In front of the values goes a header with dtype and shape and whether the sender will want a gradient: the receiver
+//! The values follow a header with dtype, shape and whether the sender will want a gradient: the receiver
 //! need not know what comes, and waits on the host until it has the header. Values travel on a lane of their own, so
 //! that a sender goes on before they have arrived.
 //!
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Give a value to rank `to`, which has to call [`recv`]. Its gradient is the one that rank has for it.
 ///
 /// # Errors
-/// This very rank, or one that is not there; as for every collective; no memory left.
+/// This very rank, or one that is not there.
 pub fn send(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, to: usize) -> Result<()> {
     let wants_gradient = cx.records(&[x]);
     let header = Header { dtype: x.dtype(), shape: x.shape(), wants_gradient };
@@ -60,13 +60,13 @@ impl Backward for SendBackward {
 ///
 /// # Errors
 /// This very rank, or one that is not there; something else than what [`send`] sends; a sender that wants a gradient
-/// where nothing is recorded; as for every collective; no memory left.
+/// where nothing is recorded.
 pub fn recv(cx: &Ctx, ranks: &Arc<dyn Communicator>, from: usize) -> Result<Var> {
     let Header { dtype, shape, wants_gradient } = Header::recv(&**ranks, cx.device(), from)?;
     if wants_gradient && !cx.is_recording() {
         let reason = format!(
-            "rank {from} wants the gradient of what it sends and nothing is recorded here: run both with a tape, or both \
-             without"
+            "rank {from} wants the gradient of what it sends and nothing is recorded here: run both with a tape, or \
+             both without"
         );
         return Err(Error::argument("recv", reason));
     }
@@ -100,7 +100,7 @@ impl Backward for RecvBackward {
     }
 }
 
-/// What goes in front of a value.
+/// The header of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Header {
     dtype: DType,
@@ -126,7 +126,7 @@ impl Header {
         words
     }
 
-    /// What another rank's words mean, which may be anything.
+    /// Parses the header of another rank, which is untrusted.
     fn of(words: &[i64]) -> Option<Self> {
         let [MARK, dtype, wants_gradient @ (0 | 1), rank, dims @ ..] = words else { return None };
         let dims = dims.get(..usize::try_from(*rank).ok()?)?;
@@ -138,7 +138,7 @@ impl Header {
     }
 
     fn send(&self, ranks: &dyn Communicator, device: &Device, to: usize) -> Result<()> {
-        // Uploaded on the compute lane: on that of the messages the host would wait for those that are under way.
+        // Uploaded on the compute lane: on the lane of messages the host would wait for messages in flight.
         let words = Tensor::from_slice_in(device, [WORDS], &self.words(), Segment::Workspace)?;
         tensors::send(ranks, &words, to)
     }
@@ -177,8 +177,8 @@ mod tests {
         };
         assert!(with(4, 7).is_some(), "another shape is one");
         let wrong = [(0, 0), (1, 6), (1, -1), (2, 2), (3, 7), (3, -1), (4, -1), (4, i64::MAX)];
-        for (place, word) in wrong {
-            assert_eq!(with(place, word), None, "word {place} = {word}");
+        for (place, value) in wrong {
+            assert_eq!(with(place, value), None, "element {place} = {value}");
         }
         assert_eq!(with(1, 3), None, "integers have no gradient");
         assert_eq!(Header::of(&good[..3]), None);

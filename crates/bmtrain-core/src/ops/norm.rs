@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm, alone ([`norm`]) and behind dropout and residual ([`residual_norm`]).
+//! Layer norm and RMS norm, alone ([`norm`]) and after dropout and residual ([`residual_norm`]).
 
 use super::{bytes_of, empty, expect_elements, expect_shape, only, own};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// Numerics: statistics in f32; `epsilon` is added to the variance (layer) or the mean square (RMS).
 ///
 /// # Errors
-/// Shapes that do not fit, an epsilon that is not positive, a failing device.
+/// Shapes that do not fit, an epsilon that is not positive.
 pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<Var> {
     check("norm", x.shape(), weight, bias, epsilon)?;
     let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
@@ -55,9 +55,6 @@ pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>,
 /// nothing on the backward pass.
 ///
 /// Shapes: x and residual `[.., D]`, weight `[D]`, bias `[D]` → twice `[.., D]`.
-///
-/// # Errors
-/// As [`norm`].
 #[allow(clippy::too_many_arguments)]
 pub fn residual_norm(
     cx: &Ctx,
@@ -259,7 +256,7 @@ impl Backward for ResidualNormNode {
     }
 }
 
-/// The gradient of the sum through the normalisation, written or added to `total`, and those of scale and shift.
+/// The gradient of the sum through the normalisation, written or added to `total`, and of scale and shift.
 fn add_norm(cx: &mut BackwardCtx<'_>, saved: &Normalised, dy: &Tensor, mut total: Tensor, add: bool) -> Result<Tensor> {
     let device = cx.device().clone();
     let [weight, bias] = saved.affine(WEIGHT);

@@ -8,9 +8,6 @@ use crate::kernel::{Dest, Dropout, DropoutApply};
 use crate::shape::Shape;
 
 /// `y = x * mask / (1 - p)`, with a mask that is a pure function of its address; `x` itself when nothing is dropped.
-///
-/// # Errors
-/// A failing device.
 pub fn dropout(cx: &Ctx, x: &Var, dropout: Option<Dropout>) -> Result<Var> {
     let Some(dropout) = dropout else { return Ok(x.clone()) };
     let mut y = empty(cx, x.shape(), x.dtype())?;

@@ -11,17 +11,11 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Probabilities along the innermost axis.
-///
-/// # Errors
-/// A failing device.
 pub fn softmax(cx: &Ctx, x: &Var) -> Result<Var> {
     along_rows(cx, x, false)
 }
 
 /// Log-probabilities along the innermost axis.
-///
-/// # Errors
-/// A failing device.
 pub fn log_softmax(cx: &Ctx, x: &Var) -> Result<Var> {
     along_rows(cx, x, true)
 }
@@ -56,9 +50,6 @@ impl Backward for SoftmaxNode {
 }
 
 /// The sum of all elements, f32 `[1]`.
-///
-/// # Errors
-/// A failing device.
 pub fn sum(cx: &Ctx, x: &Var) -> Result<Var> {
     reduce(cx, x, 1.0)
 }
@@ -66,7 +57,7 @@ pub fn sum(cx: &Ctx, x: &Var) -> Result<Var> {
 /// The mean of all elements, f32 `[1]`.
 ///
 /// # Errors
-/// No element, a failing device.
+/// No element.
 pub fn mean(cx: &Ctx, x: &Var) -> Result<Var> {
     match x.shape().elements() {
         0 => Err(Error::shape("mean", "x", "at least one element", x.shape())),

@@ -9,10 +9,10 @@ use crate::kernel::{Dest, RotaryApply, RotaryLayout};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Which heads are turned, and by which angles.
+/// The heads to rotate, and the angles.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotary<'a> {
-    /// Heads that are turned, the first so many: N + K of a fused projection of N + 2K.
+    /// Number of heads to rotate, from the first: N + K of a fused projection of N + 2K.
     pub heads: usize,
     /// Length of a head.
     pub head_size: usize,
@@ -35,7 +35,7 @@ pub struct Rotary<'a> {
 /// Source: Su et al. (2021), equation 34.
 ///
 /// # Errors
-/// Shapes that do not fit, a table that is not f32, a position outside of the table, a failing device.
+/// Shapes that do not fit, a table that is not f32, a position outside of the table.
 pub fn rotary(cx: &Ctx, x: Var, options: &Rotary<'_>) -> Result<Var> {
     let turn = Turn::new(&x, options)?;
     let (value, source) = x.into_parts();

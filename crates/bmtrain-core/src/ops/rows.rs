@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Another order of the axes: axis `i` of the result is axis `axes[i]` of x.
 ///
 /// # Errors
-/// Axes that are not each of `0..rank` once, a failing device.
+/// Axes that are not each of `0..rank` once.
 pub fn permute(cx: &Ctx, x: &Var, axes: &[usize]) -> Result<Var> {
     let (order, shape) = Order::new(x.shape(), axes)?;
     let mut y = empty(cx, shape, x.dtype())?;
@@ -75,7 +75,7 @@ impl Backward for PermuteBackward {
 /// Columns of every row: `y = x[.., range]`.
 ///
 /// # Errors
-/// A range outside the innermost axis, a failing device.
+/// A range outside the innermost axis.
 pub fn slice_last(cx: &Ctx, x: &Var, range: Range<usize>) -> Result<Var> {
     let wide = x.shape().last();
     if x.shape().rank() == 0 || range.start > range.end || range.end > wide {
@@ -86,35 +86,35 @@ pub fn slice_last(cx: &Ctx, x: &Var, range: Range<usize>) -> Result<Var> {
             format!("{range:?}"),
         ));
     }
-    let place = Place { rows: x.shape().rows(), columns: range.len(), start: range.start, stride: wide };
+    let place = RowSlice { rows: x.shape().rows(), columns: range.len(), start: range.start, stride: wide };
     take(cx, x, place, x.shape().with_last(range.len())?)
 }
 
-/// One row of every sequence, such as that of the first token.
+/// One row of every sequence, such as the row of the first token.
 ///
 /// Shapes: x `[B, L, D]` → `[B, D]`.
 ///
 /// # Errors
-/// An index outside the sequence, a failing device.
+/// An index outside the sequence.
 pub fn select_row(cx: &Ctx, x: &Var, index: usize) -> Result<Var> {
     let [batch, length, columns] = x.dims("select_row")?;
     if index >= length {
         return Err(Error::shape("select_row", "index", format!("inside 0..{length} of {}", x.shape()), index));
     }
-    let place = Place { rows: batch, columns, start: index * columns, stride: length * columns };
+    let place = RowSlice { rows: batch, columns, start: index * columns, stride: length * columns };
     take(cx, x, place, Shape::from([batch, columns]))
 }
 
 /// Rows of `columns` elements inside a larger tensor: the first at `start`, `stride` apart.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RowSlice {
     rows: usize,
     columns: usize,
     start: usize,
     stride: usize,
 }
 
-impl Place {
+impl RowSlice {
     /// Start and length of the range from the first element to the last.
     fn span(&self) -> (usize, usize) {
         match self.rows {
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-fn take(cx: &Ctx, x: &Var, place: Place, shape: Shape) -> Result<Var> {
+fn take(cx: &Ctx, x: &Var, place: RowSlice, shape: Shape) -> Result<Var> {
     let mut y = empty(cx, shape, x.dtype())?;
     place.gather(x.value(), Dest { view: y.view_mut()?, add: false })?;
     let (x_shape, dtype) = (x.shape(), x.dtype());
@@ -149,7 +149,7 @@ fn take(cx: &Ctx, x: &Var, place: Place, shape: Shape) -> Result<Var> {
 
 #[derive(Debug)]
 struct TakeBackward {
-    place: Place,
+    place: RowSlice,
     x_shape: Shape,
     dtype: DType,
 }
@@ -172,7 +172,7 @@ impl Backward for TakeBackward {
 /// Shapes: `[.., D_i]`, alike but for the innermost axis → `[.., sum of D_i]`.
 ///
 /// # Errors
-/// Nothing to join, leading axes or dtypes that differ, a failing device.
+/// Nothing to join, leading axes or dtypes that differ.
 pub fn concat_last(cx: &Ctx, parts: &[&Var]) -> Result<Var> {
     let Some(first) = parts.first() else {
         return Err(Error::argument("concat_last", "nothing to join"));
@@ -190,7 +190,7 @@ pub fn concat_last(cx: &Ctx, parts: &[&Var]) -> Result<Var> {
     let mut start = 0;
     let mut places = Vec::with_capacity(parts.len());
     for part in parts {
-        let place = Place { rows: part.shape().rows(), columns: part.shape().last(), start, stride };
+        let place = RowSlice { rows: part.shape().rows(), columns: part.shape().last(), start, stride };
         place.scatter(part.value(), Dest { view: y.view_mut()?, add: false })?;
         places.push((place, part.shape()));
         start += place.columns;
@@ -201,7 +201,7 @@ pub fn concat_last(cx: &Ctx, parts: &[&Var]) -> Result<Var> {
 
 #[derive(Debug)]
 struct ConcatBackward {
-    places: Vec<(Place, Shape)>,
+    places: Vec<(RowSlice, Shape)>,
     dtype: DType,
 }
 

@@ -34,7 +34,8 @@ fn rows_agree(test: &str, stems: &'static [&'static str]) {
                 report.note(case, format!("emulated {dtype}"), check);
             }
         }
-        let passed = |entry: &conformance::Entry| matches!(&entry.outcome, Outcome::Compared(check) if check.passed());
+        let passed =
+            |entry: &conformance::CaseResult| matches!(&entry.outcome, Outcome::Compared(check) if check.passed());
         let failures: Vec<String> =
             report.entries.iter().filter(|entry| !passed(entry)).map(ToString::to_string).collect();
         assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), report.entries.len(), failures.join("\n"));

@@ -1,4 +1,4 @@
-//! Matrix products and attention, whose time is that of their operations.
+//! Matrix products and attention, which are bound by arithmetic.
 
 use super::Bench;
 use crate::dtype::DType;

@@ -63,7 +63,7 @@ impl Sizes {
         parameters: 1 << 27,
     };
 
-    /// So small that it says nothing: for tests.
+    /// Too small for a measurement: for tests.
     pub const TINY: Sizes =
         Sizes { batch: 2, length: 8, hidden: 16, inner: 32, head_size: 8, vocabulary: 40, parameters: 100 };
 
@@ -113,9 +113,6 @@ pub struct Wanted {
 }
 
 /// Time the kernels of a device, one figure after the other.
-///
-/// # Errors
-/// The device failed, or lacks a kernel.
 pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> Result<()> {
     let mut bench = Bench { device, wanted, tell };
     for &dtype in &wanted.dtypes {
@@ -130,9 +127,6 @@ pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> 
 }
 
 /// Bytes per second that a copy within the device reaches, read and written together, over `bytes`.
-///
-/// # Errors
-/// No room for twice as much; a failing device.
 pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result<f64> {
     let tensor = || Tensor::full_in(device, [bytes], DType::U8, 1.0, Segment::Workspace);
     let (from, mut to) = (tensor()?, tensor()?);
@@ -142,9 +136,6 @@ pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result
 
 /// Floating-point operations per second that a matrix product of `[m, n, k]` reaches, of factors with normal numbers:
 /// what bounds everything that is made of products.
-///
-/// # Errors
-/// No room for the matrices; a failing device.
 pub fn product_rate(device: &Device, dtype: DType, sizes: [usize; 3], budget: Duration) -> Result<f64> {
     let wanted = Wanted { sizes: Sizes::TINY, dtypes: Vec::new(), part_of_name: String::new(), budget };
     let mut rate = 0.0;

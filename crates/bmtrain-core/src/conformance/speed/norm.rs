@@ -1,4 +1,4 @@
-//! Layer norm, plain and behind dropout and residual.
+//! Layer norm, plain and after dropout and residual.
 
 use super::{Bench, dest};
 use crate::dtype::DType;

@@ -31,7 +31,7 @@ enum Biased {
     RowPerSequence,
 }
 
-/// In which tensors queries, keys and values lie.
+/// The tensors that hold queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Placed {
     Separate,
@@ -213,7 +213,7 @@ fn written(x: &mut Tensor, rows: usize, width: usize, add: bool) -> Result<Heads
     Ok(HeadsMut { view: x.view_mut()?, batch_stride: rows * width, row_stride: width, add })
 }
 
-/// Tokens that come in two pieces, the second of which stands behind kept ones whose rows have moved.
+/// Tokens in two pieces; the second follows cached tokens whose rows have moved.
 fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) -> Case {
     let width = (heads + 2 * kv_heads) * head_size;
     let case = Case::op(format!("attention/kept tokens, head size {head_size}"), move |cx, v| {

@@ -45,7 +45,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     let case = Case::op("squared_error/2x3", squared).variable("x", [2, 3]);
     cases.push(case.constant("targets", [6]).of(DType::F32));
     let case = Case::op("squared_error/70000", squared).variable("x", [70_000]);
-    // In f16 the gradients of so many elements would be below its smallest normal number.
+    // In f16 the gradients would be below the smallest normal number.
     cases.push(case.constant("targets", [70_000]).of(DType::F32).dtypes(&[DType::F32, DType::BF16]).large());
 }
 

@@ -20,7 +20,7 @@ struct Product {
     /// Added to each leading dimension.
     gap: usize,
     batch: Batch,
-    /// Batch entries side by side within the rows, as heads are, instead of behind each other.
+    /// Batch entries side by side within the rows, as heads are, instead of one after the other.
     interleaved: bool,
     /// The right factor is the same for all entries.
     shared: bool,
@@ -84,7 +84,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     mixed(cases);
 }
 
-/// Activations of rows of whole packs, which some libraries apply themselves; behind old content; and without a copy.
+/// Activations of rows of whole packs, which some libraries apply themselves; after old content; and without a copy.
 fn epilogues(cases: &mut Vec<Case>) {
     for activation in [Activation::GeluTanh, Activation::Relu, Activation::Silu] {
         let product = Product { m: 9, n: 24, k: 16, transposed: [false, true], epilogue: Some(activation), ..PLAIN };
@@ -125,27 +125,27 @@ pub(super) fn with_type(mut case: Case, name: &str, dtype: DType) -> Case {
     case.dtypes(&[DType::BF16, DType::F16])
 }
 
-/// Where a matrix lies: elements between rows and between batch entries, and how many there are.
+/// The layout of a matrix: elements between rows and between batch entries, and the total.
 #[derive(Clone, Copy)]
-struct Layout {
+struct MatrixLayout {
     ld: usize,
     batch: [usize; 2],
     len: usize,
 }
 
 impl Product {
-    fn layout(&self, rows: usize, columns: usize) -> Layout {
+    fn layout(&self, rows: usize, columns: usize) -> MatrixLayout {
         let Batch { outer, inner } = self.batch;
         if self.interleaved {
             let ld = columns * inner + self.gap;
-            return Layout { ld, batch: [rows * ld, columns], len: outer * rows * ld };
+            return MatrixLayout { ld, batch: [rows * ld, columns], len: outer * rows * ld };
         }
         let ld = columns + self.gap;
-        Layout { ld, batch: [inner * rows * ld, rows * ld], len: outer * inner * rows * ld }
+        MatrixLayout { ld, batch: [inner * rows * ld, rows * ld], len: outer * inner * rows * ld }
     }
 
     /// Layouts of a, b and c as they are stored.
-    fn layouts(&self) -> [Layout; 3] {
+    fn layouts(&self) -> [MatrixLayout; 3] {
         let stored = |rows, columns, transposed| {
             if transposed { self.layout(columns, rows) } else { self.layout(rows, columns) }
         };
@@ -188,10 +188,10 @@ impl Product {
         Ok([Some(out), pre].into_iter().flatten().collect())
     }
 
-    /// The sums in f64; what lies between the rows of `c` stays as it was.
+    /// The sums in f64; elements between the rows of `c` are unchanged.
     fn host(&self, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let [a, b, c] = self.layouts();
-        let at = |layout: &Layout, transposed: bool, [outer, inner]: [usize; 2], row: usize, column: usize| {
+        let at = |layout: &MatrixLayout, transposed: bool, [outer, inner]: [usize; 2], row: usize, column: usize| {
             let (row, column) = if transposed { (column, row) } else { (row, column) };
             outer * layout.batch[0] + inner * layout.batch[1] + row * layout.ld + column
         };

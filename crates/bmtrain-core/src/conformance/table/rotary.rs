@@ -14,7 +14,7 @@ struct Call {
     heads: usize,
     head_size: usize,
     dims: usize,
-    /// Elements of a row behind the heads.
+    /// Elements of a row after the heads.
     tail: usize,
     layout: RotaryLayout,
     /// Rows have positions of their own.
@@ -86,10 +86,10 @@ fn case(name: &str, call: Call) -> Case {
 fn kernels(cases: &mut Vec<Case>, call: Call) {
     let Call { batch, length, heads, head_size, dims, tail, layout, placed } = call;
     let (rows, columns) = (batch * length, heads * head_size + tail);
-    for (word, in_place, add, inverse) in
+    for (label, in_place, add, inverse) in
         [("added", false, true, false), ("in place", true, false, false), ("turned back", false, false, true)]
     {
-        let case = Case::kernel(name_of(&format!("{word}, heads of {head_size}"), layout), move |device, t| {
+        let case = Case::kernel(name_of(&format!("{label}, heads of {head_size}"), layout), move |device, t| {
             let mut y = copy(&t[1])?;
             device.launch(RotaryApply {
                 rows,

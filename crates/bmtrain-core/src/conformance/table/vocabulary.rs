@@ -1,4 +1,4 @@
-//! Rows of cross-entropies in parts and in chunks.
+//! Rows of cross-entropies over shards and in chunks.
 
 use super::{copy, zeros};
 use crate::autograd::{Ctx, Var};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) fn rows(cases: &mut Vec<Case>) {
     heads(cases);
     on_one_rank(cases);
-    // Rows, columns with filling, and the classes of each part: also none, one, unaligned rows and rows longer than a
+    // Rows, columns with padding, and the classes of each shard: also none, one, unaligned rows and rows longer than a
     // block.
     let parts: [(usize, usize, &[usize]); 8] = [
         (5, 8, &[8]),
@@ -45,7 +45,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     scaling(cases);
 }
 
-/// The head of a language model, cut so small that it takes several chunks, or held whole.
+/// The head of a language model, in several chunks, or with all logits kept.
 fn heads(cases: &mut Vec<Case>) {
     for (name, chunk_bytes) in [("chunks", 64), ("held", 1 << 20)] {
         for reduction in [Reduction::Mean, Reduction::Sum, Reduction::None] {
@@ -113,8 +113,7 @@ fn on_one_rank(cases: &mut Vec<Case>) {
     cases.push(in_place.variable("x", [4, 6]).ids("targets", [4], 6, None));
 }
 
-/// The three kernels over the parts of one vocabulary: statistics, losses, gradients. Filling holds what must not be
-/// read.
+/// The three kernels over the shards of one vocabulary: statistics, losses, gradients. Padding must not be read.
 fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weighted: bool, mixed: bool) -> Case {
     let (counts, total) = (counts.to_vec(), counts.iter().sum::<usize>());
     let mut name = format!("vocabulary/{rows}x{columns}x{counts:?}");
@@ -263,7 +262,7 @@ fn unusual(cases: &mut Vec<Case>) {
     // Logits far from zero: sums of exponentials that would overflow or vanish.
     let far = Case::kernel("vocabulary/far from zero", |device, t| {
         let (rows, ids) = (t[0].reshape([400, 1])?.slice(0..0)?, t[1].slice(0..0)?);
-        // No row at all is no mistake.
+        // Zero rows are allowed.
         let mut results = parts(device, &rows, (&ids, None), [0, 40], &[40, 33], (0.1, false))?;
         results.extend(parts(device, &t[0], (&t[1], None), [5, 40], &[40, 33], (0.1, false))?);
         Ok(results)

@@ -5,7 +5,7 @@
 //!
 //! - **whole**: one piece of work per sequence and key head (per key head alone where sequences share the gradient of a
 //!   bias). Blocks of keys outside, queries inside; five products a tile.
-//! - **split**: first the gradients of queries and bias, a block of queries a piece, then those of keys and values, a
+//! - **split**: first the gradients of queries and bias, a block of queries a piece, then of keys and values, a
 //!   block of keys a piece. Seven products a tile, for when there are too few heads for the threads or too many queries
 //!   for the scratch.
 //!
@@ -21,9 +21,6 @@ use crate::kernel::{AttentionBackward, AttentionShape};
 use std::ops::Range;
 
 /// See [`AttentionBackward`].
-///
-/// # Errors
-/// Views of a wrong type.
 pub(super) fn run(threads: &Threads, a: AttentionBackward<'_>, settings: Settings) -> Result<()> {
     let shape = a.shape;
     // Sequences that share the gradient of a bias are done in turn, by one piece.
@@ -139,7 +136,7 @@ fn split_queries(pass: &Pass<'_>, (b, n): (usize, usize), block: &Range<usize>, 
     pass.finish_queries(b, n, block.clone(), dquery);
 }
 
-/// The gradients of one block of keys and values of head `kv` of sequence `b`; with the first also those of unseen
+/// The gradients of one block of keys and values of head `kv` of sequence `b`; with the first also of unseen
 /// keys.
 fn split_keys(pass: &Pass<'_>, (b, kv): (usize, usize), block: usize, delta: &[f32], scratch: &mut Scratch) {
     let (mut work, ..) = Work::new(scratch, &pass.tiles, 0);

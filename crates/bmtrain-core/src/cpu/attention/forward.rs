@@ -7,7 +7,7 @@
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
 use super::rows::{self, Soften};
-use super::score::{Place, Rules};
+use super::score::{Rules, ScoreTile};
 use super::scratch::{self, Scratch};
 use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
@@ -17,9 +17,6 @@ use crate::kernel::{Arguments, AttentionForward, AttentionShape};
 use std::ops::Range;
 
 /// See [`AttentionForward`].
-///
-/// # Errors
-/// Views of a wrong type.
 pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
     let (shape, h) = (a.shape, a.shape.head_size);
@@ -98,7 +95,7 @@ impl Forward<'_> {
             if keys.end <= start {
                 continue;
             }
-            let place = Place { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
+            let place = ScoreTile { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
             let padded = keys.len().next_multiple_of(16);
             self.k.rows(b, kv, keys.clone(), key, head);
             transpose_panels(key, head, (keys.len(), h), panels);

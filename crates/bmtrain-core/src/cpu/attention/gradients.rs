@@ -7,7 +7,7 @@
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
 use super::rows::{self, Differentiate, RowDots};
-use super::score::{Place, Rules};
+use super::score::{Rules, ScoreTile};
 use super::scratch::Scratch;
 use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
@@ -74,9 +74,6 @@ impl<'s> Work<'s> {
 
 impl<'a> Pass<'a> {
     /// The views of a call, and apart from them the space for the deltas of all queries.
-    ///
-    /// # Errors
-    /// Views of a wrong type.
     pub(super) fn new(a: AttentionBackward<'a>, settings: Settings) -> Result<(Self, &'a mut [f32])> {
         let (op, h) = (AttentionBackward::NAME, a.shape.head_size);
         let dbias = match a.dbias {
@@ -120,10 +117,10 @@ impl<'a> Pass<'a> {
 
     /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no
     /// key or all are before the window of the first query.
-    pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<Place> {
+    pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<ScoreTile> {
         let end = keys.end.min(self.rules.causal_end(queries.end - 1));
         let width = end.saturating_sub(keys.start);
-        (width > 0 && end > self.rules.window_start(queries.start)).then_some(Place {
+        (width > 0 && end > self.rules.window_start(queries.start)).then_some(ScoreTile {
             b,
             n,
             l: queries.start,
@@ -154,7 +151,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Fill the tiles of queries, times the scale, and of gradients of the result.
-    pub(super) fn load_queries(&self, place: &Place, work: &mut Work<'_>) {
+    pub(super) fn load_queries(&self, place: &ScoreTile, work: &mut Work<'_>) {
         let queries = place.l..place.l + place.rows;
         self.q.rows(place.b, place.n, queries.clone(), work.query, self.tiles.head);
         work.query[..place.rows * self.tiles.head].iter_mut().for_each(|x| *x *= self.rules.scale);
@@ -162,7 +159,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Fill the tiles of dropped probabilities and of gradients of the scores.
-    pub(super) fn tile(&self, place: &Place, delta: &[f32], work: &mut Work<'_>) {
+    pub(super) fn tile(&self, place: &ScoreTile, delta: &[f32], work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let h = self.rules.shape.head_size;
         let size = Size { m: place.rows, n: place.width.next_multiple_of(16), k: h, add: false };
@@ -191,7 +188,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Add a tile's part of the gradients of keys and values.
-    pub(super) fn add_key_sums(&self, place: &Place, work: &mut Work<'_>) {
+    pub(super) fn add_key_sums(&self, place: &ScoreTile, work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let size = Size { m: place.width, n: head, k: place.rows, add: true };
         let transposed = |data| Left { data, row: 1, step: stride };
@@ -200,7 +197,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Add a tile's part of the gradients of its queries.
-    pub(super) fn add_query_sums(&self, place: &Place, dquery: &mut [f32], work: &mut Work<'_>) {
+    pub(super) fn add_query_sums(&self, place: &ScoreTile, dquery: &mut [f32], work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let size = Size { m: place.rows, n: head, k: place.width, add: true };
         let dscores = Left { data: work.dscores, row: stride, step: 1 };
@@ -256,7 +253,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Add a tile's part of the gradient of the bias.
-    pub(super) fn add_bias(&self, place: &Place, work: &Work<'_>) {
+    pub(super) fn add_bias(&self, place: &ScoreTile, work: &Work<'_>) {
         let Some((dbias, _)) = &self.dbias else { return };
         for r in 0..place.rows {
             let Some(start) = self.rules.dbias_row(place.b, place.n, place.l + r) else { return };

@@ -1,4 +1,4 @@
-//! The small matrix products of attention: tiles that lie in the caches, sums that stay in registers.
+//! The small matrix products of attention: tiles in the caches, sums in registers.
 //!
 //! Defines [`multiply`] with its operands [`Left`] and [`Right`], and [`transpose_panels`]. Called by `forward.rs` and
 //! `backward.rs`. The packed products of `cpu::gemm` copy and check more than operands of this size can repay; here the
@@ -253,7 +253,9 @@ mod x86 {
     use std::arch::x86_64::*;
 
     macro_rules! vector {
-        ($type:ty, $lanes:literal, $rows:literal, $vectors:literal, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+        (
+        $type:ty, $lanes:literal, $rows:literal, $vectors:literal, $splat:ident, $load:ident, $store:ident, $fma:ident
+    ) => {
             impl Vector for $type {
                 const LANES: usize = $lanes;
                 const ROWS: usize = $rows;

@@ -8,7 +8,7 @@
 //! nowhere.
 
 use super::product::STRIP;
-use super::score::{Place, Rules};
+use super::score::{Rules, ScoreTile};
 use crate::cpu::math;
 use crate::cpu::random::dropout_multipliers;
 use crate::cpu::simd::{Isa, vectorised};
@@ -20,7 +20,7 @@ pub(super) const ROW_SLACK: usize = 3;
 /// One tile of the forward pass.
 pub(super) struct Soften<'t> {
     pub(super) rules: &'t Rules<'t>,
-    pub(super) place: Place,
+    pub(super) place: ScoreTile,
     /// Raw scores, then probabilities before normalisation, dropped.
     pub(super) scores: &'t mut [f32],
     /// Distance between rows of scores.
@@ -79,7 +79,7 @@ vectorised! {
 /// One tile of the backward pass.
 pub(super) struct Differentiate<'t> {
     pub(super) rules: &'t Rules<'t>,
-    pub(super) place: Place,
+    pub(super) place: ScoreTile,
     /// Raw scores, then dropped probabilities.
     pub(super) scores: &'t mut [f32],
     /// Gradients of dropped probabilities, then of scores.
@@ -175,12 +175,18 @@ fn exp<I: Isa>(x: f32) -> f32 {
     if x < LEAST { 0.0 } else { value }
 }
 
-/// Factors of the probabilities of row `r` of a tile, drawn into `space`.
+/// Dropout factors of the probabilities of row `r` of a tile, computed in `space`.
 #[inline(always)]
-fn multipliers<'s>(rules: &Rules<'_>, dropout: &Dropout, place: &Place, r: usize, space: &'s mut [f32]) -> &'s [f32] {
+fn multipliers<'s>(
+    rules: &Rules<'_>,
+    dropout: &Dropout,
+    place: &ScoreTile,
+    r: usize,
+    space: &'s mut [f32],
+) -> &'s [f32] {
     let row = rules.row(place.b, place.n, place.l + r) as u64;
     let first = dropout.row(row, rules.shape.keys as u64) + place.s as u64;
-    // From a whole Philox block on, which is how they are drawn.
+    // Starts at a whole Philox block.
     let skip = (first % 4) as usize;
     let space = &mut space[..skip + place.width.next_multiple_of(STRIP)];
     dropout_multipliers(dropout, first - skip as u64, space);

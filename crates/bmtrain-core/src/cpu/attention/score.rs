@@ -1,6 +1,6 @@
-//! What stands between raw scores and the softmax: which keys a query sees, and the additive bias.
+//! Between raw scores and the softmax: the keys that a query sees, and the additive bias.
 //!
-//! Defines [`Rules`] and [`Place`], shared by `forward.rs`, `backward.rs` and `rows.rs`.
+//! Defines [`Rules`] and [`ScoreTile`], shared by `forward.rs`, `backward.rs` and `rows.rs`.
 
 use crate::cpu::access;
 use crate::cpu::floats::Floats;
@@ -37,9 +37,9 @@ struct Values<'a> {
     per_query: bool,
 }
 
-/// Where a tile of scores lies: of one head of one sequence, some queries and some keys.
+/// The position of a tile of scores: some queries and keys of one head of one sequence.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ScoreTile {
     /// Sequence.
     pub(super) b: usize,
     /// Query head.
@@ -56,9 +56,6 @@ pub(super) struct Place {
 
 impl<'a> Rules<'a> {
     /// The rules of a call.
-    ///
-    /// # Errors
-    /// Views of a wrong type.
     pub(super) fn new(
         op: &'static str,
         shape: AttentionShape,
@@ -83,7 +80,7 @@ impl<'a> Rules<'a> {
 
     /// The keys of a sequence from the first to the last that padding leaves, widened to where tiles may start.
     ///
-    /// Nothing outside is read or multiplied: padded batches cost what their words cost.
+    /// Nothing outside is read or multiplied: padding costs nothing.
     pub(super) fn keys(&self, b: usize) -> Range<usize> {
         let keys = self.shape.keys;
         let Bytes::Padding(bytes) = self.mask else { return 0..keys };
@@ -128,8 +125,8 @@ impl<'a> Rules<'a> {
     /// From raw scores of row `r` of a tile to scores: bias added, minus infinity where the key is not seen and in the
     /// columns past the tile's width.
     #[inline(always)]
-    pub(super) fn apply(&self, place: &Place, r: usize, scores: &mut [f32]) {
-        let Place { b, n, s, width, .. } = *place;
+    pub(super) fn apply(&self, place: &ScoreTile, r: usize, scores: &mut [f32]) {
+        let ScoreTile { b, n, s, width, .. } = *place;
         let l = place.l + r;
         let (seen, past) = scores.split_at_mut(width);
         if let Some(Values { data, per_sequence, per_query }) = self.bias {

@@ -78,7 +78,7 @@ impl Region {
         self.take_of(len, len)
     }
 
-    /// As [`Region::take`], from a region of at least `most` numbers, so that a later call for up to so many finds it
+    /// As [`Region::take`], from a region of at least `most` numbers, so that a later call for up to `most` finds it
     /// large enough. Pages that are never touched cost nothing.
     pub(super) fn take_of(&mut self, len: usize, most: usize) -> &mut [f32] {
         let needed = len.max(most) + LINE;

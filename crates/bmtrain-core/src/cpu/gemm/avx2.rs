@@ -133,7 +133,7 @@ unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: 
             for j in (0..COLUMNS).step_by(LANES) {
                 // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
                 unsafe {
-                    // Rows lie on different pages, where the hardware does not look ahead.
+                    // Rows are on different pages, where the hardware does not look ahead.
                     _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ROWS_AHEAD * stride + j).cast());
                     _mm256_storeu_ps(to.add(j), _mm256_loadu_ps(from.add(j)));
                 }

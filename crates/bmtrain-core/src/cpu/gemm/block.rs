@@ -1,6 +1,6 @@
 //! One unit of a product on one thread: stretches of k, panels of B, tiles, and the epilogue on finished tiles.
 //!
-//! Defines [`Job`] and [`Batch`] (checked forms of the public structs, made by `mod.rs`) and [`run`], called by
+//! Defines [`GemmJob`] and [`Batch`] (checked forms of the public structs, made by `mod.rs`) and [`run`], called by
 //! `schedule.rs`. The loops, outermost first: stretch of k (pack its panels of B), block of rows (widen A if it is 16
 //! bits wide), panel, tile.
 #![allow(unsafe_code)]
@@ -28,7 +28,7 @@ const ROWS_UNPACKED: usize = 24;
 
 /// A checked product.
 #[derive(Clone, Copy)]
-pub(super) struct Job<'a> {
+pub(super) struct GemmJob<'a> {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
@@ -45,13 +45,13 @@ pub(super) struct Job<'a> {
     gradient: Option<(Source<'a>, usize, ActivationGradient<'a>)>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> GemmJob<'a> {
     /// Checks every length before anything is touched.
     pub(super) fn new(product: Product<'a>) -> Result<Self> {
         Self::with_reach(product, "gemm", [0; 3])
     }
 
-    /// As [`Job::new`], for products that move by up to `reach` elements in A, B and C.
+    /// As [`GemmJob::new`], for products that move by up to `reach` elements in A, B and C.
     fn with_reach(product: Product<'a>, op: &'static str, reach: [usize; 3]) -> Result<Self> {
         let Product { m, n, k, alpha, a, b, beta, c, ldc, epilogue } = product;
         let a = Matrix::new(a, (m, k), reach[0], op, "A")?;
@@ -68,7 +68,7 @@ impl<'a> Job<'a> {
         if let Some((source, leading, _)) = &epilogue.gradient {
             check_rows(source.len(), (m, n), *leading, 0, op, "the saved pre-activation")?;
         }
-        Ok(Job {
+        Ok(GemmJob {
             m,
             n,
             k,
@@ -118,7 +118,7 @@ fn check_rows(
 
 /// A checked batch.
 pub(super) struct Batch<'a> {
-    pub(super) first: Job<'a>,
+    pub(super) first: GemmJob<'a>,
     count: [usize; 3],
     a_stride: [usize; 3],
     b_stride: [usize; 3],
@@ -144,7 +144,7 @@ impl<'a> Batch<'a> {
         let [outer, middle, inner] = [0, 1, 2].map(|level| (c_stride[level], count[level]));
         expect_apart([(1, first.n), (first.ldc, first.m), outer, middle, inner])
             .map_err(|got| Error::shape(OP, "strides of C", "no element written twice", got))?;
-        Ok(Batch { first: Job::with_reach(first, OP, reach)?, count, a_stride, b_stride, c_stride })
+        Ok(Batch { first: GemmJob::with_reach(first, OP, reach)?, count, a_stride, b_stride, c_stride })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -152,11 +152,11 @@ impl<'a> Batch<'a> {
     }
 
     /// Product `index`, the last level counting fastest.
-    pub(super) fn job(&self, index: usize) -> Job<'a> {
+    pub(super) fn job(&self, index: usize) -> GemmJob<'a> {
         let [_, y, z] = self.count;
         let at = [index / (y * z), index / z % y, index % z];
         let distance = |stride: &[usize; 3]| at.iter().zip(stride).map(|(i, s)| i * s).sum::<usize>();
-        Job {
+        GemmJob {
             a: self.first.a.moved(distance(&self.a_stride)),
             b: self.first.b.moved(distance(&self.b_stride)),
             c_start: distance(&self.c_stride),
@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Columns of one panel of this product.
-pub(super) fn panel_columns(kernel: &Kernel, job: &Job<'_>) -> usize {
+pub(super) fn panel_columns(kernel: &Kernel, job: &GemmJob<'_>) -> usize {
     if skinny::takes(job) { skinny::COLUMNS } else { kernel.columns() }
 }
 
@@ -180,7 +180,7 @@ fn stretches(k: usize) -> impl Iterator<Item = Range<usize>> {
 /// A block of rows of A as f32.
 struct Left<'s> {
     data: &'s [f32],
-    /// Where the element of the block's first row and the stretch's first column lies.
+    /// The offset of the block's first row and the stretch's first column.
     start: usize,
     row: usize,
     step: usize,
@@ -208,14 +208,20 @@ struct Sums<'s> {
 #[derive(Clone, Copy)]
 struct Pass<'p, 'a> {
     kernel: &'p Kernel,
-    job: &'p Job<'a>,
+    job: &'p GemmJob<'a>,
     k: usize,
     first: bool,
     last: bool,
 }
 
 /// Computes the rows and columns of one unit.
-pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: Range<usize>, scratch: &mut Scratch) {
+pub(super) fn run(
+    kernel: &Kernel,
+    job: &GemmJob<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    scratch: &mut Scratch,
+) {
     if skinny::takes(job) {
         return skinny::run(kernel, job, rows, columns, scratch);
     }
@@ -262,7 +268,7 @@ pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: R
 }
 
 /// B's elements if tiles may read them without packing.
-fn in_place<'a>(kernel: &Kernel, job: &Job<'a>, columns: &Range<usize>) -> Option<&'a [f32]> {
+fn in_place<'a>(kernel: &Kernel, job: &GemmJob<'a>, columns: &Range<usize>) -> Option<&'a [f32]> {
     let whole = columns.len().is_multiple_of(kernel.lanes);
     match job.b.data {
         Source::F32(b) if job.m <= ROWS_UNPACKED && job.b.col_stride == 1 && whole => Some(b),
@@ -271,7 +277,12 @@ fn in_place<'a>(kernel: &Kernel, job: &Job<'a>, columns: &Range<usize>) -> Optio
 }
 
 /// A block of rows over a stretch: in place if A is f32, else widened.
-fn left_block<'s>(job: &Job<'s>, block: &Range<usize>, stretch: &Range<usize>, scratch: &'s mut Region) -> Left<'s> {
+fn left_block<'s>(
+    job: &GemmJob<'s>,
+    block: &Range<usize>,
+    stretch: &Range<usize>,
+    scratch: &'s mut Region,
+) -> Left<'s> {
     let Matrix { data, start, row_stride, col_stride } = job.a;
     let start = start + block.start * row_stride + stretch.start * col_stride;
     if let Source::F32(data) = data {
@@ -385,8 +396,15 @@ fn multiply(
     unsafe { routine(&tile) }
 }
 
-/// The epilogue on a buffer of `rows x width` finished sums, of which `columns` are real, and the rounding to C.
-pub(super) fn finish(job: &Job<'_>, buffer: &mut [f32], rows: Range<usize>, j: usize, columns: usize, width: usize) {
+/// The epilogue on a buffer of `rows x width` finished sums with `columns` real ones, and the rounding to C.
+pub(super) fn finish(
+    job: &GemmJob<'_>,
+    buffer: &mut [f32],
+    rows: Range<usize>,
+    j: usize,
+    columns: usize,
+    width: usize,
+) {
     if let Some(bias) = job.bias {
         let mut values = [0.0f32; MAX_TILE];
         bias.widen(j, &mut values[..columns]);

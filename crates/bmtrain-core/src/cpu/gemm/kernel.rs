@@ -41,7 +41,7 @@ pub(super) struct Tile {
 ///
 /// # Safety
 /// The instruction set of the table must be present; for its rows and columns every address of A, B and C named in
-/// [`Tile`] must be valid, and nobody else may touch these elements of C meanwhile.
+/// [`Tile`] must be valid, and no other thread may access these elements of C meanwhile.
 pub(super) type TileRoutine = unsafe fn(&Tile);
 
 /// Writes the transpose of a `lanes x k` block: `to[p * width + j] = from[j * stride + p]`.
@@ -52,7 +52,7 @@ pub(super) type TileRoutine = unsafe fn(&Tile);
 pub(super) type TransposeRoutine = unsafe fn(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize);
 
 /// Copies k rows, `stride` apart, into panels: column j of row p goes to panel `j / C` at `p * C + j % C`, where C is
-/// [`Kernel::columns`] and panels lie `k * C` apart.
+/// [`Kernel::columns`] and panels are `k * C` apart.
 ///
 /// # Safety
 /// The instruction set must be present, `from` valid for `(k - 1) * stride + panels * C` reads, `to` for

@@ -7,7 +7,7 @@
 //! own loops.
 //!
 //! # How it works
-//! B is packed into panels of 64 columns (AVX-512), each of which fits the second-level cache; 16-bit numbers are
+//! B is packed into panels of 64 columns (AVX-512) that fit the second-level cache; 16-bit numbers are
 //! widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
 //! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
 //! Products of few rows skip the packing (`skinny.rs`); they are as fast as memory is read, so all threads read.
@@ -15,7 +15,7 @@
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`),
 //! one after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone;
-//! within a path each element of C is summed by itself, in the same order wherever it lies in a tile, by one thread. So
+//! within a path each element of C is summed by itself, in the same order at every position of a tile, by one thread. So
 //! the bits of a result depend on shape, strides and machine, never on the number of threads or on which thread did
 //! what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!
@@ -23,6 +23,7 @@
 
 mod block;
 mod kernel;
+pub(super) mod launch;
 mod operand;
 mod pack;
 mod peak;
@@ -45,7 +46,7 @@ pub use peak::{instruction_set, measure_peak};
 pub use scratch::scratch_bytes;
 
 use crate::error::Result;
-use block::Job;
+use block::GemmJob;
 use kernel::Kernel;
 
 /// Who computes.
@@ -70,7 +71,7 @@ impl Threads<'_> {
 
 /// A function applied in place to finished f32 values, element by element.
 ///
-/// It is called on short runs (at most 512 values) that lie in the first-level cache, so write it so that the compiler
+/// It is called on short runs (at most 512 values) in the first-level cache, so write it so that the compiler
 /// vectorises it. What it does to a value must not depend on the value's place in the slice. The length is always a
 /// multiple of 8; some of the values may be padding, whose results are dropped.
 pub type Activation<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
@@ -145,12 +146,13 @@ pub struct BatchedProduct<'a> {
 /// [`crate::Error::Shape`] if a slice is shorter than its shape and strides need, or no stride of an operand is 1.
 /// Nothing is written then.
 pub fn product(threads: Threads<'_>, product: Product<'_>) -> Result<()> {
-    let job = Job::new(product)?;
+    let job = GemmJob::new(product)?;
     schedule::run_one(threads, Kernel::of_this_machine(), &job);
     Ok(())
 }
 
-/// Computes every product of a [`BatchedProduct`], each on one thread when there are at least as many as threads.
+/// Computes every product of a [`BatchedProduct`], each on one thread if there are at least enough products for all
+/// threads.
 ///
 /// # Errors
 /// [`crate::Error::Shape`] as for [`product`], and if products of the batch would write the same element.

@@ -88,7 +88,7 @@ impl Target<'_> {
     }
 }
 
-/// One operand: element (i, j) lies at `data[i * row_stride + j * col_stride]`; one of the strides is 1.
+/// One operand: element (i, j) is at `data[i * row_stride + j * col_stride]`; one of the strides is 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a> {
     /// The elements.
@@ -115,7 +115,7 @@ impl<'a> Operand<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     pub(super) data: Source<'a>,
-    /// Where element (0, 0) lies.
+    /// The index of element (0, 0).
     pub(super) start: usize,
     pub(super) row_stride: usize,
     pub(super) col_stride: usize,

@@ -10,7 +10,7 @@ use super::operand::{Matrix, Source};
 use super::scratch::Region;
 
 /// Panels whose rows are copied side by side: longer runs of memory at a time, but no more targets than the first-level
-/// cache has ways, since panels tend to lie a multiple of its size apart.
+/// cache has ways, since panels tend to be a multiple of its size apart.
 const SIDE_BY_SIDE: usize = 4;
 
 /// Packs rows `rows` and columns `columns` of B: panel after panel of `kernel.columns()` columns, the last one padded
@@ -53,7 +53,7 @@ pub(super) fn pack(
     }
 }
 
-/// One panel of a B whose rows are adjacent: `k` rows, `count` columns of which the first begins at `start`.
+/// One panel of a B whose rows are adjacent: `k` rows, `count` columns from `start` on.
 fn pack_transposed(
     kernel: &Kernel,
     b: &Matrix<'_>,
@@ -97,7 +97,7 @@ fn transpose(kernel: &Kernel, from: &[f32], stride: usize, k: usize, to: &mut [f
     unsafe { (kernel.transpose)(from.as_ptr(), stride, k, to.as_mut_ptr(), width) }
 }
 
-/// Packs the first `panels` whole panels of k rows that lie `stride` apart.
+/// Packs the first `panels` whole panels of k rows that are `stride` apart.
 fn copy(kernel: &Kernel, from: &[f32], stride: usize, k: usize, to: &mut [f32], panels: usize) {
     if k == 0 {
         return;

@@ -1,4 +1,4 @@
-//! What the machine can do at best: the rate of fused multiply-adds in registers, which speeds are reported against.
+//! What the machine can do at best: fused multiply-adds per second in registers, which speeds are reported against.
 //!
 //! Defines the public [`measure_peak`] and [`instruction_set`], used by the status line of training and by the
 //! benchmark.
@@ -18,7 +18,7 @@ pub fn instruction_set() -> &'static str {
 /// Floating-point operations per second that `threads` threads reach together in registers, in about 0.15 s.
 ///
 /// Units: one fused multiply-add counts as two. Each thread runs short windows at the same time as the others and
-/// reports its fastest, so that neighbours on the machine disturb little; the rates are added.
+/// reports its fastest, so that neighbours on the machine disturb little; the sum over the threads counts.
 pub fn measure_peak(threads: usize) -> f64 {
     let kernel = Kernel::of_this_machine();
     let barrier = Barrier::new(threads.max(1));

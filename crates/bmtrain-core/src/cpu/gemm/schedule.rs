@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Threads;
-use super::block::{self, Batch, Job};
+use super::block::{self, Batch, GemmJob};
 use super::kernel::Kernel;
 use super::scratch::{self, Scratch};
 use super::skinny;
@@ -29,7 +29,7 @@ const ROWS_OF_SUMS: usize = 1024;
 const COLUMNS_OF_SUMS: usize = 256;
 
 /// Computes one product.
-pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
+pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &GemmJob<'_>) {
     if job.m == 0 || job.n == 0 {
         return;
     }
@@ -54,7 +54,7 @@ pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
     }
 }
 
-fn is_worth_splitting(job: &Job<'_>) -> bool {
+fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
     let reads_much = || skinny::takes(job) && job.n * job.k * job.b.data.element_bytes() >= BYTES_WORTH_SPLITTING;
     job.operations() >= WORTH_SPLITTING || reads_much()
 }
@@ -118,7 +118,7 @@ struct Units {
 }
 
 impl Units {
-    fn new(kernel: &Kernel, job: &Job<'_>, workers: usize) -> Self {
+    fn new(kernel: &Kernel, job: &GemmJob<'_>, workers: usize) -> Self {
         let (m, n, rows) = (job.m, job.n, kernel.rows());
         let panel = block::panel_columns(kernel, job);
         let panels = n.div_ceil(panel);

@@ -65,7 +65,7 @@ impl<'a> Shared<'a> {
     /// No other thread may write these elements meanwhile.
     pub(super) unsafe fn read(&self, start: usize, to: &mut [f32]) {
         self.check(start, to.len());
-        // SAFETY: inside the slice by the check, not written by others by the caller's word.
+        // SAFETY: inside the slice by the check, not written by others as the caller promises.
         let source = unsafe {
             match self.address {
                 Address::F32(data) => Source::F32(std::slice::from_raw_parts(data.add(start), to.len())),
@@ -82,7 +82,7 @@ impl<'a> Shared<'a> {
     /// No other thread may use these elements meanwhile.
     pub(super) unsafe fn write(&self, start: usize, from: &[f32]) {
         self.check(start, from.len());
-        // SAFETY: inside the slice by the check, not used by others by the caller's word.
+        // SAFETY: inside the slice by the check, not used by others as the caller promises.
         unsafe {
             match self.address {
                 Address::F32(data) => std::slice::from_raw_parts_mut(data.add(start), from.len()).copy_from_slice(from),

@@ -2,13 +2,13 @@
 //! packing.
 //!
 //! Defines [`takes`] (whether a product comes here; by its shape, types and strides alone) and [`run`], called by
-//! `block.rs`. Packing W would cost more than the few rows give back; rows of x and W both run along k, so whole
+//! `block.rs`. Packing W would cost more than the few rows gain; rows of x and W both run along k, so whole
 //! vectors of both are multiplied and the lanes are added at the end.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
-use super::block::{Job, finish};
+use super::block::{GemmJob, finish};
 use super::kernel::{Dots, Kernel};
 use super::operand::{Matrix, Source};
 use super::scratch::{Region, Scratch};
@@ -27,13 +27,19 @@ const STRETCH: usize = 2048;
 const SHORTEST: usize = 64;
 
 /// Whether a product is computed here.
-pub(super) fn takes(job: &Job<'_>) -> bool {
+pub(super) fn takes(job: &GemmJob<'_>) -> bool {
     let along_k = job.b.row_stride == 1 && job.b.col_stride >= job.k && job.a.col_stride == 1;
     along_k && job.m <= ROWS && job.k >= SHORTEST && job.n > 1
 }
 
 /// Computes the rows and columns of one unit.
-pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: Range<usize>, scratch: &mut Scratch) {
+pub(super) fn run(
+    kernel: &Kernel,
+    job: &GemmJob<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    scratch: &mut Scratch,
+) {
     for j in columns.clone().step_by(COLUMNS) {
         let count = COLUMNS.min(columns.end - j);
         let mut sums = [0.0f32; ROWS * COLUMNS];

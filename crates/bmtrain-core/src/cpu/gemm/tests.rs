@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::block::{Batch, Job};
+use super::block::{Batch, GemmJob};
 use super::kernel::Kernel;
 use super::*;
 use crate::error::Error;
@@ -158,7 +158,7 @@ impl Trial {
             gradient: Some((self.saved.source(), ldc, &slope)),
         };
         let epilogue = if epilogue { everything } else { Epilogue::default() };
-        let job = Job::new(Product { m, n, k, alpha, a, b, beta, c: c.target(), ldc, epilogue }).unwrap();
+        let job = GemmJob::new(Product { m, n, k, alpha, a, b, beta, c: c.target(), ldc, epilogue }).unwrap();
         schedule::run_one(threads, kernel, &job);
         Outcome { c, pre }
     }
@@ -320,7 +320,7 @@ fn nan_and_infinity_are_not_skipped() {
             let mut c = vec![0.0f32; m * n];
             let ldb = if b_transposed { k } else { n };
             let right = if b_transposed { Operand::transposed } else { Operand::rows };
-            let job = Job::new(Product {
+            let job = GemmJob::new(Product {
                 m,
                 n,
                 k,

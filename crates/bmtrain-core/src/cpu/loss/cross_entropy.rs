@@ -1,5 +1,5 @@
-//! Cross-entropy: fused over a whole vocabulary, or as statistics of a shard of the classes and losses from those of all
-//! shards; gradients of a shard. A row of logits is read once forward and once backward, an ignored row not at all.
+//! Cross-entropy: fused over a whole vocabulary, or as statistics of a shard and losses from all shards; gradients of a
+//! shard. A row of logits is read once forward and once backward, an ignored row not at all.
 
 use super::PIECE;
 use crate::cpu::access::{read, write};
@@ -91,7 +91,7 @@ pub(in crate::cpu) fn forward(threads: &Threads, a: CrossEntropyForward<'_>) -> 
 }
 
 impl Rows<'_> {
-    /// Loss and log-sum-exp of one row, of which all classes are here.
+    /// Loss and log-sum-exp of one row over a whole vocabulary.
     fn fused_loss(&self, logits: Floats<'_>, row: usize, columns: usize, spare: &mut Spare) -> (f32, f32) {
         let Some((target, weight)) = self.target(row) else {
             return (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm with dropout and residual in front (`forward`), and their gradients (`backward`).
+//! Layer norm and RMS norm after dropout and residual (`forward`), and their gradients (`backward`).
 
 mod backward;
 mod forward;

@@ -3,7 +3,7 @@
 use crate::cpu::simd::vectorised;
 use crate::kernel::Dropout;
 
-/// Blocks made at once; 64 words.
+/// Blocks made at once; 64 random numbers.
 const BLOCKS: usize = 16;
 const WORDS: usize = 4 * BLOCKS;
 
@@ -19,7 +19,7 @@ vectorised! {
     fn multipliers<I>(dropout: &Dropout, first_element: u64, out: &mut [f32]) {
         let (mut block, skip) = (first_element / 4, (first_element % 4) as usize);
         let mut out = out;
-        // The first words may belong to elements before the first one.
+        // The first numbers may belong to elements before the first one.
         if skip > 0 {
             let mut words = [0.0; WORDS];
             some_blocks(dropout, block, &mut words);
@@ -47,7 +47,7 @@ vectorised! {
 
 /// [`philox::block`](crate::philox::block) for [`BLOCKS`] counters, compared with the threshold.
 ///
-/// The four words of a block are kept in 64-bit lanes of which only the low half counts: that is the form in which
+/// The four numbers of a block are kept in 64-bit lanes with only the low half in use: that is the form in which
 /// vector units multiply 32-bit numbers into 64 bits, so no lane is ever moved until the end.
 #[inline(always)]
 fn some_blocks(dropout: &Dropout, first_block: u64, out: &mut [f32; WORDS]) {
@@ -71,7 +71,7 @@ fn some_blocks(dropout: &Dropout, first_block: u64, out: &mut [f32; WORDS]) {
         k0 = k0.wrapping_add(0x9e37_79b9);
         k1 = k1.wrapping_add(0xbb67_ae85);
     }
-    // The upper halves hold what was multiplied over; two words to a lane, in their order in memory.
+    // The upper halves hold what was multiplied over; two numbers to a lane, in their order in memory.
     let mut words = [0u64; 2 * BLOCKS];
     for i in 0..BLOCKS {
         words[2 * i] = (c0[i] & LOW) | (c1[i] << 32);

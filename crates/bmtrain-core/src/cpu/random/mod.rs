@@ -1,9 +1,9 @@
 //! Random numbers by address: dropout masks and initial values.
 //!
-//! `mask` makes dropout multipliers (called by the norm and attention kernels too), `draw` makes initial values.
+//! `mask` makes dropout multipliers (called by the norm and attention kernels too), `sample` makes initial values.
 
-mod draw;
 mod mask;
+mod sample;
 #[cfg(test)]
 mod tests;
 
@@ -79,7 +79,7 @@ pub(super) fn fill_random(threads: &Threads, a: FillRandom<'_>) -> Result<()> {
         let mut spare = Spare::new();
         for (start, len) in tiles(len) {
             let element = a.offset + (first + start) as u64;
-            out.data.update(start, len, false, &mut spare, |out| draw::draw(a.distribution, a.key, element, out));
+            out.data.update(start, len, false, &mut spare, |out| sample::sample(a.distribution, a.key, element, out));
         }
     });
     Ok(())

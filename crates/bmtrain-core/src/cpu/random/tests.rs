@@ -14,7 +14,7 @@ fn example(probability: f32) -> Dropout {
     Dropout::new(probability, Key::new(5, "site"), 7, 3).unwrap().unwrap()
 }
 
-/// The multiplier of one element, from the words of the contract.
+/// The multiplier of one element, by its definition.
 fn multiplier(dropout: &Dropout, element: u64) -> f32 {
     let block = element / 4;
     let counter = [block as u32, (block >> 32) as u32, dropout.step, dropout.micro_batch];
@@ -26,7 +26,7 @@ fn multiplier(dropout: &Dropout, element: u64) -> f32 {
 fn multipliers_follow_the_generator_for_any_start_and_length() {
     let dropout = example(0.3);
     for_each_level(|level| {
-        // The last start makes the block number carry into the upper counter word.
+        // The last start makes the block number carry into the upper counter.
         for start in [0, 1, 2, 3, 63, 64, 1 << 20, (1 << 34) - 70] {
             for len in [0, 1, 2, 5, 61, 63, 64, 65, 128, 1000] {
                 let mut out = vec![f32::NAN; len];
@@ -74,7 +74,7 @@ fn dropout_applies_the_mask_of_the_unsharded_tensor() {
     }
 }
 
-fn drawn(distribution: Distribution, offset: u64, len: usize, threads: usize) -> Vec<f64> {
+fn sampled(distribution: Distribution, offset: u64, len: usize, threads: usize) -> Vec<f64> {
     let device = device(threads);
     let mut out = tensor(&device, DType::F32, &vec![f32::NAN; len]);
     let key = Key::new(1, "weight");
@@ -88,26 +88,26 @@ const DISTRIBUTIONS: [Distribution; 3] =
 #[test]
 fn values_depend_on_their_address_alone() {
     for distribution in DISTRIBUTIONS {
-        let whole = drawn(distribution, 0, 70_000, 1);
-        assert_eq!(whole, drawn(distribution, 0, 70_000, 2));
+        let whole = sampled(distribution, 0, 70_000, 1);
+        assert_eq!(whole, sampled(distribution, 0, 70_000, 2));
         for (offset, len) in [(1, 1), (3, 70), (5, 64), (62, 129), (32_769, 1000)] {
-            let part = drawn(distribution, offset as u64, len, 1);
+            let part = sampled(distribution, offset as u64, len, 1);
             assert_eq!(part, whole[offset..offset + len], "{distribution:?} from {offset}");
         }
     }
 }
 
 #[test]
-fn every_level_of_vector_code_draws_the_same_bits() {
+fn every_level_of_vector_code_samples_the_same_bits() {
     for distribution in DISTRIBUTIONS {
-        let best = drawn(distribution, 3, 5000, 1);
-        for_each_level(|level| assert_eq!(drawn(distribution, 3, 5000, 1), best, "{level:?}"));
+        let best = sampled(distribution, 3, 5000, 1);
+        for_each_level(|level| assert_eq!(sampled(distribution, 3, 5000, 1), best, "{level:?}"));
     }
 }
 
 #[test]
 fn normal_values_are_those_of_box_and_muller() {
-    let values = drawn(Distribution::Normal(0.0, 1.0), 0, 4000, 1);
+    let values = sampled(Distribution::Normal(0.0, 1.0), 0, 4000, 1);
     for (i, value) in values.iter().enumerate() {
         let words = philox::block(Key::new(1, "weight"), [i as u32 / 4, 0, 0, 0]);
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
@@ -130,10 +130,10 @@ fn values_have_their_distribution() {
         far * n.sqrt()
     };
     let n = 200_000;
-    assert!(kolmogorov(drawn(DISTRIBUTIONS[0], 0, n, 2), &|x| normal_cdf((x - 1.0) / 2.0)) < 1.95);
-    assert!(kolmogorov(drawn(DISTRIBUTIONS[1], 0, n, 2), &|x| (x + 3.0) / 8.0) < 1.95);
+    assert!(kolmogorov(sampled(DISTRIBUTIONS[0], 0, n, 2), &|x| normal_cdf((x - 1.0) / 2.0)) < 1.95);
+    assert!(kolmogorov(sampled(DISTRIBUTIONS[1], 0, n, 2), &|x| (x + 3.0) / 8.0) < 1.95);
     let cut = normal_cdf(-2.0);
-    let truncated = drawn(DISTRIBUTIONS[2], 0, n, 2);
+    let truncated = sampled(DISTRIBUTIONS[2], 0, n, 2);
     assert!(truncated.iter().all(|x| (x - 0.5).abs() <= 0.2 + 1e-7));
     assert!(kolmogorov(truncated, &|x| (normal_cdf((x - 0.5) / 0.1) - cut) / (1.0 - 2.0 * cut)) < 1.95);
 }
@@ -141,7 +141,7 @@ fn values_have_their_distribution() {
 #[test]
 fn sixteen_bit_values_are_the_rounded_ones() {
     let device = device(1);
-    let exact: Vec<f32> = drawn(DISTRIBUTIONS[0], 9, 3000, 1).iter().map(|x| *x as f32).collect();
+    let exact: Vec<f32> = sampled(DISTRIBUTIONS[0], 9, 3000, 1).iter().map(|x| *x as f32).collect();
     for dtype in [DType::F16, DType::BF16] {
         let mut out = tensor(&device, dtype, &vec![0.0; 3000]);
         let (distribution, key) = (DISTRIBUTIONS[0], Key::new(1, "weight"));

@@ -120,7 +120,7 @@ vectorised! {
         sums[0]
     }
 
-    /// Bits of the largest magnitude. As integers, NaN stands above infinity and infinity above every number.
+    /// Bits of the largest magnitude. As integers, NaN is above infinity and infinity above every number.
     fn largest_bits<I>(x: &[f32]) -> u32 {
         let mut largest = 0;
         for x in x {
@@ -131,7 +131,7 @@ vectorised! {
     }
 }
 
-/// Most partial results of a reduction to one number; they lie on the stack.
+/// Most partial results of a reduction to one number; they are on the stack.
 const PIECES: usize = 1024;
 /// Fewest elements of such a piece.
 const PIECE: usize = 1 << 16;
@@ -178,7 +178,7 @@ pub(super) fn grad_norm(threads: &Threads, a: GradNorm<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Pieces of work of a norm; their sums lie on the stack.
+/// Pieces of work of a norm; their sums are on the stack.
 const NORM_PIECES: usize = 64;
 
 fn sum_of_squares(threads: &Threads, x: Floats<'_>, len: usize) -> Sum {

@@ -34,7 +34,8 @@ fn checked_ids<'a>(op: &'static str, ids: &'a [i64], entries: usize) -> Result<&
     }
 }
 
-/// Table rows of a piece of work. Few enough that frequent tokens, whose ids lie together, are shared among threads.
+/// Table rows of a piece of work. Few enough that frequent tokens, whose ids are close together, are shared among
+/// threads.
 const ENTRIES_AT_ONCE: usize = 64;
 
 pub(in crate::cpu) fn embedding_backward(threads: &Threads, a: EmbeddingBackward<'_>) -> Result<()> {

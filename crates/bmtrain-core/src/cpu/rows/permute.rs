@@ -28,10 +28,10 @@ fn floats<T: Float>(threads: &Threads, a: Permute<'_>) -> Result<()> {
     }
 }
 
-/// The axes of the result, outermost first, without those of length 1, neighbours joined where they are neighbours in
-/// the input as well.
+/// The axes of the result, outermost first: axes of length 1 are left out, and neighbours that are neighbours in the
+/// input as well are joined.
 #[derive(Clone, Copy)]
-struct Plan {
+struct StridedAxes {
     /// Length of each axis.
     len: [usize; MAX_RANK],
     /// Elements of the input from one index of the axis to the next.
@@ -39,9 +39,9 @@ struct Plan {
     rank: usize,
 }
 
-impl Plan {
+impl StridedAxes {
     fn new(dims: &[usize], axes: &[usize]) -> Self {
-        let mut plan = Plan { len: [1; MAX_RANK], stride: [1; MAX_RANK], rank: 0 };
+        let mut plan = StridedAxes { len: [1; MAX_RANK], stride: [1; MAX_RANK], rank: 0 };
         for &axis in axes.iter().filter(|axis| dims[**axis] != 1) {
             let (len, stride) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
             let last = plan.rank.saturating_sub(1);
@@ -69,14 +69,14 @@ impl Plan {
 
 fn run<T: Element>(threads: &Threads, a: Permute<'_>, store: impl Fn(T, T) -> T + Send + Sync) -> Result<()> {
     const NAME: &str = "permute";
-    let plan = Plan::new(&a.dims[..a.rank], &a.axes[..a.rank]);
+    let plan = StridedAxes::new(&a.dims[..a.rank], &a.axes[..a.rank]);
     let (x, data) = (read::<T>(NAME, a.x)?, write::<T>(NAME, a.out.view)?);
     if x.is_empty() {
         return Ok(());
     }
     let stride = plan.out_stride(0);
     let moved = plan.contiguous();
-    // Pieces along the outermost axis; at least a block's width of it if it is one of the two that are exchanged.
+    // Pieces along the outermost axis; at least a block's width of it if it is one of the two transposed axes.
     let least = if moved == 0 || plan.rank == 1 { BLOCK } else { 1 };
     let at_once = least.max(PIECE / stride);
     threads.for_each_part(Strided { data, stride }, plan.len[0], at_once, |first, count, out| {
@@ -86,7 +86,7 @@ fn run<T: Element>(threads: &Threads, a: Permute<'_>, store: impl Fn(T, T) -> T 
         if moved == plan.rank - 1 {
             part.copy_runs(x, out.data, &store)
         } else {
-            part.exchange(moved, x, out.data, &store)
+            part.transpose(moved, x, out.data, &store)
         }
     });
     Ok(())
@@ -95,7 +95,7 @@ fn run<T: Element>(threads: &Threads, a: Permute<'_>, store: impl Fn(T, T) -> T 
 /// Side of a block of a transposition: a cache line of f32 in both directions.
 const BLOCK: usize = 16;
 
-impl Plan {
+impl StridedAxes {
     /// The last axis is contiguous in the input too.
     fn copy_runs<T: Copy>(&self, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
         let run = self.len[self.rank - 1];
@@ -108,9 +108,9 @@ impl Plan {
 
     /// Axis `moved` is contiguous in the input, the last one in the output: blocks of both.
     ///
-    /// A block passes through a copy of its own. Rows of a large matrix often lie a multiple of 4 KiB apart, where
+    /// A block passes through a copy of its own. Rows of a large matrix are often a multiple of 4 KiB apart, where
     /// their lines displace each other from the cache, so that each is touched once on either side.
-    fn exchange<T: Element>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
+    fn transpose<T: Element>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
         let last = self.rank - 1;
         let (rows, columns) = (self.len[moved], self.len[last]);
         let (row_stride, column_stride) = (self.out_stride(moved), self.stride[last]);

@@ -1,5 +1,4 @@
-//! Attention to keys and values that earlier calls left behind, for decoding word by word. There is no backward pass
-//! through it.
+//! Attention with a KV cache, for incremental decoding. It has no backward pass.
 
 use super::AttentionOptions;
 use super::call::{Call, columns};
@@ -25,7 +24,7 @@ pub struct KeyValues {
 }
 
 impl KeyValues {
-    /// For rows that are expected to come to so many tokens; longer ones take more memory, and time to move to it.
+    /// A cache for sequences of `tokens` tokens; longer ones reallocate.
     pub fn expecting(tokens: usize) -> Self {
         KeyValues { kv: None, length: 0, expected: tokens }
     }
@@ -44,7 +43,7 @@ impl KeyValues {
     /// far there is nothing to do.
     ///
     /// # Errors
-    /// A row that is not there; no memory left; a failing device.
+    /// A row that is not there.
     pub fn reorder(&mut self, from: &[usize]) -> Result<()> {
         let Some(kv) = &self.kv else { return Ok(()) };
         let [rows, capacity, width] = kv.dims("reorder")?;
@@ -63,7 +62,7 @@ impl KeyValues {
         self.kv.as_ref().filter(|_| self.length > 0).ok_or_else(|| Error::argument(OP, "the cache is empty"))
     }
 
-    /// Put columns `from..from + width` of `x [B, L, _]` behind the tokens so far, at `to` of their columns.
+    /// Appends columns `from..from + width` of `x [B, L, _]` to the tokens so far, at `to` of their columns.
     fn put(&mut self, x: &Tensor, from: usize, to: usize, width: usize) -> Result<()> {
         let Some(kv) = &mut self.kv else { return Ok(()) };
         let [rows, capacity, row_width] = kv.dims(OP)?;
@@ -144,7 +143,7 @@ fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, leng
 /// last.
 ///
 /// # Errors
-/// As [`attention`](super::attention); an input on the tape; a cache of other rows.
+/// An input on the tape; a cache of other rows.
 pub fn attention_cached(
     cx: &Ctx,
     [q, k, v]: [&Var; 3],
@@ -169,9 +168,6 @@ pub fn attention_cached(
 /// As [`attention_cached`], with the three projections side by side in one tensor.
 ///
 /// Shapes: qkv `[B, L, (N + 2K) * H]`, queries first, values last → `[B, L, N*H]`.
-///
-/// # Errors
-/// As [`attention_cached`].
 pub fn attention_fused_cached(
     cx: &Ctx,
     qkv: &Var,

@@ -1,4 +1,4 @@
-//! One call of attention, whichever tensors its heads lie in: what is checked, launched and kept for the backward pass.
+//! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
 //!
 //! Defines [`Call`], which the ops of `mod.rs` make, and its node on the tape.
 
@@ -120,7 +120,7 @@ impl Call {
         Tensor::empty_in(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
     }
 
-    /// Attend with heads that lie anywhere; gives what the backward pass needs, `[B, N, L]`.
+    /// Runs attention on heads in any tensors; returns the log-sum-exps for the backward pass, `[B, N, L]`.
     pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
         let [out] = columns_mut(Dest { view: out.view_mut()?, add: false }, self.shape.queries, [self.width()])?;
@@ -178,7 +178,7 @@ impl Call {
     }
 
     fn misplaced(&self) -> Error {
-        Error::argument(self.op, "queries, keys and values lie in one, two or three tensors")
+        Error::argument(self.op, "queries, keys and values are in one, two or three tensors")
     }
 
     /// A gradient of the bias, if there is one and it is wanted: f32, whatever the bias is, with a row for every query.
@@ -228,7 +228,7 @@ fn columns_mut<const N: usize>(dest: Dest<'_>, rows: usize, widths: [usize; N]) 
     Ok(views.map(|view| HeadsMut { view, batch_stride: rows * row_stride, row_stride, add }))
 }
 
-/// Attention whose heads lie in `M` tensors; input `M` of the node is the bias.
+/// Attention with heads in `M` tensors; input `M` of the node is the bias.
 #[derive(Debug)]
 struct Node<const M: usize> {
     call: Call,
@@ -273,7 +273,7 @@ impl<const M: usize> Backward for Node<M> {
         let dout = only(self.call.op, dy)?;
         let device = cx.device().clone();
         let mut dbias = self.call.dbias(&device, cx.needs(M))?; // [1 or B, N, L, S]
-        // The kernel makes all gradients; what nobody wants goes to scratch.
+        // The kernel computes all gradients; unused ones go to scratch.
         let mut scratch: [Option<Tensor>; M] = std::array::from_fn(|_| None);
         for (index, (scratch, tensor)) in scratch.iter_mut().zip(&self.tensors).enumerate() {
             if !cx.needs(index) {

@@ -1,6 +1,6 @@
 //! Streaming attention over separate projections ([`attention`]), one of queries and one of keys and values
-//! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding also to what earlier calls left
-//! behind ([`attention_cached`], [`attention_fused_cached`]).
+//! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding with a KV cache
+//! [`attention_cached`] and [`attention_fused_cached`].
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
 //! nothing is permuted, and no `[L, S]` matrix of scores is kept. What they have in common is in `call.rs`.
@@ -78,7 +78,7 @@ impl AttentionOptions<'_> {
 /// Numerics: scores, softmax and sums in f32. Saves q, k, v, the result and one number for each row and head.
 ///
 /// # Errors
-/// Shapes that do not fit, a mask that is not u8, a window without `causal`, a failing device.
+/// Shapes that do not fit, a mask that is not u8, a window without `causal`.
 pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
     let [batch, queries, _] = q.dims("attention")?;
     let [_, keys, _] = k.dims("attention")?;
@@ -93,9 +93,6 @@ pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions
 /// that looks at what an encoder made.
 ///
 /// Shapes: q `[B, L, N*H]`, kv `[B, S, 2K * H]`, keys first → `[B, L, N*H]`.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attention_cross(cx: &Ctx, q: &Var, kv: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
     let [batch, queries, _] = q.dims("attention_cross")?;
     let [_, keys, _] = kv.dims("attention_cross")?;
@@ -108,9 +105,6 @@ pub fn attention_cross(cx: &Ctx, q: &Var, kv: &Var, options: &AttentionOptions<'
 /// As [`attention`], with the three projections side by side in one tensor, whose gradient is one tensor too.
 ///
 /// Shapes: qkv `[B, L, (N + 2K) * H]`, queries first, values last → `[B, L, N*H]`.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attention_fused(cx: &Ctx, qkv: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
     let [batch, length, _] = qkv.dims("attention_fused")?;
     let call = Call::new("attention_fused", options, batch, length, length)?;

@@ -20,7 +20,7 @@ use crate::shape::Shape;
 use crate::tensor::{Storage, Tensor};
 use backward::{Held, Kept, LinearCrossEntropyBackward};
 use head::{Gradients, Head, Size, Sums};
-use plan::{Plan, Wanted};
+use plan::{LogitsPlan, Wanted};
 
 const OP: &str = "linear_cross_entropy";
 
@@ -45,9 +45,8 @@ impl Default for LinearCrossEntropy {
 ///
 /// Shapes: hidden `[.., D]`, weight `[V, D]`, bias `[V]`, targets i64 `[..]` → as
 /// [`cross_entropy`](super::cross_entropy). With a [`shard`](LinearCrossEntropy::shard), weight and bias are this
-/// rank's rows, of which those behind its classes are filling; hidden and targets are alike on all ranks, and so are
-/// the loss and the gradient of hidden, which is the sum over the ranks. All ranks give the loss they share one and the
-/// same gradient.
+/// rank's rows, padded after its classes; hidden and targets are equal on all ranks, and so are the loss and the
+/// gradient of hidden, which is summed over the ranks. All ranks pass the same gradient of the loss.
 ///
 /// Where gradients are wanted, the logits of a chunk of rows are overwritten by their gradients as soon as they are
 /// there and multiplied into the gradients of hidden, weight and bias; nothing is computed twice. The backward pass
@@ -61,13 +60,10 @@ impl Default for LinearCrossEntropy {
 ///   backward pass and each only where its gradient is wanted; or, if smaller, `s R V` until the backward pass and
 ///   there `s R D`. With [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy) it is always the latter.
 ///
-/// Numerics: a chunk's gradients are those of the sum of its losses, in the dtype of hidden, summed for weight and bias
+/// Numerics: a chunk's gradients are of the sum of its losses, in the dtype of hidden, summed for weight and bias
 /// in f32 whatever their type; the gradient of hidden is rounded when it is made and again when it is scaled, so that
-/// it differs from that of the two ops by one more rounding. In f16 the gradients of logits carry no scale of the loss:
+/// it differs from the two ops by one more rounding. In f16 the gradients of logits carry no scale of the loss:
 /// probabilities below 6e-8 are lost there. Chunks are added in their order.
-///
-/// # Errors
-/// As [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy); as for every collective.
 ///
 /// ```
 /// use bmtrain_core::ops::{self, LinearCrossEntropy};
@@ -108,9 +104,9 @@ pub fn linear_cross_entropy(
     let wanted = Wanted { hidden: recorded(hidden), weight: recorded(weight), bias: bias.is_some_and(recorded) };
     let reduction = options.loss.reduction;
     let size = Size { rows, classes: n, columns: n.next_multiple_of(plan::ALIGNED), depth };
-    // Ranks exchange for each chunk: their plans must not depend on how many classes each of them has.
+    // Ranks communicate for each chunk: the chunks must not depend on the number of classes of a rank.
     let each = Size { classes: shard.map_or(n, VocabularyShard::each), ..size };
-    let plan = Plan::new(each, hidden.dtype(), wanted, reduction == Reduction::None, options.chunk_bytes);
+    let plan = LogitsPlan::new(each, hidden.dtype(), wanted, reduction == Reduction::None, options.chunk_bytes);
 
     let head = Head {
         hidden: hidden.value().reshape([rows, depth])?,
@@ -122,8 +118,8 @@ pub fn linear_cross_entropy(
     };
     let losses = Storage::empty(cx.device(), rows, DType::F32, Segment::Activations)?; // [rows]
     let forward = match plan {
-        Plan::Chunks(at_once) => Forward::Made(chunks(&head, &losses, at_once, wanted)?),
-        Plan::Hold => hold(&head, &losses)?,
+        LogitsPlan::Chunks(at_once) => Forward::Made(chunks(&head, &losses, at_once, wanted)?),
+        LogitsPlan::Hold => hold(&head, &losses)?,
     };
     let losses = owned(losses, targets.shape())?; // [..]
     let totals = head.terms.totals(&losses)?; // [3]

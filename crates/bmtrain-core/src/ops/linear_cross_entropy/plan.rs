@@ -1,13 +1,13 @@
-//! How the rows of a head are divided.
+//! Chunks of the rows of a head.
 
 use super::head::Size;
 use crate::dtype::DType;
 
-/// Rows of logits start at multiples of so many elements, whatever the number of classes: vectors of 16 bytes, and what
-/// matrix products are fast with.
+/// Rows of logits start at multiples of 8 elements for every number of classes: vectors of 16 bytes, and fast
+/// matrix products.
 pub(super) const ALIGNED: usize = 8;
 
-/// Chunks are a multiple of so many rows where they are longer.
+/// Longer chunks are a multiple of this number of rows.
 const STEP: usize = 64;
 
 /// Which gradients are wanted.
@@ -24,32 +24,32 @@ impl Wanted {
     }
 }
 
-/// What is done with the logits.
+/// What happens to the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plan {
-    /// Those of all rows are made and kept for the backward pass.
+pub(super) enum LogitsPlan {
+    /// The logits of all rows are computed and kept for the backward pass.
     Hold,
-    /// Those of so many rows at a time, which are as good as done with.
+    /// The logits of this number of rows at a time, overwritten by their gradients.
     Chunks(usize),
 }
 
-impl Plan {
+impl LogitsPlan {
     /// Whichever needs less memory; a function of sizes. With `each`, every row has a loss of its own.
-    pub(super) fn new(size: Size, dtype: DType, wanted: Wanted, each: bool, chunk_bytes: usize) -> Plan {
+    pub(super) fn new(size: Size, dtype: DType, wanted: Wanted, each: bool, chunk_bytes: usize) -> LogitsPlan {
         let Size { rows, classes, depth, .. } = size;
         let row_bytes = classes.next_multiple_of(ALIGNED).saturating_mul(dtype.size()).max(1);
         let most = (chunk_bytes / row_bytes).clamp(1, rows.max(1));
         let step = if most >= STEP { STEP } else { 1 };
         let most = most / step * step;
-        // As many as needed, and of one length as far as that goes.
+        // The fewest chunks, of nearly equal length.
         let at_once = rows.div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(step).min(rows);
         let gradient = |wanted: bool, elements: usize| if wanted { elements.saturating_mul(4) } else { 0 };
         let gradients = gradient(wanted.weight, classes.saturating_mul(depth)) + gradient(wanted.bias, classes);
         let made = row_bytes.saturating_mul(at_once).saturating_add(gradients);
         if wanted.any() && (each || row_bytes.saturating_mul(rows) <= made) {
-            Plan::Hold
+            LogitsPlan::Hold
         } else {
-            Plan::Chunks(at_once)
+            LogitsPlan::Chunks(at_once)
         }
     }
 }
@@ -61,15 +61,15 @@ mod tests {
     const ALL: Wanted = Wanted { hidden: true, weight: true, bias: true };
     const NONE: Wanted = Wanted { hidden: false, weight: false, bias: false };
 
-    fn plan(rows: usize, classes: usize, depth: usize, wanted: Wanted, chunk_bytes: usize) -> Plan {
+    fn plan(rows: usize, classes: usize, depth: usize, wanted: Wanted, chunk_bytes: usize) -> LogitsPlan {
         let size = Size { rows, classes, columns: classes.next_multiple_of(ALIGNED), depth };
-        Plan::new(size, DType::BF16, wanted, false, chunk_bytes)
+        LogitsPlan::new(size, DType::BF16, wanted, false, chunk_bytes)
     }
 
     #[test]
     fn chunks_stay_within_their_bytes_and_are_of_nearly_one_length() {
         for (rows, classes, bytes) in [(8192, 50257, 128 << 20), (1000, 7, 64), (65, 1 << 20, 1 << 28), (3, 5, 1)] {
-            let Plan::Chunks(at_once) = plan(rows, classes, 1, NONE, bytes) else { panic!("nothing is kept") };
+            let LogitsPlan::Chunks(at_once) = plan(rows, classes, 1, NONE, bytes) else { panic!("nothing is kept") };
             let row = classes.next_multiple_of(8) * 2;
             assert!(at_once == 1 || at_once * row <= bytes, "{rows}x{classes}: {at_once} rows");
             assert!(at_once >= 1 && at_once <= rows);
@@ -80,20 +80,20 @@ mod tests {
 
     #[test]
     fn logits_are_held_where_that_needs_less_than_the_gradient_of_the_weight() {
-        assert_eq!(plan(8192, 50257, 768, NONE, 128 << 20), Plan::Chunks(1216));
-        assert_eq!(plan(8192, 50257, 768, ALL, 128 << 20), Plan::Chunks(1216));
-        assert_eq!(plan(2048, 50257, 768, ALL, 128 << 20), Plan::Hold);
+        assert_eq!(plan(8192, 50257, 768, NONE, 128 << 20), LogitsPlan::Chunks(1216));
+        assert_eq!(plan(8192, 50257, 768, ALL, 128 << 20), LogitsPlan::Chunks(1216));
+        assert_eq!(plan(2048, 50257, 768, ALL, 128 << 20), LogitsPlan::Hold);
         // A frozen weight has no gradient.
         let hidden = Wanted { hidden: true, ..NONE };
-        assert_eq!(plan(2048, 50257, 768, hidden, 128 << 20), Plan::Chunks(1024));
-        assert_eq!(plan(0, 5, 3, ALL, 1 << 20), Plan::Hold);
-        assert_eq!(plan(0, 5, 3, NONE, 1 << 20), Plan::Chunks(0));
+        assert_eq!(plan(2048, 50257, 768, hidden, 128 << 20), LogitsPlan::Chunks(1024));
+        assert_eq!(plan(0, 5, 3, ALL, 1 << 20), LogitsPlan::Hold);
+        assert_eq!(plan(0, 5, 3, NONE, 1 << 20), LogitsPlan::Chunks(0));
     }
 
     #[test]
     fn losses_of_their_own_keep_the_logits_where_gradients_are_wanted() {
         let size = Size { rows: 100, classes: 1000, columns: 1000, depth: 4 };
-        assert_eq!(Plan::new(size, DType::F32, ALL, true, 1), Plan::Hold);
-        assert_eq!(Plan::new(size, DType::F32, NONE, true, 1), Plan::Chunks(1));
+        assert_eq!(LogitsPlan::new(size, DType::F32, ALL, true, 1), LogitsPlan::Hold);
+        assert_eq!(LogitsPlan::new(size, DType::F32, NONE, true, 1), LogitsPlan::Chunks(1));
     }
 }

@@ -188,19 +188,19 @@ impl Results {
 }
 
 /// A matrix of rows in device memory; `[B, rows]` rows with gaps.
-struct Place {
+struct HeadStorage {
     storage: Storage,
     rows: usize,
     batch: usize,
     row_stride: usize,
 }
 
-impl Place {
+impl HeadStorage {
     fn new(device: &Device, case: &Case, rows: usize, row_stride: usize) -> Self {
         // One row more after each sequence, so that the batch stride is not rows times row stride.
         let storage =
             Storage::empty(device, case.batch * (rows + 1) * row_stride, case.dtype, Segment::Activations).unwrap();
-        let place = Place { storage, rows, batch: case.batch, row_stride };
+        let place = HeadStorage { storage, rows, batch: case.batch, row_stride };
         place.set(&vec![777.0; place.storage.len()]);
         place
     }
@@ -245,7 +245,7 @@ impl Place {
         (0..self.batch * self.rows).flat_map(|i| all[self.at(i) + start..][..width].to_vec()).collect()
     }
 
-    /// Columns that belong to nobody still hold what they held.
+    /// Columns outside all heads are unchanged.
     fn check_gaps(&self, used: usize) {
         let all = self.get();
         let held = narrow(self.storage.dtype(), 777.0);
@@ -302,13 +302,13 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
     let threads = Threads::new(threads).unwrap();
     let Case { queries, keys, .. } = *case;
     let (width, kv_width) = (case.heads * case.head_size, case.kv_heads * case.head_size);
-    // Where q, k and v lie: together, or apart with gaps between the rows.
+    // q, k and v: together, or apart with gaps between the rows.
     let fused = case.fused.then_some((width + 2 * kv_width + 5, [0, width, width + kv_width]));
-    let places = |gradients: bool| -> Vec<Place> {
+    let places = |gradients: bool| -> Vec<HeadStorage> {
         let places = match fused {
-            Some((stride, _)) => vec![Place::new(&device, case, queries, stride)],
+            Some((stride, _)) => vec![HeadStorage::new(&device, case, queries, stride)],
             None => [(queries, width), (keys, kv_width), (keys, kv_width)]
-                .map(|(rows, width)| Place::new(&device, case, rows, width + 3))
+                .map(|(rows, width)| HeadStorage::new(&device, case, rows, width + 3))
                 .into(),
         };
         let sources = if gradients {
@@ -324,20 +324,21 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
     };
     let (inputs, gradients) = (places(false), places(true));
     let at = |i: usize| fused.map_or(0, |(_, starts)| starts[i]);
-    let of = |places: &[Place], i: usize| i.min(places.len() - 1);
+    let of = |places: &[HeadStorage], i: usize| i.min(places.len() - 1);
     let read = |i: usize| inputs[of(&inputs, i)].read(at(i));
     let write = |i: usize| {
         let width = [width, kv_width, kv_width][i];
         gradients[of(&gradients, i)].write(at(i), width, case.add)
     };
 
-    let out = Place::new(&device, case, queries, width + 1);
-    let dout = Place::new(&device, case, queries, width + 2);
+    let out = HeadStorage::new(&device, case, queries, width + 1);
+    let dout = HeadStorage::new(&device, case, queries, width + 2);
     dout.put(0, width, &data.dout);
     let rows = case.batch * case.heads * queries;
     let (lse, delta) = (singles(&device, &vec![777.0; rows]), singles(&device, &vec![777.0; rows]));
     let mask_bytes = bytes(&device, &data.mask);
-    let bias_values = Place { storage: singles(&device, &data.bias), rows: 1, batch: 1, row_stride: data.bias.len() };
+    let bias_values =
+        HeadStorage { storage: singles(&device, &data.bias), rows: 1, batch: 1, row_stride: data.bias.len() };
     let dbias = singles(&device, &vec![data.old; case.dbias_len()]);
     let mask = || {
         let view = mask_bytes.view(0..data.mask.len()).unwrap();

@@ -1,9 +1,9 @@
-//! Initial values: distributions drawn by the address of an element.
+//! Random initialization: each element is sampled by its address.
 //!
-//! Defines [`draw`]. Element `e` uses Philox block `e / 4` with counter words 2 and 3 zero. A uniform value comes from
-//! word `e % 4`. Normal values come in pairs from the word pairs (0, 1) and (2, 3) by the method of Box and Muller
-//! (1958): the even element takes the cosine, the odd one the sine. A truncated normal value is the first normal value
-//! within two standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
+//! Defines [`sample`]. Element `e` uses Philox block `e / 4` with counters 2 and 3 zero. A uniform value comes from
+//! number `e % 4` of the block. Normal values come in pairs from the numbers (0, 1) and (2, 3) by the method of Box and
+//! Muller (1958): the even element takes the cosine, the odd one the sine. A truncated normal value is the first normal
+//! value within two standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
 //!
 //! Everything is computed in doubles by additions, multiplications, divisions and square roots alone, never fused, with
 //! the logarithm and the sine made here; the one rounding to f32 comes last. So a value has the same bits on every
@@ -13,27 +13,27 @@ use crate::cpu::simd::vectorised;
 use crate::kernel::Distribution;
 use crate::philox::{self, Key};
 
-/// Normals beyond this many standard deviations are drawn again.
+/// Normals beyond this many standard deviations are sampled again.
 const CUT: f64 = 2.0;
 
-/// After so many attempts (a probability of 1e-86) the value is the mean.
+/// After the last attempt (a probability of 1e-86) the value is the mean.
 const ATTEMPTS: u32 = 64;
 
 /// Write the values of the elements from `first` on.
-pub(super) fn draw(distribution: Distribution, key: Key, first: u64, out: &mut [f32]) {
+pub(super) fn sample(distribution: Distribution, key: Key, first: u64, out: &mut [f32]) {
     let mut done = 0;
     while done < out.len() {
         let element = first.wrapping_add(done as u64);
         let (skip, room) = ((element % 4) as usize, out.len() - done);
         if skip == 0 && room >= GROUP {
             if let Some(Ok(group)) = out.get_mut(done..done + GROUP).map(TryInto::try_into) {
-                draw_group(distribution, key, element / 4, group);
+                sample_group(distribution, key, element / 4, group);
             }
             done += GROUP;
         } else {
             // Values do not depend on how they are grouped: make a whole group and keep a part of it.
             let mut group = [0.0; GROUP];
-            draw_group(distribution, key, element / 4, &mut group);
+            sample_group(distribution, key, element / 4, &mut group);
             let len = room.min(if skip == 0 { GROUP } else { 4 - skip });
             out[done..done + len].copy_from_slice(&group[skip..skip + len]);
             done += len;
@@ -45,7 +45,7 @@ pub(super) fn draw(distribution: Distribution, key: Key, first: u64, out: &mut [
 const GROUP: usize = 64;
 
 vectorised! {
-    fn draw_group<I>(distribution: Distribution, key: Key, block: u64, out: &mut [f32; GROUP]) {
+    fn sample_group<I>(distribution: Distribution, key: Key, block: u64, out: &mut [f32; GROUP]) {
         let mut words = [0u32; GROUP];
         for (i, words) in words.chunks_exact_mut(4).enumerate() {
             words.copy_from_slice(&philox::block(key, counter(block.wrapping_add(i as u64), 0)));
@@ -69,7 +69,7 @@ vectorised! {
         if matches!(distribution, Distribution::TruncatedNormal(..)) {
             for (i, normal) in normals.iter_mut().enumerate() {
                 if normal.abs() > CUT {
-                    *normal = draw_again(key, block.wrapping_add(i as u64 / 4), i % 4);
+                    *normal = sample_again(key, block.wrapping_add(i as u64 / 4), i % 4);
                 }
             }
         }
@@ -90,13 +90,13 @@ fn uniform(low: f32, high: f32, word: u32) -> f32 {
     (low + (high - low) * open_unit(word)) as f32
 }
 
-/// A word as a number in `(0, 1)`, exact.
+/// 32 random bits as a number in `(0, 1)`, exact.
 #[inline(always)]
 fn open_unit(word: u32) -> f64 {
     (f64::from(word) + 0.5) * (1.0 / 4_294_967_296.0)
 }
 
-fn draw_again(key: Key, block: u64, word: usize) -> f64 {
+fn sample_again(key: Key, block: u64, word: usize) -> f64 {
     for attempt in 1..ATTEMPTS {
         let words = philox::block(key, counter(block, attempt));
         let (cosine, sine) = normal_pair(words[word & 2], words[word | 1]);
@@ -122,7 +122,7 @@ fn ln(x: f64) -> f64 {
     // Mantissa in [sqrt(1/2), sqrt(2)): the offset carries into the exponent when the mantissa is above.
     const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
     let bits = x.to_bits().wrapping_sub(HALF_ROOT);
-    // The exponent as a double, without a conversion that vector units lack: small integers stand in the low mantissa.
+    // The exponent as a double, without a conversion that vector units lack: small integers are in the low mantissa.
     let exponent = f64::from_bits(((bits >> 52).wrapping_add(1024) & 0xfff) | 0x4330_0000_0000_0000)
         - (4_503_599_627_370_496.0 + 1024.0);
     let mantissa = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(HALF_ROOT));

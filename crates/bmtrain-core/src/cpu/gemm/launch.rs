@@ -1,10 +1,10 @@
-//! Matrix products: the arguments of [`Gemm`] handed to the engine in [`super::gemm`].
+//! Runs the arguments of [`Gemm`] on the engine of this module.
 
-use super::floats::{Floats, FloatsMut};
-use super::gemm::{self, BatchedProduct, Operand, Product, Source, Target};
-use super::math::{activate, times_slope};
-use super::reduce::column_sum;
-use super::threads::Threads;
+use crate::cpu::floats::{Floats, FloatsMut};
+use crate::cpu::gemm::{self, BatchedProduct, Operand, Product, Source, Target};
+use crate::cpu::math::{activate, times_slope};
+use crate::cpu::reduce::column_sum;
+use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{ColumnSum, Gemm, Matrix};
 
@@ -30,7 +30,7 @@ impl<'a> From<FloatsMut<'a>> for Target<'a> {
     }
 }
 
-pub(super) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
+pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue } = a;
     let count = [batch.outer, batch.inner, 1];
     if count.contains(&0) {
