@@ -5,13 +5,14 @@
 //! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as
 //! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
 
+use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::kernel::{
     AttentionBackward, AttentionForward, AttentionShape, Distribution, Dropout, FillRandom, Heads, HeadsMut, Mask,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Result, Segment, Storage};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Case {
     name: &'static str,
@@ -35,7 +36,7 @@ fn case(name: &'static str, sizes: [usize; 5], causal: bool, dropout: f32, dtype
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|x| x.parse().ok()).unwrap_or(2);
-    let seconds = arguments.next().and_then(|x| x.parse().ok()).unwrap_or(1.0);
+    let budget = Duration::from_secs_f64(arguments.next().and_then(|x| x.parse().ok()).unwrap_or(1.0));
     let only: Vec<String> = arguments.collect();
     let device = Device::cpu(threads)?;
     println!("peak {:.1} GFLOP/s with {threads} threads", measure_peak(threads) / 1e9);
@@ -52,13 +53,13 @@ fn main() -> Result<()> {
         case("grouped-causal", [1, 16, 4, 1024, 64], true, 0.0, DType::F32),
     ] {
         if only.is_empty() || only.iter().any(|name| name == case.name) {
-            measure(&device, &case, threads, seconds)?;
+            time(&device, &case, threads, budget)?;
         }
     }
     Ok(())
 }
 
-fn measure(device: &Device, case: &Case, threads: usize, seconds: f64) -> Result<()> {
+fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Result<()> {
     let AttentionShape { batch, heads, kv_heads, queries: length, head_size, .. } = case.shape;
     let (width, kv_width) = (heads * head_size, kv_heads * head_size);
     let (row, rows) = (width + 2 * kv_width, batch * length);
@@ -89,10 +90,7 @@ fn measure(device: &Device, case: &Case, threads: usize, seconds: f64) -> Result
     let (batch_stride, row_stride) = (length * width, width);
     let scale = 1.0 / (head_size as f32).sqrt();
 
-    let mut times = [vec![], vec![]];
-    let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds || times[0].len() < 5 {
-        let start = Instant::now();
+    let forward = || -> Result<()> {
         device.launch(AttentionForward {
             shape: case.shape,
             scale,
@@ -107,9 +105,9 @@ fn measure(device: &Device, case: &Case, threads: usize, seconds: f64) -> Result
             out: HeadsMut { view: out.view_mut(0..rows * width)?, batch_stride, row_stride, add: false },
             lse: lse.view_mut(0..rows * heads)?,
         })?;
-        device.sync()?;
-        times[0].push(start.elapsed());
-        let start = Instant::now();
+        device.sync()
+    };
+    let backward = || -> Result<()> {
         device.launch(AttentionBackward {
             shape: case.shape,
             scale,
@@ -130,12 +128,13 @@ fn measure(device: &Device, case: &Case, threads: usize, seconds: f64) -> Result
             dv: write(2)?,
             dbias: None,
         })?;
-        device.sync()?;
-        times[1].push(start.elapsed());
-    }
+        device.sync()
+    };
+    let rounds = Rounds::within(0, 5, budget);
+    let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(&forward)?, seconds(&backward)?]))?;
     let product = 2.0 * (batch * heads * length * length * head_size) as f64;
     let peak = measure_peak(threads);
-    let [forward, backward] = times.map(fastest);
+    let [forward, backward] = phases.map(|phase| phase.best());
     println!(
         "{} {:.3} {:.3} {:.0}% {:.0}%",
         case.name,
@@ -145,8 +144,4 @@ fn measure(device: &Device, case: &Case, threads: usize, seconds: f64) -> Result
         100.0 * 5.0 * product / backward / peak,
     );
     Ok(())
-}
-
-fn fastest(times: Vec<Duration>) -> f64 {
-    times.into_iter().min().unwrap_or_default().as_secs_f64()
 }

@@ -5,8 +5,10 @@
 //!
 //! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter.
 
-use std::time::Instant;
+use std::convert::Infallible;
+use std::time::Duration;
 
+use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::gemm::{
     BatchedProduct, Epilogue, Operand, Product, Source, Target, Threads, instruction_set, measure_peak, product,
     product_batch, scratch_bytes,
@@ -164,15 +166,15 @@ fn report(result: bmtrain_core::Result<()>) {
 
 /// Best of at least 5 runs and 0.4 s.
 fn best_rate(operations: f64, mut run: impl FnMut()) -> f64 {
-    run();
-    let (begin, mut best, mut runs) = (Instant::now(), f64::MAX, 0);
-    while runs < 5 || begin.elapsed().as_secs_f64() < 0.4 {
-        let start = Instant::now();
-        run();
-        best = best.min(start.elapsed().as_secs_f64());
-        runs += 1;
-    }
-    operations / best
+    let rounds = Rounds::within(1, 5, Duration::from_millis(400));
+    let Ok([runs]) = measure(rounds, || {
+        seconds(|| {
+            run();
+            Ok::<_, Infallible>(())
+        })
+        .map(|seconds| [seconds])
+    });
+    operations / runs.best()
 }
 
 /// Numbers that start on a cache line, as tensors do.

@@ -32,6 +32,7 @@
 
 pub mod autograd;
 pub mod backend;
+pub mod bench;
 pub mod buffer;
 pub mod comm;
 #[cfg(any(test, feature = "testing"))]

@@ -10,14 +10,15 @@
 //! each value.
 
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, ops};
 use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Optimizer, ParamGroup, StepArgs};
 use bmtrain_dist::param::{BuilderOptions, Init, Split};
 use bmtrain_dist::{Builder, OptimManager, Parameters};
-use std::time::Instant;
+use std::error::Error;
 
 /// Errors of this program are printed, whatever their type.
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Steps before the measured ones: the first touches the state's pages.
 const WARMUP: usize = 3;
@@ -46,17 +47,12 @@ fn main() -> Outcome<()> {
         _ => Box::new(AdamOffload::new(groups, AdamOptions::default())?),
     };
     let factor = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Workspace)?;
-    let mut seconds = Vec::new();
-    for step in 0..WARMUP + settings.steps {
-        let start = Instant::now();
+    let mut step = || -> Outcome<()> {
         optimizer.step(StepArgs { lr: 1e-5, factor: &factor })?;
-        device.sync()?;
-        if step >= WARMUP {
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-    }
-    seconds.sort_by(f64::total_cmp);
-    let (median, best) = (seconds[seconds.len() / 2], seconds[0]);
+        Ok(device.sync()?)
+    };
+    let [steps] = measure(Rounds::exactly(WARMUP, settings.steps), || Ok::<_, Box<dyn Error>>([seconds(&mut step)?]))?;
+    let (median, best) = (steps.median(), steps.best());
     let (count, gigabytes) = (parameters.count(), bytes(&parameters, settings.dtype) as f64 / 1e9);
     if settings.json {
         println!(
@@ -68,7 +64,7 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     println!("{} on {count} {} values, {} threads", settings.variant, settings.dtype, settings.threads);
-    println!("step {:.2} ms, {:.1} GB/s (median of {})", 1e3 * median, gigabytes / median, seconds.len());
+    println!("step {:.2} ms, {:.1} GB/s (median of {})", 1e3 * median, gigabytes / median, steps.times().len());
     println!("best {:.2} ms, {:.1} GB/s", 1e3 * best, gigabytes / best);
     for (segment, usage) in device.memory().segments.into_iter().filter(|(_, usage)| usage.now > 0) {
         println!("{:<12} {:>10.1} MB", segment.name(), usage.now as f64 / 1e6);

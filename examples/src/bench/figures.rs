@@ -1,5 +1,6 @@
 //! Times of one exchange as figures: what [`super::collectives`] prints, in columns or as JSON.
 
+use bmtrain_core::bench::Seconds;
 use serde_json::json;
 
 /// One operation at one size.
@@ -25,11 +26,8 @@ pub(super) fn names() -> String {
 impl Figure {
     /// From the times of the repetitions in seconds, of which there is at least one.
     pub(super) fn new(operation: &'static str, bytes: usize, ranks: usize, times: &[f32]) -> Self {
-        let mut times: Vec<f64> = times.iter().map(|time| f64::from(*time)).collect();
-        times.sort_by(f64::total_cmp);
-        let at = |place: usize| times.get(place).copied().unwrap_or(f64::NAN);
-        let last = times.len().saturating_sub(1);
-        Figure { operation, bytes, ranks, median: at(times.len() / 2), min: at(0), max: at(last) }
+        let times = Seconds::new(times.iter().map(|time| f64::from(*time)).collect());
+        Figure { operation, bytes, ranks, median: times.median(), min: times.best(), max: times.worst() }
     }
 
     /// Bytes in a second, by the median.

@@ -2,11 +2,11 @@
 //! claim of its speed. `scripts/torch_decode.py` does the same in PyTorch.
 
 use anyhow::{Context, Result, bail};
+use bmtrain_core::bench::Seconds;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, DeviceChoice};
 use bmtrain_dist::param::widen;
 use bmtrain_examples::profile::print_profile;
-use bmtrain_examples::step::median;
 use clap::Parser;
 use model_center::generation::largest;
 use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextHead, TextModel};
@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     if let Some(profiled) = &profiled {
         print_profile(profiled, &whole);
     }
-    let (rate, first) = (median(&mut rates), median(&mut firsts));
+    let (rate, first) = (Seconds::new(rates).median(), Seconds::new(firsts).median());
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
     if options.json {
         let line = serde_json::json!({

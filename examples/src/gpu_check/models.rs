@@ -3,8 +3,9 @@
 use super::Place;
 use super::kernels::Ceilings;
 use super::report::Report;
-use crate::step::{Extent, Family, Shape, Size, Steps, median, random_batch};
+use crate::step::{Extent, Family, Shape, Size, Steps, random_batch};
 use bmtrain_core::backend::Backend;
+use bmtrain_core::bench::Seconds;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
 use bmtrain_dist::block::{BlockOptions, Recompute};
@@ -146,7 +147,7 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
             waits += waiting.take();
         }
     }
-    let step = median(&mut seconds.clone());
+    let step = Seconds::new(seconds.clone()).median();
     let peak_bytes = device.memory().system_bytes;
     Ok(Measured { plan, step, seconds, peak_bytes, waits: waits as f64 / f64::from(count), loss })
 }

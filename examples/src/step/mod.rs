@@ -67,9 +67,3 @@ impl Steps {
         Ok(Step { seconds: start.elapsed().as_secs_f64(), loss })
     }
 }
-
-/// The middle one of some seconds, sorted by this; 0 of none.
-pub fn median(seconds: &mut [f64]) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
-}

@@ -3,6 +3,7 @@
 use super::case::Case;
 use super::execute::{Bound, Gradients};
 use super::values;
+use crate::bench::{Rounds, measure};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -45,25 +46,19 @@ pub fn bench(device: &Device, case: &Case, dtype: DType, budget: Duration) -> Re
         cost.bytes += count.cost.bytes;
     }
     let bound = Bound::new(device, case, dtype, &hosts)?;
-    once(&bound)?;
-    let (mut forward, mut backward) = (Vec::new(), Vec::new());
-    let start = Instant::now();
-    while forward.len() < 3 || (start.elapsed() < budget && forward.len() < 1000) {
-        let (there, back) = once(&bound)?;
-        forward.push(there);
-        backward.push(back);
-    }
-    Ok(Measurement { forward: median(forward), backward: median(backward), cost })
+    let rounds = Rounds { most: 1000, ..Rounds::within(1, 3, budget) };
+    let [forward, backward] = measure(rounds, || once(&bound))?.map(|seconds| seconds.median());
+    Ok(Measurement { forward, backward, cost })
 }
 
 /// One forward pass and one backward pass, in seconds.
-fn once(bound: &Bound<'_>) -> Result<(f64, f64)> {
+fn once(bound: &Bound<'_>) -> Result<[f64; 2]> {
     bound.sync()?;
     let start = Instant::now();
     let Some(recorded) = bound.record(Gradients::Fresh)? else {
         drop(bound.infer()?);
         bound.sync()?;
-        return Ok((start.elapsed().as_secs_f64(), 0.0));
+        return Ok([start.elapsed().as_secs_f64(), 0.0]);
     };
     bound.sync()?;
     let forward = start.elapsed().as_secs_f64();
@@ -72,10 +67,5 @@ fn once(bound: &Bound<'_>) -> Result<(f64, f64)> {
     let start = Instant::now();
     drop(bound.walk(recorded, seeds, false)?);
     bound.sync()?;
-    Ok((forward, start.elapsed().as_secs_f64()))
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
+    Ok([forward, start.elapsed().as_secs_f64()])
 }

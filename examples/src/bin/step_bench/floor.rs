@@ -1,10 +1,10 @@
 //! What a step is compared with: the time of its matrix products alone.
 
 use anyhow::Result;
+use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 use bmtrain_core::{DType, Device, Segment, Tensor};
 use bmtrain_examples::step::{Extent, Product, Shape};
-use std::time::Instant;
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
 pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> {
@@ -14,9 +14,7 @@ pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> 
             Tensor::full_in(device, [rows, columns], DType::F32, 0.01, Segment::Workspace)
         };
         let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
-        let mut times = Vec::new();
-        for _ in 0..5 {
-            let start = Instant::now();
+        let mut products = || -> Result<()> {
             let plain = |t: &'_ Tensor, ld| Ok::<_, bmtrain_core::Error>((t.clone(), ld));
             let (xs, ws) = (plain(&x, k)?, plain(&w, k)?);
             launch_product(device, (tokens, n, k), (&xs.0, k, false), (&ws.0, k, true), &mut y, n)?;
@@ -28,11 +26,10 @@ pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> 
             let (ys, xs) = (y.clone(), x.clone());
             launch_product(device, (n, k, tokens), (&ys, n, true), (&xs, k, false), &mut w, k)?;
             drop((ys, xs));
-            device.sync()?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        total += times[times.len() / 2] * count as f64;
+            Ok(device.sync()?)
+        };
+        let [times] = measure(Rounds::exactly(0, 5), || Ok::<_, anyhow::Error>([seconds(&mut products)?]))?;
+        total += times.median() * count as f64;
     }
     Ok(total)
 }

@@ -5,6 +5,7 @@
 mod floor;
 
 use anyhow::{Context, Result, anyhow, bail};
+use bmtrain_core::bench::Seconds;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::heap::{self, CountingHeap};
@@ -16,7 +17,7 @@ use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_examples::profile::print_profile;
-use bmtrain_examples::step::{Extent, Size, Steps, median, own_rows, random_batch};
+use bmtrain_examples::step::{Extent, Size, Steps, own_rows, random_batch};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
 use std::sync::Arc;
@@ -254,7 +255,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     }
     grown.pool_requests = device.memory().system_requests - requests;
     grown.resident_bytes = memory::resident_bytes().unwrap_or(0).saturating_sub(resident);
-    let step = median(&mut seconds);
+    let step = Seconds::new(seconds.clone()).median();
     let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
         print_profile(profiled, &seconds);

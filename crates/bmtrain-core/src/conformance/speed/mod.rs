@@ -12,6 +12,7 @@ mod reduce;
 mod rows;
 
 use crate::backend::Lane;
+use crate::bench::{Rounds, measure, seconds};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -19,7 +20,7 @@ use crate::kernel::{Dest, Distribution, FillRandom, Kernel};
 use crate::philox::Key;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The sizes of the model whose kernels are timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,19 +153,14 @@ fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()
     /// Calls of a group at most.
     const MOST: f64 = 1000.0;
     let mut timed = |count: u32| -> Result<f64> {
-        let start = Instant::now();
-        (0..count).try_for_each(|_| run())?;
-        device.sync()?;
-        Ok(start.elapsed().as_secs_f64() / f64::from(count))
+        let group = || (0..count).try_for_each(|_| run()).and_then(|()| device.sync());
+        Ok(seconds(group)? / f64::from(count))
     };
     timed(1)?;
     let once = timed(1)?;
     let count = ((budget / GROUPS).as_secs_f64() / once.max(1e-9)).clamp(1.0, MOST) as u32;
-    let (mut best, begin) = (f64::INFINITY, Instant::now());
-    while best.is_infinite() || begin.elapsed() < budget {
-        best = best.min(timed(count)?);
-    }
-    Ok(best)
+    let [groups] = measure(Rounds::within(0, 1, budget), || timed(count).map(|seconds| [seconds]))?;
+    Ok(groups.best())
 }
 
 /// Gives a kernel to the device.
