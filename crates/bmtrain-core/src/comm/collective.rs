@@ -102,6 +102,13 @@ pub struct Signature {
     pub root: Option<usize>,
 }
 
+impl Signature {
+    /// Bytes of this rank's part.
+    pub(super) fn bytes(&self) -> usize {
+        self.part * self.dtype.size()
+    }
+}
+
 impl std::fmt::Display for Signature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {} x {}", self.name, self.part, self.dtype)?;

@@ -11,16 +11,17 @@
 mod call;
 mod collective;
 mod counting;
+mod engine;
 pub mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[cfg(feature = "cuda")]
 pub mod nccl;
-mod plan;
 mod processes;
+mod queue;
+mod reduce;
 mod solo;
 pub mod tensors;
-mod turns;
 
 pub use collective::{Collective, Reduction, Signature};
 pub use counting::CountingRank;

@@ -13,26 +13,26 @@ use crate::error::{Error, Result};
 use half::{bf16, f16};
 
 /// Most elements of a tile: some tiles of f32 fit the first-level cache together.
-pub(super) const TILE: usize = 1024;
+pub(crate) const TILE: usize = 1024;
 
 /// Room for one widened tile.
 #[repr(align(64))]
-pub(super) struct Spare(pub(super) [f32; TILE]);
+pub(crate) struct Spare(pub(crate) [f32; TILE]);
 
 impl Spare {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Spare([0.0; TILE])
     }
 }
 
 /// The start and length of every tile of `len` elements.
-pub(super) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
 }
 
 /// Numbers to read.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Floats<'a> {
+pub(crate) enum Floats<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
     Bf16(&'a [bf16]),
@@ -51,7 +51,7 @@ impl<'a> Floats<'a> {
     ///
     /// # Errors
     /// Not a floating-point type.
-    pub(super) fn of(op: &'static str, view: View<'a>) -> Result<Self> {
+    pub(crate) fn of(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => Floats::F32(access::read(op, view)?),
             DType::F16 => Floats::F16(access::read(op, view)?),
@@ -64,7 +64,7 @@ impl<'a> Floats<'a> {
     ///
     /// # Errors
     /// Not a floating-point type; bytes that are not whole, aligned elements of it.
-    pub(super) fn of_bytes(op: &'static str, bytes: &'a [u8], dtype: DType) -> Result<Self> {
+    pub(crate) fn of_bytes(op: &'static str, bytes: &'a [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => Floats::F32(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
             DType::F16 => Floats::F16(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
@@ -74,7 +74,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Number of elements.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Floats::F32(data) => data.len(),
             Floats::F16(data) => data.len(),
@@ -86,12 +86,12 @@ impl<'a> Floats<'a> {
     ///
     /// # Errors
     /// Not a floating-point type.
-    pub(super) fn maybe(op: &'static str, view: Option<View<'a>>) -> Result<Option<Self>> {
+    pub(crate) fn maybe(op: &'static str, view: Option<View<'a>>) -> Result<Option<Self>> {
         view.map(|view| Floats::of(op, view)).transpose()
     }
 
     /// Elements `start..start + len`.
-    pub(super) fn part(self, start: usize, len: usize) -> Self {
+    pub(crate) fn part(self, start: usize, len: usize) -> Self {
         match self {
             Floats::F32(data) => Floats::F32(&data[start..start + len]),
             Floats::F16(data) => Floats::F16(&data[start..start + len]),
@@ -100,7 +100,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Elements `start..start + len` as f32, at most [`TILE`] of them.
-    pub(super) fn tile<'t>(&self, start: usize, len: usize, spare: &'t mut Spare) -> &'t [f32]
+    pub(crate) fn tile<'t>(&self, start: usize, len: usize, spare: &'t mut Spare) -> &'t [f32]
     where
         'a: 't,
     {
@@ -113,7 +113,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Elements `start..start + to.len()` as f32.
-    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
+    pub(crate) fn widen(&self, start: usize, to: &mut [f32]) {
         let end = start + to.len();
         match self {
             Floats::F32(data) => to.copy_from_slice(&data[start..end]),
@@ -125,7 +125,7 @@ impl<'a> Floats<'a> {
 
 /// Numbers to write.
 #[derive(Debug)]
-pub(super) enum FloatsMut<'a> {
+pub(crate) enum FloatsMut<'a> {
     F32(&'a mut [f32]),
     F16(&'a mut [f16]),
     Bf16(&'a mut [bf16]),
@@ -136,7 +136,7 @@ impl<'a> FloatsMut<'a> {
     ///
     /// # Errors
     /// Not a floating-point type.
-    pub(super) fn of(op: &'static str, view: ViewMut<'a>) -> Result<Self> {
+    pub(crate) fn of(op: &'static str, view: ViewMut<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => FloatsMut::F32(access::write(op, view)?),
             DType::F16 => FloatsMut::F16(access::write(op, view)?),
@@ -146,7 +146,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// The elements in bytes of the host.
-    pub(super) fn of_bytes(op: &'static str, bytes: &'a mut [u8], dtype: DType) -> Result<Self> {
+    pub(crate) fn of_bytes(op: &'static str, bytes: &'a mut [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => FloatsMut::F32(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
             DType::F16 => FloatsMut::F16(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
@@ -156,7 +156,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// Number of elements.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             FloatsMut::F32(data) => data.len(),
             FloatsMut::F16(data) => data.len(),
@@ -165,7 +165,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// The same elements, to read.
-    pub(super) fn read(&self) -> Floats<'_> {
+    pub(crate) fn read(&self) -> Floats<'_> {
         match self {
             FloatsMut::F32(data) => Floats::F32(data),
             FloatsMut::F16(data) => Floats::F16(data),
@@ -174,7 +174,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// The same range for a shorter time.
-    pub(super) fn part(&mut self, start: usize, len: usize) -> FloatsMut<'_> {
+    pub(crate) fn part(&mut self, start: usize, len: usize) -> FloatsMut<'_> {
         match self {
             FloatsMut::F32(data) => FloatsMut::F32(&mut data[start..start + len]),
             FloatsMut::F16(data) => FloatsMut::F16(&mut data[start..start + len]),
@@ -183,7 +183,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// The elements before and from `at` on.
-    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+    pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
         match self {
             FloatsMut::F32(data) => {
                 let (head, tail) = data.split_at_mut(at);
@@ -202,7 +202,7 @@ impl<'a> FloatsMut<'a> {
 
     /// Let `work` write elements `start..start + len`, at most [`TILE`] of them. With `old` it finds their old values,
     /// otherwise anything.
-    pub(super) fn update(
+    pub(crate) fn update(
         &mut self,
         start: usize,
         len: usize,
@@ -222,7 +222,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// Write `from` to the elements from `start` on.
-    pub(super) fn narrow(&mut self, start: usize, from: &[f32]) {
+    pub(crate) fn narrow(&mut self, start: usize, from: &[f32]) {
         let end = start + from.len();
         match self {
             FloatsMut::F32(data) => data[start..end].copy_from_slice(from),
@@ -232,7 +232,7 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// Write zeros everywhere.
-    pub(super) fn zero(&mut self) {
+    pub(crate) fn zero(&mut self) {
         match self {
             FloatsMut::F32(data) => data.fill(0.0),
             FloatsMut::F16(data) => data.fill(f16::ZERO),
@@ -241,15 +241,15 @@ impl<'a> FloatsMut<'a> {
     }
 
     /// As rows of `width` elements, for [`Threads::for_each_part`](super::threads::Threads::for_each_part).
-    pub(super) fn rows(self, width: usize) -> RowsMut<'a> {
+    pub(crate) fn rows(self, width: usize) -> RowsMut<'a> {
         RowsMut { data: self, width }
     }
 }
 
 /// Written rows that can be divided among threads; the last one may be shorter.
 #[derive(Debug)]
-pub(super) struct RowsMut<'a> {
-    pub(super) data: FloatsMut<'a>,
+pub(crate) struct RowsMut<'a> {
+    pub(crate) data: FloatsMut<'a>,
     width: usize,
 }
 

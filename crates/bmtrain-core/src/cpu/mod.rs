@@ -11,7 +11,7 @@
 mod access;
 mod attention;
 mod elementwise;
-mod floats;
+pub(crate) mod floats;
 pub mod gemm;
 pub(crate) mod host;
 mod lanes;
@@ -21,11 +21,10 @@ pub(crate) mod memory;
 mod norm;
 mod optimizer;
 mod random;
-pub(crate) mod ranks;
 mod reduce;
 mod rotary;
 mod rows;
-mod simd;
+pub(crate) mod simd;
 #[cfg(test)]
 mod testing;
 pub mod threads;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 /// The instruction sets that loops are compiled for, best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(crate) enum Level {
     /// What every machine of the target has.
     Baseline,
     /// 256-bit vectors with fused multiply-add.
@@ -18,15 +18,15 @@ pub(super) enum Level {
 }
 
 /// The instruction set of a loop.
-pub(super) trait Isa {
+pub(crate) trait Isa {
     /// `a * b + c`, rounded once where the machine can, twice where it would take a function call.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
 }
 
 /// Instruction sets with fused multiply-add.
-pub(super) struct Fused;
+pub(crate) struct Fused;
 /// Instruction sets without.
-pub(super) struct Separate;
+pub(crate) struct Separate;
 
 impl Isa for Fused {
     #[inline(always)]
@@ -43,7 +43,7 @@ impl Isa for Separate {
 }
 
 /// The best level of this machine.
-pub(super) fn level() -> Level {
+pub(crate) fn level() -> Level {
     #[cfg(test)]
     if let Some(forced) = forced::LEVEL.get() {
         return forced;
@@ -107,14 +107,14 @@ macro_rules! vectorised {
         }
     )*};
 }
-pub(super) use vectorised;
+pub(crate) use vectorised;
 
 /// Accumulators of a sum: enough independent chains to hide the latency of an addition.
-pub(super) const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// Add up the lanes of a sum, halving, in an order of its own.
 #[inline(always)]
-pub(super) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
@@ -127,16 +127,16 @@ pub(super) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
 
 /// Tests run each level of the machine in turn, on their own thread.
 #[cfg(test)]
-pub(super) mod forced {
+pub(crate) mod forced {
     use super::{Level, detect};
     use std::cell::Cell;
 
     thread_local! {
-        pub(in super::super) static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
+        pub(crate) static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
     }
 
     /// Run `work` once for each level this machine has.
-    pub(in super::super) fn for_each_level(work: impl Fn(Level)) {
+    pub(crate) fn for_each_level(work: impl Fn(Level)) {
         for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
             if level <= detect() {
                 LEVEL.set(Some(level));

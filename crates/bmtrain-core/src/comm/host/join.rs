@@ -1,17 +1,17 @@
 //! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are
 //! split from groups.
 //!
-//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The
+//! Defines [`places`], [`join`] and [`Rendezvous`] for the first group, and [`Group::split`] for those made from it. The
 //! memory that the ranks share loses its name as soon as all have joined, so that it ends with them however that
 //! happens.
 
 use super::HostOptions;
-use super::group::{Group, Job, ranks_where};
+use super::group::{HostJob, SharedGroup, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
 use super::meeting::Meeting;
-use crate::comm::call::Channel;
 use crate::comm::call::{Call, What};
+use crate::comm::engine::{Group, members_of_color};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
 use crate::limits::{self, Resource};
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Where processes meet.
 #[derive(Debug)]
-pub enum Place {
+pub enum Rendezvous {
     /// A file of this name, which the first rank makes; see [`HostGroup::place`](super::HostGroup::place).
     Path(PathBuf),
     /// One that this process has entered.
@@ -31,27 +31,27 @@ pub enum Place {
     File(OwnedFd),
 }
 
-impl From<&Path> for Place {
+impl From<&Path> for Rendezvous {
     fn from(path: &Path) -> Self {
-        Place::Path(path.to_path_buf())
+        Rendezvous::Path(path.to_path_buf())
     }
 }
 
-impl From<PathBuf> for Place {
+impl From<PathBuf> for Rendezvous {
     fn from(path: PathBuf) -> Self {
-        Place::Path(path)
+        Rendezvous::Path(path)
     }
 }
 
-impl From<Meeting> for Place {
+impl From<Meeting> for Rendezvous {
     fn from(meeting: Meeting) -> Self {
-        Place::Meeting(meeting)
+        Rendezvous::Meeting(meeting)
     }
 }
 
-impl From<OwnedFd> for Place {
+impl From<OwnedFd> for Rendezvous {
     fn from(file: OwnedFd) -> Self {
-        Place::File(file)
+        Rendezvous::File(file)
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn exhausted(error: &std::io::Error) -> Option<Resource> {
 }
 
 /// The places of all ranks of one process.
-pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
+pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<SharedGroup>> {
     options.check(0, size)?;
     let file = SharedFile::without_name().map_err(|error| refused("shared memory", &error))?;
     let job = Arc::new(job(file, size, options, None)?);
@@ -86,16 +86,16 @@ pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
 }
 
 /// One rank among processes.
-pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions) -> Result<Group> {
+pub(super) fn join(at: Rendezvous, rank: usize, size: usize, options: HostOptions) -> Result<SharedGroup> {
     options.check(rank, size)?;
-    let (file, meeting) = match place {
-        Place::File(file) => (SharedFile::of(file).map_err(|error| failed("open", error))?, None),
-        Place::Path(path) => {
+    let (file, meeting) = match at {
+        Rendezvous::File(file) => (SharedFile::of(file).map_err(|error| failed("open", error))?, None),
+        Rendezvous::Path(path) => {
             let meeting = Meeting::enter(path, rank, size)?;
             (meeting.memory()?, Some(meeting))
         }
-        Place::Meeting(meeting) if meeting.seat() == (rank, size) => (meeting.memory()?, Some(meeting)),
-        Place::Meeting(meeting) => {
+        Rendezvous::Meeting(meeting) if meeting.seat() == (rank, size) => (meeting.memory()?, Some(meeting)),
+        Rendezvous::Meeting(meeting) => {
             let reason =
                 format!("rank {rank} of {size} with the place of rank {} of {}", meeting.seat().0, meeting.seat().1);
             return Err(Error::argument("join", reason));
@@ -133,7 +133,7 @@ pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions)
 }
 
 /// Write this process into the memory that the ranks share.
-fn take_place(job: &Job, rank: usize, size: usize) -> Result<()> {
+fn take_place(job: &HostJob, rank: usize, size: usize) -> Result<()> {
     let (layout, options) = (job.root_layout, job.options);
     let wrong = |reason: String, fix: &str| match &job.meeting {
         Some(meeting) => Err(meeting.refuse(format!("rank {rank} of {size}"), reason, fix)),
@@ -163,70 +163,51 @@ fn take_place(job: &Job, rank: usize, size: usize) -> Result<()> {
     }
 }
 
-fn job(file: SharedFile, size: usize, options: HostOptions, meeting: Option<Meeting>) -> Result<Job> {
+fn job(file: SharedFile, size: usize, options: HostOptions, meeting: Option<Meeting>) -> Result<HostJob> {
     let layout = Layout::new(size, options.chunk);
     file.reserve(0, layout.control_bytes()).map_err(|error| refused("shared memory", &error))?;
     let root = Region::map(&file, 0, layout.bytes()).map_err(|error| refused("map", &error))?;
-    Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new(), meeting })
+    Ok(HostJob { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new(), meeting })
 }
 
-fn place_in(job: &Arc<Job>, rank: usize, size: usize) -> Group {
-    Group::new(Arc::clone(job), (Arc::clone(&job.root), 0), job.root_layout, (rank, (0..size).collect()))
+fn place_in(job: &Arc<HostJob>, rank: usize, size: usize) -> SharedGroup {
+    SharedGroup::new(Arc::clone(job), (Arc::clone(&job.root), 0), job.root_layout, (rank, (0..size).collect()))
 }
 
-impl Group {
-    /// The group of the ranks that come with this `colour`, in the order of `key` and then of their ranks. `sequence`
-    /// is the number of the first of the two meetings that this takes.
-    ///
-    /// # Errors
-    /// As for every meeting; no memory.
-    pub(super) fn split(&self, colour: u64, key: u64, sequence: u64) -> Result<Group> {
-        let call = Call { what: What::Split, sequence };
-        let wishes = self.meet(&call, [colour, key])?;
-        let mut groups: Vec<([u64; 2], usize)> = wishes.into_iter().zip(0..).collect();
-        groups.sort_unstable();
-        let of_colour = |wanted: u64| groups.iter().filter(move |(wish, _)| wish[0] == wanted).map(|(_, rank)| *rank);
-        let bytes_of = |colour: u64| Layout::new(of_colour(colour).count(), self.layout.chunk()).bytes();
-        let mut colours: Vec<u64> = groups.iter().map(|(wish, _)| wish[0]).collect();
-        colours.dedup();
+/// See [`engine::Group::split`]. It takes two meetings.
+pub(super) fn split(group: &SharedGroup, color: u64, key: u64, sequence: u64) -> Result<(SharedGroup, u64)> {
+    let wishes = group.meet(&Call { what: What::Split, sequence }, [color, key])?;
+    let chunk = group.layout.chunk();
+    let bytes_of = |color: u64| Layout::new(wishes.iter().filter(|wish| wish[0] == color).count(), chunk).bytes();
+    let mut colors: Vec<u64> = wishes.iter().map(|wish| wish[0]).collect();
+    colors.sort_unstable();
+    colors.dedup();
 
-        // One rank takes room for all new groups, behind what has been handed out, and tells the others where.
-        let next = Call { what: What::Split, sequence: sequence + 1 };
-        let start = match self.rank {
-            0 => {
-                let bytes = colours.iter().map(|colour| bytes_of(*colour) as u64).sum();
-                self.job.root.word(HANDED_OUT).fetch_add(bytes, Ordering::Relaxed)
-            }
-            _ => 0,
-        };
-        let [start, _] = self.meet(&next, [start, 0])?[0];
-        let before: usize = colours.iter().take_while(|other| **other != colour).map(|colour| bytes_of(*colour)).sum();
-        let start = usize::try_from(start).ok().filter(|start| *start < 1 << 46 && start.is_multiple_of(PAGE));
-        let Some(start) = start.map(|start| self.job.root_layout.bytes() + start + before) else {
-            return Err(self.fail(&next, 1, format!("{} gave a place that is none", self.label(0))));
-        };
+    // Rank 0 allocates the regions of all new groups in the file and tells the others where.
+    let next = Call { what: What::Split, sequence: sequence + 1 };
+    let start = match group.members.rank {
+        0 => {
+            let bytes = colors.iter().map(|color| bytes_of(*color) as u64).sum();
+            group.job.root.word(HANDED_OUT).fetch_add(bytes, Ordering::Relaxed)
+        }
+        _ => 0,
+    };
+    let [start, _] = group.meet(&next, [start, 0])?[0];
+    let before: usize = colors.iter().take_while(|other| **other != color).map(|color| bytes_of(*color)).sum();
+    let start = usize::try_from(start).ok().filter(|start| *start < 1 << 46 && start.is_multiple_of(PAGE));
+    let Some(start) = start.map(|start| group.job.root_layout.bytes() + start + before) else {
+        return Err(group.fail(&next, &[0], format!("{} gave an invalid offset", group.members.label(0))));
+    };
 
-        let members: Vec<usize> = of_colour(colour).collect();
-        let world = members.iter().map(|rank| self.world[*rank]).collect();
-        let rank = members.iter().position(|rank| *rank == self.rank).unwrap_or(0);
-        let layout = Layout::new(members.len(), self.layout.chunk());
-        let reserved = self.job.file.reserve(start, layout.control_bytes());
-        // The other ranks learn of it from the caller, who ends by this error; see `fail_with`.
-        let region = reserved
-            .and_then(|()| Region::map(&self.job.file, start, layout.bytes()))
-            .map_err(|error| refused("split", &error))?;
-        Ok(Group::new(Arc::clone(&self.job), (Arc::new(region), start), layout, (rank, world)))
-    }
-
-    /// Come together with all ranks, on the calling thread, and exchange two words.
-    ///
-    /// # Errors
-    /// Another call on another rank; a failed group; a rank that does not come.
-    pub(super) fn meet(&self, call: &Call, words: [u64; 2]) -> Result<Vec<[u64; 2]>> {
-        self.healthy(call)?;
-        self.publish(Channel::Host, call, words);
-        self.agree(Channel::Host, call)?;
-        let of = |rank| self.record(rank, Channel::Host, call.sequence).map_or([0; 2], |[_, _, a, b]| [a, b]);
-        Ok((0..self.size).map(of).collect())
-    }
+    let ranks = members_of_color(&wishes, color);
+    let world = ranks.iter().map(|rank| group.members.world[*rank]).collect();
+    let rank = ranks.iter().position(|rank| *rank == group.members.rank).unwrap_or(0);
+    let layout = Layout::new(ranks.len(), chunk);
+    let reserved = group.job.file.reserve(start, layout.control_bytes());
+    // The other ranks learn of it from the caller, who ends by this error; see `fail_with`.
+    let region = reserved
+        .and_then(|()| Region::map(&group.job.file, start, layout.bytes()))
+        .map_err(|error| refused("split", &error))?;
+    let job = Arc::clone(&group.job);
+    Ok((SharedGroup::new(job, (Arc::new(region), start), layout, (rank, world)), 2))
 }

@@ -17,9 +17,7 @@
 //!   What fails in the group of all ranks fails in the groups split from it as well. A rank that moved its part of a
 //!   last call and went on without waiting learns of a failure in it at its next call.
 
-mod collectives;
 mod content;
-mod exchange;
 mod failure;
 mod group;
 mod join;
@@ -28,10 +26,11 @@ mod mapping;
 mod meeting;
 mod pair;
 mod rank;
+mod rings;
 mod table;
 mod wait;
 
-pub use join::Place;
+pub use join::Rendezvous;
 pub use layout::MAX_RANKS;
 pub use meeting::Meeting;
 pub use rank::HostRank;
@@ -133,4 +132,11 @@ impl HostOptions {
             _ => Ok(()),
         }
     }
+}
+
+/// A group of one rank, to test with.
+#[cfg(test)]
+pub(super) fn group_of_one(deadline: Duration) -> impl super::engine::Group {
+    let mut groups = join::places(1, HostOptions { deadline, ..HostOptions::default() }).unwrap();
+    groups.remove(0)
 }

@@ -1,20 +1,21 @@
 //! Messages between two ranks: a ring of chunks for each pair and direction, which nobody else waits for.
 //!
-//! Adds [`Group::send`] and [`Group::receive`]. A sender waits only when all chunks of the ring are on their way; up to
+//! Adds [`SharedGroup::send`] and [`SharedGroup::receive`]. A sender waits only when all chunks of the ring are on their way; up to
 //! there it goes on whether or not the receiver has come. Each chunk says what message it belongs to, and a receiver
 //! that expects another one breaks the group: a sender that has gone on learns of it at its next call.
 #![allow(unsafe_code)]
 
-use super::group::Group;
+use super::group::SharedGroup;
 use super::layout::PAIR_SLOTS;
 use crate::comm::call::{Call, in_words};
+use crate::comm::engine::Group;
 use crate::error::Result;
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-impl Group {
+impl SharedGroup {
     /// Put a message on its way to rank `to`; `next` is the number of the next chunk between the two.
     ///
     /// # Errors
@@ -23,7 +24,7 @@ impl Group {
         if *next == 0 {
             self.reserve_pair(call, to)?;
         }
-        let (layout, from) = (&self.layout, self.rank);
+        let (layout, from) = (&self.layout, self.members.rank);
         let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
         let ([code, part], begin) = (call.what.words(), nanoseconds());
         for piece in pieces(data.len(), layout.chunk()) {
@@ -49,7 +50,7 @@ impl Group {
     /// # Errors
     /// A message of another length or type; as for every wait.
     pub(super) fn receive(&self, call: &Call, from: usize, data: &mut [u8], next: &mut u64) -> Result<Duration> {
-        let (layout, to) = (&self.layout, self.rank);
+        let (layout, to) = (&self.layout, self.members.rank);
         let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
         let mut begin = 0;
         for piece in pieces(data.len(), layout.chunk()) {
@@ -61,13 +62,13 @@ impl Group {
             if [code, part] != call.what.words() || sequence != call.sequence {
                 let reason = format!(
                     "{} sent {} as message {sequence}, {} called {} for message {}",
-                    self.label(from),
+                    self.members.label(from),
                     in_words([code, part]),
-                    self.label(to),
+                    self.members.label(to),
                     call.what,
                     call.sequence
                 );
-                return Err(self.fail(call, 1 << from | 1 << to, reason));
+                return Err(self.fail(call, &[from.min(to), from.max(to)], reason));
             }
             // SAFETY: the sender has filled this chunk, as `sent` says, and does not write to it before `received` is
             // stored below.

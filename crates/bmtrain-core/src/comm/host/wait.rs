@@ -1,13 +1,14 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the
 //! deadline.
 //!
-//! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the
+//! Defines [`Patience`] and adds [`SharedGroup::wait`] and [`SharedGroup::notify`]. A rank that changes a control word rings the
 //! bell of its group if anybody sleeps. Who sleeps wakes up some times a second to see whether the group has failed,
 //! whether the ranks it waits for have left or ended, and what time it is.
 
-use super::group::{Group, members};
+use super::group::{SharedGroup, ranks_in, ranks_where};
 use super::layout::{BELL, SLEEPERS};
 use crate::comm::call::{Call, What};
+use crate::comm::engine::{Group, blamed};
 use crate::error::Result;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -57,7 +58,7 @@ impl Patience {
     }
 }
 
-impl Group {
+impl SharedGroup {
     /// Wait until no rank is missing.
     ///
     /// # Errors
@@ -81,7 +82,7 @@ impl Group {
                 return Ok(());
             }
         }
-        let waits_for = self.region.word(self.layout.waits_for(self.rank));
+        let waits_for = self.region.word(self.layout.waits_for(self.members.rank));
         let result = self.sleep(call, &missing);
         waits_for.store(0, Ordering::Relaxed);
         result
@@ -89,7 +90,7 @@ impl Group {
 
     fn sleep(&self, call: &Call, missing: &dyn Fn() -> u64) -> Result<()> {
         let (bell, sleepers) = (self.region.short(BELL), self.region.short(SLEEPERS));
-        let waits_for = self.region.word(self.layout.waits_for(self.rank));
+        let waits_for = self.region.word(self.layout.waits_for(self.members.rank));
         let begin = Instant::now();
         let mut next_look = begin;
         loop {
@@ -129,7 +130,7 @@ impl Group {
         // Whoever left may have done its part before.
         let left = if left == 0 { 0 } else { left & missing() };
         if left != 0 {
-            return Err(self.fail(call, left, format!("{} has left the group", self.labels(left))));
+            return Err(self.fail_left(call, &ranks_in(left).collect::<Vec<_>>()));
         }
         let now = Instant::now();
         if now < *next_look {
@@ -142,22 +143,19 @@ impl Group {
         let ended = self.ended(absent);
         let ended = if ended == 0 { 0 } else { ended & missing() };
         if ended != 0 {
-            let who = members(ended).map(|rank| format!("the process of {}", self.label(rank)));
-            let reason = format!("{} has ended", who.collect::<Vec<_>>().join(" and "));
-            return Err(self.fail(call, ended, reason));
+            return Err(self.fail_ended(call, &ranks_in(ended).collect::<Vec<_>>()));
         }
         if now - begin < self.job.options.deadline {
             return Ok(());
         }
-        let blamed = self.blame(absent);
-        let who: Vec<String> = members(blamed).map(|rank| self.whereabouts(call, rank)).collect();
+        let waits_for = |rank| {
+            let waits_for = self.region.word(self.layout.waits_for(rank)).load(Ordering::Relaxed);
+            Some(ranks_in(waits_for & ranks_where(self.members.size, |_| true)).collect())
+        };
+        let blamed = blamed(&ranks_in(absent).collect::<Vec<_>>(), self.members.rank, waits_for);
+        let who: Vec<String> = blamed.iter().map(|rank| self.progress_of(call, *rank)).collect();
         let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.job.options.deadline);
-        Err(self.fail(call, blamed, reason))
-    }
-
-    /// A rank, and how far it has come.
-    fn whereabouts(&self, call: &Call, rank: usize) -> String {
-        call.whereabouts(self.label(rank), |channel| self.calls_of(rank, channel))
+        Err(self.fail(call, &blamed, reason))
     }
 
     /// Tell sleepers that a word has changed. Costs next to nothing where nobody sleeps.

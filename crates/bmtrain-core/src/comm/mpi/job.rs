@@ -1,17 +1,14 @@
-//! What the threads of this process share: letters that came, letters to be sent, and what is known of the other ranks.
+//! What the threads of this process share: messages that came, messages to be sent, and what is known of the other ranks.
 //!
-//! Defines [`Job`] and [`State`]. The office fills it and empties it; ranks' threads and lanes wait on it.
+//! Defines [`MpiJob`] and [`State`]. The office fills it and empties it; ranks' threads and lanes wait on it.
 
 use super::MpiOptions;
-use super::failure::Failure;
-use super::letter::{Kind, Letter, Place, SHORT};
+use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
 use crate::comm::call;
+use crate::comm::engine::{Failure, WORLD};
 use crate::comm::processes::Watch;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The group of all ranks.
-pub(super) const WORLD: u64 = 0;
 
 /// The sequences of calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,7 +61,7 @@ pub(super) enum End {
 
 /// This process's part of the job.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct MpiJob {
     /// This process.
     pub(super) rank: usize,
     /// Processes of the job.
@@ -82,10 +79,10 @@ pub(super) struct Job {
 /// What changes.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Letters to be sent, with their receivers.
-    pub(super) outgoing: VecDeque<(usize, Letter)>,
+    /// Messages to be sent, with their receivers.
+    pub(super) outgoing: VecDeque<(usize, Message)>,
     /// Records and pieces that came and were not asked for yet.
-    pub(super) letters: HashMap<Place, Letter>,
+    pub(super) messages: HashMap<MessageKey, Message>,
     /// Pieces of messages that a rank has taken, in all.
     pub(super) taken: HashMap<(u64, usize), u64>,
     /// How many calls of a group's channel a rank has come to.
@@ -109,18 +106,23 @@ pub(super) struct State {
     pub(super) failure: Option<Failure>,
     /// Vectors that are used again.
     pub(super) spare: Vec<Vec<u64>>,
-    /// Letters that were given to MPI and are not through.
+    /// Messages that were given to MPI and are not through.
     pub(super) under_way: usize,
     pub(super) end: Option<End>,
     /// The office has done what `end` says.
     pub(super) ended: bool,
 }
 
-/// Vectors that are kept for later letters.
+/// Vectors that are kept for later messages.
 const SPARE: usize = 32;
 
 impl State {
-    /// Keep the memory of a letter that is no longer needed.
+    /// Whether a rank has left the group, or the whole job.
+    pub(super) fn has_left(&self, (group, rank): (u64, usize)) -> bool {
+        self.left.contains(&(group, rank)) || self.gone.contains(&rank)
+    }
+
+    /// Keep the memory of a message that is no longer needed.
     pub(super) fn keep(&mut self, words: Vec<u64>) {
         if words.capacity() > SHORT && self.spare.len() < SPARE {
             self.spare.push(words);
@@ -128,10 +130,10 @@ impl State {
     }
 }
 
-impl Job {
+impl MpiJob {
     pub(super) fn new(rank: usize, size: usize, options: MpiOptions) -> Self {
         let (watch, state) = (OnceLock::new(), Mutex::default());
-        Job { rank, size, options, watch, state, arrived: Condvar::new(), work: Condvar::new() }
+        MpiJob { rank, size, options, watch, state, arrived: Condvar::new(), work: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,23 +146,23 @@ impl Job {
         (0..self.size).filter(move |rank| *rank != own)
     }
 
-    /// Send a letter.
-    pub(super) fn post(&self, to: usize, letter: Letter) {
-        self.lock().outgoing.push_back((to, letter));
+    /// Send a message.
+    pub(super) fn post(&self, to: usize, message: Message) {
+        self.lock().outgoing.push_back((to, message));
         self.work.notify_all();
     }
 
     /// Send words about the job to every other rank.
     pub(super) fn tell_all(&self, kind: Kind, content: &[u64]) {
-        let place = Place { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
+        let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
         for other in self.others() {
-            self.post(other, Letter::of_words(kind, place, content));
+            self.post(other, Message::of_words(kind, place, content));
         }
     }
 
     /// Write a failure down and tell everybody, unless there is one already.
     pub(super) fn fail(&self, failure: Failure) {
-        let words = failure.words();
+        let words = failure.words(SHORT - HEAD);
         let mut state = self.lock();
         if state.failure.is_some() {
             return;
@@ -171,26 +173,26 @@ impl Job {
         self.tell_all(Kind::Failure, &words);
     }
 
-    /// A letter came: put it where it is waited for. Returns the answer to a question.
-    pub(super) fn deliver(&self, from: usize, letter: Letter) -> Option<Letter> {
-        let (kind, place) = (letter.kind()?, letter.place(from));
+    /// A message came: put it where it is waited for. Returns the answer to a question.
+    pub(super) fn deliver(&self, from: usize, message: Message) -> Option<Message> {
+        let (kind, place) = (message.kind()?, message.place(from));
         let mut state = self.lock();
         let mut answer = None;
         match kind {
-            Kind::Hello => drop(state.hello.insert(from, letter.content().to_vec())),
+            Kind::Hello => drop(state.hello.insert(from, message.content().to_vec())),
             Kind::Record | Kind::Piece => {
                 if kind == Kind::Record {
                     state.calls.insert((place.group, place.channel, from), place.sequence + 1);
                 }
                 // A record is piece 0 of its call, values begin at 1.
-                state.letters.insert(place, letter);
+                state.messages.insert(place, message);
             }
             Kind::Taken => *state.taken.entry((place.group, from)).or_default() += 1,
             Kind::Left => drop(state.left.insert((place.group, from))),
             Kind::Bye => drop(state.gone.insert(from)),
             Kind::Spoken => drop(state.spoken.insert(from)),
             Kind::Failure => {
-                let failure = Failure::read(letter.content());
+                let failure = Failure::read(message.content());
                 state.failure.get_or_insert(failure);
             }
             Kind::Ask => {
@@ -198,10 +200,10 @@ impl Job {
                 ranks.sort_unstable();
                 ranks.dedup();
                 ranks.truncate(SHORT / 2);
-                answer = Some(Letter::of_words(Kind::Answer, Place { from: self.rank, ..place }, &ranks));
+                answer = Some(Message::of_words(Kind::Answer, MessageKey { from: self.rank, ..place }, &ranks));
             }
             Kind::Answer => {
-                let ranks = letter.content().iter().map(|rank| *rank as usize).collect();
+                let ranks = message.content().iter().map(|rank| *rank as usize).collect();
                 state.answers.insert(from, (place.sequence, ranks));
             }
         }

@@ -1,13 +1,14 @@
 //! How a process becomes a rank: MPI is started on a thread of its own, and all ranks tell each other who they are.
 //!
-//! Defines [`join`] and [`Seat`], a process's membership in the job, which says goodbye when it is dropped.
+//! Defines [`join`] and [`Session`], a process's membership in the job, which says goodbye when it is dropped.
 
 use super::MpiOptions;
-use super::group::Group;
-use super::job::{End, Job};
-use super::letter::Kind;
-use super::office::Office;
+use super::group::MpiGroup;
+use super::job::{End, MpiJob};
+use super::message::Kind;
+use super::progress::Progress;
 use crate::comm::call::{Call, What};
+use crate::comm::engine::Group;
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
 use crate::limits::Resource;
@@ -24,8 +25,8 @@ const TO_SPEAK: Duration = Duration::from_secs(1);
 
 /// The membership of this process.
 #[derive(Debug)]
-pub(super) struct Seat {
-    pub(super) job: Arc<Job>,
+pub(super) struct Session {
+    pub(super) job: Arc<MpiJob>,
 }
 
 fn failed(call: &'static str, reason: impl std::fmt::Display) -> Error {
@@ -33,7 +34,7 @@ fn failed(call: &'static str, reason: impl std::fmt::Display) -> Error {
 }
 
 /// Start MPI and wait until all ranks have come.
-pub(super) fn join(options: MpiOptions) -> Result<Group> {
+pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     options.check()?;
     let (tell, told) = channel();
     let (give, given) = channel();
@@ -44,9 +45,9 @@ pub(super) fn join(options: MpiOptions) -> Result<Group> {
             format!("not all processes have started it within {:.1?}; see what the others say", options.deadline);
         failed("MPI_Init_thread", reason)
     })??;
-    let job = Arc::new(Job::new(rank, size, options));
+    let job = Arc::new(MpiJob::new(rank, size, options));
     give.send(Arc::clone(&job)).map_err(|_| failed("thread", "the thread of MPI has ended"))?;
-    let group = Group::world(Arc::new(Seat { job: Arc::clone(&job) }));
+    let group = MpiGroup::world(Arc::new(Session { job: Arc::clone(&job) }));
     job.tell_all(Kind::Hello, &hello(options));
     let call = Call { what: What::Join, sequence: 0 };
     group.wait(&call, |state| job.others().filter(|other| !state.hello.contains_key(other)).collect())?;
@@ -62,7 +63,7 @@ pub(super) fn join(options: MpiOptions) -> Result<Group> {
 }
 
 /// The life of the thread of MPI.
-fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<Job>>) {
+fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<MpiJob>>) {
     let mpi = match Mpi::init_thread(ThreadLevel::Funneled) {
         Ok(mpi) => mpi,
         Err(error) => {
@@ -81,7 +82,7 @@ fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<Job>>) {
     let _ = tell.send(place);
     // Whoever gave up waiting sends no job; MPI is ended then, or left if it cannot be.
     if let Ok(job) = given.recv() {
-        Office::new(job, &mpi).run(mpi);
+        Progress::new(job, &mpi).run(mpi);
     } else {
         std::mem::forget(mpi);
     }
@@ -101,20 +102,22 @@ fn host_number() -> u64 {
 }
 
 /// See that all ranks came with the same options.
-fn compare(group: &Group, call: &Call, options: MpiOptions) -> Result<()> {
+fn compare(group: &MpiGroup, call: &Call, options: MpiOptions) -> Result<()> {
     let own = options.chunk as u64;
     let other = {
-        let state = group.seat.job.lock();
+        let state = group.session.job.lock();
         let chunk = |rank: &usize| state.hello.get(rank).and_then(|words| words.first()).copied().unwrap_or(0);
-        group.seat.job.others().map(|rank| (rank, chunk(&rank))).find(|(_, chunk)| *chunk != own)
+        group.session.job.others().map(|rank| (rank, chunk(&rank))).find(|(_, chunk)| *chunk != own)
     };
     let Some((rank, chunk)) = other else { return Ok(()) };
-    let reason =
-        format!("rank {} came with chunks of {own} bytes, rank {rank} with {chunk}; give all the same", group.rank);
-    Err(group.fail(call, &[group.rank, rank], reason))
+    let reason = format!(
+        "rank {} came with chunks of {own} bytes, rank {rank} with {chunk}; give all the same",
+        group.members.rank
+    );
+    Err(group.fail(call, &[group.members.rank, rank], reason))
 }
 
-impl Seat {
+impl Session {
     /// Say goodbye, wait until the others have, and end MPI.
     fn leave(&self) {
         let job = &self.job;
@@ -191,7 +194,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Session {
     fn drop(&mut self) {
         self.leave();
     }

@@ -3,7 +3,7 @@
 //! [`MpiRank::join`] makes this process a rank; from there on it is like any other
 //! [`Communicator`](super::Communicator). In reading order: `join` starts MPI, `rank` gives collectives to lanes,
 //! `collectives` says what each does in rounds, `exchange` sends and takes the pieces of a round, `group` is the ranks
-//! of a group, `wait` how one waits for others, `job` what the threads of this process share, `letter` what is sent,
+//! of a group, `wait` how one waits for others, `job` what the threads of this process share, `message` what is sent,
 //! `failure` how a failure is told, `office` the one thread that speaks MPI.
 //!
 //! * **Threads.** Only the office's thread calls MPI, which therefore has to give the level *funneled* and no more. It
@@ -19,15 +19,13 @@
 //!   for they may have work of their own left. At every deadline it asks; who does not answer is left behind, with a
 //!   warning.
 
-mod collectives;
-mod exchange;
-mod failure;
 mod group;
 mod job;
 mod join;
-mod letter;
-mod office;
+mod message;
+mod progress;
 mod rank;
+mod transfer;
 mod wait;
 
 pub use rank::MpiRank;

@@ -1,27 +1,27 @@
 //! Waiting for other ranks, never longer than the deadline; who is to blame is asked before that.
 //!
-//! Adds [`Group::wait`] and [`Job::ask`]. Who waits wakes up some times a second to see whether the job has failed,
+//! Adds [`Group::wait`] and [`MpiJob::ask`]. Who waits wakes up some times a second to see whether the job has failed,
 //! whether the ranks it waits for have left or ended, and what time it is.
 
-use super::group::Group;
-use super::job::{Channel, Job, State, WORLD};
-use super::letter::{Kind, Letter, Place};
+use super::group::MpiGroup;
+use super::job::{Channel, MpiJob, State};
+use super::message::{Kind, Message, MessageKey};
 use crate::comm::call::Call;
+use crate::comm::engine::{Group, WORLD, blamed};
 use crate::error::{Error, Result};
-use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// Longest sleep without a look around.
 const SLICE: Duration = Duration::from_millis(50);
 
-impl Group {
+impl MpiGroup {
     /// Wait until no rank is missing.
     ///
     /// # Errors
     /// The job has failed; a missing rank has left or ended; the deadline has passed, with the names of the missing.
     pub(super) fn wait(&self, call: &Call, missing: impl Fn(&State) -> Vec<usize>) -> Result<()> {
-        let job = &self.seat.job;
+        let job = &self.session.job;
         let mut state = job.lock();
         let absent = missing(&state);
         if absent.is_empty() {
@@ -29,7 +29,7 @@ impl Group {
         }
         state.waited += 1;
         let number = state.waited;
-        state.waits.insert(number, absent.iter().map(|rank| self.world[*rank]).collect());
+        state.waits.insert(number, absent.iter().map(|rank| self.members.world[*rank]).collect());
         drop(state);
         job.work.notify_all();
         let result = self.sleep(call, number, &missing);
@@ -38,7 +38,7 @@ impl Group {
     }
 
     fn sleep(&self, call: &Call, number: u64, missing: &dyn Fn(&State) -> Vec<usize>) -> Result<()> {
-        let job = &self.seat.job;
+        let job = &self.session.job;
         let deadline = job.options.deadline;
         let begin = Instant::now();
         let mut next_look = begin;
@@ -57,24 +57,21 @@ impl Group {
                 self.healthy(call)?;
                 return Err(self.fail(call, &absent, "the job has failed".into()));
             }
-            // Letters of a rank come in their order: whoever left has not done its part before.
-            let left = |rank: &usize| state.left.contains(&self.key(*rank)) || state.gone.contains(&self.world[*rank]);
-            let left: Vec<usize> = absent.iter().copied().filter(left).collect();
+            // Messages of a rank come in their order: whoever left has not done its part before.
+            let left: Vec<usize> = absent.iter().copied().filter(|rank| state.has_left(self.rank_key(*rank))).collect();
             if !left.is_empty() {
                 drop(state);
-                return Err(self.fail(call, &left, format!("{} has left the group", self.labels(&left))));
+                return Err(self.fail_left(call, &left));
             }
             let now = Instant::now();
             if now >= next_look {
                 next_look = now + SLICE;
                 let ended: Vec<usize> = absent.iter().copied().filter(|rank| self.has_ended(*rank)).collect();
-                // Its last letters may still be on their way: not before the second look.
+                // Its last messages may still be on their way: not before the second look.
                 let certain: Vec<usize> = ended.iter().copied().filter(|rank| ended_before.contains(rank)).collect();
                 if !certain.is_empty() {
                     drop(state);
-                    let who = certain.iter().map(|rank| format!("the process of {}", self.label(*rank)));
-                    let reason = format!("{} has ended", who.collect::<Vec<_>>().join(" and "));
-                    return Err(self.fail(call, &certain, reason));
+                    return Err(self.fail_ended(call, &certain));
                 }
                 ended_before = ended;
             }
@@ -94,7 +91,7 @@ impl Group {
                 }
                 _ => {}
             }
-            state.waits.insert(number, absent.iter().map(|rank| self.world[*rank]).collect());
+            state.waits.insert(number, absent.iter().map(|rank| self.members.world[*rank]).collect());
             let until = question.map_or(begin + deadline - to_answer, |(_, until)| until);
             let rest = until.saturating_duration_since(Instant::now()).min(SLICE);
             state = job.arrived.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
@@ -102,48 +99,33 @@ impl Group {
     }
 
     fn has_ended(&self, rank: usize) -> bool {
-        self.seat.job.watch.get().is_some_and(|watch| watch[self.world[rank]].has_ended())
+        self.session.job.watch.get().is_some_and(|watch| watch[self.members.world[rank]].has_ended())
     }
 
     /// The deadline has passed. A rank that waits is not to blame, whom it waits for is; and who does not answer.
     fn blame(&self, call: &Call, absent: &[usize], question: u64) -> Error {
-        let answers = self.seat.job.lock().answers.clone();
+        let answers = self.session.job.lock().answers.clone();
         let answer = |rank: usize| answers.get(&rank).filter(|(number, _)| *number >= question).map(|(_, ranks)| ranks);
-        let mut reached: HashSet<usize> = absent.iter().map(|rank| self.world[*rank]).collect();
-        let mut new: Vec<usize> = reached.iter().copied().collect();
-        while let Some(rank) = new.pop() {
-            new.extend(answer(rank).into_iter().flatten().filter(|next| reached.insert(**next)));
-        }
-        let own = self.world[self.rank];
-        let blamed = |rank: &usize| *rank != own && answer(*rank).is_none_or(Vec::is_empty);
-        let mut blamed: Vec<usize> = reached.iter().copied().filter(blamed).collect();
-        if blamed.is_empty() {
-            // A circle of ranks that wait for each other.
-            blamed = absent.iter().map(|rank| self.world[*rank]).collect();
-        }
-        blamed.sort_unstable();
-        let here = |rank: &usize| self.world.iter().position(|world| world == rank);
+        let absent: Vec<usize> = absent.iter().map(|rank| self.members.world[*rank]).collect();
+        let own = self.members.world[self.members.rank];
+        let blamed = blamed(&absent, own, |rank| answer(rank).cloned());
+        let here = |rank: &usize| self.members.rank_of(*rank);
         let whereabouts = |rank: &usize| {
-            let label = here(rank).map_or_else(|| format!("rank {rank} of all"), |rank| self.whereabouts(call, rank));
+            let label = here(rank).map_or_else(|| format!("rank {rank} of all"), |rank| self.progress_of(call, rank));
             if answer(*rank).is_some() { label } else { format!("{label}, whose process does not answer,") }
         };
         let who: Vec<String> = blamed.iter().map(whereabouts).collect();
-        let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.seat.job.options.deadline);
+        let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.session.job.options.deadline);
         self.fail(call, &blamed.iter().filter_map(here).collect::<Vec<_>>(), reason)
-    }
-
-    /// A rank, and how far it has come.
-    fn whereabouts(&self, call: &Call, rank: usize) -> String {
-        call.whereabouts(self.label(rank), |channel| self.calls_of(rank, channel.into()))
     }
 }
 
-impl Job {
+impl MpiJob {
     /// Ask processes whether they are there and whom they wait for.
     pub(super) fn ask(&self, ranks: &[usize], question: u64) {
-        let place = Place { group: WORLD, channel: Channel::Host, from: self.rank, sequence: question, piece: 0 };
+        let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: question, piece: 0 };
         for rank in ranks {
-            self.post(*rank, Letter::of_words(Kind::Ask, place, &[]));
+            self.post(*rank, Message::of_words(Kind::Ask, place, &[]));
         }
     }
 }

@@ -11,7 +11,7 @@ use super::rank::Member;
 use super::watch;
 use crate::comm::Communicator;
 use crate::comm::call::Call;
-use crate::comm::turns::lock;
+use crate::comm::queue::lock;
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Result};
 use crate::limits::Resource;

@@ -13,7 +13,7 @@ use super::watch::{SLICE, Trouble, Watched};
 use crate::backend::{Backend, Lane};
 use crate::buffer::Range;
 use crate::comm::call::{Call, What};
-use crate::comm::turns::lock;
+use crate::comm::queue::lock;
 use crate::comm::{Collective, Communicator, Solo};
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Result};

@@ -9,7 +9,7 @@ use super::join;
 use super::rank::{Member, Way};
 use crate::backend::Lane;
 use crate::comm::call::{Call, What, in_words};
-use crate::comm::turns::lock;
+use crate::comm::queue::lock;
 use crate::cuda::Span;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;

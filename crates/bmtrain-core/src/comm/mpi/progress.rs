@@ -1,12 +1,12 @@
 //! The one thread of a process that speaks MPI: it starts messages, looks whether they have ended, and waits for none.
 //!
-//! Defines [`Office`], which `join` runs. Receives of any sender are always started, some for values and some for
-//! urgent letters, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their
+//! Defines [`Progress`], which `join` runs. Receives of any sender are always started, some for values and some for
+//! urgent messages, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their
 //! buffers, so that one whose message never ends can be left behind.
 
-use super::failure::Failure;
-use super::job::{End, Job, WORLD};
-use super::letter::{HEAD, Kind, Letter, Place, SHORT};
+use super::job::{End, MpiJob};
+use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
+use crate::comm::engine::{Failure, WORLD};
 use ferrompi::{Communicator, Mpi, PersistentRequest, Source, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 
 /// Messages of values, in the order of each sender.
 const VALUES: i32 = 1;
-/// Urgent letters.
+/// Urgent messages.
 const URGENT: i32 = 2;
 /// Started receives of each kind.
 const RECEIVES: usize = 6;
-/// Letters of fewer words are copied out of the receive's vector, which is used again at once.
+/// Messages of fewer words are copied out of the receive's vector, which is used again at once.
 const COPIED: usize = 512;
 /// Looks in a row without news before the thread sleeps between looks.
 const LOOKS: u32 = 200;
 /// Sleep while somebody waits, and while nobody does.
 const NAP: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(1);
-/// How long letters may take to leave at the end.
+/// How long messages may take to leave at the end.
 const LAST: Duration = Duration::from_secs(1);
 
 /// A message that was started.
@@ -37,24 +37,24 @@ struct Started {
 }
 
 /// The office of a process.
-pub(super) struct Office {
-    job: Arc<Job>,
+pub(super) struct Progress {
+    job: Arc<MpiJob>,
     world: Communicator,
     receives: Vec<Started>,
     sends: Vec<Started>,
-    /// Number of the next letter to each rank.
+    /// Number of the next message to each rank.
     next: Vec<u64>,
-    /// Number of the next letter from each rank, and those that came before it.
+    /// Number of the next message from each rank, and those that came before it.
     expected: Vec<u64>,
-    early: Vec<BTreeMap<u64, Letter>>,
+    early: Vec<BTreeMap<u64, Message>>,
 }
 
-impl Office {
-    pub(super) fn new(job: Arc<Job>, mpi: &Mpi) -> Self {
+impl Progress {
+    pub(super) fn new(job: Arc<MpiJob>, mpi: &Mpi) -> Self {
         let size = job.size;
         let early = (0..size).map(|_| BTreeMap::new()).collect();
         let (receives, sends) = (Vec::new(), Vec::new());
-        Office { job, world: mpi.world(), receives, sends, next: vec![0; size], expected: vec![0; size], early }
+        Progress { job, world: mpi.world(), receives, sends, next: vec![0; size], expected: vec![0; size], early }
     }
 
     /// Work until the job ends, and end MPI as asked.
@@ -114,7 +114,7 @@ impl Office {
             std::thread::yield_now();
             return None;
         }
-        // New letters wake it up; what comes from MPI does not.
+        // New messages wake it up; what comes from MPI does not.
         drop(self.job.work.wait_timeout(state, if busy { NAP } else { REST }));
         None
     }
@@ -123,9 +123,9 @@ impl Office {
     fn look(&mut self, again: bool) -> bool {
         let mut moved = false;
         loop {
-            let Some((to, letter)) = self.job.lock().outgoing.pop_front() else { break };
+            let Some((to, message)) = self.job.lock().outgoing.pop_front() else { break };
             moved = true;
-            self.send(to, letter);
+            self.send(to, message);
         }
         for index in (0..self.sends.len()).rev() {
             match self.sends[index].request.test() {
@@ -158,13 +158,13 @@ impl Office {
         moved
     }
 
-    fn send(&mut self, to: usize, mut letter: Letter) {
-        let tag = if letter.kind().is_some_and(Kind::is_urgent) { URGENT } else { VALUES };
+    fn send(&mut self, to: usize, mut message: Message) {
+        let tag = if message.kind().is_some_and(Kind::is_urgent) { URGENT } else { VALUES };
         if tag == VALUES {
-            letter.set_serial(self.next[to]);
+            message.set_serial(self.next[to]);
             self.next[to] += 1;
         }
-        let request = self.world.send_init(letter.into_words(), to as i32, tag).and_then(started);
+        let request = self.world.send_init(message.into_words(), to as i32, tag).and_then(started);
         match request {
             Ok(request) => self.sends.push(Started { request, tag, to: Some(to) }),
             Err(error) => self.fail(&format!("a message to rank {to} cannot be sent: {error}"), vec![to]),
@@ -178,19 +178,19 @@ impl Office {
         }
     }
 
-    /// Memory for the longest letter on a tag.
+    /// Memory for the longest message on a tag.
     fn room(&self, tag: i32) -> Vec<u64> {
         let mut room = self.job.lock().spare.pop().unwrap_or_default();
         room.resize(if tag == URGENT { SHORT } else { HEAD + self.job.options.chunk / 8 }, 0);
         room
     }
 
-    /// A receive has ended: deliver its letter and start another one.
+    /// A receive has ended: deliver its message and start another one.
     fn received(&mut self, came: Started, status: &Status, again: bool) {
         let from = if let Source::Rank(rank) = status.source { usize::try_from(rank).ok() } else { None };
         let (count, tag) = (status.count.unwrap_or(0), came.tag);
         let mut request = came.request;
-        let letter = if count < COPIED {
+        let message = if count < COPIED {
             let words = request.buffer().map(|words| words[..count.min(words.len())].to_vec()).unwrap_or_default();
             if again {
                 match request.start() {
@@ -198,38 +198,38 @@ impl Office {
                     Err(error) => self.fail(&format!("messages cannot be received: {error}"), vec![self.job.rank]),
                 }
             }
-            Letter::read(words, count)
+            Message::read(words, count)
         } else {
             let words = request.into_buffer().unwrap_or_default();
             if again {
                 let room = self.room(tag);
                 self.receive(room, tag);
             }
-            Letter::read(words, count)
+            Message::read(words, count)
         };
-        let (Some(from), Some(letter)) = (from.filter(|from| *from < self.job.size), letter) else {
+        let (Some(from), Some(message)) = (from.filter(|from| *from < self.job.size), message) else {
             let who = from.map_or("somebody".into(), |from| format!("rank {from}"));
             self.fail(&format!("{who} sent a message of {count} words that is none of this program"), vec![]);
             return;
         };
         if tag == URGENT {
-            return self.deliver(from, letter);
+            return self.deliver(from, message);
         }
-        // A long letter may end after a short one that was sent behind it.
-        self.early[from].insert(letter.serial(), letter);
-        while let Some(letter) = self.early[from].remove(&self.expected[from]) {
+        // A long message may end after a short one that was sent behind it.
+        self.early[from].insert(message.serial(), message);
+        while let Some(message) = self.early[from].remove(&self.expected[from]) {
             self.expected[from] += 1;
-            self.deliver(from, letter);
+            self.deliver(from, message);
         }
     }
 
-    fn deliver(&self, from: usize, letter: Letter) {
-        if let Some(answer) = self.job.deliver(from, letter) {
+    fn deliver(&self, from: usize, message: Message) {
+        if let Some(answer) = self.job.deliver(from, message) {
             self.job.post(from, answer);
         }
     }
 
-    /// Keep the memory of a letter that was sent.
+    /// Keep the memory of a message that was sent.
     fn keep(&self, request: PersistentRequest<u64>) {
         if let Ok(words) = request.into_buffer() {
             self.job.lock().keep(words);
@@ -250,14 +250,14 @@ impl Office {
         self.job.fail(Failure { group: WORLD, operation: String::new(), sequence: 0, code: 0, reason, ranks });
     }
 
-    /// End all receives: each gets a letter from this very process. Whether that went well.
+    /// End all receives: each gets a message from this very process. Whether that went well.
     fn close(&mut self) -> bool {
         let place =
-            Place { group: WORLD, channel: super::job::Channel::Host, from: self.job.rank, sequence: 0, piece: 0 };
+            MessageKey { group: WORLD, channel: super::job::Channel::Host, from: self.job.rank, sequence: 0, piece: 0 };
         let tags: Vec<i32> = self.receives.iter().map(|receive| receive.tag).collect();
         for tag in tags {
             let kind = if tag == URGENT { Kind::Spoken } else { Kind::Bye };
-            self.send(self.job.rank, Letter::of_words(kind, place, &[]));
+            self.send(self.job.rank, Message::of_words(kind, place, &[]));
         }
         let begin = Instant::now();
         while !(self.receives.is_empty() && self.sends.is_empty()) {

@@ -1,19 +1,19 @@
 //! What ranks send each other: a head of six words and, behind it, words or bytes.
 //!
-//! Defines [`Letter`] and its [`Kind`]s. Letters are vectors of words, so that the numbers in them are aligned. What
+//! Defines [`Message`] and its [`Kind`]s. Messages are vectors of words, so that the numbers in them are aligned. What
 //! comes from other ranks is compared or shown; lengths are checked before anything is read.
 
 use super::job::Channel;
 
 /// Words before the content.
 pub(super) const HEAD: usize = 6;
-/// Longest letter on the tag of urgent ones, in words. Short enough to be on its way whatever its receiver does.
+/// Longest message on the tag of urgent ones, in words. Short enough to be on its way whatever its receiver does.
 pub(super) const SHORT: usize = 400;
 
-/// What a letter is about.
+/// What a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Who a rank is: the first letter to everybody.
+    /// Who a rank is: the first message to everybody.
     Hello,
     /// What a rank calls.
     Record,
@@ -55,9 +55,9 @@ impl Kind {
     }
 }
 
-/// Where a letter belongs.
+/// Where a message belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct MessageKey {
     /// The group.
     pub(super) group: u64,
     /// Which of its sequences of calls.
@@ -70,39 +70,39 @@ pub(super) struct Place {
     pub(super) piece: u64,
 }
 
-/// A letter as it is sent.
+/// A message as it is sent.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Letter {
+pub(super) struct Message {
     words: Vec<u64>,
 }
 
-impl Letter {
-    /// A letter with words.
-    pub(super) fn of_words(kind: Kind, place: Place, content: &[u64]) -> Self {
+impl Message {
+    /// A message with words.
+    pub(super) fn of_words(kind: Kind, place: MessageKey, content: &[u64]) -> Self {
         let mut words = Vec::with_capacity(HEAD + content.len());
         words.extend(head(kind, &place, content.len() * 8));
         words.extend(content);
-        Letter { words }
+        Message { words }
     }
 
-    /// A letter with bytes; `room` is a vector that is no longer used.
-    pub(super) fn of_bytes(kind: Kind, place: Place, content: &[u8], mut room: Vec<u64>) -> Self {
+    /// A message with bytes; `room` is a vector that is no longer used.
+    pub(super) fn of_bytes(kind: Kind, place: MessageKey, content: &[u8], mut room: Vec<u64>) -> Self {
         room.clear();
         room.extend(head(kind, &place, content.len()));
         room.resize(HEAD + content.len().div_ceil(8), 0);
         bytemuck::cast_slice_mut(&mut room[HEAD..])[..content.len()].copy_from_slice(content);
-        Letter { words: room }
+        Message { words: room }
     }
 
-    /// A letter from what was received, if it is one.
+    /// A message from what was received, if it is one.
     pub(super) fn read(mut words: Vec<u64>, received: usize) -> Option<Self> {
         words.truncate(received);
-        let letter = Letter { words };
-        let fits = letter.words.len() >= HEAD && letter.words[5] <= 8 * (letter.words.len() - HEAD) as u64;
-        (fits && letter.kind().is_some()).then_some(letter)
+        let message = Message { words };
+        let fits = message.words.len() >= HEAD && message.words[5] <= 8 * (message.words.len() - HEAD) as u64;
+        (fits && message.kind().is_some()).then_some(message)
     }
 
-    /// The number of the letter among those from one rank to another.
+    /// The number of the message among those from one rank to another.
     pub(super) fn set_serial(&mut self, serial: u64) {
         self.words[1] = serial;
     }
@@ -116,9 +116,9 @@ impl Letter {
     }
 
     /// Where it belongs, given who sent it.
-    pub(super) fn place(&self, from: usize) -> Place {
+    pub(super) fn place(&self, from: usize) -> MessageKey {
         let channel = Channel::of_number(self.words[0] >> 8 & 0xff);
-        Place { group: self.words[2], channel, from, sequence: self.words[3], piece: self.words[4] }
+        MessageKey { group: self.words[2], channel, from, sequence: self.words[3], piece: self.words[4] }
     }
 
     /// The content as whole words.
@@ -135,7 +135,7 @@ impl Letter {
     }
 }
 
-fn head(kind: Kind, place: &Place, bytes: usize) -> [u64; HEAD] {
+fn head(kind: Kind, place: &MessageKey, bytes: usize) -> [u64; HEAD] {
     let number = KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u64;
     [number | place.channel.number() << 8, 0, place.group, place.sequence, place.piece, bytes as u64]
 }
@@ -145,25 +145,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_read_as_they_were_written() {
-        let place = Place { group: 7, channel: Channel::Host, from: 3, sequence: 9, piece: 2 };
+    fn messages_are_read_as_they_were_written() {
+        let place = MessageKey { group: 7, channel: Channel::Host, from: 3, sequence: 9, piece: 2 };
         for kind in KINDS {
             for bytes in [0, 1, 7, 8, 9, 4096] {
                 let content: Vec<u8> = (0..bytes).map(|byte| byte as u8).collect();
-                let sent = Letter::of_bytes(kind, place, &content, vec![5; 3]).into_words();
+                let sent = Message::of_bytes(kind, place, &content, vec![5; 3]).into_words();
                 let length = sent.len();
-                let read = Letter::read([sent, vec![1; 9]].concat(), length).unwrap();
+                let read = Message::read([sent, vec![1; 9]].concat(), length).unwrap();
                 assert_eq!((read.kind(), read.place(3), read.bytes()), (Some(kind), place, &content[..]));
             }
         }
-        assert_eq!(Letter::of_words(Kind::Ask, place, &[1, 2]).content(), [1, 2]);
+        assert_eq!(Message::of_words(Kind::Ask, place, &[1, 2]).content(), [1, 2]);
     }
 
     #[test]
-    fn what_is_no_letter_is_not_read() {
-        assert_eq!(Letter::read(vec![0; 5], 5), None);
-        assert_eq!(Letter::read(vec![77, 0, 0, 0, 0, 0], 6), None, "an unknown kind");
-        assert_eq!(Letter::read(vec![0, 0, 0, 0, 0, 9, 1], 7), None, "more content than there is");
-        assert_eq!(Letter::read(vec![0; 9], 2), None, "fewer words than a head");
+    fn what_is_no_message_is_not_read() {
+        assert_eq!(Message::read(vec![0; 5], 5), None);
+        assert_eq!(Message::read(vec![77, 0, 0, 0, 0, 0], 6), None, "an unknown kind");
+        assert_eq!(Message::read(vec![0, 0, 0, 0, 0, 9, 1], 7), None, "more content than there is");
+        assert_eq!(Message::read(vec![0; 9], 2), None, "fewer words than a head");
     }
 }

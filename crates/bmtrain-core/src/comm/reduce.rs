@@ -1,31 +1,65 @@
-//! Reduction over ranks on the host: the values of all ranks become one, always in the order of the ranks.
+//! Reduction over the ranks of a group on the host, always in the order of the ranks.
 //!
-//! Defines [`reduce`], which the exchange between ranks of one machine calls for each piece, and [`Source`]. An
-//! element's bits depend on the values and their order alone, never on where a piece begins.
+//! Defines [`Reducer`], which [`super::engine`] uses for each piece of a collective. An element's bits depend on the
+//! values and their order alone, not on where a piece begins.
 
-use super::floats::{Floats, FloatsMut, Spare, TILE, tiles};
-use super::simd::vectorised;
-use crate::comm::Reduction;
+use super::Reduction;
+use crate::cpu::floats::{Floats, FloatsMut, Spare, TILE, tiles};
+use crate::cpu::simd::vectorised;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 
+/// Parts begin at multiples of this many bytes: a whole number of elements of every dtype.
+pub(super) const GRAIN: usize = 64;
+
+/// How values are reduced, and on which rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reducer {
+    pub(super) dtype: DType,
+    pub(super) by: Reduction,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+}
+
+impl Reducer {
+    /// Reduce the values of all ranks, in their order, to `out`: `own` of this rank (in place if none), and `of` of
+    /// each other one.
+    ///
+    /// # Errors
+    /// What `of` returns.
+    pub(super) fn reduce<'b>(
+        &self,
+        own: Option<&'b [u8]>,
+        of: impl Fn(usize) -> Result<&'b [u8]>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let source = |rank| match (rank == self.rank, own) {
+            (true, None) => Ok(Source::InPlace),
+            (true, Some(own)) => Ok(Source::Bytes(own)),
+            (false, _) => of(rank).map(Source::Bytes),
+        };
+        let sources: Vec<Source<'_>> = (0..self.size).map(source).collect::<Result<_>>()?;
+        reduce(self.dtype, self.by, &sources, out)
+    }
+}
+
 /// Where the values of a rank are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// Where the result goes.
-    Place,
-    /// Elsewhere, as long as the result.
+enum Source<'a> {
+    /// In the output.
+    InPlace,
+    /// Elsewhere, as long as the output.
     Bytes(&'a [u8]),
 }
 
-/// Reduce the values of all ranks, of which there is one source each and at least one, into `out`.
+/// Reduce the values of all ranks into `out`, from one source for each rank.
 ///
 /// Numerics: 16-bit floats are widened to f32 and rounded once at the end; integers wrap around. The largest and the
 /// smallest of floats are NaN where one of them is.
 ///
 /// # Errors
 /// Bytes that do not start or end with an element; lengths that differ; averages of integers.
-pub(crate) fn reduce(dtype: DType, by: Reduction, sources: &[Source<'_>], out: &mut [u8]) -> Result<()> {
+fn reduce(dtype: DType, by: Reduction, sources: &[Source<'_>], out: &mut [u8]) -> Result<()> {
     for source in sources {
         if let Source::Bytes(bytes) = source
             && bytes.len() != out.len()
@@ -64,7 +98,7 @@ fn reduce_floats<'a, T: Element>(
     let others: Vec<Option<Floats<'a>>> = sources
         .iter()
         .map(|source| match source {
-            Source::Place => Ok(None),
+            Source::InPlace => Ok(None),
             Source::Bytes(bytes) => elements::<T>(bytes).map(|values| Some(floats(values))),
         })
         .collect::<Result<_>>()?;
@@ -215,7 +249,7 @@ fn reduce_integers<T: Integer>(by: Reduction, sources: &[Source<'_>], out: &mut 
     let others: Vec<Option<&[T]>> = sources
         .iter()
         .map(|source| match source {
-            Source::Place => Ok(None),
+            Source::InPlace => Ok(None),
             Source::Bytes(bytes) => elements(bytes).map(Some),
         })
         .collect::<Result<_>>()?;
@@ -238,8 +272,8 @@ fn reduce_integers<T: Integer>(by: Reduction, sources: &[Source<'_>], out: &mut 
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::forced::for_each_level;
     use super::*;
+    use crate::cpu::simd::forced::for_each_level;
     use half::bf16;
 
     #[test]
@@ -250,7 +284,7 @@ mod tests {
             for own in 0..3 {
                 let sources: Vec<Source<'_>> = (0..3)
                     .map(|place| match place == own {
-                        true => Source::Place,
+                        true => Source::InPlace,
                         false => Source::Bytes(bytemuck::cast_slice(&values[order[place]])),
                     })
                     .collect();
@@ -278,7 +312,7 @@ mod tests {
         for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             for by in [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product] {
                 let first = [a; 20];
-                let sources = [Source::Bytes(bytemuck::cast_slice(&first)), Source::Place];
+                let sources = [Source::Bytes(bytemuck::cast_slice(&first)), Source::InPlace];
                 for_each_level(|level| {
                     let mut out = [b; 20];
                     reduce(DType::F32, by, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
@@ -291,7 +325,7 @@ mod tests {
     #[test]
     fn integers_wrap_around_and_have_no_average() {
         let other = [i32::MAX, -7];
-        let sources = [Source::Bytes(bytemuck::cast_slice(&other)), Source::Place];
+        let sources = [Source::Bytes(bytemuck::cast_slice(&other)), Source::InPlace];
         let mut out = [1i32, 3];
         reduce(DType::I32, Reduction::Sum, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
         assert_eq!(out, [i32::MIN, -4]);
