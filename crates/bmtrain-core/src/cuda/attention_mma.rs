@@ -25,20 +25,20 @@ pub(super) struct Kernels {
     keys: Pair,
 }
 
-/// One of the passes of a head size, as `Plan` of attention_mma.cu has it.
+/// One of the passes of a head size, as `Plan` in attention_mma.cu.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
+struct PassShape {
     /// Rows of a block.
     rows: usize,
     /// Rows in shared memory: those of the block, and those that go by.
     shared: usize,
 }
 
-impl Plan {
+impl PassShape {
     /// A block's rows in bands of 16 for each of four warps, in `own` tiles; two tiles of `others` rows in two buffers.
     const fn new(bands: usize, own: usize, others: usize) -> Self {
         let rows = 64 * bands;
-        Plan { rows, shared: own * rows + 4 * others }
+        PassShape { rows, shared: own * rows + 4 * others }
     }
 }
 
@@ -59,19 +59,19 @@ impl Kernels {
     /// The forward pass, for `heads` heads with `rows` queries each.
     pub(super) fn forward(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
         let keys = if self.head_size <= 80 { 64 } else { 32 };
-        self.pick(op, self.forward, plain, Plan::new(2, 1, keys), (rows, heads))
+        self.pick(op, self.forward, plain, PassShape::new(2, 1, keys), (rows, heads))
     }
 
     /// The gradients of queries, and of the bias.
     pub(super) fn queries(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
         let bands = if self.head_size <= 32 { 2 } else { 1 };
-        self.pick(op, self.queries, plain, Plan::new(bands, 2, 32), (rows, heads))
+        self.pick(op, self.queries, plain, PassShape::new(bands, 2, 32), (rows, heads))
     }
 
     /// The gradients of `rows` keys and values of each of `heads` heads.
     pub(super) fn keys(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
         let bands = if self.head_size <= 32 { 2 } else { 1 };
-        self.pick(op, self.keys, plain, Plan::new(bands, 2, 32), (rows, heads))
+        self.pick(op, self.keys, plain, PassShape::new(bands, 2, 32), (rows, heads))
     }
 
     fn pick(
@@ -79,7 +79,7 @@ impl Kernels {
         op: &'static str,
         pair: Pair,
         plain: bool,
-        plan: Plan,
+        plan: PassShape,
         (rows, heads): (usize, usize),
     ) -> Result<(Name, Grid)> {
         let blocks = rows.div_ceil(plan.rows).saturating_mul(heads);

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Device memory that the work sees: address and bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct DeviceRange {
     pub(super) address: u64,
     pub(super) bytes: usize,
 }
@@ -55,7 +55,7 @@ struct State {
 
 #[derive(Debug)]
 struct Running {
-    give: Option<Sender<Job>>,
+    give: Option<Sender<QueuedWork>>,
     thread: Option<JoinHandle<()>>,
     numbers: Arc<Numbers>,
     /// Set when nobody waits for the thread's work any more.
@@ -91,7 +91,7 @@ impl Numbers {
     }
 }
 
-struct Job {
+struct QueuedWork {
     read: (Arc<Block>, usize),
     write: (Arc<Block>, usize),
     work: HostWork,
@@ -115,8 +115,8 @@ impl HostWorker {
     pub(super) unsafe fn give(
         &self,
         stream: &Stream,
-        read: Place,
-        (write, old): (Place, Old),
+        read: DeviceRange,
+        (write, old): (DeviceRange, Old),
         work: HostWork,
     ) -> Result<()> {
         let mut state = locked(&self.state);
@@ -143,8 +143,12 @@ impl HostWorker {
                 stream.wait_for_number(numbers.address_of(Numbers::DONE), number)
             }
         };
-        let job =
-            Job { read: (Arc::clone(&reads), read.bytes), write: (Arc::clone(&writes), write.bytes), work, number };
+        let job = QueuedWork {
+            read: (Arc::clone(&reads), read.bytes),
+            write: (Arc::clone(&writes), write.bytes),
+            work,
+            number,
+        };
         let gone = || failure("on_host", "the thread of this lane has ended");
         let given = queue_before().and_then(|()| {
             let give = running.give.as_ref().ok_or_else(gone)?;
@@ -198,8 +202,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The thread of a lane. After a failure later works are not run, but the lane goes on, to the wait that reports it.
-fn work_off(jobs: &Receiver<Job>, failed: &Mutex<Option<Error>>, numbers: &Numbers, left: &AtomicBool) {
-    for Job { read, write, work, number } in jobs {
+fn work_off(jobs: &Receiver<QueuedWork>, failed: &Mutex<Option<Error>>, numbers: &Numbers, left: &AtomicBool) {
+    for QueuedWork { read, write, work, number } in jobs {
         if !wait_for_copies(numbers, number, left) {
             return;
         }

@@ -49,7 +49,7 @@ use crate::kernel::Kernel;
 use blas::Blas;
 use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
-use host_work::{HostWorker, Old, Place};
+use host_work::{DeviceRange, HostWorker, Old};
 use images::Images;
 use launch::Launch;
 pub use libraries::nccl_paths;
@@ -432,8 +432,10 @@ impl CudaBackend {
         {
             return Err(Error::argument("on_host", "the ranges overlap"));
         }
-        let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
-        let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let read =
+            read.map_or(DeviceRange::default(), |view| DeviceRange { address: view.address(), bytes: view.bytes() });
+        let write =
+            write.map_or(DeviceRange::default(), |view| DeviceRange { address: view.address(), bytes: view.bytes() });
         let worker = &self.workers[on as usize];
         // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is
         // queued, because the pool gives it out in lane order.

@@ -1,6 +1,6 @@
 //! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
 //!
-//! Defines [`Job`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one
+//! Defines [`NcclJob`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one
 //! in order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its own,
 //! could wait in a circle. A failure is one of the whole job.
 
@@ -24,7 +24,7 @@ pub(super) const NAP: Duration = Duration::from_micros(200);
 
 /// A rank's part in the job.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct NcclJob {
     pub(super) backend: Arc<CudaBackend>,
     /// The control plane of the first group, of all ranks.
     pub(super) control: Arc<dyn Communicator>,
@@ -71,14 +71,14 @@ pub(super) struct Failure {
     pub(super) ranks: Vec<usize>,
 }
 
-impl Job {
+impl NcclJob {
     pub(super) fn new(
         backend: Arc<CudaBackend>,
         control: Arc<dyn Communicator>,
         library: Option<Arc<Library>>,
         options: NcclOptions,
     ) -> Arc<Self> {
-        Arc::new(Job {
+        Arc::new(NcclJob {
             backend,
             control,
             options,

@@ -7,9 +7,9 @@
 
 use super::NcclOptions;
 use super::connection::Connection;
-use super::job::{Job, NAP};
+use super::job::{NAP, NcclJob};
 use super::library::{Library, Progress, Version, failure};
-use super::rank::{Member, Way};
+use super::rank::{Member, Route};
 use crate::backend::{Backend, Lane};
 use crate::comm::call::{Call, What};
 use crate::comm::{Collective, Communicator};
@@ -42,13 +42,13 @@ pub(super) fn join(
         Some(Err(error)) => (None, Some(error)),
         None => (None, None),
     };
-    let job = Job::new(backend, Arc::clone(&control), library, options);
+    let job = NcclJob::new(backend, Arc::clone(&control), library, options);
     // The others hear from this rank that it has no library, and do not wait.
     meet(&job, control, rank).map_err(|error| missing.unwrap_or(error))
 }
 
 /// The group of the ranks of a control plane; `own` is this rank's number among all.
-pub(super) fn meet(job: &Arc<Job>, control: Arc<dyn Communicator>, own: usize) -> Result<Arc<Member>> {
+pub(super) fn meet(job: &Arc<NcclJob>, control: Arc<dyn Communicator>, own: usize) -> Result<Arc<Member>> {
     let member = if control.size() == 1 {
         Member::new(job, (Arc::clone(&control), control), vec![own], None)
     } else {
@@ -71,7 +71,7 @@ pub(super) fn meet(job: &Arc<Job>, control: Arc<dyn Communicator>, own: usize) -
 }
 
 /// Ids of the connections and the ranks' numbers among all, the same on all ranks.
-fn agree(job: &Job, control: &dyn Communicator, own: usize) -> Result<(Vec<[u8; ID]>, Vec<usize>)> {
+fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[u8; ID]>, Vec<usize>)> {
     let ways = if job.options.messages { WAYS } else { 1 };
     let ids = match &job.library {
         Some(library) if control.rank() == 0 => (0..ways).map(|_| library.unique_id()).collect(),
@@ -113,7 +113,7 @@ fn agree(job: &Job, control: &dyn Communicator, own: usize) -> Result<(Vec<[u8; 
 }
 
 /// One connection of all ranks.
-fn connect(job: &Job, control: &dyn Communicator, id: &[u8; ID]) -> Result<Connection> {
+fn connect(job: &NcclJob, control: &dyn Communicator, id: &[u8; ID]) -> Result<Connection> {
     let Some(library) = &job.library else { return Err(failure("join", "no library")) };
     job.backend.make_current()?;
     let connection = Connection::begin(library, id, (control.rank(), control.size()))?;
@@ -141,8 +141,8 @@ fn greet(member: &Member) -> Result<()> {
     let mut neighbours = vec![next, last];
     neighbours.dedup();
     let call = Call { what: What::Join, sequence: 0 };
-    for way in [Way::Up, Way::Down] {
-        let is_here = |from: usize, to: usize| (from < to) == (way == Way::Up);
+    for way in [Route::Up, Route::Down] {
+        let is_here = |from: usize, to: usize| (from < to) == (way == Route::Up);
         let mut storages = Vec::new();
         for other in &neighbours {
             storages.push((*other, place()?, place()?));

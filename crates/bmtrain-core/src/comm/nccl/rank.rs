@@ -6,7 +6,7 @@
 
 use super::NcclOptions;
 use super::connection::Connection;
-use super::job::{Failure, Job, NAP};
+use super::job::{Failure, NAP, NcclJob};
 use super::join;
 use super::library::Progress;
 use super::watch::{SLICE, Trouble, Watched};
@@ -33,7 +33,7 @@ pub struct NcclRank {
 
 /// Connections of a group, by what goes over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Route {
     /// Collectives.
     All = 0,
     /// Messages to higher ranks.
@@ -45,7 +45,7 @@ pub(super) enum Way {
 /// A rank in a group.
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) job: Arc<Job>,
+    pub(super) job: Arc<NcclJob>,
     /// The group's number on this rank.
     pub(super) group: usize,
     pub(super) control: Arc<dyn Communicator>,
@@ -55,7 +55,7 @@ pub(super) struct Member {
     pub(super) size: usize,
     /// The ranks' numbers among all.
     pub(super) world: Vec<usize>,
-    /// One for each way. None for a rank alone, and when they are broken off or ended.
+    /// One for each route. None for a rank alone, and when they are broken off or ended.
     pub(super) connections: Mutex<Option<Vec<Connection>>>,
     pub(super) watched: Mutex<Watched>,
     /// Held for the length of a launch, so that all ways see one order.
@@ -126,7 +126,7 @@ impl Communicator for NcclRank {
         for collective in collectives {
             batches[member.way(&collective) as usize].push(collective);
         }
-        for (way, batch) in [Way::All, Way::Up, Way::Down].into_iter().zip(batches) {
+        for (way, batch) in [Route::All, Route::Up, Route::Down].into_iter().zip(batches) {
             member.give(way, batch, on)?;
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Communicator for NcclRank {
 
 impl Member {
     pub(super) fn new(
-        job: &Arc<Job>,
+        job: &Arc<NcclJob>,
         (control, inquest): (Arc<dyn Communicator>, Arc<dyn Communicator>),
         world: Vec<usize>,
         connections: Option<Vec<Connection>>,
@@ -201,22 +201,22 @@ impl Member {
         }
     }
 
-    fn way(&self, collective: &Collective<'_>) -> Way {
+    fn way(&self, collective: &Collective<'_>) -> Route {
         match collective {
-            Collective::Send { to, .. } if *to > self.rank => Way::Up,
-            Collective::Send { .. } => Way::Down,
-            Collective::Recv { from, .. } if *from < self.rank => Way::Up,
-            Collective::Recv { .. } => Way::Down,
-            _ => Way::All,
+            Collective::Send { to, .. } if *to > self.rank => Route::Up,
+            Collective::Send { .. } => Route::Down,
+            Collective::Recv { from, .. } if *from < self.rank => Route::Up,
+            Collective::Recv { .. } => Route::Down,
+            _ => Route::All,
         }
     }
 
     /// Queue collectives of one way on a lane, as one.
-    fn give(&self, way: Way, mut batch: Vec<Collective<'_>>, on: Lane) -> Result<()> {
+    fn give(&self, way: Route, mut batch: Vec<Collective<'_>>, on: Lane) -> Result<()> {
         let mut numbers = lock(&self.numbers);
         let Some(call) = numbers.take(&batch) else { return Ok(()) };
         self.job.healthy(self, &call)?;
-        if way != Way::All && !self.job.options.messages {
+        if way != Route::All && !self.job.options.messages {
             let reason = "this group was made without messages: set `messages` in its options";
             return Err(Error::argument(call.what.name(), reason));
         }
@@ -228,7 +228,7 @@ impl Member {
     }
 
     /// Queue collectives on a lane's stream, and let the watch see them end. Their views are of this device and lane.
-    pub(super) fn queue(&self, way: Way, batch: &[Collective<'_>], call: Call, on: Lane) -> Result<()> {
+    pub(super) fn queue(&self, way: Route, batch: &[Collective<'_>], call: Call, on: Lane) -> Result<()> {
         let spare = lock(&self.watched).spare(on)?;
         let queued = self.job.backend.exchange(on, spare, |stream| {
             // SAFETY: the views are made for this lane, so that their memory stays valid until the lane has run what is
@@ -248,7 +248,7 @@ impl Member {
     }
 
     /// Use a connection.
-    fn with<T>(&self, way: Way, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, way: Route, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let connections = lock(&self.connections);
         match connections.as_ref().and_then(|connections| connections.get(way as usize)) {
             Some(connection) => work(connection),
@@ -257,7 +257,7 @@ impl Member {
     }
 
     /// Wait until NCCL has queued what it was given: it may have to wait for the other ranks' hosts the first time.
-    fn settle(&self, way: Way, call: &Call) -> Result<()> {
+    fn settle(&self, way: Route, call: &Call) -> Result<()> {
         let begin = Instant::now();
         let mut next_look = begin + SLICE;
         loop {

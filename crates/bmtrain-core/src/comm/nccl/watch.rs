@@ -4,9 +4,9 @@
 //! Defines [`run`], [`Watched`] and [`Trouble`], and adds [`Member::look`] and [`Member::examine`]. The host may wait
 //! for the device in many places, where it hears nothing of the other ranks; so it is not the host that looks.
 
-use super::job::Job;
+use super::job::NcclJob;
 use super::join;
-use super::rank::{Member, Way};
+use super::rank::{Member, Route};
 use crate::backend::Lane;
 use crate::comm::call::{Call, What, in_words};
 use crate::comm::queue::lock;
@@ -50,7 +50,7 @@ pub(super) enum Trouble {
 }
 
 /// Look after all groups of a rank until it leaves.
-pub(super) fn run(job: &Arc<Job>) {
+pub(super) fn run(job: &Arc<NcclJob>) {
     if let Err(error) = job.backend.make_current() {
         tracing::warn!(%error, "the watch of a rank has no device");
     }
@@ -134,7 +134,7 @@ impl Member {
             Ok(longest) => longest?,
             Err(error) => return Some((Call { what: What::Join, sequence: 0 }, Trouble::Library(error))),
         };
-        for way in [Way::All, Way::Up, Way::Down] {
+        for way in [Route::All, Route::Up, Route::Down] {
             let failed = lock(&self.connections)
                 .as_ref()
                 .and_then(|connections| connections.get(way as usize))

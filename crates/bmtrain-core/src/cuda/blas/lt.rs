@@ -231,8 +231,8 @@ impl Lt {
     /// # Safety
     /// The addresses are of this device, valid until the lane has run the product, as large as the layouts say and
     /// aligned as the algorithm was chosen for; what is written overlaps nothing.
-    pub(super) unsafe fn multiply(&self, plan: &Plan, call: &Call) -> Result<()> {
-        let Plan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
+    pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call) -> Result<()> {
+        let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
         let (a, b, c) = (a_layout.object, b_layout.object, c_layout.object);
         // SAFETY: descriptors live, the factors are read before the call returns; the rest is promised by the caller.
         let status = unsafe {
@@ -296,7 +296,7 @@ impl Drop for Descriptor {
 /// A product that is known: described, and with an algorithm. The library's first factor, in columns, is our second in
 /// rows.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct GemmPlan {
     pub(super) product: Descriptor,
     pub(super) a: Descriptor,
     pub(super) b: Descriptor,

@@ -1,6 +1,6 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
-//! `lt` is the library, `plans` the products that are known, `ways` how a product can be had from the library,
+//! `lt` is the library, `plan_cache` the plans made so far, `candidates` the ways to ask the library for a product,
 //! `epilogue` what is done beside it. A product whose dtypes the library does not combine is made of factors widened to
 //! f32 in scratch memory, and one whose epilogue it does not do gets it from a kernel; so no combination is
 //! unsupported.
@@ -11,10 +11,10 @@
 //! kernel multiplies by a derivative is read so too. So evaluation, which keeps no copy, computes what training does.
 #![allow(unsafe_code)]
 
+mod candidates;
 mod epilogue;
 mod lt;
-mod plans;
-mod ways;
+mod plan_cache;
 
 pub(super) use lt::version;
 
@@ -27,11 +27,11 @@ use crate::buffer::ViewMut;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
+use candidates::{Candidate, Destination, candidates};
 use epilogue::{Finish, Matrices, Numbers};
 use lt::{Call, Lt};
-use plans::{Beside, Plans, Problem, Stored, alignment, place};
+use plan_cache::{Fused, FusedAddresses, PlanCache, Problem, Stored, alignment, set_addresses};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use ways::{Destination, Way, ways};
 
 /// Parts of scratch memory start at multiples of this.
 const ALIGNMENT: usize = 256;
@@ -41,7 +41,7 @@ const ALIGNMENT: usize = 256;
 pub(super) struct Blas {
     options: CudaOptions,
     context: Arc<Context>,
-    plans: Mutex<Plans>,
+    plans: Mutex<PlanCache>,
     /// Opened with the first product. Its handle outlives the plans, which are dropped before it.
     lt: OnceLock<Result<Lt>>,
 }
@@ -93,18 +93,42 @@ struct Factor {
     transposed: bool,
 }
 
-/// Parts of scratch memory, one behind the other.
+/// Offsets in scratch memory of what a candidate needs there.
 #[derive(Debug, Default)]
-struct Parts {
+struct ScratchLayout {
     bytes: usize,
+    factors: Option<[usize; 2]>,
+    product: Option<usize>,
+    bias: Option<usize>,
+    sums: Option<usize>,
 }
 
-impl Parts {
-    /// The place of the next part, from the start of the memory.
+impl ScratchLayout {
+    fn of(work: &Work, candidate: Candidate, c: &Matrices) -> Self {
+        let mut layout = ScratchLayout::default();
+        if candidate.widened {
+            let [a, b] = [work.a, work.b].map(|factor| factor.widened(work.batch).1 * DType::F32.size());
+            layout.factors = Some([layout.add(a), layout.add(b)]);
+        }
+        if candidate.into == Destination::Scratch {
+            let elements = work.batch.outer * work.batch.inner * work.m * work.n;
+            layout.product = Some(layout.add(elements * DType::F32.size()));
+        }
+        let (dtype, fused) = (c.numbers.dtype, candidate.fused);
+        if work.bias.is_some_and(|bias| fused.bias && bias.dtype != dtype) {
+            layout.bias = Some(layout.add(work.n * dtype.size()));
+        }
+        if work.sums.is_some_and(|sums| fused.sums && !sums.is_direct(dtype)) {
+            layout.sums = Some(layout.add(work.m * dtype.size()));
+        }
+        layout
+    }
+
+    /// Append a range. Returns its offset.
     fn add(&mut self, bytes: usize) -> usize {
-        let place = self.bytes;
+        let offset = self.bytes;
         self.bytes += bytes.next_multiple_of(ALIGNMENT);
-        place
+        offset
     }
 }
 
@@ -145,9 +169,9 @@ impl Blas {
             return unsafe { finish.queue(launch) }.map(|()| false);
         }
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
-        for way in ways(work) {
-            if self.go(launch, lt, work, way)? {
-                return Ok(way.fused.sums);
+        for candidate in candidates(work) {
+            if self.queue(launch, lt, work, candidate)? {
+                return Ok(candidate.fused.sums);
             }
         }
         let Work { m, n, k, a, b, c, .. } = *work;
@@ -158,116 +182,121 @@ impl Blas {
         ))
     }
 
-    /// Queue a product in one way; false, and nothing queued, if the library cannot.
-    fn go(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, way: Way) -> Result<bool> {
-        let stream = launch.stream.handle()?;
-        // Addresses in scratch memory are known when there is memory, their alignment before.
-        let mut parts = Parts::default();
-        let widened = way.widened.then(|| [work.a, work.b].map(|factor| factor.widened(work.batch)));
-        let [a, b] = widened.map_or([work.a, work.b], |pair| pair.map(|(matrices, _)| matrices));
-        let places = widened.map(|pair| pair.map(|(_, elements)| parts.add(elements * DType::F32.size())));
-        let c = match way.into {
-            Destination::Result => work.c,
-            Destination::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
-            Destination::Scratch => work.in_scratch(),
-        };
-        let product_place = (way.into == Destination::Scratch)
-            .then(|| parts.add(work.batch.outer * work.batch.inner * work.m * work.n * DType::F32.size()));
-        let cast_bias = work.bias.filter(|bias| way.fused.bias && bias.dtype != c.numbers.dtype);
-        let bias_place = cast_bias.map(|_| parts.add(work.n * c.numbers.dtype.size()));
-
-        let moved_sums = work.sums.filter(|sums| way.fused.sums && !sums.is_direct(c.numbers.dtype));
-        let sums_place = moved_sums.map(|_| parts.add(work.m * c.numbers.dtype.size()));
-
-        let folded = Folded::of([a.stored.batch, b.stored.batch, c.batch], work.batch);
-        let stored = |matrices: &Matrices, transposed, index: usize| {
-            let size = matrices.numbers.dtype.size();
-            let strides = [folded.stride[index] * size, folded.step[index] * size];
-            Stored {
-                dtype: matrices.numbers.dtype,
-                ld: matrices.ld,
-                transposed,
-                stride: folded.stride[index],
-                alignment: alignment(matrices.numbers.address, strides),
-            }
-        };
-        let problem = Problem {
-            m: work.m,
-            n: work.n,
-            k: work.k,
-            a: stored(&a.stored, a.transposed, 0),
-            b: stored(&b.stored, b.transposed, 1),
-            c: stored(&c, false, 2),
-            count: folded.count,
-            fused: way.fused,
-        };
+    /// Queue a product as `candidate` does it. Returns false, and queues nothing, if the library cannot.
+    fn queue(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, candidate: Candidate) -> Result<bool> {
+        let (mut operands, fused) = (candidate.operands(work), candidate.fused);
+        let mut layout = ScratchLayout::of(work, candidate, &operands[2]);
+        let folded = Folded::of(operands.map(|matrices| matrices.batch), work.batch);
+        let problem = work.problem(&operands, &folded, fused);
         // Held until all is queued: the descriptions are shared, and hold addresses.
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
-        let workspace_place = parts.add(plan.workspace);
-        let scratch = (parts.bytes > 0).then(|| launch.scratch.take(launch.stream, parts.bytes)).transpose()?;
+        let workspace = layout.add(plan.workspace);
+        let scratch = (layout.bytes > 0).then(|| launch.scratch.take(launch.stream, layout.bytes)).transpose()?;
         let start = scratch.as_ref().map_or(0, Taken::address);
-        let at = |place: usize| start + place as u64;
+        let at = |offset: usize| start + offset as u64;
 
-        let mut operands = [a.stored, b.stored, c];
-        if let Some(places) = places {
-            for (operand, (factor, place)) in operands.iter_mut().zip([work.a, work.b].into_iter().zip(places)) {
-                operand.numbers.address = at(place);
-                // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
-                unsafe { factor.copy_to(launch, *operand, work.batch)? };
-            }
-        }
-        if let Some(place) = product_place {
-            operands[2].numbers.address = at(place);
-        }
-        let bias = match (work.bias, bias_place) {
-            (Some(bias), Some(place)) => {
-                let cast = Numbers { address: at(place), dtype: c.numbers.dtype };
-                // SAFETY: scratch memory was taken for as many elements; the bias has one for each column.
-                unsafe { Finish::copying_row(work.n, bias, cast).queue(launch)? };
-                cast.address
-            }
-            (bias, _) => bias.map_or(0, |bias| bias.address),
-        };
-        let beside = work.beside(way, bias, sums_place.map(at));
-        place(lt, plan, way.fused, beside)?;
-        let beta = if way.into == Destination::Result { work.beta } else { 0.0 };
+        let bias = work.fill_scratch(launch, &layout, start, &mut operands)?;
+        let addresses = work.fused_addresses(candidate, bias, layout.sums.map(at));
+        set_addresses(lt, plan, fused, addresses)?;
+        let beta = if candidate.into == Destination::Result { work.beta } else { 0.0 };
+        let (alpha, workspace, stream) = (work.alpha, at(workspace), launch.stream.handle()?);
         for entry in 0..folded.steps {
-            let [b_address, a_address, c_address] = [1, 0, 2].map(|index: usize| {
+            let [b, a, c] = [1, 0, 2].map(|index: usize| {
                 let Matrices { numbers, .. } = operands[index];
                 numbers.address + (entry * folded.step[index] * numbers.dtype.size()) as u64
             });
-            let (alpha, workspace) = (work.alpha, at(workspace_place));
-            let call = Call { alpha, beta, a: b_address, b: a_address, c: c_address, workspace, stream };
-            // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element
-            // and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments; scratch
-            // memory was taken for what lies there. The memory stays valid until the lane has run the product, because
-            // the pool gives it out in lane order.
+            let call = Call { alpha, beta, a: b, b: a, c, workspace, stream };
+            // SAFETY: `check` saw that the matrices of every entry are inside their views, that no two of c share an
+            // element and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments;
+            // scratch memory was taken for the rest. The memory stays valid until the lane has run the product, because
+            // the pool reuses it in lane order.
             unsafe { lt.multiply(plan, &call) }?;
         }
         drop(plans);
-        if let Some(Sums { out: first, .. }) = moved_sums {
-            let (address, columns) = (beside.vector, work.m);
+        if let (Some(_), Some(Sums { out: first, .. })) = (layout.sums, work.sums) {
+            let (address, columns) = (addresses.vector, work.m);
             let sums = Partials { address, groups: 1, columns, stride: columns, first, second: Out::NONE };
             // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as
             // many.
             unsafe { sum_partials(launch, Gemm::NAME, sums) }?;
         }
-        if way.finishes(work) {
-            let old = if way.into == Destination::Result { 0.0 } else { work.beta };
-            let mut finish = work.finish(Some(operands[2]), old, !way.fused.bias);
-            if matches!(way.into, Destination::Copy(_)) {
-                // It is what was multiplied into.
-                finish.copy = None;
-            }
-            // SAFETY: as for the product.
-            unsafe { finish.queue(launch) }?;
-        }
+        work.queue_finish(launch, candidate, operands[2])?;
         Ok(true)
     }
 }
 
 impl Work {
+    /// The problem to ask the library for; `operands` are a, b and c.
+    fn problem(&self, operands: &[Matrices; 3], folded: &Folded, fused: Fused) -> Problem {
+        let stored = |index: usize, transposed| {
+            let Matrices { numbers, ld, .. } = operands[index];
+            let size = numbers.dtype.size();
+            let strides = [folded.stride[index] * size, folded.step[index] * size];
+            Stored {
+                dtype: numbers.dtype,
+                ld,
+                transposed,
+                stride: folded.stride[index],
+                alignment: alignment(numbers.address, strides),
+            }
+        };
+        Problem {
+            m: self.m,
+            n: self.n,
+            k: self.k,
+            a: stored(0, self.a.transposed),
+            b: stored(1, self.b.transposed),
+            c: stored(2, false),
+            count: folded.count,
+            fused,
+        }
+    }
+
+    /// Queue the copies to scratch memory at `start`, and set the addresses of the operands there. Returns the address
+    /// of the bias, or zero.
+    fn fill_scratch(
+        &self,
+        launch: &Launch<'_>,
+        layout: &ScratchLayout,
+        start: u64,
+        operands: &mut [Matrices; 3],
+    ) -> Result<u64> {
+        let at = |offset: usize| start + offset as u64;
+        for (index, offset) in layout.factors.into_iter().flatten().enumerate() {
+            operands[index].numbers.address = at(offset);
+            let factor = [self.a, self.b][index];
+            // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
+            unsafe { factor.copy_to(launch, operands[index], self.batch)? };
+        }
+        let c = &mut operands[2].numbers;
+        if let Some(offset) = layout.product {
+            c.address = at(offset);
+        }
+        let (Some(bias), Some(offset)) = (self.bias, layout.bias) else {
+            return Ok(self.bias.map_or(0, |bias| bias.address));
+        };
+        let cast = Numbers { address: at(offset), dtype: c.dtype };
+        // SAFETY: scratch memory was taken for as many elements; the bias has one for each column.
+        unsafe { Finish::copying_row(self.n, bias, cast).queue(launch)? };
+        Ok(cast.address)
+    }
+
+    /// Queue what the library has not done of the epilogue, from the product in `c`.
+    fn queue_finish(&self, launch: &Launch<'_>, candidate: Candidate, c: Matrices) -> Result<()> {
+        if !candidate.finishes(self) {
+            return Ok(());
+        }
+        let old = if candidate.into == Destination::Result { 0.0 } else { self.beta };
+        let mut finish = self.finish(Some(c), old, !candidate.fused.bias);
+        if matches!(candidate.into, Destination::Copy(_)) {
+            // The copy is the destination of the product.
+            finish.copy = None;
+        }
+        // SAFETY: as for the product.
+        unsafe { finish.queue(launch) }
+    }
+
     fn of(a: &Gemm<'_>) -> Self {
         let factor = |matrix: &Matrix<'_>, rows, columns| {
             let numbers = Numbers { address: matrix.view.address(), dtype: matrix.view.dtype() };
@@ -310,11 +339,11 @@ impl Work {
 
     /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at
     /// their own; the points of a derivative, or a copy.
-    fn beside(&self, way: Way, bias: u64, sums_in_scratch: Option<u64>) -> Beside {
-        let sums = self.sums.filter(|_| way.fused.sums);
+    fn fused_addresses(&self, candidate: Candidate, bias: u64, sums_in_scratch: Option<u64>) -> FusedAddresses {
+        let sums = self.sums.filter(|_| candidate.fused.sums);
         let vector = sums.map_or(bias, |sums| sums_in_scratch.unwrap_or(sums.numbers.address));
         let matrix = self.derivative.map(|(_, points)| points).or(self.copy);
-        Beside { vector, matrix: matrix.map_or(0, |numbers| numbers.address) }
+        FusedAddresses { vector, matrix: matrix.map_or(0, |numbers| numbers.address) }
     }
 
     /// What is left to do once `x` is there.

@@ -34,7 +34,7 @@ pub(in crate::cuda) struct Opened {
 
 /// Where files are looked for, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum SearchPath {
     /// A directory.
     Directory(PathBuf),
     /// Wherever the system's loader looks.
@@ -58,7 +58,7 @@ pub fn nccl_paths(options: &CudaOptions) -> Vec<PathBuf> {
     places(options).iter().flat_map(|place| place.paths(&files)).collect()
 }
 
-fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Result<Opened, String> {
+fn search(wanted: &'static Wanted, places: &[SearchPath], major: Option<u32>) -> Result<Opened, String> {
     let [fitting, others] = wanted.files_for(major);
     let mut refused = Vec::new();
     let tried = [&fitting, &others].into_iter().flat_map(|files| places.iter().map(move |place| (place, files)));
@@ -69,17 +69,18 @@ fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Resu
             match unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(library) => {
                     let before = places.iter().take_while(|earlier| *earlier != place).chain([place]);
-                    let directories = before.filter(|place| matches!(place, Place::Directory(_)) && *files == fitting);
+                    let directories =
+                        before.filter(|place| matches!(place, SearchPath::Directory(_)) && *files == fitting);
                     let rather_than = directories.flat_map(|place| place.paths(&others)).collect();
                     return Ok(Opened { library: ManuallyDrop::new(library), wanted, path, rather_than });
                 }
                 // Not to be found is no news there.
-                Err(_) if *place == Place::Loader => {}
+                Err(_) if *place == SearchPath::Loader => {}
                 Err(error) => refused.push(format!("{}: {error}", path.display())),
             }
         }
     }
-    let looked: Vec<String> = places.iter().map(Place::describe).collect();
+    let looked: Vec<String> = places.iter().map(SearchPath::describe).collect();
     let found =
         if refused.is_empty() { String::new() } else { format!("; found but not usable: {}", refused.join("; ")) };
     let (files, looked) = ([fitting, others].concat().join(" or "), looked.join(", "));
@@ -91,30 +92,31 @@ fn driver_major() -> Option<u32> {
     super::driver::cuda_version().map(|(major, _)| major)
 }
 
-impl Place {
+impl SearchPath {
     /// Where these files are to be opened here: those that are there, and bare names for the loader to find.
     fn paths(&self, files: &[&str]) -> Vec<PathBuf> {
         match self {
-            Place::Directory(directory) => {
+            SearchPath::Directory(directory) => {
                 files.iter().map(|file| directory.join(file)).filter(|path| path.is_file()).collect()
             }
-            Place::Loader => files.iter().map(PathBuf::from).collect(),
+            SearchPath::Loader => files.iter().map(PathBuf::from).collect(),
         }
     }
 
     fn describe(&self) -> String {
         match self {
-            Place::Directory(directory) => directory.display().to_string(),
-            Place::Loader => "the system's library directories".into(),
+            SearchPath::Directory(directory) => directory.display().to_string(),
+            SearchPath::Loader => "the system's library directories".into(),
         }
     }
 }
 
-fn places(options: &CudaOptions) -> Vec<Place> {
+fn places(options: &CudaOptions) -> Vec<SearchPath> {
     let toolkits = options.toolkits.iter().flat_map(|toolkit| ["lib64", "lib"].map(|lib| toolkit.join(lib)));
-    let before = options.libraries.iter().cloned().chain(toolkits).map(Place::Directory);
-    let packages = options.packages.iter().flat_map(|packages| package_directories(packages)).map(Place::Directory);
-    before.chain([Place::Loader]).chain(packages).collect()
+    let before = options.libraries.iter().cloned().chain(toolkits).map(SearchPath::Directory);
+    let packages =
+        options.packages.iter().flat_map(|packages| package_directories(packages)).map(SearchPath::Directory);
+    before.chain([SearchPath::Loader]).chain(packages).collect()
 }
 
 /// The directories in which NVIDIA's Python packages keep their libraries: `nvidia/PACKAGE/lib`, in the order of their
@@ -199,12 +201,12 @@ mod tests {
             packages: vec![root.path().into(), "/nowhere".into()],
             ..CudaOptions::default()
         };
-        let directory = |path: PathBuf| Place::Directory(path);
+        let directory = |path: PathBuf| SearchPath::Directory(path);
         let expected = [
             directory("/given".into()),
             directory("/toolkit/lib64".into()),
             directory("/toolkit/lib".into()),
-            Place::Loader,
+            SearchPath::Loader,
             directory(root.path().join("nvidia/cu13/lib")),
             directory(root.path().join("nvidia/cu12/lib")),
         ];
@@ -214,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_missing_says_where_it_was_looked_for_and_how_to_get_it() {
         let root = tempfile::tempdir().unwrap();
-        let error = search(&NVRTC, &[Place::Directory(root.path().into())], None).unwrap_err();
+        let error = search(&NVRTC, &[SearchPath::Directory(root.path().into())], None).unwrap_err();
         for words in ["NVRTC", "libnvrtc.so.13 or libnvrtc.so.12", &root.path().display().to_string(), "pip install"] {
             assert!(error.contains(words), "{words} is not in: {error}");
         }
@@ -234,8 +236,8 @@ mod tests {
             fs::create_dir_all(directory).unwrap();
             std::os::unix::fs::symlink(any, directory.join(file)).unwrap();
         }
-        let places = [&first, &second].map(|directory| Place::Directory(directory.clone()));
-        let found = |places: &[Place], major| {
+        let places = [&first, &second].map(|directory| SearchPath::Directory(directory.clone()));
+        let found = |places: &[SearchPath], major| {
             let opened = search(&NVRTC, places, major).unwrap();
             (opened.path, opened.rather_than)
         };
@@ -261,7 +263,7 @@ mod tests {
     fn a_file_that_is_no_library_is_named_and_passed_over() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("libnvrtc.so.13"), "no library").unwrap();
-        let error = search(&NVRTC, &[Place::Directory(root.path().into())], None).unwrap_err();
+        let error = search(&NVRTC, &[SearchPath::Directory(root.path().into())], None).unwrap_err();
         assert!(error.contains("found but not usable") && error.contains("libnvrtc.so.13:"), "{error}");
     }
 

@@ -1,19 +1,19 @@
-//! The ways in which a product can be had from the library, the best first.
+//! The candidates for a product: ways to ask the library for it, the best first.
 //!
 //! The library takes factors of one dtype and gives a result of the same or of f32. Of epilogues it does a bias of the
 //! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument; the derivative
 //! of that; or, alone, sums of the rows of a factor, in the result's type. What it refuses all the
-//! same is known only when it is asked: then the next way is tried.
+//! same is known only when it is asked: then the next candidate is tried.
 
-use super::Work;
-use super::epilogue::Numbers;
-use super::plans::{Function, Fused};
+use super::epilogue::{Matrices, Numbers};
+use super::plan_cache::{Function, Fused};
+use super::{Factor, Work};
 use crate::dtype::DType;
 use crate::kernel::{Activation, Batch};
 
-/// One way.
+/// A way to ask the library for a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Candidate {
     /// The factors are first widened to f32, without gaps.
     pub(super) widened: bool,
     /// Where the product goes.
@@ -33,7 +33,18 @@ pub(super) enum Destination {
     Scratch,
 }
 
-impl Way {
+impl Candidate {
+    /// What the library multiplies, a and b, and where it writes c. Scratch memory has no address yet.
+    pub(super) fn operands(&self, work: &Work) -> [Matrices; 3] {
+        let factor = |factor: Factor| if self.widened { factor.widened(work.batch).0.stored } else { factor.stored };
+        let c = match self.into {
+            Destination::Result => work.c,
+            Destination::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
+            Destination::Scratch => work.in_scratch(),
+        };
+        [factor(work.a), factor(work.b), c]
+    }
+
     /// Whether a kernel has something left to do.
     pub(super) fn finishes(&self, work: &Work) -> bool {
         self.into != Destination::Result
@@ -43,24 +54,25 @@ impl Way {
 }
 
 /// All ways for a product; what stands behind the first that works is not needed.
-pub(super) fn ways(work: &Work) -> impl Iterator<Item = Way> + use<> {
+pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<> {
     let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
     let plain = work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
     let (a, b) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype);
     let (c, gives) = (work.c.numbers.dtype, |result| a == b && (result == a || result == DType::F32));
-    let way = |into, fused| Way { widened: false, into, fused };
+    let candidate = |into, fused| Candidate { widened: false, into, fused };
 
-    let sums = sums(work).filter(|_| gives(c)).map(|fused| way(Destination::Result, fused));
-    let whole = whole(work).filter(|_| gives(c)).map(|fused| way(Destination::Result, fused));
+    let sums = sums(work).filter(|_| gives(c)).map(|fused| candidate(Destination::Result, fused));
+    let whole = whole(work).filter(|_| gives(c)).map(|fused| candidate(Destination::Result, fused));
     // The product with its bias is the activation's argument.
     let parted = match work.copy {
         _ if plain || work.beta != 0.0 => None,
-        Some(copy) => gives(copy.dtype).then(|| way(Destination::Copy(copy), bias)),
-        None => gives(c).then(|| way(Destination::Result, bias)),
+        Some(copy) => gives(copy.dtype).then(|| candidate(Destination::Copy(copy), bias)),
+        None => gives(c).then(|| candidate(Destination::Result, bias)),
     };
-    let unfused = (a == b).then(|| way(Destination::Scratch, Fused::default()));
-    let widened = (plain && c == DType::F32).then(|| Way { widened: true, ..way(Destination::Result, bias) });
-    let last = Way { widened: true, ..way(Destination::Scratch, Fused::default()) };
+    let unfused = (a == b).then(|| candidate(Destination::Scratch, Fused::default()));
+    let widened =
+        (plain && c == DType::F32).then(|| Candidate { widened: true, ..candidate(Destination::Result, bias) });
+    let last = Candidate { widened: true, ..candidate(Destination::Scratch, Fused::default()) };
     [sums, whole, parted, unfused, widened, Some(last)].into_iter().flatten()
 }
 
@@ -132,8 +144,8 @@ mod tests {
         }
     }
 
-    fn first(work: &Work) -> Way {
-        ways(work).next().unwrap()
+    fn first(work: &Work) -> Candidate {
+        candidates(work).next().unwrap()
     }
 
     const BIAS: Fused = Fused { bias: true, function: None, copy: false, derivative: false, sums: false };
@@ -144,16 +156,16 @@ mod tests {
         for (a, c) in [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)] {
             assert_eq!(
                 first(&work(a, a, c)),
-                Way { widened: false, into: Destination::Result, fused: BIAS },
+                Candidate { widened: false, into: Destination::Result, fused: BIAS },
                 "{a} to {c}"
             );
         }
-        let scratch = |widened| Way { widened, into: Destination::Scratch, fused: Fused::default() };
+        let scratch = |widened| Candidate { widened, into: Destination::Scratch, fused: Fused::default() };
         for (a, c) in [(F32, BF16), (F16, BF16), (BF16, F16)] {
             assert_eq!(first(&work(a, a, c)), scratch(false), "{a} to {c}");
         }
         assert_eq!(first(&work(F16, BF16, BF16)), scratch(true));
-        assert_eq!(first(&work(F32, BF16, F32)), Way { widened: true, into: Destination::Result, fused: BIAS });
+        assert_eq!(first(&work(F32, BF16, F32)), Candidate { widened: true, into: Destination::Result, fused: BIAS });
     }
 
     #[test]
@@ -173,9 +185,9 @@ mod tests {
             Work { copy: Some(Numbers { address: 0x1008, dtype: BF16 }), ..with_copy },
             Work { copy: Some(numbers(F32)), ..with_copy },
         ] {
-            let way = first(&refused);
-            assert_eq!(way.into, Destination::Copy(refused.copy.unwrap()), "{refused:?}");
-            assert!(way.finishes(&refused) && way.fused == BIAS);
+            let candidate = first(&refused);
+            assert_eq!(candidate.into, Destination::Copy(refused.copy.unwrap()), "{refused:?}");
+            assert!(candidate.finishes(&refused) && candidate.fused == BIAS);
         }
     }
 
@@ -197,8 +209,11 @@ mod tests {
             Work { n: 12, ..known },
             Work { bias: Some(numbers(BF16)), ..known },
         ] {
-            let way = first(&other);
-            assert!(way.into == Destination::Result && !way.fused.derivative && way.finishes(&other), "{other:?}");
+            let candidate = first(&other);
+            assert!(
+                candidate.into == Destination::Result && !candidate.fused.derivative && candidate.finishes(&other),
+                "{other:?}"
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! Products that are known: each is described and given an algorithm once, and found again by its key.
 #![allow(unsafe_code)]
 
-use super::lt::{Descriptor, Lt, Plan, number_type, signed, too_large};
+use super::lt::{Descriptor, GemmPlan, Lt, number_type, signed, too_large};
 use crate::dtype::DType;
 use crate::error::Result;
 use cudarc::cublaslt::sys;
@@ -82,7 +82,7 @@ pub(super) struct Problem {
 
 /// Addresses that the library reads or writes beside the matrices; 0 for none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Beside {
+pub(super) struct FusedAddresses {
     /// The bias, or the sums.
     pub(super) vector: u64,
     /// The copy, or the points of the derivative.
@@ -91,17 +91,17 @@ pub(super) struct Beside {
 
 /// The plans of a backend.
 #[derive(Debug, Default)]
-pub(super) struct Plans {
+pub(super) struct PlanCache {
     /// None for a product that the library does not do.
-    known: HashMap<Problem, Option<Plan>>,
+    known: HashMap<Problem, Option<GemmPlan>>,
 }
 
-impl Plans {
+impl PlanCache {
     /// The plan of a product, made if this is the first of its kind; none if the library has no algorithm for it.
     ///
     /// # Errors
     /// A size beyond what the library takes, a library that does not do as it is told.
-    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<&Plan>> {
+    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<&GemmPlan>> {
         if self.known.len() >= MOST_PLANS && !self.known.contains_key(problem) {
             self.known.clear();
         }
@@ -120,7 +120,7 @@ pub(super) fn alignment(address: u64, strides: impl IntoIterator<Item = usize>) 
     1 << all.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())
 }
 
-fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Plan>> {
+fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     use sys::cublasComputeType_t as Compute;
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     let Problem { m, n, k, a, b, c, .. } = *problem;
@@ -149,7 +149,7 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Plan>> {
     let found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference)?;
     Ok(found.map(|(algorithm, workspace)| {
         // The library's order.
-        Plan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, workspace }
+        GemmPlan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, workspace }
     }))
 }
 
@@ -206,8 +206,8 @@ fn epilogue(fused: Fused) -> u32 {
     epilogue as u32
 }
 
-/// Give a plan the addresses that stand in its description.
-pub(super) fn place(lt: &Lt, plan: &Plan, fused: Fused, beside: Beside) -> Result<()> {
+/// Set the addresses that the description of a plan contains.
+pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: FusedAddresses) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     if fused.has_vector() {
         lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.vector)?;
