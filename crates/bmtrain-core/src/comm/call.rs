@@ -1,4 +1,4 @@
-//! What a rank calls, in words for the other ranks and in words for people.
+//! What a rank calls, encoded for the other ranks and shown to users.
 //!
 //! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`]
 //! reads theirs, which may be anything.
@@ -130,7 +130,7 @@ fn encode(name: u64, signature: &Signature) -> [u64; 2] {
     [name | dtype << 8 | by << 16 | root << 32, signature.part as u64]
 }
 
-/// Words of another rank for people; whatever they are.
+/// The call that another rank has encoded, for a message. The words are not trusted.
 pub(super) fn in_words([code, part]: [u64; 2]) -> String {
     let place = |shift: u32| (code >> shift & 0xff) as usize;
     let Some(name) = place(0).checked_sub(1).and_then(|place| NAMES.get(place)).copied() else {

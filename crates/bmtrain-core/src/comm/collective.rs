@@ -19,7 +19,7 @@ pub enum Reduction {
     Product,
 }
 
-/// An exchange between the W ranks of a group. Every rank calls it with equal lengths and types.
+/// A collective of the W ranks of a group, or a message between two. Every rank calls it with equal lengths and types.
 ///
 /// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end, but by NCCL, which rounds
 /// them after every step.

@@ -5,7 +5,7 @@ use crate::backend::{Backend, Lane};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// A rank that exchanges with nobody. Collectives are checked as for a real group of its size and move nothing: what a
+/// A rank without peers. Collectives are checked as for a real group of its size and move nothing: what a
 /// rank receives stays as it is. Of use on a backend that computes nothing, such as [`crate::wrap::Counting`].
 #[derive(Debug, Clone, Copy)]
 pub struct CountingRank {

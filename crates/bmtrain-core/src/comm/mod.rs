@@ -1,4 +1,4 @@
-//! Exchange between ranks: one trait for every way in which ranks are connected.
+//! Collective communication between ranks: one trait, [`Communicator`], for every transport.
 //!
 //! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
 //! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group
@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 /// One rank's membership in a group of ranks.
 ///
-/// Sums are taken in the order of the ranks on every implementation that says so in [`Communicator::is_ordered`], so
+/// Sums are taken in the order of the ranks on every implementation whose [`Communicator::is_ordered`] is true, so
 /// that their bits depend on the values alone.
 pub trait Communicator: Debug + Send + Sync {
     /// This rank's number in the group, from 0.
@@ -49,32 +49,26 @@ pub trait Communicator: Debug + Send + Sync {
     /// Give a collective to a lane of this rank's device. Its views are for that lane.
     ///
     /// # Errors
-    /// Views that do not fit the collective or the group. What goes wrong during the exchange (other calls on other
+    /// Views that do not fit the collective or the group. What goes wrong later (other calls on other
     /// ranks, a lost rank, a deadline) is a failure of the lane, told at the next wait for it.
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()>;
 
     /// Several collectives as one: a library that can moves them together. The default gives one after the other,
     /// messages last and in an order in which ranks that send to each other do not wait in a circle, whatever the sizes
     /// ([`Collective::turn`]). What one rank gives as one, all ranks of the group give as one.
-    ///
-    /// # Errors
-    /// As [`Communicator::launch`].
     fn launch_all(&self, backend: &dyn Backend, mut collectives: Vec<Collective<'_>>, on: Lane) -> Result<()> {
         collectives.sort_by_key(|collective| collective.turn(self.rank()));
         collectives.into_iter().try_for_each(|collective| self.launch(backend, collective, on))
     }
 
-    /// A group of those ranks that give the same `colour`, in the order of `key` and, where keys are equal, of their
+    /// A group of those ranks that give the same `color`, in the order of `key` and, where keys are equal, of their
     /// ranks. Every rank of this group has to call it.
     ///
     /// # Errors
     /// As for a collective; waits for the other ranks.
-    fn split(&self, colour: usize, key: usize) -> Result<Arc<dyn Communicator>>;
+    fn split(&self, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
 
     /// Wait until every rank has come here. For the host alone; lanes go on.
-    ///
-    /// # Errors
-    /// As for a collective.
     fn barrier(&self) -> Result<()>;
 
     /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without

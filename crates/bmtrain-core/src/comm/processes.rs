@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 pub(super) struct Identity {
     /// Its number; never zero.
     pub(super) process: u64,
-    /// In which world of processes it has this number: containers have worlds of their own. Zero if nobody knows.
+    /// The PID namespace of this number: containers have their own. Zero if unknown.
     pub(super) namespace: u64,
     /// When it was started, in [`TICKS`] since the machine was booted, which tells it from a later process of the same
     /// number. Zero if unknown.
@@ -48,7 +48,7 @@ impl Identity {
     }
 }
 
-/// Whether a `/proc/PID/status` is that of a process that has given its memory away, writes it to a file, or has
+/// Whether a `/proc/PID/status` is of a process that has released its memory, writes it to a file, or has
 /// SIGKILL pending.
 fn is_ending(status: &str) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -87,7 +87,7 @@ pub(super) enum Watch {
     Ended,
     /// Becomes readable when it ends.
     Process(OwnedFd),
-    /// Stays locked until it ends: for a process whose number says nothing here.
+    /// Stays locked until it ends: for a process whose number is not valid here.
     Lock(File),
 }
 

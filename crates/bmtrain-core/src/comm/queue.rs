@@ -61,7 +61,7 @@ impl CallQueue {
     /// Launch a call with the next number. A launch that fails before the call has run takes no number.
     ///
     /// # Errors
-    /// What `launch` requeue.
+    /// What `launch` returns.
     pub(super) fn launch(&self, launch: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let mut launched = lock(&self.launched);
         let number = *launched;

@@ -24,9 +24,6 @@ pub(super) struct Reducer {
 impl Reducer {
     /// Reduce the values of all ranks, in their order, to `out`: `own` of this rank (in place if none), and `of` of
     /// each other one.
-    ///
-    /// # Errors
-    /// What `of` returns.
     pub(super) fn reduce<'b>(
         &self,
         own: Option<&'b [u8]>,

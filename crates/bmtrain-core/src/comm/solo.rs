@@ -29,7 +29,7 @@ impl Communicator for Solo {
             | Collective::ReduceScatter { send, recv, .. }
             | Collective::AllToAll { send, recv } => backend.copy(send, recv, on),
             Collective::AllReduce { .. } | Collective::Reduce { .. } | Collective::Broadcast { .. } => Ok(()),
-            // The check refused them: there is nobody else.
+            // The check refused them: there are no other ranks.
             Collective::Send { .. } | Collective::Recv { .. } => Ok(()),
         }
     }

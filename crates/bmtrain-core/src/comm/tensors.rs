@@ -1,6 +1,6 @@
-//! Collectives on tensors, without a tape: each allocates its result, gives the exchange to a lane and returns.
+//! Collectives on tensors, without a tape: each allocates its result, launches on a lane and returns.
 //!
-//! For whoever exchanges values that have no gradient, and for the ops with gradients (`ops::all_gather` and others),
+//! For values without a gradient, and for the ops with gradients (`ops::all_gather` and others),
 //! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it. Several
 //! at once: [`Communicator::launch_all`].
 
@@ -13,7 +13,7 @@ use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// The tensors of all ranks one behind the other, in the order of the ranks.
+/// The tensors of all ranks one after the other, in the order of the ranks.
 ///
 /// Shapes: `[A, ..]`, alike on all W ranks → `[W A, ..]`; a scalar → `[W]`.
 ///
@@ -85,11 +85,8 @@ pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Send a tensor to another rank, which has to call [`recv`] with its shape and dtype. Goes on before it has arrived:
-/// messages have a lane of their own, where those of one sender leave in their order. Ops that follow leave the memory
-/// as it is; a view to write it waits until the message has left.
-///
-/// # Errors
-/// As for every collective.
+/// messages have a lane of their own, where the messages of one sender leave in their order. Ops that follow leave the
+/// memory as it is; a view to write it waits until the message has left.
 pub fn send(ranks: &dyn Communicator, x: &Tensor, to: usize) -> Result<()> {
     let backend = x.device().backend();
     backend.wait(Lane::Pipe, backend.mark(Lane::Compute)?)?;
@@ -132,7 +129,7 @@ fn owned(x: Tensor) -> Result<Tensor> {
     Ok(copy)
 }
 
-/// `ranks` tensors of a shape, one behind the other.
+/// `ranks` tensors of a shape, one after the other.
 pub(crate) fn stacked(op: &'static str, shape: Shape, ranks: usize) -> Result<Shape> {
     let (first, inner) = shape.dims().split_first().map_or((1, &[][..]), |(first, inner)| (*first, inner));
     let long = || Error::shape(op, "leading axis", "a length that exists", format!("{ranks} times {first}"));

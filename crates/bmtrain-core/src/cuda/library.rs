@@ -85,9 +85,6 @@ pub(super) fn elapsed_time() -> Result<ElapsedTime> {
 pub(super) type ParameterInfo = unsafe extern "C" fn(sys::CUfunction, usize, *mut usize, *mut usize) -> sys::CUresult;
 
 /// The function that tells them; drivers before CUDA 12.4 have none.
-///
-/// # Errors
-/// As [`require`].
 pub(super) fn parameter_info() -> Result<Option<ParameterInfo>> {
     require()?;
     // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.

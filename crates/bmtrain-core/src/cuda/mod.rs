@@ -164,9 +164,6 @@ impl CudaBackend {
 
     /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was
     /// noted before is forgotten. Each costs the lane two events, so that a traced run is a little slower.
-    ///
-    /// # Errors
-    /// A failing device.
     pub fn trace_on(&self) -> Result<()> {
         Lane::ALL.into_iter().try_for_each(|lane| self.wait_for(lane))?;
         self.trace.begin(&self.context, &self.lanes)
@@ -174,9 +171,6 @@ impl CudaBackend {
 
     /// Wait for all lanes, and give out what was noted since [`CudaBackend::trace_on`], in the order in which it was
     /// given; nothing where that was not called. From here on nothing is noted.
-    ///
-    /// # Errors
-    /// A failing device.
     pub fn take_trace(&self) -> Result<Vec<Traced>> {
         Lane::ALL.into_iter().try_for_each(|lane| self.wait_for(lane))?;
         self.trace.take()

@@ -1,6 +1,6 @@
 //! The first failure of a group or job, and its encoding in words for the other ranks.
 
-/// The exit code of a rank that lost another one: a restart can succeed, so it is no exit code for all ranks.
+/// The exit code of a rank that lost another one: a restart can succeed, so it does not end all ranks.
 const LOST_RANK: u8 = 6;
 /// Words before the ranks and the text.
 const HEAD: usize = 4;

@@ -206,7 +206,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
         let members = self.members();
         for rank in members.others() {
             let Some([code, part, first, second]) = self.published(rank, channel, call) else {
-                return Err(self.fail(call, &[rank], format!("{} sent no words about its call", members.label(rank))));
+                return Err(self.fail(call, &[rank], format!("{} sent nothing about its call", members.label(rank))));
             };
             if [code, part] != call.what.words() {
                 let (own, other) = (members.label(members.rank), members.label(rank));
@@ -222,10 +222,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Wait for all ranks on the calling thread, and exchange two words.
-    ///
-    /// # Errors
-    /// As [`Group::agree`].
+    /// Wait for all ranks on the calling thread, and gather two words of each.
     fn meet(&self, call: &Call, words: [u64; 2]) -> Result<Vec<[u64; 2]>> {
         self.healthy(call)?;
         self.publish(Channel::Host, call, words);

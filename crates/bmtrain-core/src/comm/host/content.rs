@@ -88,7 +88,7 @@ impl StartFailure {
         StartFailure { code, rank, at: now(), launch: None, reason }
     }
 
-    /// A rank whose process ended without a word.
+    /// A rank whose process ended without a report.
     pub(super) fn lost(rank: usize, whom: Identity) -> Self {
         let reason = format!("the process of rank {rank} ({}) ended before all ranks had joined", whom.process);
         StartFailure { code: PEER, rank, at: now(), launch: None, reason }
@@ -115,7 +115,7 @@ impl StartFailure {
 }
 
 impl Content {
-    /// Of ranks none of which has come.
+    /// Of ranks that have not come.
     pub(super) fn new(size: usize) -> Self {
         Content { seats: vec![Seat { whom: NO_PROCESS, presence: Presence::Absent, at: 0 }; size], failure: None }
     }
@@ -142,7 +142,7 @@ impl Content {
         self.failure.get_or_insert(failure);
     }
 
-    /// The failure, if it is that of `rank` in a process that was started at `started`: later ones belong to another
+    /// The failure, if `rank` reported it from a process that was started at `started`: later ones belong to another
     /// start. After a lost process another start comes at once, so that only who was there before that process is of
     /// the same start.
     pub(super) fn failure_of(&self, rank: usize, started: u64) -> Option<&StartFailure> {

@@ -1,8 +1,8 @@
 //! A rank in a group over shared memory: what the ranks see of each other.
 //!
-//! Defines [`HostJob`], what a rank has of the whole job, and [`SharedGroup`]. [`super::wait`] adds waiting, [`super::rings`]
-//! and [`super::pair`] move data, [`super::join`] makes both. Everything that other ranks wrote is compared or shown,
-//! never used as an offset into memory.
+//! Defines [`HostJob`], what a rank has of the whole job, and [`SharedGroup`]. [`super::wait`] adds waiting,
+//! [`super::rings`] and [`super::pair`] move data, [`super::join`] makes both. Everything that other ranks wrote is
+//! compared or shown, never used as an offset into memory.
 
 use super::join::refused;
 use super::layout::{DEPARTED, Layout, RINGS};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct HostJob {
     pub(super) file: SharedFile,
-    /// The region of the first group, of all ranks: its failures are those of all groups.
+    /// The region of the first group, of all ranks: its failures end all groups.
     pub(super) root: Arc<Region>,
     pub(super) root_layout: Layout,
     pub(super) options: HostOptions,
@@ -56,7 +56,7 @@ pub(super) fn ranks_in(set: u64) -> impl Iterator<Item = usize> {
     (0..64).filter(move |rank| set >> rank & 1 == 1)
 }
 
-/// The set of those of `size` ranks for which a condition holds.
+/// The set of the ranks below `size` for which a condition holds.
 pub(super) fn ranks_where(size: usize, condition: impl Fn(usize) -> bool) -> u64 {
     (0..size).filter(|rank| condition(*rank)).fold(0, |set, rank| set | 1 << rank)
 }
@@ -100,9 +100,6 @@ impl SharedGroup {
     }
 
     /// Reserve memory for this rank's rings, once.
-    ///
-    /// # Errors
-    /// The system has no more.
     pub(super) fn reserve_rings(&self, call: &Call) -> Result<()> {
         if self.rings_reserved.load(Ordering::Relaxed) {
             return Ok(());
@@ -114,9 +111,6 @@ impl SharedGroup {
     }
 
     /// Reserve memory for messages to a rank.
-    ///
-    /// # Errors
-    /// The system has no more.
     pub(super) fn reserve_pair(&self, call: &Call, to: usize) -> Result<()> {
         let start = self.offset() + self.layout.pair_data(self.members.rank, to, 0);
         self.reserve(call, start, self.layout.pair_bytes())
@@ -126,13 +120,13 @@ impl SharedGroup {
         self.job.file.reserve(start, bytes).map_err(|error| self.fail_with(call, refused("shared memory", &error)))
     }
 
-    /// Those of `set` that have left.
+    /// The ranks of `set` that have left.
     pub(super) fn left(&self, set: u64) -> u64 {
         let left = |rank| self.region.word(self.layout.left(rank)).load(Ordering::Acquire) != 0;
         ranks_where(self.members.size, |rank| set >> rank & 1 == 1 && left(rank))
     }
 
-    /// Those of `set` whose processes have ended.
+    /// The ranks of `set` whose processes have ended.
     pub(super) fn ended(&self, set: u64) -> u64 {
         let Some(watch) = self.job.watch.get() else { return 0 };
         let ended = |rank: usize| watch.get(self.members.world[rank]).is_some_and(Watch::has_ended);

@@ -1,7 +1,7 @@
-//! Where everything lies in the region of a group: control words first, then what is staged.
+//! Offsets in the region of a group: control words first, then staged chunks.
 //!
-//! Defines [`Layout`], which [`super::group`], [`super::exchange`] and [`super::pair`] ask for every offset. A pure
-//! function of the group's size and the bytes of a chunk, so all ranks agree without a word.
+//! Defines [`Layout`], which [`super::group`], [`super::rings`] and [`super::pair`] ask for every offset. A pure
+//! function of the group's size and the bytes of a chunk, so all ranks agree without communication.
 
 /// Most ranks of a group: one bit each in a word.
 pub const MAX_RANKS: usize = 64;
@@ -19,7 +19,7 @@ const LINE: usize = 128;
 
 /// Tells a region of these ranks and chunks from others. See [`Layout::format`].
 pub(super) const FORMAT: usize = 0;
-/// Bytes of the file behind the first region that were handed out; in the first region only.
+/// Bytes of the file after the first region that were handed out; in the first region only.
 pub(super) const HANDED_OUT: usize = 8;
 /// How many ranks have left.
 pub(super) const DEPARTED: usize = 16;
@@ -47,7 +47,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For `size` ranks, at most [`MAX_RANKS`], and chunks of so many bytes, a multiple of 4096 up to 64 MiB.
+    /// For `size` ranks, at most [`MAX_RANKS`], and chunks of `chunk` bytes, a multiple of 4096 up to 64 MiB.
     pub(super) fn new(size: usize, chunk: usize) -> Self {
         Layout { size, chunk }
     }
@@ -57,7 +57,7 @@ impl Layout {
         self.chunk
     }
 
-    /// A word that is another one for another layout, and never zero.
+    /// A word that differs between layouts, and is never zero.
     pub(super) fn format(&self) -> u64 {
         const VERSION: u64 = 2;
         VERSION << 56 | (self.size as u64) << 32 | self.chunk as u64
@@ -107,7 +107,7 @@ impl Layout {
         self.rank(rank) + 24
     }
 
-    /// The eight words in which a rank says what its call number `sequence` is. There are two places in turn.
+    /// The eight words in which a rank publishes its call number `sequence`, at two offsets in turn.
     pub(super) fn record(&self, rank: usize, channel: usize, sequence: u64) -> usize {
         self.rank(rank) + RECORDS + (channel * 2 + (sequence % 2) as usize) * RECORD_BYTES
     }
@@ -136,7 +136,7 @@ impl Layout {
         self.pair(from, to) + LINE
     }
 
-    /// The eight words that say what a chunk on its way is.
+    /// The eight words that describe a chunk under way.
     pub(super) fn pair_record(&self, from: usize, to: usize, post: u64) -> usize {
         self.pair(from, to) + 2 * LINE + (post % PAIR_SLOTS as u64) as usize * RECORD_BYTES
     }
@@ -152,7 +152,7 @@ impl Layout {
         RINGS * SLOTS * self.chunk
     }
 
-    /// Where the chunk number `post` between two ranks lies.
+    /// The offset of chunk number `post` between two ranks.
     pub(super) fn pair_data(&self, from: usize, to: usize, post: u64) -> usize {
         let slot = (post % PAIR_SLOTS as u64) as usize;
         let pairs = self.control_bytes() + self.size * self.rings_bytes();

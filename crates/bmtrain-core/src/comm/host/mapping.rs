@@ -1,7 +1,7 @@
-//! Memory that ranks share: a file that lives in memory alone, of which each rank maps the regions it needs.
+//! Memory that ranks share: a file in memory, from which each rank maps the regions it needs.
 //!
 //! Defines [`SharedFile`] and [`Region`]; [`super::group`] makes them. Everything starts as zeros, and zeros are a
-//! valid start of every control word, so nobody has to come first.
+//! valid start of every control word, so the ranks may come in any order.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fstat};
@@ -26,10 +26,10 @@ impl SharedFile {
         Ok(SharedFile(file))
     }
 
-    /// The file of this name, made by whoever comes first.
+    /// The file of this name, made by the first process.
     ///
     /// # Errors
-    /// A file of another user, which might change under our feet, and whatever is no file.
+    /// A file of another user, which might change under our feet, and anything but a regular file.
     pub(super) fn of_name(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -37,9 +37,6 @@ impl SharedFile {
     }
 
     /// A file that is open already.
-    ///
-    /// # Errors
-    /// As [`SharedFile::of_name`].
     pub(super) fn of(file: OwnedFd) -> io::Result<Self> {
         require_own_file(&file)?;
         Ok(SharedFile(file))
@@ -79,7 +76,7 @@ pub(super) fn require_own_file(file: &OwnedFd) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
     if !rustix::fs::FileType::from_raw_mode(facts.st_mode).is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(())
 }
@@ -92,7 +89,7 @@ pub(super) struct Region {
 }
 
 // SAFETY: the mapping belongs to the value until it is dropped. Its words are atomics, and the bytes are reached only
-// by `part`, whose callers promise that nobody else uses them meanwhile.
+// by `part`, whose callers promise that they are not used elsewhere meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
@@ -129,8 +126,8 @@ impl Region {
     /// Bytes to read.
     ///
     /// # Safety
-    /// Nobody writes them, in this process or another one, while the slice is alive. (A process that breaks the rules
-    /// of the exchange can change the numbers in them, which are numbers whatever their bits.)
+    /// They are not written, in this process or another one, while the slice is alive. (A process that breaks the rules
+    /// of this module can change the numbers in them, which are numbers whatever their bits.)
     pub(super) unsafe fn part(&self, offset: usize, bytes: usize) -> &[u8] {
         // SAFETY: inside the mapping; untouched by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.place(offset, bytes).as_ptr(), bytes) }
@@ -139,7 +136,7 @@ impl Region {
     /// Bytes to write.
     ///
     /// # Safety
-    /// Nobody reads or writes them, in this process or another one, while the slice is alive.
+    /// They are not read or written, in this process or another one, while the slice is alive.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn part_mut(&self, offset: usize, bytes: usize) -> &mut [u8] {
         // SAFETY: inside the mapping; alone by the caller's promise.
@@ -185,7 +182,7 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { b.part(0, 8) }, [3; 8]);
         file.release(4096, 4096).unwrap();
-        assert_eq!(b.word(8).load(Ordering::Relaxed), 0, "memory that was given back");
+        assert_eq!(b.word(8).load(Ordering::Relaxed), 0, "released memory");
     }
 
     #[test]

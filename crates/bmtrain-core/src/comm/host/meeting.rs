@@ -148,7 +148,7 @@ impl Meeting {
         Ok(file)
     }
 
-    /// All ranks have joined: from now on the memory that they share says how one ends.
+    /// All ranks have joined: from now on the memory that they share shows how one ends.
     pub(super) fn all_here(&self) {
         self.0.has_joined.store(true, Ordering::Relaxed);
     }
@@ -194,7 +194,7 @@ impl Meeting {
         error
     }
 
-    /// How to see that the process of a rank has ended where its number says nothing here.
+    /// How to see that the process of a rank has ended where its process number is not valid here.
     pub(super) fn watch(&self, rank: usize) -> Watch {
         let seat = self.0.table().ok().and_then(|table| table.watch(rank));
         seat.map_or(Watch::Nothing, Watch::Lock)

@@ -2,9 +2,9 @@
 //!
 //! [`HostGroup::threads`] makes the ranks of one process, [`HostRank::join`] brings processes together; from there on
 //! they are alike. In reading order: `meeting` brings processes together by the `table` of their job, whose bytes are
-//! `content`; `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives` says
-//! what each does in rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what
-//! ranks see of each other and how failures spread, `wait` how they wait, `layout` where everything lies.
+//! `content`; `join` makes a job, `rings` moves the chunks of collectives, `pair` the messages between two; `group` is
+//! what ranks see of each other, `failure` how they report one, `wait` how they wait, `layout` the offsets of
+//! everything. The collectives themselves are in `comm::engine`.
 //!
 //! * **Bits.** Values are reduced in the order of the ranks, whatever the sizes of chunks, the timing and the kind of
 //!   rank.
@@ -44,7 +44,7 @@ use std::time::Duration;
 pub struct HostOptions {
     /// How long a rank waits for others before it gives up.
     pub deadline: Duration,
-    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without
+    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message up to this size is sent without
     /// waiting for its receiver. Each rank takes sixteen chunks of memory for collectives, and four for each rank it
     /// sends to.
     pub chunk: usize,
@@ -59,7 +59,7 @@ impl Default for HostOptions {
 }
 
 /// A link that every collective pretends to use: from the moment all ranks have come, it takes at least
-/// `latency + bytes / bytes_per_second`, the bytes being those of
+/// `latency + bytes / bytes_per_second`, with the bytes of
 /// [`Collective::bytes`](crate::comm::Collective::bytes). A message takes as long from the beginning of its sending,
 /// for the sender and for the receiver.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,7 +71,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// How long so many bytes take.
+    /// How long `bytes` bytes take.
     pub fn time(&self, bytes: usize) -> Duration {
         let moving = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_second).unwrap_or(Duration::MAX);
         self.latency.saturating_add(moving)

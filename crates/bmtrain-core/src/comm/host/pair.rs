@@ -1,8 +1,8 @@
-//! Messages between two ranks: a ring of chunks for each pair and direction, which nobody else waits for.
+//! Messages between two ranks: a ring of chunks for each pair and direction, which no other rank waits for.
 //!
-//! Adds [`SharedGroup::send`] and [`SharedGroup::receive`]. A sender waits only when all chunks of the ring are on their way; up to
-//! there it goes on whether or not the receiver has come. Each chunk says what message it belongs to, and a receiver
-//! that expects another one breaks the group: a sender that has gone on learns of it at its next call.
+//! Adds [`SharedGroup::send`] and [`SharedGroup::receive`]. A sender waits only when all chunks of the ring are on
+//! their way; up to there it goes on whether or not the receiver has come. Each chunk records its message, and a
+//! receiver that expects another one breaks the group: a sender that has gone on learns of it at its next call.
 #![allow(unsafe_code)]
 
 use super::group::SharedGroup;
@@ -17,9 +17,6 @@ use std::time::Duration;
 
 impl SharedGroup {
     /// Put a message on its way to rank `to`; `next` is the number of the next chunk between the two.
-    ///
-    /// # Errors
-    /// As for every wait.
     pub(super) fn send(&self, call: &Call, to: usize, data: &[u8], next: &mut u64) -> Result<()> {
         if *next == 0 {
             self.reserve_pair(call, to)?;
@@ -35,7 +32,7 @@ impl SharedGroup {
                 self.region.word(record + place).store(word, Ordering::Relaxed);
             }
             // SAFETY: only this rank writes to the chunks of this pair, one message at a time, and the receiver has
-            // said that it is done with what was here; it will not read before `sent` is stored below.
+            // marked what was here as received; it will not read before `sent` is stored below.
             let slot = unsafe { self.region.part_mut(layout.pair_data(from, to, *next), piece.len()) };
             slot.copy_from_slice(&data[piece]);
             *next += 1;
@@ -70,7 +67,7 @@ impl SharedGroup {
                 );
                 return Err(self.fail(call, &[from.min(to), from.max(to)], reason));
             }
-            // SAFETY: the sender has filled this chunk, as `sent` says, and does not write to it before `received` is
+            // SAFETY: the sender has filled this chunk, as `sent` shows, and does not write to it before `received` is
             // stored below.
             let slot = unsafe { self.region.part(layout.pair_data(from, to, *next), piece.len()) };
             data[piece].copy_from_slice(slot);

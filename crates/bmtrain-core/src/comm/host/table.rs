@@ -345,7 +345,7 @@ mod tests {
             (&[Here, Absent][..], &[][..], (0, 2), Verdict::Stale),
             (&[Joined, Joined], &[], (1, 2), Verdict::Stale),
             (&[Joined, Joined], &[], (1, 4), Verdict::Stale),
-            // The start of which this process is a part.
+            // The start that this process is a part of.
             (&[Here, Absent], &[0], (1, 2), Verdict::Free),
             (&[Joined, Absent, Here], &[0, 2], (1, 3), Verdict::Free),
             // Mistakes.

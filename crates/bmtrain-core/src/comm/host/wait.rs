@@ -1,9 +1,9 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the
 //! deadline.
 //!
-//! Defines [`Patience`] and adds [`SharedGroup::wait`] and [`SharedGroup::notify`]. A rank that changes a control word rings the
-//! bell of its group if anybody sleeps. Who sleeps wakes up some times a second to see whether the group has failed,
-//! whether the ranks it waits for have left or ended, and what time it is.
+//! Defines [`Patience`] and adds [`SharedGroup::wait`] and [`SharedGroup::notify`]. A rank that changes a control word
+//! rings the bell of its group if any rank sleeps. A sleeper wakes up some times a second to see whether the group has
+//! failed, whether the ranks it waits for have left or ended, and what time it is.
 
 use super::group::{SharedGroup, ranks_in, ranks_where};
 use super::layout::{BELL, SLEEPERS};
@@ -14,7 +14,7 @@ use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Longest sleep without a look around.
+/// Longest sleep between two checks.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// How often a core is offered to others before the thread sleeps.
@@ -23,7 +23,7 @@ const YIELDS: usize = 2;
 const LEAST_LOOKS: u32 = 50;
 /// Most looks, about as long as falling asleep and waking up.
 const MOST_LOOKS: u32 = 2000;
-/// Of so many waits one is a patient one, to find out whether patience pays again.
+/// One of this many waits is a patient one, to find out whether patience pays again.
 const PROBE: u32 = 16;
 
 /// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon,
@@ -102,7 +102,7 @@ impl SharedGroup {
             let absent = missing();
             let trouble = match absent {
                 0 => Ok(()),
-                _ => self.look_around(call, absent, missing, (begin, &mut next_look)),
+                _ => self.check_absent(call, absent, missing, (begin, &mut next_look)),
             };
             if absent != 0 && trouble.is_ok() {
                 waits_for.store(absent, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl SharedGroup {
     }
 
     /// See whether waiting still makes sense.
-    fn look_around(
+    fn check_absent(
         &self,
         call: &Call,
         absent: u64,
@@ -127,7 +127,7 @@ impl SharedGroup {
     ) -> Result<()> {
         self.healthy(call)?;
         let left = self.left(absent);
-        // Whoever left may have done its part before.
+        // A rank that left may have done its part before.
         let left = if left == 0 { 0 } else { left & missing() };
         if left != 0 {
             return Err(self.fail_left(call, &ranks_in(left).collect::<Vec<_>>()));
@@ -158,7 +158,7 @@ impl SharedGroup {
         Err(self.fail(call, &blamed, reason))
     }
 
-    /// Tell sleepers that a word has changed. Costs next to nothing where nobody sleeps.
+    /// Tell sleepers that a word has changed. Costs next to nothing without sleepers.
     pub(super) fn notify(&self) {
         fence(Ordering::SeqCst);
         if self.region.short(SLEEPERS).load(Ordering::Relaxed) != 0 {
@@ -170,7 +170,7 @@ impl SharedGroup {
     pub(super) fn wake_all(&self) {
         let bell = self.region.short(BELL);
         bell.fetch_add(1, Ordering::Release);
-        // Nothing is lost with an error: sleepers look around by themselves.
+        // Nothing is lost with an error: sleepers check by themselves.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 

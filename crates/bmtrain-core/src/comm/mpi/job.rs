@@ -1,6 +1,7 @@
-//! What the threads of this process share: messages that came, messages to be sent, and what is known of the other ranks.
+//! What the threads of this process share: messages received, messages to be sent, and what
+//! is known of the other ranks.
 //!
-//! Defines [`MpiJob`] and [`State`]. The office fills it and empties it; ranks' threads and lanes wait on it.
+//! Defines [`MpiJob`] and [`State`]. The progress thread fills it and empties it; ranks' threads and lanes wait on it.
 
 use super::MpiOptions;
 use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
@@ -48,7 +49,7 @@ impl Channel {
     }
 }
 
-/// What the office is to do at the end.
+/// What the progress thread is to do at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// Finalize MPI.
@@ -72,7 +73,7 @@ pub(super) struct MpiJob {
     state: Mutex<State>,
     /// Something came.
     pub(super) arrived: Condvar,
-    /// There is something for the office to do.
+    /// There is something for the progress thread to do.
     pub(super) work: Condvar,
 }
 
@@ -89,7 +90,7 @@ pub(super) struct State {
     pub(super) calls: HashMap<(u64, Channel, usize), u64>,
     /// Ranks that have left a group.
     pub(super) left: HashSet<(u64, usize)>,
-    /// What each rank said of itself when it came.
+    /// What each rank sent about itself when it joined.
     pub(super) hello: HashMap<usize, Vec<u64>>,
     /// Ranks that have left the job.
     pub(super) gone: HashSet<usize>,
@@ -109,7 +110,7 @@ pub(super) struct State {
     /// Messages that were given to MPI and are not through.
     pub(super) under_way: usize,
     pub(super) end: Option<End>,
-    /// The office has done what `end` says.
+    /// The progress thread has done what `end` asks for.
     pub(super) ended: bool,
 }
 

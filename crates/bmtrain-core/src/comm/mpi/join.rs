@@ -1,6 +1,6 @@
 //! How a process becomes a rank: MPI is started on a thread of its own, and all ranks tell each other who they are.
 //!
-//! Defines [`join`] and [`Session`], a process's membership in the job, which says goodbye when it is dropped.
+//! Defines [`join`] and [`Session`], a process's membership in the job, which leaves the job when it is dropped.
 
 use super::MpiOptions;
 use super::group::MpiGroup;
@@ -42,7 +42,7 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     thread.map_err(|error| Error::refused("thread of MPI", Resource::Threads, error))?;
     let (rank, size) = told.recv_timeout(options.deadline).map_err(|_| {
         let reason =
-            format!("not all processes have started it within {:.1?}; see what the others say", options.deadline);
+            format!("not all processes have started it within {:.1?}; see the messages of the others", options.deadline);
         failed("MPI_Init_thread", reason)
     })??;
     let job = Arc::new(MpiJob::new(rank, size, options));
@@ -75,12 +75,12 @@ fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<MpiJob>>) {
     let place = match mpi.thread_level() {
         level if level < ThreadLevel::Funneled => Err(failed(
             "MPI_Init_thread",
-            "this MPI gives a program one thread only, but the level `funneled` is needed; use an MPI built with threads",
+            "this MPI is without threads, but the level `funneled` is needed; use an MPI built with threads",
         )),
         _ => Ok((world.rank() as usize, world.size() as usize)),
     };
     let _ = tell.send(place);
-    // Whoever gave up waiting sends no job; MPI is ended then, or left if it cannot be.
+    // A rank that gave up waiting sends no job; MPI is ended then, or left if it cannot be.
     if let Ok(job) = given.recv() {
         Progress::new(job, &mpi).run(mpi);
     } else {
@@ -118,7 +118,7 @@ fn compare(group: &MpiGroup, call: &Call, options: MpiOptions) -> Result<()> {
 }
 
 impl Session {
-    /// Say goodbye, wait until the others have, and end MPI.
+    /// Leave the job, wait until the others have left it, and end MPI.
     fn leave(&self) {
         let job = &self.job;
         if job.lock().failure.is_some() {
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Let the office do it, and wait for that, but not for ever.
+    /// Let the progress thread do it, and wait for that, but not for ever.
     fn end(&self, end: End) {
         let job = &self.job;
         job.lock().end = Some(end);

@@ -1,4 +1,4 @@
-//! What ranks send each other: a head of six words and, behind it, words or bytes.
+//! What ranks send each other: a head of six words, then words or bytes.
 //!
 //! Defines [`Message`] and its [`Kind`]s. Messages are vectors of words, so that the numbers in them are aligned. What
 //! comes from other ranks is compared or shown; lengths are checked before anything is read.
@@ -7,7 +7,7 @@ use super::job::Channel;
 
 /// Words before the content.
 pub(super) const HEAD: usize = 6;
-/// Longest message on the tag of urgent ones, in words. Short enough to be on its way whatever its receiver does.
+/// Longest message on the tag of urgent ones, in words. MPI sends it whatever its receiver does.
 pub(super) const SHORT: usize = 400;
 
 /// What a message is about.

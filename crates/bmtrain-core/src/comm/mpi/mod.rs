@@ -1,23 +1,23 @@
 //! Ranks that are processes of one MPI job, on one host or on several. For processors; with the feature `mpi`.
 //!
 //! [`MpiRank::join`] makes this process a rank; from there on it is like any other
-//! [`Communicator`](super::Communicator). In reading order: `join` starts MPI, `rank` gives collectives to lanes,
-//! `collectives` says what each does in rounds, `exchange` sends and takes the pieces of a round, `group` is the ranks
-//! of a group, `wait` how one waits for others, `job` what the threads of this process share, `message` what is sent,
-//! `failure` how a failure is told, `office` the one thread that speaks MPI.
+//! [`Communicator`](super::Communicator). In reading order: `join` starts MPI, `transfer` sends and receives the
+//! pieces of collectives and messages, `group` is the ranks of a group, `wait` how one waits for others, `job` what the
+//! threads of this process share, `message` what is sent, `progress` the one thread that calls MPI. The collectives
+//! themselves are in `comm::engine`.
 //!
-//! * **Threads.** Only the office's thread calls MPI, which therefore has to give the level *funneled* and no more. It
+//! * **Threads.** Only the progress thread calls MPI, which therefore has to give the level *funneled* and no more. It
 //!   never waits inside MPI: messages are started and looked at again. So a lost rank cannot hold it, it hears of
 //!   failures at any time, and it answers when others ask whether this process still lives.
 //! * **Bits.** Values are moved as they are and reduced here, in the order of the ranks, by the code that ranks of one
 //!   machine use. MPI's own reductions promise no order and know no bf16.
 //! * **Failures.** As for [ranks of one machine](super::host), but that any failure is one of the whole job, whose
-//!   messages may never come to their end. At a deadline the ranks are asked; to blame is who does not answer, or who
-//!   waits for nobody. A process that ended is noticed at once where it ran on this host, elsewhere at the deadline.
-//!   After a failure MPI is not finalized, which would wait for the lost rank: see [`MpiRank::end_job`].
+//!   messages may never come to their end. At a deadline the ranks are asked; to blame is a rank that does not answer
+//!   or does not wait itself. A process that ended is noticed at once where it ran on this host, elsewhere at the
+//!   deadline. After a failure MPI is not finalized, which would wait for the lost rank: see [`MpiRank::end_job`].
 //! * **The one wait that may be long.** A rank that is done waits for the others as long as they answer that they live,
-//!   for they may have work of their own left. At every deadline it asks; who does not answer is left behind, with a
-//!   warning.
+//!   for they may have work of their own left. At every deadline it asks; a rank that does not answer is abandoned,
+//!   with a warning.
 
 mod group;
 mod job;
@@ -38,7 +38,7 @@ use std::time::Duration;
 pub struct MpiOptions {
     /// How long a rank waits for others before it gives up.
     pub deadline: Duration,
-    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without
+    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message up to this size is sent without
     /// waiting for its receiver.
     pub chunk: usize,
 }

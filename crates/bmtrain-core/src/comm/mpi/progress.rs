@@ -1,8 +1,8 @@
-//! The one thread of a process that speaks MPI: it starts messages, looks whether they have ended, and waits for none.
+//! The one thread of a process that calls MPI: it starts messages, looks whether they have ended, and waits for none.
 //!
 //! Defines [`Progress`], which `join` runs. Receives of any sender are always started, some for values and some for
 //! urgent messages, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their
-//! buffers, so that one whose message never ends can be left behind.
+//! buffers, so that one whose message never ends can be abandoned.
 
 use super::job::{End, MpiJob};
 use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
@@ -22,7 +22,7 @@ const RECEIVES: usize = 6;
 const COPIED: usize = 512;
 /// Looks in a row without news before the thread sleeps between looks.
 const LOOKS: u32 = 200;
-/// Sleep while somebody waits, and while nobody does.
+/// Sleep while a thread waits, and while none does.
 const NAP: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(1);
 /// How long messages may take to leave at the end.
@@ -32,11 +32,11 @@ const LAST: Duration = Duration::from_secs(1);
 struct Started {
     request: PersistentRequest<u64>,
     tag: i32,
-    /// Who is the receiver; nobody for a receive.
+    /// The receiver; none for a receive.
     to: Option<usize>,
 }
 
-/// The office of a process.
+/// The progress thread of a process.
 pub(super) struct Progress {
     job: Arc<MpiJob>,
     world: Communicator,
@@ -208,14 +208,14 @@ impl Progress {
             Message::read(words, count)
         };
         let (Some(from), Some(message)) = (from.filter(|from| *from < self.job.size), message) else {
-            let who = from.map_or("somebody".into(), |from| format!("rank {from}"));
-            self.fail(&format!("{who} sent a message of {count} words that is none of this program"), vec![]);
+            let who = from.map_or("an unknown rank".into(), |from| format!("rank {from}"));
+            self.fail(&format!("{who} sent a message of {count} words that is not from this program"), vec![]);
             return;
         };
         if tag == URGENT {
             return self.deliver(from, message);
         }
-        // A long message may end after a short one that was sent behind it.
+        // A long message may end after a short one that was sent later.
         self.early[from].insert(message.serial(), message);
         while let Some(message) = self.early[from].remove(&self.expected[from]) {
             self.expected[from] += 1;

@@ -19,7 +19,7 @@ impl MpiRank {
     /// process: MPI cannot be started again. Without a launcher, a process is a job of its own, with one rank.
     ///
     /// # Errors
-    /// Options outside their ranges, or others than those of another rank; an MPI without threads, or one that cannot
+    /// Options outside their ranges, or that differ from another rank's; an MPI without threads, or one that cannot
     /// start; ranks that do not join before the deadline. (Where MPI cannot start at all, it usually ends the process
     /// itself, with its own message.)
     pub fn join(options: MpiOptions) -> Result<Self> {

@@ -25,8 +25,8 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Ranks that this one exchanges pieces with. A rank without values for another one that sends to it answers with
-    /// an empty piece in every round, so that no rank gets far ahead of its receivers.
+    /// Ranks that this one sends pieces to or receives them from. A rank without values for another one that sends to
+    /// it answers with an empty piece in every round, so that no rank gets far ahead of its receivers.
     fn partners(&self, flow: Flow) -> Vec<usize> {
         let own = self.group.members.rank;
         self.group.members.others().filter(|other| flow.sends(own, *other) || flow.sends(*other, own)).collect()
@@ -124,9 +124,6 @@ impl Pieces for Received {
 
 impl MpiGroup {
     /// Send a message. `sent` counts the pieces that this rank sent to the other one before.
-    ///
-    /// # Errors
-    /// As for every wait.
     pub(super) fn send(&self, call: &Call, to: usize, bytes: &[u8], sent: &mut u64) -> Result<()> {
         let key = |piece| self.message_key(Channel::Messages, self.members.rank, call.sequence, piece);
         self.post(to, Message::of_words(Kind::Record, key(0), &call.what.words()));

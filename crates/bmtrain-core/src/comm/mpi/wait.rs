@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Longest sleep without a look around.
+/// Longest sleep between two checks.
 const SLICE: Duration = Duration::from_millis(50);
 
 impl MpiGroup {
@@ -53,11 +53,11 @@ impl MpiGroup {
             }
             if state.failure.is_some() {
                 drop(state);
-                // In the words of this group.
+                // The failure as this group sees it.
                 self.healthy(call)?;
                 return Err(self.fail(call, &absent, "the job has failed".into()));
             }
-            // Messages of a rank come in their order: whoever left has not done its part before.
+            // Messages of a rank come in their order: a rank that left has not done its part before.
             let left: Vec<usize> = absent.iter().copied().filter(|rank| state.has_left(self.rank_key(*rank))).collect();
             if !left.is_empty() {
                 drop(state);

@@ -1,6 +1,6 @@
 //! One communicator of NCCL, with an owner: begun, asked how far it is, used, and ended in order or broken off.
 //!
-//! Defines [`Connection`]. Nothing here waits: a call that NCCL carries on behind the scenes is [`Progress::UnderWay`],
+//! Defines [`Connection`]. Nothing here waits: a call that NCCL completes later is [`Progress::UnderWay`],
 //! and the caller asks again until it is done, within its own deadline.
 #![allow(unsafe_code)]
 
@@ -28,9 +28,6 @@ unsafe impl Send for Connection {}
 
 impl Connection {
     /// Begin to come together with the ranks that have the same id. The device has to be current.
-    ///
-    /// # Errors
-    /// What NCCL says.
     pub(super) fn begin(library: &Arc<Library>, id: &[u8; 128], (rank, size): (usize, usize)) -> Result<Self> {
         let id = ncclUniqueId { internal: id.map(u8::cast_signed).map(c_char::from) };
         let (mut handle, mut config) = (std::ptr::null_mut(), config());
@@ -47,7 +44,7 @@ impl Connection {
     /// Whether the latest call is done.
     ///
     /// # Errors
-    /// What failed behind the scenes.
+    /// What failed in the background.
     pub(super) fn progress(&self) -> Result<Progress> {
         let mut state = 0;
         // SAFETY: the communicator lives; a place for an int.
@@ -57,9 +54,6 @@ impl Connection {
     }
 
     /// Queue collectives on a stream as one. All are of this communicator's ranks, checked, and not empty.
-    ///
-    /// # Errors
-    /// What NCCL says.
     ///
     /// # Safety
     /// The memory of the views stays valid until the stream has run what is queued.
@@ -100,7 +94,7 @@ impl Connection {
                     ("ncclAllReduce", (nccl.ncclAllReduce)(from, to, data.len(), kind, by, comm, stream))
                 }
                 Collective::Reduce { data, by, root } => {
-                    // Whoever is not the root keeps what it has: it names no place for the result.
+                    // The other ranks keep their data: they pass no address for the result.
                     let place = data.address();
                     let to = if self.rank == *root { write(place) } else { std::ptr::null_mut() };
                     let (from, kind, by, root) = (read(place), kind(data.dtype()), reduction(*by), number(*root)?);
@@ -138,9 +132,6 @@ impl Connection {
 
     /// Begin to end it in order, together with the other ranks: what is queued has ended. Asked for by
     /// [`Connection::progress`]; then [`Connection::finish`].
-    ///
-    /// # Errors
-    /// What NCCL says.
     pub(super) fn finalize(&self) -> Result<()> {
         // SAFETY: the communicator lives, and nothing more is queued on it.
         self.library.answer("ncclCommFinalize", unsafe { (self.library.functions.ncclCommFinalize)(self.handle) })?;
@@ -148,14 +139,11 @@ impl Connection {
     }
 
     /// End it, when all ranks have.
-    ///
-    /// # Errors
-    /// What NCCL says.
     pub(super) fn finish(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: read once, from a value that is not dropped. The library stays open for the life of the process.
         let library = unsafe { std::ptr::read(&raw const this.library) };
-        // SAFETY: the communicator lives and is used by nobody from here on.
+        // SAFETY: the communicator lives and is not used from here on.
         library.answer("ncclCommDestroy", unsafe { (library.functions.ncclCommDestroy)(this.handle) })?;
         Ok(())
     }
@@ -163,7 +151,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: the communicator lives and is used by nobody from here on. Abort is meant for any state of it.
+        // SAFETY: the communicator lives and is not used from here on. Abort is meant for any state of it.
         let status = unsafe { (self.library.functions.ncclCommAbort)(self.handle) };
         if let Err(error) = self.library.answer("ncclCommAbort", status) {
             tracing::debug!(%error, "a communicator could not be broken off");

@@ -1,8 +1,8 @@
 //! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
 //!
-//! Defines [`NcclJob`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one
-//! in order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its own,
-//! could wait in a circle. A failure is one of the whole job.
+//! Defines [`NcclJob`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end
+//! one in order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its
+//! own, could wait in a circle. A failure is one of the whole job.
 
 use super::NcclOptions;
 use super::connection::Connection;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at calls that are carried on behind the scenes.
+/// Between two looks at calls that NCCL completes in the background.
 pub(super) const NAP: Duration = Duration::from_micros(200);
 
 /// A rank's part in the job.
@@ -46,7 +46,7 @@ pub(super) struct NcclJob {
 /// How far the watch has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Nobody watches yet.
+    /// The watch has not started.
     New,
     /// It looks.
     Watched,
@@ -123,7 +123,7 @@ impl NcclJob {
     /// Nothing has failed so far.
     ///
     /// # Errors
-    /// The first failure, in the words of a call of a group.
+    /// The first failure, as a call of a group reports it.
     pub(super) fn healthy(&self, member: &Member, call: &Call) -> Result<()> {
         self.failure.get().map_or(Ok(()), |failure| Err(failure.told_by(member, call)))
     }
@@ -139,7 +139,7 @@ impl NcclJob {
             operation => format!("{operation} (number {}) failed: {}", failure.sequence, failure.reason),
         };
         let Failure { operation, sequence, reason, ranks, .. } = failure.clone();
-        let operation = if operation.is_empty() { "exchange".into() } else { operation };
+        let operation = if operation.is_empty() { "collective".into() } else { operation };
         if self.failure.set(failure).is_err() {
             return;
         }
@@ -151,7 +151,7 @@ impl NcclJob {
 
     /// Break off what is queued on the device.
     pub(super) fn break_off(&self) {
-        // The locks are free again before the connections end: whoever asks for one meanwhile finds none.
+        // The locks are free again before the connections end: a call that asks for one meanwhile finds none.
         break_off_together(self.connections());
         self.changed.notify_all();
     }
@@ -200,7 +200,7 @@ impl NcclJob {
         if *stage == Stage::Watched {
             *stage = Stage::Over;
             self.changed.notify_all();
-            // It may be in the middle of telling a failure. Nobody waits for it longer than for another rank.
+            // It may be reporting a failure. It is not waited for longer than another rank.
             while *stage != Stage::Ended && begin.elapsed() < 3 * self.options.deadline {
                 stage = self.changed.wait_timeout(stage, NAP).unwrap_or_else(PoisonError::into_inner).0;
             }

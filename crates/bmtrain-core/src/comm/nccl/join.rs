@@ -26,7 +26,7 @@ use std::time::Instant;
 const WAYS: usize = 3;
 const ID: usize = 128;
 
-/// A rank among those of a control plane.
+/// A rank of a control plane.
 pub(super) fn join(
     backend: Arc<CudaBackend>,
     control: Arc<dyn Communicator>,
@@ -88,8 +88,8 @@ fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[
         cards[rank][8 * place..][..8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte))
     };
     for rank in 0..control.size() {
-        let said = match (word(rank, 0), word(rank, 2)) {
-            (0, _) => "cannot use NCCL: it says why itself".into(),
+        let reason = match (word(rank, 0), word(rank, 2)) {
+            (0, _) => "cannot use NCCL: see its own error".into(),
             (other, _) if other != version => {
                 let version_of = |number| Version(u32::try_from(number).unwrap_or(0));
                 format!(
@@ -101,7 +101,7 @@ fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[
             (_, other) if other != ways as u64 => "has other options about messages; give all ranks the same".into(),
             _ => continue,
         };
-        return Err(failure("join", format!("rank {rank} {said}")));
+        return Err(failure("join", format!("rank {rank} {reason}")));
     }
     let world = (0..control.size()).map(|rank| usize::try_from(word(rank, 1)).unwrap_or(rank)).collect();
     let id = |way: usize| {

@@ -1,4 +1,4 @@
-//! NCCL's functions, opened at run time, with every answer in words.
+//! NCCL's functions, opened at run time, with errors that explain every result.
 //!
 //! Defines [`Library`], which `connection` calls. The bindings give the types only: they look for names under which
 //! NCCL is not installed by packages, and panic where it is missing. Answers are read as numbers, because a newer
@@ -17,7 +17,7 @@ const OLDEST: Version = Version(21800);
 
 /// `ncclSuccess`.
 const SUCCESS: c_int = 0;
-/// `ncclInProgress`: the call goes on behind the scenes.
+/// `ncclInProgress`: the call continues in the background.
 const IN_PROGRESS: c_int = 7;
 
 /// What begins an `ncclConfig_t` that was filled in.
@@ -90,7 +90,7 @@ impl std::fmt::Display for Version {
 pub(super) enum Progress {
     /// It is done.
     Done,
-    /// It goes on behind the scenes.
+    /// It continues in the background.
     UnderWay,
 }
 
@@ -102,7 +102,7 @@ pub struct Library {
     version: Version,
 }
 
-/// An error of the library: the call, and the reason in words.
+/// An error of the library: the call and the reason.
 pub(super) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
     Error::Device { backend: "NCCL".into(), call, reason: reason.into() }
 }
@@ -135,7 +135,7 @@ impl Library {
         let shown = path.display();
         let functions = functions.map_err(|missing| {
             let reason = format!(
-                "{shown} has no function {missing}: it is no NCCL, or one before {OLDEST}; install a newer one"
+                "{shown} has no function {missing}: it is not NCCL, or is older than {OLDEST}; install a newer one"
             );
             failure("open the library", reason)
         })?;
@@ -165,7 +165,7 @@ impl Library {
     /// A new id: ranks that begin with the same one come together. Needs no device.
     ///
     /// # Errors
-    /// No network interface that ranks could meet at; what else NCCL says.
+    /// No network interface that ranks could meet at; errors of NCCL.
     pub fn unique_id(&self) -> Result<[u8; 128]> {
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: a place for an id.
@@ -206,7 +206,7 @@ pub(super) fn config() -> ncclConfig_t {
     ncclConfig_t {
         size: size_of::<ncclConfig_t>(),
         magic: CONFIG_MAGIC,
-        // The fields below are those of this version; later ones are left to the library.
+        // These are the fields of this version; later ones are left to the library.
         version: OLDEST.0,
         blocking: 0,
         cgaClusterSize: UNSET,
@@ -242,7 +242,7 @@ mod tests {
         assert!(!missing.contains('\n'), "{missing}");
         assert!(Library::open(&[]).unwrap_err().to_string().contains("nothing was named"));
         let file = std::env::current_exe().unwrap();
-        assert!(Library::open(&[file]).is_err(), "a program is no library");
+        assert!(Library::open(&[file]).is_err(), "a program is not a library");
         let other = Library::open(&["libc.so.6".into()]).unwrap_err().to_string();
         assert!(other.contains("libc.so.6 has no function ncclGetVersion"), "{other}");
     }

@@ -1,4 +1,4 @@
-//! Ranks whose devices exchange data by NCCL, over ranks that are connected already.
+//! Ranks whose devices communicate by NCCL, over ranks that are connected already.
 //!
 //! [`NcclRank::join`] makes a rank of a [`CudaBackend`](crate::cuda::CudaBackend) and of the rank's *control plane*: a
 //! communicator of the same ranks between hosts' memory ([`host`](super::host) on one host, `mpi` on several). The
@@ -7,17 +7,17 @@
 //! together, `rank` gives collectives to lanes, `watch` sees to it that nothing waits for ever and tells how it failed,
 //! `job` is what the groups of a rank share.
 //!
-//! * **One device for each rank.** NCCL refuses ranks that share one; those exchange through the host.
+//! * **One device for each rank.** NCCL refuses ranks that share one; those communicate through the host.
 //! * **Order.** Collectives of a group run on each rank in the order in which they were launched, from whatever lanes.
 //!   Messages have connections of their own, one for those that go to higher ranks and one for those to lower ranks, so
 //!   that they hold up neither collectives nor each other in a circle. Each rank sends to its neighbours once when a
 //!   group is made, because the first message between two ranks waits for both hosts.
 //! * **Bits.** Integers, gathers and messages are exact. Floats are added in an order that NCCL chooses by size, number
-//!   of ranks and wiring: [`is_ordered`](super::Communicator::is_ordered) says no. 16-bit floats are rounded after each
-//!   addition, not once at the end. The same call on the same machine gives the same bits again, as far as NCCL
+//!   of ranks and wiring: [`is_ordered`](super::Communicator::is_ordered) is false. 16-bit floats are rounded after
+//!   each addition, not once at the end. The same call on the same machine gives the same bits again, as far as NCCL
 //!   promises that.
 //! * **Other calls.** NCCL does not compare what ranks call. Ranks whose calls do not fit together wait for each other
-//!   until the deadline; then they tell each other what they wait in, and all of them say so.
+//!   until the deadline; then they tell each other what they wait in, and all of them report it.
 //! * **Failures.** A thread of each rank looks at what is under way some times a second: a failure that NCCL or the
 //!   control plane knows of, or a call that has taken longer than the deadline, breaks everything off on all ranks.
 //!   From then on every wait for the device and every call ends in an error that names call, number and, where it is

@@ -77,15 +77,12 @@ impl NcclRank {
     ///
     /// # Errors
     /// No NCCL library on some rank, or one that is too old or another than elsewhere; ranks that share a device; ranks
-    /// that do not come before the deadline; what else NCCL says.
+    /// that do not come before the deadline; errors of NCCL.
     pub fn join(backend: Arc<CudaBackend>, control: Arc<dyn Communicator>, options: NcclOptions) -> Result<Self> {
         Ok(NcclRank { member: join::join(backend, control, options)? })
     }
 
     /// As [`Communicator::split`], with the type of this rank.
-    ///
-    /// # Errors
-    /// As [`Communicator::split`].
     pub fn subgroup(&self, colour: usize, key: usize) -> Result<NcclRank> {
         let here = &self.member;
         here.job.healthy(here, &Call { what: What::Split, sequence: 0 })?;
@@ -252,7 +249,7 @@ impl Member {
         let connections = lock(&self.connections);
         match connections.as_ref().and_then(|connections| connections.get(way as usize)) {
             Some(connection) => work(connection),
-            None => Err(super::library::failure("exchange", "the connection was broken off")),
+            None => Err(super::library::failure("collective", "the connection was broken off")),
         }
     }
 
@@ -280,7 +277,7 @@ impl Member {
         }
     }
 
-    /// Find out what is behind some trouble, tell all ranks, and break everything off.
+    /// Find the cause of some trouble, tell all ranks, and break everything off.
     pub(super) fn fail(&self, call: &Call, trouble: Trouble) -> Error {
         let inquiry = lock(&self.job.inquiry);
         if !self.job.has_failed() {
@@ -293,7 +290,7 @@ impl Member {
         match self.job.healthy(self, call) {
             Err(error) => error,
             // Not reached: a failure was written down above.
-            Ok(()) => super::library::failure("exchange", "broken off"),
+            Ok(()) => super::library::failure("collective", "broken off"),
         }
     }
 

@@ -82,16 +82,13 @@ impl Watched {
     }
 
     /// A span that is no longer needed.
-    ///
-    /// # Errors
-    /// A failing device.
     pub(super) fn spare(&mut self, on: Lane) -> Result<Option<Span>> {
         self.retire(on)?;
         Ok(self.spare.pop())
     }
 
     pub(super) fn is_busy(&mut self) -> bool {
-        // A lane of a failing device is busy as far as anybody knows.
+        // A lane of a failing device counts as busy.
         Lane::ALL.into_iter().any(|lane| self.retire(lane).is_err() || !self.lanes[lane as usize].is_empty())
     }
 
@@ -127,7 +124,7 @@ impl Watched {
 }
 
 impl Member {
-    /// Look at what is under way. As long as that is nothing, nobody is waited for.
+    /// Look at what is under way. Without any, there is no wait.
     fn look(&self) -> Option<(Call, Trouble)> {
         let longest = lock(&self.watched).longest();
         let (call, time) = match longest {
@@ -149,12 +146,12 @@ impl Member {
         (time >= self.job.options.deadline).then_some((call, Trouble::Deadline))
     }
 
-    /// What happened, in words, and to which ranks of the group.
+    /// What happened, and to which ranks of the group.
     pub(super) fn examine(&self, call: &Call, trouble: Trouble) -> (String, Vec<usize>) {
         match trouble {
             Trouble::Control(error) => parts(error),
             Trouble::Library(error) => {
-                // Of a lost rank NCCL says that a connection was closed; the control plane knows whose.
+                // For a lost rank NCCL reports that a connection was closed; the control plane knows whose.
                 let begin = Instant::now();
                 while begin.elapsed() < HEARSAY {
                     if let Some(known) = self.control.failure() {

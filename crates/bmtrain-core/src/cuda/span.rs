@@ -53,9 +53,6 @@ impl CudaBackend {
     }
 
     /// Make this device current on this thread.
-    ///
-    /// # Errors
-    /// A failing device.
     pub(crate) fn make_current(&self) -> Result<()> {
         self.context.bind()
     }
