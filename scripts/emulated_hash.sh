@@ -16,7 +16,7 @@ esac
 cd "$root"
 core=crates/bmtrain-core
 # In one order everywhere; a hash of names and contents, so that a renamed file counts.
-find kernels "$core/src" "$core/tests/emulator" Cargo.lock rust-toolchain.toml \
+find kernels "$core/src" crates/cuda-emulator Cargo.lock rust-toolchain.toml \
     "$core"/tests/cuda/cuda_{conformance,edges,bits,vocabulary,large,probe,sanitized}.rs \
     -type f -not -path "$core/src/comm/*" -not -path "$core/src/limits/*" -not -name emulated.txt -print0 |
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1

@@ -28,7 +28,7 @@ mkdir -p "$work"
 rm -f "$target"/package/*.crate
 # The libraries depend on each other by version and are not in the registry: packaged together they resolve to each
 # other. The build from packaged files comes below, so cargo's own is left out.
-cargo_either_way package --workspace --exclude bmtrain-examples --no-verify --allow-dirty --locked
+cargo_either_way package --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify --allow-dirty --locked
 
 patches=""
 libraries=()

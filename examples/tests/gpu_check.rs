@@ -2,10 +2,7 @@
 #![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-#[path = "../../crates/bmtrain-core/tests/emulator/mod.rs"]
-mod emulator;
-
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use serde_json::Value;
 use std::process::{Command, Output};
 
@@ -24,7 +21,7 @@ fn emulated(arguments: &[&str]) -> (Output, Value) {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("found.json");
     let mut command = gpu_check(arguments);
-    command.arg("--json").arg(&json).env("BMTRAIN_CUDA_KERNELS", emulator::compiled_kernels());
+    command.arg("--json").arg(&json).env("BMTRAIN_CUDA_KERNELS", cuda_emulator::compiled_kernels());
     let output = command.output().unwrap();
     let found = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{output:?}"));
     (output, serde_json::from_str(&found).unwrap())

@@ -7,7 +7,7 @@ mod kernels;
 mod models;
 mod overlap;
 mod report;
-mod tiny;
+pub mod tiny;
 
 use crate::cuda::cuda_options;
 use crate::step::shape;

@@ -1,6 +1,4 @@
 //! Tiny models and a few steps of their training: what two devices have to agree on.
-//!
-//! Made of the libraries alone, so that their tests can include this file too, beside that of the shapes.
 
 use super::shape::{Family, Shape};
 use bmtrain_core::autograd::Randomness;

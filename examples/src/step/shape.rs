@@ -1,6 +1,4 @@
 //! How a model of given sizes is built.
-//!
-//! Made of the libraries alone, so that their tests can include this file too.
 
 use bmtrain_core::Device;
 use bmtrain_core::kernel::Activation;

@@ -5,8 +5,6 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
@@ -14,7 +12,7 @@ use bmtrain_core::kernel::{
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Lane, Segment, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use half::{bf16, f16};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -36,7 +34,7 @@ impl Pair {
 
 fn on_pair(test: &str, body: impl FnOnce(&Pair)) {
     with_driver(test, Driver::Emulated, &[], || {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let emulated = CudaBackend::open(0, &options).unwrap();
         body(&Pair { cpu: Device::cpu(2).unwrap(), emulated: Device::new(Arc::new(emulated)) });
     });

@@ -3,12 +3,10 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::CudaOptions;
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DType, Device, DeviceChoice, DeviceRequest, Result, Segment, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use std::path::PathBuf;
 
 fn open(choice: DeviceChoice, ranks: usize, compiled: Option<PathBuf>) -> Result<Opened> {
@@ -33,14 +31,15 @@ fn goes_to_the_cpu(ranks: usize, compiled: Option<PathBuf>, reasons: &[&str]) {
 fn with_all_it_needs_a_device_is_taken() {
     with_driver("with_all_it_needs_a_device_is_taken", Driver::Emulated, &[], || {
         for choice in [DeviceChoice::Auto, DeviceChoice::Cuda, DeviceChoice::CudaDevice(0)] {
-            let opened = open(choice, 1, Some(emulator::compiled_kernels())).unwrap();
+            let opened = open(choice, 1, Some(cuda_emulator::compiled_kernels())).unwrap();
             assert_eq!((opened.cuda, &opened.note), (Some(0), &None), "{choice}");
             let device = Device::new(opened.backend);
             let two = Tensor::full_in(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
             assert_eq!(two.to_vec::<f32>().unwrap(), [2.0; 3]);
         }
         // What is wrong with a number is said by what opens it.
-        let error = open(DeviceChoice::CudaDevice(3), 1, Some(emulator::compiled_kernels())).unwrap_err().to_string();
+        let error =
+            open(DeviceChoice::CudaDevice(3), 1, Some(cuda_emulator::compiled_kernels())).unwrap_err().to_string();
         assert!(error.contains("no device has the number 3"), "{error}");
     });
 }
@@ -50,16 +49,20 @@ fn a_device_that_is_too_old_is_left_alone() {
     let settings = [("EMULATED_CUDA_CAPABILITY", "75"), ("EMULATED_CUDA_DEVICES", "2")];
     with_driver("a_device_that_is_too_old_is_left_alone", Driver::Emulated, &settings, || {
         for ranks in [1, 2] {
-            goes_to_the_cpu(ranks, Some(emulator::compiled_kernels()), &["compute capability 7.5", "need 8.0", "A100"]);
+            goes_to_the_cpu(
+                ranks,
+                Some(cuda_emulator::compiled_kernels()),
+                &["compute capability 7.5", "need 8.0", "A100"],
+            );
         }
-        assert!(open(DeviceChoice::CudaDevice(1), 1, Some(emulator::compiled_kernels())).is_err());
+        assert!(open(DeviceChoice::CudaDevice(1), 1, Some(cuda_emulator::compiled_kernels())).is_err());
     });
 }
 
 #[test]
 fn without_matrix_products_the_cpu_computes() {
-    let Some(libraries) = emulator::directory_of(Driver::Emulated) else {
-        emulator::skipped(
+    let Some(libraries) = cuda_emulator::directory_of(Driver::Emulated) else {
+        cuda_emulator::skipped(
             "without_matrix_products_the_cpu_computes",
             "there is no g++ to build the CUDA emulator with",
         );
@@ -70,10 +73,10 @@ fn without_matrix_products_the_cpu_computes() {
     std::os::unix::fs::symlink(libraries.join("libcuda.so.1"), alone.path().join("libcuda.so.1")).unwrap();
     let settings = [("LD_LIBRARY_PATH", alone.path().to_str().unwrap())];
     with_driver("without_matrix_products_the_cpu_computes", Driver::Emulated, &settings, || {
-        match open(DeviceChoice::Cuda, 1, Some(emulator::compiled_kernels())) {
+        match open(DeviceChoice::Cuda, 1, Some(cuda_emulator::compiled_kernels())) {
             // The system has the real one, which this cannot hide.
             Ok(opened) => assert_eq!(opened.cuda, Some(0)),
-            Err(_) => goes_to_the_cpu(1, Some(emulator::compiled_kernels()), &["cuBLASLt", "pip install"]),
+            Err(_) => goes_to_the_cpu(1, Some(cuda_emulator::compiled_kernels()), &["cuBLASLt", "pip install"]),
         }
     });
 }
@@ -87,6 +90,6 @@ fn without_a_compiler_the_cpu_computes_unless_kernels_are_compiled() {
             Ok(opened) => assert_eq!(opened.cuda, Some(0)),
             Err(_) => goes_to_the_cpu(1, None, &["NVRTC", "pip install"]),
         }
-        assert_eq!(open(DeviceChoice::Auto, 1, Some(emulator::compiled_kernels())).unwrap().cuda, Some(0));
+        assert_eq!(open(DeviceChoice::Auto, 1, Some(cuda_emulator::compiled_kernels())).unwrap().cuda, Some(0));
     });
 }

@@ -4,21 +4,20 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
-use emulator::declared::Declared;
-use emulator::stems::{stem_of, with_stems};
-use emulator::{Driver, TOLD, with_driver};
+use cuda_emulator::declared::Declared;
+use cuda_emulator::stems::stem_of;
+use cuda_emulator::with_stems;
+use cuda_emulator::{Driver, TOLD, with_driver};
 use std::sync::Arc;
 
 /// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names
 /// that contain its value.
 fn rows_agree(test: &str, stems: &'static [&'static str]) {
     with_driver(test, Driver::Emulated, &[], move || {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let backend = CudaBackend::open(0, &options).unwrap();
         assert!(backend.name().contains("emulated"), "{}", backend.name());
         let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(Declared::new(Arc::new(backend)))));

@@ -3,8 +3,6 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
     Activation, ActivationSplit, AddScaled, Arguments, Criterion, CrossEntropyBackward, CrossEntropyForward, Dest,
@@ -12,11 +10,11 @@ use bmtrain_core::kernel::{
     SquaredErrorForward,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use std::sync::Arc;
 
 fn emulated() -> Device {
-    let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
     Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()))
 }
 

@@ -2,17 +2,18 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{Arguments, ColumnSum, Dest, EmbeddingForward, Kernel};
 use bmtrain_core::{Backend, DType, Device, Error, Kernels, Lane, Segment, Storage, Tensor};
+use cuda_emulator::{Driver, with_driver};
 use cudarc::driver::sys::culib;
-use emulator::{Driver, with_driver};
 use std::sync::Arc;
 
 fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
-    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() })
+    CudaBackend::open(
+        ordinal,
+        &CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() },
+    )
 }
 
 #[test]

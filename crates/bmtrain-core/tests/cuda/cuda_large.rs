@@ -4,13 +4,11 @@
 #![cfg(all(feature = "cuda", target_pointer_width = "64"))]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 /// Run `large_UNIT.cpp` behind the text of a unit.
 fn end_is_reached(test: &str, unit: &str) {
-    match emulator::run_program_with(unit, &format!("large_{unit}.cpp")) {
+    match cuda_emulator::run_program_with(unit, &format!("large_{unit}.cpp")) {
         Some((output, passed)) => assert!(passed, "{output}"),
-        None => emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
+        None => cuda_emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
     }
 }
 

@@ -5,13 +5,11 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::backend::Mark;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{Fill, NormForward, NormKind};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Segment, Shape, Storage, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use half::bf16;
 use std::sync::Arc;
 
@@ -19,7 +17,10 @@ use std::sync::Arc;
 const ROUNDS: usize = 32;
 
 fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
-    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() })
+    CudaBackend::open(
+        ordinal,
+        &CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() },
+    )
 }
 
 fn backend() -> CudaBackend {
@@ -447,9 +448,9 @@ fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
 #[test]
 fn emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place() {
     // Behind a unit for the words of mma.cuh; its kernels are not looked at.
-    match emulator::run_program_with("attention_mma_32_f16", "tensor_core_test.cpp") {
+    match cuda_emulator::run_program_with("attention_mma_32_f16", "tensor_core_test.cpp") {
         Some((output, passed)) => assert!(passed, "{output}"),
-        None => emulator::skipped(
+        None => cuda_emulator::skipped(
             "emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place",
             "there is no g++ to build the CUDA emulator with",
         ),
@@ -487,8 +488,8 @@ fn emulated_matrix_products_are_right_and_refuse_what_they_must() {
 
 /// A program that checks itself.
 fn runs_well(test: &str, files: &[&str]) {
-    match emulator::run_program(files) {
+    match cuda_emulator::run_program(files) {
         Some((output, passed)) => assert!(passed, "{output}"),
-        None => emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
+        None => cuda_emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
     }
 }

@@ -3,14 +3,12 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var, ops};
+use cuda_emulator::{Driver, with_driver};
 use cudarc::cublaslt::sys::cublasLtEpilogue_t as Library;
-use emulator::{Driver, with_driver};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,7 +80,7 @@ fn step(device: &Device, p: &[Var], activation: Activation, dtype: DType) {
 #[test]
 fn steps_after_the_first_look_for_no_algorithm() {
     with_driver("steps_after_the_first_look_for_no_algorithm", Driver::Emulated, &[], || {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let device = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
         let counts = Counts::open();
         for dtype in [DType::F32, DType::BF16, DType::F16] {
@@ -108,7 +106,7 @@ fn steps_after_the_first_look_for_no_algorithm() {
 #[test]
 fn the_library_does_the_work_of_gradients_beside_products() {
     with_driver("the_library_does_the_work_of_gradients_beside_products", Driver::Emulated, &[], || {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let device = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
         let counts = Counts::open();
         let (derivative, sums) = (Library::CUBLASLT_EPILOGUE_DGELU, Library::CUBLASLT_EPILOGUE_BGRADB);

@@ -7,16 +7,15 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::conformance::{self, Case};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{NormForward, NormKind};
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
+use cuda_emulator::declared::Declared;
+use cuda_emulator::stems::stem_of;
+use cuda_emulator::with_stems;
+use cuda_emulator::{Checker, Driver, in_child, with_driver};
 use cudarc::driver::sys::culib;
-use emulator::declared::Declared;
-use emulator::stems::{stem_of, with_stems};
-use emulator::{Checker, Driver, in_child, with_driver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ const CHOSEN: &str = "BMTRAIN_SANITIZED_ROWS";
 const MARK: &str = "chosen: ";
 
 fn emulated() -> Device {
-    let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
     let backend = CudaBackend::open(0, &options).unwrap();
     Device::new(Arc::new(Declared::new(Arc::new(backend))))
 }
@@ -46,7 +45,7 @@ fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
     assert!(child.passed, "in the child that chooses rows:\n{}", child.said);
     let rows: Vec<&str> = child.said.lines().filter_map(|line| line.trim().strip_prefix(MARK)).collect();
     assert!(!rows.is_empty(), "no row of {stems:?} launches a kernel:\n{}", child.said);
-    emulator::prepare(Driver::Checked(checker));
+    cuda_emulator::prepare(Driver::Checked(checker));
     let start = Instant::now();
     with_driver(test, Driver::Checked(checker), &[(CHOSEN, &rows.join("\n"))], || {});
     let line = format!("\n{test}: {} rows in {:.1} s\n", rows.len(), start.elapsed().as_secs_f64());

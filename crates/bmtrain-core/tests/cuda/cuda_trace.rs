@@ -3,19 +3,17 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, Traced};
 use bmtrain_core::kernel::{Softmax, SoftmaxBackward};
 use bmtrain_core::{Backend, DType, Device, Lane, Segment, Storage, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use std::sync::Arc;
 
 #[test]
 fn a_trace_holds_what_lanes_were_given_with_beginning_and_end() {
     let test = "a_trace_holds_what_lanes_were_given_with_beginning_and_end";
     with_driver(test, Driver::Emulated, &[], || {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         let backend = Arc::new(CudaBackend::open(0, &options).unwrap());
         let device = Device::new(backend.clone());
         let tensor = || Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Workspace).unwrap();

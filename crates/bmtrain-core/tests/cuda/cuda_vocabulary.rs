@@ -2,14 +2,12 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
-
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
     Criterion, CrossEntropyBackward, CrossEntropyLoss, CrossEntropyStatistics, LossTotals, ShardClasses,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use std::sync::Arc;
 
 const ROWS: usize = 4;
@@ -23,7 +21,7 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
         Driver::Emulated,
         &[],
         || {
-            let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+            let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
             let backend = CudaBackend::open(0, &options).unwrap();
             let device = Device::new(Arc::new(backend));
             for bad in [-1, CLASSES as i64, i64::MAX, i64::MIN] {

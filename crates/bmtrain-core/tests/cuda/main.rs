@@ -4,9 +4,6 @@
 
 #[path = "../ranks/mod.rs"]
 mod ranks;
-#[macro_use]
-#[path = "../emulator/mod.rs"]
-mod emulator;
 
 mod cuda_bits;
 mod cuda_choice;

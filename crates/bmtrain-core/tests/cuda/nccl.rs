@@ -5,7 +5,6 @@
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::emulator;
 use crate::ranks;
 
 use bmtrain_core::comm::host::{HostOptions, HostRank};
@@ -13,7 +12,7 @@ use bmtrain_core::comm::nccl::{Library, NcclOptions, NcclRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, nccl_paths};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Result, Segment, Storage, Tensor};
-use emulator::{Driver, with_driver};
+use cuda_emulator::{Driver, with_driver};
 use ranks::{
     DTYPES, Op, REDUCTIONS, Rank, SUM, expected, options, parts_of, place, program, program_on, started, threads,
 };
@@ -76,7 +75,7 @@ fn end(mut child: Child, begin: Instant) -> (bool, String) {
 
 impl Start {
     fn backend(&self) -> Arc<CudaBackend> {
-        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
         Arc::new(CudaBackend::open(0, &options).unwrap())
     }
 

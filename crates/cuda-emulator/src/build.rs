@@ -2,11 +2,11 @@
 
 use super::Checker;
 use bmtrain_kernels::UNITS;
-use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::{env, fs};
 
 /// What a file is to a checker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +22,18 @@ impl Part {
     }
 }
 
-fn here() -> PathBuf {
-    // Tests of the other crates use this directory too, and so do those of the programs.
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let beside = own.join("../bmtrain-core/tests/emulator");
-    if beside.exists() { beside } else { own.join("../crates/bmtrain-core/tests/emulator") }
+/// The directory of the C++ sources.
+fn native() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/native"))
+}
+
+/// Where built libraries are kept: `tmp` in cargo's target directory, beside `debug/deps/TEST_PROGRAM`.
+fn target_tmp() -> PathBuf {
+    env::current_exe().unwrap().ancestors().nth(3).unwrap().join("tmp")
 }
 
 pub(super) fn read(file: &str) -> String {
-    fs::read_to_string(here().join(file)).unwrap()
+    fs::read_to_string(native().join(file)).unwrap()
 }
 
 /// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by
@@ -51,9 +54,9 @@ const FLAGS: [&str; 13] = [
     "tensor_core.h",
 ];
 
-/// Every header beside this file: each may be part of any object.
+/// All headers: each may be part of any object.
 fn read_headers() -> Vec<String> {
-    let names = fs::read_dir(here()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(native()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut headers: Vec<String> = names.filter(|name| name.ends_with(".h")).collect();
     headers.sort();
     headers.iter().map(|name| read(name)).collect()
@@ -76,7 +79,7 @@ pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<
     let headers = read_headers();
     let objects: Vec<_> = targets.iter().map(|target| compile(target.files, &headers, checker)).collect();
     let names: Vec<_> = targets.iter().map(|target| (target.name, target.flags)).collect();
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let place = target_tmp();
     let finished = place.join(format!("emulator-{:016x}", hash(&(&names, &objects, checker))));
     if targets.iter().all(|target| finished.join(target.name).exists()) {
         return Some(finished);
@@ -114,7 +117,7 @@ fn hash(what: &impl Hash) -> u64 {
 
 /// An object for each file, two at a time: the test machines have two cores.
 fn compile(files: &[(String, String)], headers: &[String], checker: Option<Checker>) -> Vec<PathBuf> {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator-objects");
+    let place = target_tmp().join("emulator-objects");
     fs::create_dir_all(&place).unwrap();
     let flags = |name: &str| checker.map_or(&[][..], |checker| checker.flags(Part::of(name)));
     let object = |(name, text): &(String, String)| {
@@ -134,7 +137,7 @@ fn compile(files: &[(String, String)], headers: &[String], checker: Option<Check
                     .args(FLAGS)
                     .args(flags(&file.0))
                     .arg("-I")
-                    .arg(here())
+                    .arg(native())
                     .arg("-c")
                     .arg(&source)
                     .arg("-o")

@@ -1,10 +1,9 @@
-//! Builds the emulated driver with g++ and runs a test in a child process that finds it in place of the real one.
+//! A CUDA driver, cuBLASLt and NCCL emulated on the CPU, for the tests of this workspace: see docs/emulator.md.
 //!
-//! The driver is opened once for the life of a process, from where the loader looks at start-up. So a test that needs
-//! one starts this very test program again, with the loader's path set and the test's own name as filter, and there
-//! runs its body.
-
-#![allow(dead_code)]
+//! The libraries are built with g++ from `native/`. A process opens its driver once, from where the loader looks at
+//! start-up, so [`with_driver`] starts the test program again with the loader's path set and the test's own name as
+//! filter, and runs the test's body there.
+#![allow(clippy::unwrap_used)]
 
 mod build;
 pub mod declared;
@@ -24,13 +23,17 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 /// Set by scripts/test.sh where kernels, launch code and emulator are as when all tests of the [`LEDGER`] passed.
 const UNCHANGED: &str = "BMTRAIN_EMULATED_KERNELS_UNCHANGED";
 
-/// The test binaries whose outcome depends on nothing else; see scripts/emulated_hash.sh.
+/// The test modules whose outcome depends on nothing else; see scripts/emulated_hash.sh.
 const LEDGER: [&str; 7] =
     ["cuda_conformance", "cuda_edges", "cuda_bits", "cuda_vocabulary", "cuda_large", "cuda_probe", "cuda_sanitized"];
 
-/// Whether this test binary is left out because nothing that it tests has changed; says so where it is.
+/// Whether the running test is left out because nothing that its module tests has changed; says so where it is.
+///
+/// The test harness names each test's thread after the test, `cuda_edges::some_test`.
 fn is_unchanged() -> bool {
-    let unchanged = env::var_os(UNCHANGED).is_some() && LEDGER.contains(&env!("CARGO_CRATE_NAME"));
+    let thread = std::thread::current();
+    let module = thread.name().and_then(|name| name.split("::").next()).unwrap_or_default();
+    let unchanged = env::var_os(UNCHANGED).is_some() && LEDGER.contains(&module);
     if unchanged {
         // The same line for all tests, which scripts/test.sh shows once.
         skipped(

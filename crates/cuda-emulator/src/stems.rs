@@ -1,7 +1,7 @@
 //! The stems of the conformance table, in groups that are compared and checked apart.
-#![allow(unused_macros, unused_imports)]
 
 /// Calls the macro `then` with all groups.
+#[macro_export]
 macro_rules! with_stems {
     ($then:ident) => {
         $then! {
@@ -27,8 +27,6 @@ macro_rules! with_stems {
         }
     };
 }
-pub(crate) use with_stems;
-
 /// The stem of a row.
 pub fn stem_of(case: &bmtrain_core::conformance::Case) -> &str {
     case.name.split('/').next().unwrap_or_default()

@@ -5,28 +5,18 @@
 //! real device.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../bmtrain-core/tests/emulator/mod.rs"]
-mod emulator;
-
-// The models and the loop that the program gpu-check runs on real devices.
-#[path = "../../../examples/src/step/shape.rs"]
-// Not all kinds of models that are timed are trained here.
-#[allow(dead_code)]
-mod shape;
-#[path = "../../../examples/src/gpu_check/tiny.rs"]
-mod tiny;
-
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
-use emulator::{Driver, with_driver};
+// The models and the loop that the program gpu-check runs on real devices.
+use bmtrain_examples::gpu_check::tiny::{self, Seen};
+use cuda_emulator::{Driver, with_driver};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use tiny::Seen;
 
 const STEPS: u32 = 10;
 
@@ -62,7 +52,7 @@ fn on_the_cpu(job: Job) -> Vec<Seen> {
 
 /// This process is a rank with an emulated device.
 fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
-    let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+    let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
     let backend = Arc::new(CudaBackend::open(0, &options).unwrap());
     assert!(backend.name().contains("emulated"), "{}", backend.name());
     let ranks: Arc<dyn Communicator> = if job.ranks == 1 {
