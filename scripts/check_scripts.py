@@ -23,10 +23,12 @@ import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
 import repairs  # noqa: E402
 import same_digests  # noqa: E402
+import size  # noqa: E402
 import speed  # noqa: E402
 import speed_decode  # noqa: E402
 import speed_offload  # noqa: E402
 import unpack  # noqa: E402
+import words  # noqa: E402
 
 
 def sha256(content):
@@ -305,6 +307,31 @@ class Lists(unittest.TestCase):
     def test_results_that_differ_or_are_missing_are_not_equal(self):
         with contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(same_digests.compare("run", {"a": 1, "b": 2, "c": None}, {"a": 1, "b": 3, "d": 4}), (1, 4))
+
+
+class Words(unittest.TestCase):
+    def test_a_paraphrase_is_found_in_prose_and_names_and_its_term_is_not(self):
+        lines = ["// Where the next word goes.", "let next_word = 1;", 'let name = "a folder";', "// The next token."]
+        found = [(line, word) for line, word, _ in words.findings("a.rs", "\n".join(lines))]
+        self.assertIn((1, "word"), found)
+        self.assertIn((2, "next_word"), found)
+        self.assertIn((3, "folder"), found)
+        self.assertNotIn(4, [line for line, _ in found])
+
+
+class Size(unittest.TestCase):
+    def test_lines_of_src_are_added_up_per_crate_without_tests(self):
+        lengths = {"crates/a/src/b.rs": 2, "crates/a/src/c/d.rs": 3, "crates/a/tests/it/e.rs": 5, "examples/src/f.rs": 7,
+                   "crates/cuda-emulator/src/lib.rs": 11, "examples/tests/recipes/own_block/src/lib.rs": 13}
+        self.assertEqual(size.by_crate(lengths), {"crates/a": 5, "examples": 7})
+
+    def test_too_little_saved_or_a_file_too_long_is_short(self):
+        before = {"crates/a/src/b.rs": 8000}
+        self.assertEqual(size.verdict(before, {"crates/a/src/b.rs": 300}), ("src:-7700,p90:300,max:300", "ok"))
+        self.assertEqual(size.verdict(before, {"crates/a/src/b.rs": 501})[1], "short")
+        self.assertEqual(size.verdict({}, {"crates/a/src/b.rs": 300})[1], "short")
+        self.assertEqual(size.p90([1] * 9 + [2]), 1)
+        self.assertEqual(size.p90([1] * 8 + [2] * 2), 2)
 
 
 if __name__ == "__main__":
