@@ -1,16 +1,15 @@
 //! The name table both ways: BERT with fused projections, other layouts, and every difference reported.
 #![allow(clippy::unwrap_used)]
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-
 use bmtrain_core::dtype::DType;
 use model_center::formats::{
     Alias, Allow, LoadPlan, NameTable, ParamShape, Rule, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry,
     TensorSource, Weights, export,
 };
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 /// A BERT's names, cut down to what differs in kind.
 static BERT: NameTable = NameTable {
