@@ -2,7 +2,7 @@
 # Usage: scripts/package_check.sh
 #
 # Packages every library crate as for publication, unpacks the packages, and builds and runs one tiny program outside
-# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate. The
+# the workspace for each, from the packaged files alone: what a crate gets that depends on that single one. The
 # program of a library is scripts/package_uses/LIBRARY.rs.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -31,6 +31,7 @@ rm -f "$target"/package/*.crate
 cargo_either_way package --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify --allow-dirty --locked
 
 patches=""
+profiles=""
 libraries=()
 for package in "$target"/package/*.crate; do
     tar -xzf "$package" -C "$work"
@@ -38,6 +39,8 @@ for package in "$target"/package/*.crate; do
     library="$(awk -F'"' '/^name = / { print $2; exit }' "$directory/Cargo.toml")"
     libraries+=("$library")
     patches+="$library = { path = \"$directory\" }"$'\n'
+    # Outside of its workspace a crate counts as one of the dependencies, which are optimized.
+    profiles+="[profile.dev.package.$library]"$'\nopt-level = 0\n'
 done
 [ "${#libraries[@]}" -gt 0 ] || fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
 
@@ -60,10 +63,17 @@ $library = "=$version"
 
 [patch.crates-io]
 $patches
-# As in the workspace, so that other people's crates are compiled once for both.
+# What takes the least to compile, and dependencies as in the workspace, which so are compiled once for both.
+[profile.dev]
+opt-level = 0
+debug = false
+incremental = false
 [profile.dev.package."*"]
 opt-level = 3
 debug = false
+[profile.dev.package.zstd-sys]
+opt-level = 0
+$profiles
 TOML
     cp "$program" "$user/src/main.rs"
     # The workspace's versions, so that nothing is resolved anew.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/test.sh in a fresh clone of HEAD: the total in seconds; its stages are on stderr. At most 20 minutes, with
-# the tests of emulated kernels left out, whose hash must be that of kernels/emulated.txt.
+# .ci/run, which is scripts/test.sh, in a fresh clone of HEAD: the total in seconds; its stages are on stderr. At most
+# 20 minutes, with the tests of emulated kernels skipped, whose hash must be that of kernels/emulated.txt.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -11,10 +11,11 @@ scratch
 git clone --quiet "$root" "$scratch/clone"
 cd "$scratch/clone"
 grep -q "^sha256 $(scripts/emulated_hash.sh)$" kernels/emulated.txt ||
-    fail "claims.sh $id" "kernels/emulated.txt is of other kernels, launch code or tests" "run scripts/claims.sh kernels-emulated, and commit kernels/emulated.txt"
+    fail "claims.sh $id" "kernels/emulated.txt is of other kernels, launch code or tests" \
+        "run scripts/claims/kernels-emulated.sh --accept and commit kernels/emulated.txt"
 started=$SECONDS
 status=0
-env -u CARGO_TARGET_DIR scripts/test.sh >"$scratch/log" 2>&1 || status=$?
+env -u CARGO_TARGET_DIR .ci/run >"$scratch/log" 2>&1 || status=$?
 took=$((SECONDS - started))
 grep -E '^(passed|FAILED|    |[0-9]+ passed)' "$scratch/log" >&2 || true
 figure="${took}s,$(tail -n 1 "$scratch/log" | tr -d ',' | tr ' ' '_')"

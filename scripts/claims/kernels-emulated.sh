@@ -21,6 +21,7 @@ need g++ "install a C++ compiler, which the emulator needs, on Debian: apt-get i
 export BMTRAIN_SANITIZE_ALL=1
 unset BMTRAIN_ROWS BMTRAIN_EMULATED_KERNELS_UNCHANGED
 # accept FIGURE: called where all tests passed.
+# shellcheck disable=SC2317
 accept() {
     {
         echo "# Written by scripts/claims/kernels-emulated.sh --accept after all tests of emulated kernels had passed."
