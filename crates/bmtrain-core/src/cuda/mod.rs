@@ -19,7 +19,6 @@ mod cross_entropy;
 mod driver;
 mod elementwise;
 mod embedding;
-mod exchange;
 mod fault;
 mod host_work;
 mod images;
@@ -37,6 +36,7 @@ mod reduce;
 mod rotary;
 mod rows;
 mod scratch;
+mod span;
 mod staging;
 mod survey;
 mod trace;
@@ -63,7 +63,7 @@ pub use survey::{Installed, Library, Present, Survey, survey, usable};
 use trace::Trace;
 pub use trace::Traced;
 
-pub(crate) use exchange::Span;
+pub(crate) use span::Span;
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;

@@ -41,8 +41,10 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     let thread = std::thread::Builder::new().name("mpi".into()).spawn(move || speak(&tell, &given));
     thread.map_err(|error| Error::refused("thread of MPI", Resource::Threads, error))?;
     let (rank, size) = told.recv_timeout(options.deadline).map_err(|_| {
-        let reason =
-            format!("not all processes have started it within {:.1?}; see the messages of the others", options.deadline);
+        let reason = format!(
+            "not all processes have started it within {:.1?}; see the messages of the others",
+            options.deadline
+        );
         failed("MPI_Init_thread", reason)
     })??;
     let job = Arc::new(MpiJob::new(rank, size, options));
