@@ -57,7 +57,7 @@ pub use control::ControlGroup;
 pub use error::{Error, Result};
 pub use launch::Launch;
 pub use mesh::{Mesh, RankGroup};
-pub use model::{Model, Section};
+pub use model::{Model, Module};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
 

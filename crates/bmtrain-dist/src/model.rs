@@ -1,5 +1,5 @@
-//! A model, written once as stages: embed, block lists, head. A whole forward pass, a pass observed layer by layer and
-//! a pipeline stage all come from the same three pieces.
+//! A model, written once as embedding, stacks of blocks and head. A whole forward pass, a pass that observes the hidden
+//! states and a pipeline stage are made of the same three parts.
 
 use crate::block::Bundle;
 use crate::error::{Error, Result};
@@ -7,44 +7,46 @@ use crate::param::Parameters;
 use bmtrain_core::Ctx;
 use std::ops::Range;
 
-/// One stack of blocks inside a model, with what belongs before its first and behind its last block (an encoder's final
-/// norm, a decoder's embedding).
-pub trait Section<M: Model + ?Sized> {
-    /// Number of blocks.
-    fn len(&self) -> usize;
-
-    /// Whether there is no block.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Run the blocks of `range`; with the first of them what comes before it, with the last what comes behind.
-    ///
-    /// # Errors
-    /// Those of the blocks.
-    fn run(&self, range: Range<usize>, flow: M::Flow, batch: &M::Batch, cx: &mut Ctx) -> Result<M::Flow>;
+/// Something with parameters.
+pub trait Module {
+    /// All parameters.
+    fn parameters(&self) -> &Parameters;
 }
 
 /// A model.
-pub trait Model {
-    /// What goes in, on the device.
+///
+/// [`Model::forward`] calls [`embed`](Model::embed), then [`run_stack`](Model::run_stack) for each of the
+/// [`stacks`](Model::stacks), then [`head`](Model::head).
+pub trait Model: Module {
+    /// The input, on the device.
     type Batch;
-    /// What flows from embed through the blocks to the head, and between pipeline stages.
+    /// The hidden states: what embed passes to the blocks, the blocks to the head, and a pipeline stage to the next.
     type Flow: Bundle;
-    /// What comes out.
+    /// The output of the head.
     type Output;
 
-    /// All parameters.
-    fn parameters(&self) -> &Parameters;
-
-    /// From ids to the input of the first block.
+    /// From token ids to the input of the first block.
     ///
     /// # Errors
     /// Ids outside their tables, shapes that do not fit.
     fn embed(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Flow>;
 
-    /// The stacks of blocks, in order.
-    fn sections(&self) -> Vec<&dyn Section<Self>>;
+    /// Number of blocks of each stack, in the order in which they run: one for an encoder or a decoder, two for an
+    /// encoder-decoder.
+    fn stacks(&self) -> Vec<usize>;
+
+    /// Run the blocks `range` of a stack; with its last block also what follows it, such as a norm.
+    ///
+    /// # Errors
+    /// Those of the blocks.
+    fn run_stack(
+        &self,
+        stack: usize,
+        range: Range<usize>,
+        flow: Self::Flow,
+        batch: &Self::Batch,
+        cx: &mut Ctx,
+    ) -> Result<Self::Flow>;
 
     /// From the output of the last block to logits and, with labels, the loss.
     ///
@@ -52,33 +54,33 @@ pub trait Model {
     /// Labels out of range, shapes that do not fit.
     fn head(&self, flow: Self::Flow, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output>;
 
-    /// Number of blocks over all sections.
+    /// Number of blocks of all stacks.
     fn blocks(&self) -> usize {
-        self.sections().iter().map(|section| section.len()).sum()
+        self.stacks().iter().sum()
     }
 
-    /// Run the blocks of `range`, numbered through all sections.
+    /// Run the blocks `range`, counted through all stacks.
     ///
     /// # Errors
     /// Those of the blocks; a range outside.
     fn run_blocks(
         &self,
         range: Range<usize>,
-        flow: Self::Flow,
+        mut flow: Self::Flow,
         batch: &Self::Batch,
         cx: &mut Ctx,
     ) -> Result<Self::Flow> {
-        let (mut flow, mut first) = (flow, 0);
         if range.start > range.end || range.end > self.blocks() {
             return Err(Error::setting("model", format!("blocks {range:?} of {}", self.blocks())));
         }
-        for section in self.sections() {
-            let last = first + section.len();
-            let part = range.start.clamp(first, last) - first..range.end.clamp(first, last) - first;
-            if !part.is_empty() {
-                flow = section.run(part, flow, batch, cx)?;
+        let mut first = 0;
+        for (stack, count) in self.stacks().into_iter().enumerate() {
+            let within = |block: usize| block.clamp(first, first + count) - first;
+            let blocks = within(range.start)..within(range.end);
+            if !blocks.is_empty() {
+                flow = self.run_stack(stack, blocks, flow, batch, cx)?;
             }
-            first = last;
+            first += count;
         }
         Ok(flow)
     }
@@ -86,26 +88,28 @@ pub trait Model {
     /// The whole model.
     ///
     /// # Errors
-    /// Those of its stages.
+    /// Those of its parts.
     fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output> {
-        let flow = self.embed(batch, cx)?;
-        let flow = self.run_blocks(0..self.blocks(), flow, batch, cx)?;
+        let mut flow = self.embed(batch, cx)?;
+        for (stack, count) in self.stacks().into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            flow = self.run_stack(stack, 0..count, flow, batch, cx)?;
+        }
         let output = self.head(flow, batch, cx)?;
-        self.put_away(cx);
+        self.release(cx);
         Ok(output)
     }
 
-    /// Without a backward pass, nobody needs the whole parameters any more.
-    fn put_away(&self, cx: &Ctx) {
+    /// Without a backward pass the gathered parameters are not needed any more.
+    fn release(&self, cx: &Ctx) {
         if !cx.is_recording() {
             self.parameters().release();
         }
     }
 
-    /// The whole model, showing what enters the first block and what leaves each block.
+    /// The whole model; `observe` is called with the input of the first block and with the output of each block.
     ///
     /// # Errors
-    /// Those of its stages and of `observe`.
+    /// Those of its parts and of `observe`.
     fn forward_observed(
         &self,
         batch: &Self::Batch,
@@ -119,7 +123,7 @@ pub trait Model {
             observe(block + 1, &flow)?;
         }
         let output = self.head(flow, batch, cx)?;
-        self.put_away(cx);
+        self.release(cx);
         Ok(output)
     }
 }

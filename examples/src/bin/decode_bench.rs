@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     let tokenizer = AutoTokenizer::open(&options.directory)?;
     let open = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
     let model = Registry::default().open(&options.directory, &open)?.model;
-    tokenizer.require_rows(model.vocab_size())?;
+    tokenizer.require_rows(model.info().vocab_size)?;
     let words = tokenizer.tokenize(&[&options.prompt])?.pop().context("a prompt has words")?;
     let prompt: Vec<i64> =
         tokenizer.template(false).assemble(&words, &[], None)?.input_ids.into_iter().map(i64::from).collect();
@@ -113,8 +113,12 @@ struct Made {
 /// So many words behind a prompt, each the most probable one.
 fn decode(model: &dyn TextModel, device: &Device, prompt: &[i64], tokens: usize) -> Result<Made> {
     let expected = prompt.len().saturating_add(tokens);
-    if expected > model.max_length() {
-        bail!("--tokens {tokens} behind {} of the prompt, and rows have at most {}", prompt.len(), model.max_length());
+    if expected > model.info().max_length {
+        bail!(
+            "--tokens {tokens} behind {} of the prompt, and rows have at most {}",
+            prompt.len(),
+            model.info().max_length
+        );
     }
     let start = Instant::now();
     let mut cx = Ctx::inference(device);

@@ -417,7 +417,7 @@ fn card(
         license: None,
         languages: Vec::new(),
         task: task.into(),
-        pipeline_tag: resolved.data.source.pipeline_tag(trainer.model.generates_targets()).into(),
+        pipeline_tag: resolved.data.source.pipeline_tag(trainer.model.info().generates_targets).into(),
         data: CardData {
             name: task.into(),
             train_samples: job.train.len() as u64,

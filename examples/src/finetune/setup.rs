@@ -185,14 +185,14 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     check_stacks(resolved, train.labels(), &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &directory))?;
     // A classifier that the directory brings has an order of its own, which the data follow.
-    let names = opened.model.label_names();
+    let names = &opened.model.info().label_names;
     for data in std::iter::once(&mut train).chain(&mut eval) {
         if matches!(data.labels(), LabelSpace::Classes(_)) && !names.is_empty() {
             data.order_labels(names)?;
         }
     }
-    tokenizer.require_rows(opened.model.vocab_size())?;
-    let positions = opened.model.max_length();
+    tokenizer.require_rows(opened.model.info().vocab_size)?;
+    let positions = opened.model.info().max_length;
     for (key, asked) in
         [("data.max_length", resolved.data.max_length), ("data.target_length", resolved.data.target_length)]
     {
@@ -273,12 +273,12 @@ fn verbalizer_position(
 
 /// Targets are for models with two stacks, choices for those with one.
 fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
-    if let (LabelSpace::Choices(choices), false) = (labels, model.compares_choices()) {
+    if let (LabelSpace::Choices(choices), false) = (labels, model.info().compares_choices) {
         let reason = format!("a sample has {choices} choices, and the classifier of this model reads one row of each");
         let fix = "choose a task of classes, or take another model";
         return Err(Error::recipe(resolved.place("data.task"), reason, fix));
     }
-    let (reason, fix) = match (labels == &LabelSpace::Target, model.generates_targets()) {
+    let (reason, fix) = match (labels == &LabelSpace::Target, model.info().generates_targets) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
         _ if matches!(labels, LabelSpace::Verbalizer(_)) => return Ok(()),
         (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),

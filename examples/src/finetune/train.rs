@@ -196,7 +196,7 @@ impl Trainer {
         // tokens they are a few hundredths of the rest. The share of the peak is so much too small.
         // A token that is read or written passes one of two stacks, which are about as large; a classifier's passes
         // both.
-        let passed = if model.generates_targets() { 0.5 } else { 1.0 };
+        let passed = if model.info().generates_targets { 0.5 } else { 1.0 };
         let flops_per_token = 6.0 * passed * model.matmul_parameters() as f64;
         Ok(Trainer {
             device: device.clone(),

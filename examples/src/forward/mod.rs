@@ -119,12 +119,12 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         other => other,
     })?;
     if let Some(tokenizer) = &tokenizer {
-        tokenizer.require_rows(opened.model.vocab_size())?;
+        tokenizer.require_rows(opened.model.info().vocab_size)?;
     }
-    if let Some(error) = uneven.filter(|_| !opened.model.generates_targets()) {
+    if let Some(error) = uneven.filter(|_| !opened.model.info().generates_targets) {
         return Err(error);
     }
-    if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
+    if batch.token_type_ids.is_some() && !opened.model.info().has_token_types {
         let reason = "this model has no types of tokens";
         return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
     }

@@ -205,7 +205,7 @@ impl Reader<'_> {
                 };
                 match self.options.chat {
                     true => self.conversation(&[ChatMessage::new("user", text)]).map_err(|error| at(row, error))?,
-                    false => self.text(&text, model.generates_targets())?,
+                    false => self.text(&text, model.info().generates_targets)?,
                 }
             }
             Said::Messages(messages) => self.conversation(messages).map_err(|error| at(row, error))?,
@@ -277,11 +277,18 @@ fn check(ids: &[u32], row: &Row, model: &dyn TextModel) -> Result<()> {
         let fix = "give at least one token, such as the one that begins texts";
         return refuse("the prompt has no token".into(), fix);
     }
-    if let Some(id) = ids.iter().find(|id| **id as usize >= model.vocab_size()) {
-        return refuse(format!("token {id}, and the model has {}", model.vocab_size()), "use the model's own tokens");
+    if let Some(id) = ids.iter().find(|id| **id as usize >= model.info().vocab_size) {
+        return refuse(
+            format!("token {id}, and the model has {}", model.info().vocab_size),
+            "use the model's own tokens",
+        );
     }
     // A decoder has to have room behind them.
-    let most = if model.generates_targets() { model.max_length() } else { model.max_length().saturating_sub(1) };
+    let most = if model.info().generates_targets {
+        model.info().max_length
+    } else {
+        model.info().max_length.saturating_sub(1)
+    };
     match ids.len() > most {
         true => refuse(format!("the prompt has {} tokens, the model takes {most} at most", ids.len()), "shorten it"),
         false => Ok(()),

@@ -85,7 +85,7 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let is_text = |row: &Row| !matches!(row.said, Said::Ids(_));
     let tokenizers = Tokenizers::open(options, &directory, options.is_conversation() || rows.iter().any(is_text))?;
     if let Some(tokenizer) = &tokenizers.tokenizer {
-        tokenizer.require_rows(model.vocab_size())?;
+        tokenizer.require_rows(model.info().vocab_size)?;
     }
     let settings = settings(options, &directory, &*model, &tokenizers)?;
     let wants_chat = options.rows.chat || rows.iter().any(|row| matches!(row.said, Said::Messages(_)));
@@ -106,12 +106,12 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
 
 /// How words are chosen, as far as the model can do so.
 fn settings(options: &Options, directory: &Path, model: &dyn TextModel, tokenizers: &Tokenizers) -> Result<Settings> {
-    let defaults = GenerationDefaults::from_directory(directory, model.vocab_size())?;
+    let defaults = GenerationDefaults::from_directory(directory, model.info().vocab_size)?;
     let tokenizer = tokenizers.tokenizer.as_deref();
     let around = Surroundings {
         defaults: &defaults,
         tokenizer,
-        generates_targets: model.generates_targets(),
+        generates_targets: model.info().generates_targets,
         prefix: prefix(options, tokenizers.with_specials.as_deref().or(tokenizer), model)?,
     };
     let settings = Settings::resolve(&options.method, &around)?;
@@ -243,7 +243,7 @@ impl Tokenizers {
 /// The ids of what the decoder begins with: a token by its name, or a text with names of special tokens in it.
 fn prefix(options: &Options, tokenizer: Option<&dyn Tokenizer>, model: &dyn TextModel) -> Result<Vec<u32>> {
     let (Some(text), Some(tokenizer)) = (&options.method.prefix, tokenizer) else { return Ok(Vec::new()) };
-    if !model.generates_targets() {
+    if !model.info().generates_targets {
         let reason = "it has no effect: it is for the decoder behind an encoder, and this model has none";
         return Err(Error::recipe("--prefix", reason, "put it behind the prompt, or use --template"));
     }

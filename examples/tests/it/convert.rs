@@ -36,7 +36,7 @@ fn loss_as(directory: &Path, family: Option<&str>) -> f32 {
     let device = Device::cpu(1).unwrap();
     let options = OpenOptions { family: family.map(str::to_owned), ..OpenOptions::new(&device) };
     let model = Registry::default().open(directory, &options).unwrap().model;
-    let words = model.vocab_size().min(40) as i64;
+    let words = model.info().vocab_size.min(40) as i64;
     let ids: Vec<i64> = (0..12).map(|at| (at * at * 5 + 3 * at) % words).collect();
     // ModelCenter's T5 is told what its decoder reads.
     let decoder_input_ids = model.parameters().get("decoder.relative_attention_bias.weight").map(|_| ids.clone());

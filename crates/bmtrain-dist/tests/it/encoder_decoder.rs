@@ -7,7 +7,7 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, cpu};
 use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::{Bundle, Model};
+use bmtrain_dist::{Bundle, Model, Module};
 use std::sync::Arc;
 use toy::{BATCH, Flow, LENGTH, Toy, ToyBatch, ids};
 

@@ -13,7 +13,7 @@ use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, Clip, Fingerprint, Optimizer, ParamGroup, Schedule, ScheduleKind, Scheduler,
     StepArgs, Warmup,
 };
-use bmtrain_dist::{Model, OptimManager, Result};
+use bmtrain_dist::{Model, Module, OptimManager, Result};
 use std::sync::Arc;
 use toy::{BATCH, LENGTH, Toy, ToyBatch, ids};
 

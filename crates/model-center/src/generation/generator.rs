@@ -195,12 +195,12 @@ impl<'a> Generator<'a> {
             let reason = "they are texts, and there is no tokenizer to read words with";
             return Err(Error::recipe("stop", reason, "give words that end a text instead"));
         }
-        if !options.prefix.is_empty() && !model.generates_targets() {
+        if !options.prefix.is_empty() && !model.info().generates_targets {
             let reason = "it is for the decoder behind an encoder, and this model has none";
             return Err(Error::recipe("prefix", reason, "put it behind the prompt"));
         }
         let decoders = [("forced_first", options.forced_first), ("first_word", options.first_word)];
-        if let Some((name, _)) = decoders.iter().find(|(_, word)| word.is_some() && !model.generates_targets()) {
+        if let Some((name, _)) = decoders.iter().find(|(_, word)| word.is_some() && !model.info().generates_targets) {
             let reason = "it is for the decoder behind an encoder, and this model has none";
             return Err(Error::recipe(*name, reason, "leave it out"));
         }
@@ -214,8 +214,8 @@ impl<'a> Generator<'a> {
             ("first_word", single(options.first_word)),
         ];
         for (name, words) in words {
-            if let Some(word) = words.iter().find(|word| **word as usize >= model.vocab_size()) {
-                let reason = format!("word {word}, and the model has {}", model.vocab_size());
+            if let Some(word) = words.iter().find(|word| **word as usize >= model.info().vocab_size) {
+                let reason = format!("word {word}, and the model has {}", model.info().vocab_size);
                 return Err(Error::recipe(name, reason, "give words of the model's vocabulary"));
             }
         }
@@ -269,15 +269,15 @@ impl<'a> Generator<'a> {
 
     /// Words in front of what is generated in rows of a decoder behind an encoder.
     fn own_words(&self) -> Option<Vec<u32>> {
-        let of_model = || self.model.decoder_start_token().and_then(|word| u32::try_from(word).ok());
+        let of_model = || self.model.info().decoder_start_token.and_then(|word| u32::try_from(word).ok());
         let first = self.options.first_word.or_else(of_model);
         let words = first.into_iter().chain(self.options.prefix.iter().copied()).collect();
-        self.model.generates_targets().then_some(words)
+        self.model.info().generates_targets.then_some(words)
     }
 
     /// The most words of each prompt's text.
     fn limits(&self, prompts: &[Vec<u32>]) -> Result<Vec<usize>> {
-        let (longest, own) = (self.model.max_length(), self.own_words());
+        let (longest, own) = (self.model.info().max_length, self.own_words());
         if own.as_ref().is_some_and(Vec::is_empty) {
             let reason = "the decoder reads a first word, and the configuration does not say which";
             return Err(Error::model("config.json, field decoder_start_token_id", reason, "add it"));
@@ -287,8 +287,8 @@ impl<'a> Generator<'a> {
             if prompt.is_empty() {
                 return wrong("it has no word".into(), "give at least one, such as the word that begins texts");
             }
-            if let Some(word) = prompt.iter().find(|word| **word as usize >= self.model.vocab_size()) {
-                let reason = format!("word {word}, and the model has {}", self.model.vocab_size());
+            if let Some(word) = prompt.iter().find(|word| **word as usize >= self.model.info().vocab_size) {
+                let reason = format!("word {word}, and the model has {}", self.model.info().vocab_size);
                 return wrong(reason, "use the tokenizer of the model");
             }
             let begun = own.as_ref().map_or(prompt.len(), Vec::len);
@@ -305,7 +305,8 @@ impl<'a> Generator<'a> {
 
     /// Begin the rows of all prompts; the scores of their first words.
     fn begin(&self, prompts: &[Vec<u32>], cx: &mut Ctx) -> Result<(Box<dyn Decoding + 'a>, Tensor)> {
-        let grown = |length: usize| length.saturating_add(self.options.max_new_tokens).min(self.model.max_length());
+        let grown =
+            |length: usize| length.saturating_add(self.options.max_new_tokens).min(self.model.info().max_length);
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let (source, words, expected) = match self.own_words() {
             None => (None, padded(prompts, longest, true), grown(longest)),

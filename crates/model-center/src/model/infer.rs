@@ -3,7 +3,7 @@
 //! Defines [`Heads`], called by the `directory` modules of encoders, decoders and encoder-decoders, and
 //! [`classifier_outputs`], called by programs that are asked for a classifier.
 
-use super::text::TextHead;
+use super::text_model::TextHead;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::formats::{NameTable, TensorSource, Weights};

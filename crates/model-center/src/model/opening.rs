@@ -2,7 +2,7 @@
 //! families.
 
 use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
-use super::text::TextModel;
+use super::text_model::TextModel;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, LoadPlan, NameTable, NotFinite, Weights, model_center};
 use bmtrain_core::Device;
@@ -32,7 +32,7 @@ pub fn open_with<M: TextModel + 'static>(
     let sketch = build(&nowhere, options.sketch_builder())?;
     let is_own = model_center::is_model_center(&weights);
     if is_own {
-        model_center::check_vocab_size(&weights, sketch.vocab_size())?;
+        model_center::check_vocab_size(&weights, sketch.info().vocab_size)?;
     }
     let names = names.get(usize::from(is_own)).ok_or_else(|| {
         let reason =

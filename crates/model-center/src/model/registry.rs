@@ -1,6 +1,6 @@
 //! From a directory to a model: the families this crate knows, and those that other crates add.
 
-use super::text::{TextHead, TextModel};
+use super::text_model::{TextHead, TextModel};
 use super::{decoder, encoder, family_names, seq2seq};
 use crate::config::{
     self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,

@@ -70,7 +70,7 @@ fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
         let scores = opened.forward(&asked, None, &mut Ctx::inference(&device)).unwrap();
         let ours = widen(scores.logits.unwrap().value()).unwrap();
         let verbalizer = asked.verbalizer.as_ref().unwrap();
-        let of_place = |place: &i64| WORDS.map(|word| all[*place as usize * opened.vocab_size() + word as usize]);
+        let of_place = |place: &i64| WORDS.map(|word| all[*place as usize * opened.info().vocab_size + word as usize]);
         let expected: Vec<f32> = verbalizer.positions.iter().flat_map(of_place).collect();
         assert_eq!(ours.len(), plain.rows * WORDS.len());
         assert!(ours.iter().zip(&expected).all(|(a, b)| close(*a, *b)), "{model} {head}: {ours:?} for {expected:?}");

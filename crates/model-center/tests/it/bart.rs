@@ -185,7 +185,7 @@ fn rows_are_no_longer_than_positions_and_other_heads_are_refused() {
 fn a_classifier_reads_at_the_last_word_and_is_told_nothing_else() {
     let device = device();
     let (model, batch) = (opened(&device, &directory("bart_a", "cls")), inputs("bart_a", "cls"));
-    assert_eq!(model.label_names(), ["LABEL_0", "LABEL_1", "LABEL_2"]);
+    assert_eq!(model.info().label_names, ["LABEL_0", "LABEL_1", "LABEL_2"]);
     let with = |change: &dyn Fn(&mut Batch)| {
         let mut other = batch.clone();
         change(&mut other);

@@ -95,7 +95,7 @@ fn classifier(opened: &OpenedModel) -> Vec<f32> {
 fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
     let trained = directory("cls", &[named(["yes", "no"])]);
     let kept = open(&trained, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
-    assert_eq!((kept.model.label_names(), kept.drawn.len()), (&["yes", "no"].map(String::from)[..], 0));
+    assert_eq!((&kept.model.info().label_names[..], kept.drawn.len()), (&["yes", "no"].map(String::from)[..], 0));
     let error = open(&trained, ["no", "maybe"], HeadValues::DirectoryOrDrawn).err().unwrap();
     for text in ["the labels yes, no", "the data have no, maybe", "fix: ", "model.head = \"new\""] {
         assert!(error.contains(text), "{error}");
@@ -103,7 +103,7 @@ fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
     // What transformers calls classes that nobody named is no name.
     let unnamed = directory("cls", &[named(["LABEL_0", "LABEL_1"])]);
     let kept = open(&unnamed, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
-    assert_eq!(kept.model.label_names(), ["no", "yes"]);
+    assert_eq!(kept.model.info().label_names, ["no", "yes"]);
     let numbers = directory("cls", &[("problem_type", json!("regression"))]);
     let error = open(&numbers, ["no", "yes"], HeadValues::DirectoryOrDrawn).err().unwrap();
     assert!(error.contains("classifier is for regression, and the data are for single_label"), "{error}");
@@ -116,14 +116,14 @@ fn a_new_classifier_is_drawn_whatever_the_directory_has() {
     let new = open(&trained, ["no", "maybe"], HeadValues::Drawn).unwrap();
     assert_eq!(new.drawn, ["cls_projection.weight", "cls_projection.bias"]);
     assert_eq!(new.unused, ["classifier.weight", "classifier.bias"]);
-    assert_eq!(new.model.label_names(), ["no", "maybe"]);
+    assert_eq!(new.model.info().label_names, ["no", "maybe"]);
     assert_ne!(classifier(&old), classifier(&new));
     let pooler = |opened: &OpenedModel| opened.model.parameters().get("pooler.dense.weight").unwrap().read().unwrap();
     assert_eq!(pooler(&old), pooler(&new), "the rest is the directory's");
     // A directory without a classifier gets one, and its own labels belong to something else.
     let base = directory("nsp", &[named(["yes", "no"])]);
     let fresh = open(&base, ["a", "b"], HeadValues::DirectoryOrDrawn).unwrap();
-    assert_eq!((fresh.drawn.len(), fresh.model.label_names()), (2, &["a", "b"].map(String::from)[..]));
+    assert_eq!((fresh.drawn.len(), &fresh.model.info().label_names[..]), (2, &["a", "b"].map(String::from)[..]));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn the_head_of_a_directory_that_names_no_class_is_the_one_its_weights_have() {
     });
     let opened = opened.unwrap();
     assert!(opened.plan.fresh().iter().any(|name| name == "cls_projection.weight") && opened.notes.is_empty());
-    assert_eq!(opened.model.label_names(), ["a", "b"]);
+    assert_eq!(opened.model.info().label_names, ["a", "b"]);
     // A class that the weights do not have is an error.
     let lying = directory("mlm", &[("architectures", json!(["BertForSequenceClassification"]))]);
     assert!(sketch(&lying, |_| ()).err().unwrap().contains("classifier.weight"));
@@ -335,7 +335,7 @@ fn classes_are_counted_as_transformers_counts_them() {
             let note = format!("there are {rows} classes by the rows of the classifier");
             let noted: Vec<bool> = opened.notes.iter().map(|text| text.ends_with(&note)).collect();
             assert_eq!(noted, vec![true; usize::from(is_inferred)], "{:?}", opened.notes);
-            (shape.elements(), opened.model.label_names().len())
+            (shape.elements(), opened.model.info().label_names.len())
         })
     };
     let old = || ("id2label", json!({"0": "LABEL_0", "1": "LABEL_1"}));

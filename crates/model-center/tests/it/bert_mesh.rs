@@ -4,7 +4,7 @@
 use bmtrain_core::{Device, Shape};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
-use bmtrain_dist::{Mesh, Model};
+use bmtrain_dist::{Mesh, Module};
 use model_center::config::BertConfig;
 use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead;

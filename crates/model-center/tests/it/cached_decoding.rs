@@ -37,7 +37,7 @@ fn open(device: &Device, directory: &Path, sharding: Sharding) -> Box<dyn TextMo
 
 /// Ids of a row, of which none is padding.
 fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
-    let words = model.vocab_size() - 4;
+    let words = model.info().vocab_size - 4;
     (0..length).map(|place| (4 + (row * 31 + place * 17 + place * place * 5) % words) as i64).collect()
 }
 
@@ -57,7 +57,7 @@ fn source(model: &dyn TextModel) -> Option<Batch> {
     let ids = rows.iter().flat_map(|row| row.iter().copied().chain(vec![1; 9 - row.len()])).collect();
     let mask = lengths.iter().flat_map(|&length| (0..9).map(move |place| u8::from(place < length))).collect();
     let batch = Batch { labels: None, ..Batch::next_tokens(9, ids, Some(mask)) };
-    model.generates_targets().then_some(batch)
+    model.info().generates_targets.then_some(batch)
 }
 
 /// One row of a batch, without its padding.
@@ -105,7 +105,7 @@ fn pieces_are_the_whole_for_every_family() {
         let batch = padded(&rows);
         let wanted: Vec<Vec<f32>> =
             rows.iter().enumerate().map(|(i, ids)| whole(&*model, source.as_ref(), i, ids, &device)).collect();
-        let vocabulary = model.vocab_size();
+        let vocabulary = model.info().vocab_size;
         for cuts in [vec![LONGEST], (4..=LONGEST).collect(), vec![5, 6, LONGEST]] {
             let mut cx = Ctx::inference(&device);
             let options = DecodingOptions { source: source.as_ref(), expected: 9 };
@@ -135,7 +135,7 @@ fn rows_go_on_from_others_for_every_family() {
         let model = open(&device, &directory, Sharding::solo());
         let source = source(&*model);
         let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
-        let (batch, vocabulary) = (padded(&rows), model.vocab_size());
+        let (batch, vocabulary) = (padded(&rows), model.info().vocab_size);
         let mut cx = Ctx::inference(&device);
         let options = DecodingOptions { source: source.as_ref(), expected: 20 };
         let mut decoding = model.decoding(options, &mut cx).unwrap();
@@ -170,7 +170,7 @@ fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
     let wanted: Vec<f32> = model.forward(&whole, None, &mut cx).unwrap().logits.unwrap().value().to_vec().unwrap();
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
     let first = Batch { context: Some(context(6)), ..part(0, 6) };
-    let vocabulary = model.vocab_size();
+    let vocabulary = model.info().vocab_size;
     for (to, batch) in [(6, first), (7, part(6, 7)), (8, part(7, 8))] {
         let ours: Vec<f32> = decoding.extend(&batch, &mut cx).unwrap().to_vec().unwrap();
         let error = furthest(&ours, &wanted[(to - 1) * vocabulary..to * vocabulary]);
@@ -186,7 +186,7 @@ fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
     let device = Device::cpu(1).unwrap();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
     let model = open(&device, &directory, Sharding::solo());
-    let (ids, vocabulary) = (row(&*model, 5, 13), model.vocab_size());
+    let (ids, vocabulary) = (row(&*model, 5, 13), model.info().vocab_size);
     let mut cx = Ctx::inference(&device);
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
     let mut from = 0;
@@ -242,8 +242,8 @@ fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
     let one = |id: i64| Batch { labels: None, ..Batch::next_tokens(1, vec![id], None) };
     let mut refused = |batch: &Batch, cx: &mut Ctx| decoding.extend(batch, cx).err().map(|error| error.to_string());
-    assert!(refused(&one(model.vocab_size() as i64), &mut cx).unwrap().contains("input_ids"));
-    let long = vec![5; model.max_length() + 1];
+    assert!(refused(&one(model.info().vocab_size as i64), &mut cx).unwrap().contains("input_ids"));
+    let long = vec![5; model.info().max_length + 1];
     let too_long = Batch { labels: None, ..Batch::next_tokens(long.len(), long, None) };
     assert!(refused(&too_long, &mut cx).is_some());
     assert!(refused(&Batch { context: Some(vec![1]), ..one(5) }, &mut cx).is_some());

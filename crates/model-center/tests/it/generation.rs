@@ -69,7 +69,7 @@ fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel
         no_repeat: settings["no_repeat_ngram_size"].as_u64().map(|size| size as usize),
         forbidden,
         // Rows of the others begin with a prompt.
-        forced_first: word("forced_bos_token_id").filter(|_| model.generates_targets()),
+        forced_first: word("forced_bos_token_id").filter(|_| model.info().generates_targets),
         forced_last: word("forced_eos_token_id"),
         ..GenerateOptions::default()
     }

@@ -6,10 +6,10 @@
 use crate::goldens;
 
 use bmtrain_core::Device;
+use bmtrain_dist::Module;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
 use model_center::config::{GptjConfig, TextConfig};
-use model_center::model::TextModel;
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gptj::Gptj;
 
@@ -37,7 +37,7 @@ fn blocks_and_what_is_around_them_have_deviations_of_their_own() {
         ("decoder.layers.0.attention.project_qkv.weight", 0.1),
         ("decoder.layers.0.ffn.w_out.weight", 0.1),
     ] {
-        let param = TextModel::parameters(&model).iter().find(|param| param.name() == name).unwrap();
+        let param = model.parameters().iter().find(|param| param.name() == name).unwrap();
         let values = param.read().unwrap();
         let deviation = (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt();
         // Of 4800 values and more: three times the expected error of an estimated deviation.

@@ -5,7 +5,7 @@
 use crate::goldens;
 
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::Model;
+use bmtrain_dist::Module;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
 use goldens::directories::{changed, logits, open, opened, train};
@@ -85,7 +85,7 @@ fn born(head: DecoderHead) -> Gpt2 {
 fn initial_values_are_those_of_gpt2() {
     let model = born(DecoderHead::CausalLm { tied: true });
     let deviation = |name: &str| {
-        let values = Model::parameters(&model).get(name).unwrap().read().unwrap();
+        let values = model.parameters().get(name).unwrap().read().unwrap();
         (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt()
     };
     // Eight blocks add up sixteen times: a quarter of 0.02.
@@ -127,7 +127,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
 fn the_words_multiply_where_they_are_the_head_and_are_looked_up_elsewhere() {
     let looked_up = |head| {
         let model = born(head);
-        Model::parameters(&model).count() - model.matmul_parameters()
+        model.parameters().count() - model.matmul_parameters()
     };
     let (words, positions) = (64 * 48, 16 * 48);
     assert_eq!(looked_up(DecoderHead::CausalLm { tied: true }), positions);
@@ -157,7 +157,7 @@ fn types_that_a_loader_gives_are_passed_over() {
     let model = opened(&device, &directory("gpt2_a", "lm"));
     let plain = rows(&[5, 6, 7, 8], None);
     let typed = Batch { token_type_ids: Some(vec![0, 1, 0, 1]), ..plain.clone() };
-    assert!(!model.has_token_types());
+    assert!(!model.info().has_token_types);
     assert_eq!(logits(&device, &*model, &plain), logits(&device, &*model, &typed));
 }
 
@@ -175,7 +175,7 @@ fn a_language_model_becomes_a_classifier_with_a_new_head() {
         (&fresh.drawn[..], &fresh.unused[..]),
         (&["cls_projection.weight".to_owned()][..], &["lm_head.weight".to_owned()][..])
     );
-    assert_eq!(fresh.model.label_names(), ["no", "yes"]);
+    assert_eq!(fresh.model.info().label_names, ["no", "yes"]);
     let trained = open(&directory("gpt2_a", "cls"), &options).err().unwrap();
     assert!(trained.contains("a classifier with 3 outputs, and the data need 2"), "{trained}");
 }

@@ -15,7 +15,7 @@ use bmtrain_dist::optim::{
 };
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{ControlGroup, OptimManager};
+use bmtrain_dist::{Module, OptimManager, ControlGroup};
 use model_center::config::{Gpt2Config, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
@@ -67,7 +67,7 @@ fn train(job: Job, ranks: Arc<dyn Communicator>) -> Vec<(u64, StepInfo, Vec<f32>
     let waits = Arc::new(Waits::new(Arc::new(CpuBackend::new(1).unwrap())));
     let device = Device::new(Arc::clone(&waits) as Arc<dyn Backend>);
     let (model, team) = (model(job, &device, &ranks), ControlGroup::new(Arc::clone(&ranks), &device));
-    let groups = ParamGroup::by_decay(TextModel::parameters(&model), 0.01);
+    let groups = ParamGroup::by_decay(model.parameters(), 0.01);
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 }).unwrap();
     let adam: Box<dyn Optimizer> = match job.offload {
         true => Box::new(AdamOffload::new(groups, AdamOptions::default()).unwrap()),

@@ -46,7 +46,7 @@ fn padding_in_front_of_a_row_moves_no_position() {
 #[test]
 fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
     let model = opened(&device(), &directory("roberta_a", "mlm"));
-    assert_eq!(model.max_length(), 17, "19 rows, of which two belong to no token");
+    assert_eq!(model.info().max_length, 17, "19 rows, of which two belong to no token");
     assert!(logits(&batch(17, vec![5; 17])).is_ok());
     let error = logits(&batch(18, vec![5; 18])).unwrap_err();
     assert!(error.contains("18 tokens in a row, the model has 17 positions"), "{error}");

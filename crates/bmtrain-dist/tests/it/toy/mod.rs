@@ -7,7 +7,7 @@ use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
-use bmtrain_dist::{Block, Builder, Bundle, Model, Parameters, Result, Section, TransformerBlockList};
+use bmtrain_dist::{Block, Builder, Bundle, Model, Module, Parameters, Result, TransformerBlockList};
 use std::ops::Range;
 
 pub const VOCABULARY: usize = 11;
@@ -123,40 +123,11 @@ impl Block for ToyBlock {
     }
 }
 
-struct Encoder(TransformerBlockList<ToyBlock>);
-struct Decoder(TransformerBlockList<ToyBlock>);
-
-impl Section<Toy> for Encoder {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn run(&self, range: Range<usize>, flow: Flow, _: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
-        let options = RunOptions { range, caches: None, return_hidden: false };
-        let shared = (flow.bias.clone(), None);
-        let encoder = cx.at("encoder", |cx| self.0.run(flow.encoder.clone(), &shared, options, cx))?.carry;
-        Ok(Flow { encoder, ..flow })
-    }
-}
-
-impl Section<Toy> for Decoder {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn run(&self, range: Range<usize>, flow: Flow, _: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
-        let options = RunOptions { range, caches: None, return_hidden: false };
-        let shared = (flow.bias.clone(), Some(flow.encoder.clone()));
-        let decoder = cx.at("decoder", |cx| self.0.run(flow.decoder.clone(), &shared, options, cx))?.carry;
-        Ok(Flow { decoder, ..flow })
-    }
-}
-
 pub struct Toy {
     table: Embedding,
     bias: Param,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: TransformerBlockList<ToyBlock>,
+    decoder: TransformerBlockList<ToyBlock>,
     parameters: Parameters,
 }
 
@@ -169,7 +140,13 @@ impl Toy {
         let bias = b.param("position_bias", shape, Init::normal(0.5), Split::Replicated, false)?;
         let encoder = TransformerBlockList::build(&b.at("encoder"), 2, blocks, |_, b| ToyBlock::new(b, false))?;
         let decoder = TransformerBlockList::build(&b.at("decoder"), 2, blocks, |_, b| ToyBlock::new(b, true))?;
-        Ok(Toy { table, bias, encoder: Encoder(encoder), decoder: Decoder(decoder), parameters: b.finish() })
+        Ok(Toy { table, bias, encoder, decoder, parameters: b.finish() })
+    }
+}
+
+impl Module for Toy {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
     }
 }
 
@@ -177,10 +154,6 @@ impl Model for Toy {
     type Batch = ToyBatch;
     type Flow = Flow;
     type Output = Var;
-
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
 
     fn embed(&self, batch: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
         Ok(Flow {
@@ -190,8 +163,20 @@ impl Model for Toy {
         })
     }
 
-    fn sections(&self) -> Vec<&dyn Section<Self>> {
-        vec![&self.encoder, &self.decoder]
+    fn stacks(&self) -> Vec<usize> {
+        vec![self.encoder.len(), self.decoder.len()]
+    }
+
+    fn run_stack(&self, stack: usize, range: Range<usize>, flow: Flow, _: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
+        let options = RunOptions { range, caches: None, return_hidden: false };
+        let (bias, encoder) = (flow.bias.clone(), flow.encoder.clone());
+        if stack == 0 {
+            let encoder = cx.at("encoder", |cx| self.encoder.run(encoder, &(bias, None), options, cx))?.carry;
+            return Ok(Flow { encoder, ..flow });
+        }
+        let (decoder, shared) = (flow.decoder.clone(), (bias, Some(encoder)));
+        let decoder = cx.at("decoder", |cx| self.decoder.run(decoder, &shared, options, cx))?.carry;
+        Ok(Flow { decoder, ..flow })
     }
 
     fn head(&self, flow: Flow, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {

@@ -1,10 +1,14 @@
 //! A batch on the device, with what the next word is compared with.
 
-use super::DecoderHead;
+use super::{DecoderFamily, DecoderHead, DecoderModel};
 use crate::data::{Batch, Labels, VerbalizerBatch};
-use crate::error::Result;
-use crate::model::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_padding};
+use crate::error::{Error, Result};
+use crate::model::labels::{
+    IGNORED, Numbers, Targets, VerbalizerTensors, Wanted, check_length, check_spans, check_verbalizer,
+    refuse_decoder_inputs, refuse_spans, refuse_verbalizer, upload_class_weights, upload_padding,
+};
 use crate::model::position_table::{Count, PositionTable};
+use crate::model::text_model::PretrainedModel;
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{Device, Segment, Tensor};
 
@@ -41,19 +45,20 @@ pub struct DecoderBatch {
 }
 
 impl DecoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The
-    /// labels of a head for words are those of language modelling, see [`next_words`]; `pad` is the word that
-    /// [`last_tokens`] passes over.
+    /// Check a batch and copy it to a device. The labels of a language-modelling head are shifted here, see
+    /// [`next_words`].
     ///
     /// # Errors
-    /// A mask of another length, or of other numbers than 0 and 1; no memory left.
-    pub(super) fn upload(
+    /// Ids or labels out of range, lengths that do not fit, a mask of other numbers than 0 and 1.
+    pub(super) fn upload<C: DecoderFamily>(
         device: &Device,
         batch: &Batch,
-        table: Option<PositionTable>,
-        head: DecoderHead,
-        pad: Option<i64>,
+        model: &DecoderModel<C>,
+        wants_logits: bool,
     ) -> Result<Self> {
+        check(model, batch)?;
+        let (head, table) = (model.head_kind(), model.layout().table);
+        let pad = model.config().text().pad_token_id.map(|id| id as i64);
         let (rows, length, mask) = (batch.rows, batch.length, batch.attention_mask.as_deref());
         let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], batch.input_ids.len(), mask)?;
@@ -101,8 +106,46 @@ impl DecoderBatch {
             label_smoothing: batch.label_smoothing,
             class_weights: upload_class_weights(device, batch, classes)?,
             choices: batch.choices,
-            wants_logits: true,
+            wants_logits,
         })
+    }
+}
+
+/// Whether ids and labels are those of this model.
+fn check<C: DecoderFamily>(model: &DecoderModel<C>, batch: &Batch) -> Result<()> {
+    check_length(batch.length, model.info().max_length)?;
+    refuse_decoder_inputs(batch)?;
+    Numbers::grid("input_ids", &batch.input_ids, batch, model.info().vocab_size).check(false)?;
+    match C::HAS_SPANS {
+        true => check_spans(batch)?,
+        false => refuse_spans(batch)?,
+    }
+    let wanted = match (model.head_kind(), &batch.verbalizer) {
+        (DecoderHead::CausalLm { .. }, Some(verbalizer)) => {
+            check_verbalizer(verbalizer, (batch.rows, batch.input_ids.len()), model.info().vocab_size)?;
+            Wanted::Classes(verbalizer.label_words.len())
+        }
+        _ => {
+            refuse_verbalizer(batch)?;
+            wanted_by(model, batch)
+        }
+    };
+    wanted.check(batch, model.info().vocab_size)?;
+    if batch.next_sentence.is_some() {
+        let reason = "it is for the pretraining of encoders, and this model is a decoder";
+        return Err(Error::data("next_sentence_label", reason, "leave it out"));
+    }
+    Ok(())
+}
+
+/// What labels are without answers.
+fn wanted_by<C: DecoderFamily>(model: &DecoderModel<C>, batch: &Batch) -> Wanted {
+    match model.head_kind() {
+        DecoderHead::None => Wanted::Nothing,
+        DecoderHead::CausalLm { .. } => Wanted::Words,
+        DecoderHead::Classifier { outputs } => {
+            Wanted::of_classifier(outputs, batch.choices, model.config().text().problem_type)
+        }
     }
 }
 

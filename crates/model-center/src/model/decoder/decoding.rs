@@ -1,13 +1,13 @@
 //! Decoders that write token by token.
 
 use super::batch::visible_keys;
-use super::{Decoder, DecoderBatch, DecoderFamily, DecoderHead, DecoderModel};
+use super::{DecoderBatch, DecoderFamily, DecoderHead, DecoderModel};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::layer::BlockCache;
 use crate::model::decoding::{Decoding, DecodingOptions, Past, check_tokens, gathered, join, last_places};
-use crate::model::flow::TextFlow;
 use crate::model::labels::{Numbers, check_length, refuse_spans};
+use crate::model::text_model::PretrainedModel;
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::Model;
 
@@ -44,7 +44,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
 
     /// Nothing is kept of any token.
     fn forget(&mut self) {
-        let caches = 0..self.model.blocks().layers().len();
+        let caches = 0..self.model.stack().layers().len();
         self.caches = caches.map(|_| BlockCache::expecting(self.expected)).collect();
     }
 
@@ -62,11 +62,11 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
     }
 
     fn check(&self, tokens: &Batch, past: &Past) -> Result<()> {
-        let facts = self.model.facts();
+        let info = self.model.info();
         check_tokens(tokens)?;
-        Numbers::grid("input_ids", &tokens.input_ids, tokens, facts.vocab_size).check(false)?;
-        check_length(past.longest(), facts.max_length)?;
-        if !facts.has_spans {
+        Numbers::grid("input_ids", &tokens.input_ids, tokens, info.vocab_size).check(false)?;
+        check_length(past.longest(), info.max_length)?;
+        if !C::HAS_SPANS {
             return refuse_spans(tokens);
         }
         if tokens.context.is_some() && self.past.length() > 0 {
@@ -79,7 +79,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
 
 impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
-        let (model, facts, device) = (self.model, self.model.facts(), cx.device().clone());
+        let (model, device) = (self.model, cx.device().clone());
         let past = self.past.with(tokens)?;
         self.check(tokens, &past)?;
         let rows = tokens.rows;
@@ -92,7 +92,7 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
         let visible = visible.map(|keys| Tensor::from_slice_in(&device, [rows, length, length], &keys, Segment::Data));
         let batch = DecoderBatch {
             input_ids: Tensor::from_slice_in(&device, [rows, length], &ids, Segment::Data)?,
-            position_ids: facts.table.map(|table| past.position_ids(table, length, &device)).transpose()?,
+            position_ids: model.layout().table.map(|table| past.position_ids(table, length, &device)).transpose()?,
             numbers: past.numbers(&device)?,
             padding: past.padding(&device)?,
             visible: visible.transpose()?,
@@ -105,11 +105,9 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
             choices: 1,
             wants_logits: true,
         };
-        let flow = model.embed(&batch, cx)?;
-        let stack = model.blocks();
-        let flow = stack.run_behind(0..stack.layers().len(), flow, &batch, Some(&mut self.caches), cx)?;
-        let last = TextFlow { hidden: last_places(flow.hidden, cx)?, padding: None }; // [R, 1, word_size]
-        let output = model.head(last, &batch, cx)?;
+        let hidden = model.embed(&batch, cx)?; // [R, L, D]
+        let hidden = model.run(0..model.blocks(), hidden, &batch, Some(&mut self.caches), cx)?; // [R, L, word_size]
+        let output = model.head(last_places(hidden, cx)?, &batch, cx)?;
         self.past = past;
         let missing = || Error::model(C::TITLE, "its head gives no logits", "open the directory with the head lm");
         let logits = output.logits.ok_or_else(missing)?; // [R, 1, V]

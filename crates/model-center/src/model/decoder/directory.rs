@@ -3,14 +3,14 @@
 use super::{Classes, DecoderFamily, DecoderHead, DecoderModel};
 use crate::config::model_center::no_model_center;
 use crate::error::Result;
-use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable};
+use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
-    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
+    HeadValues, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class,
 };
-use crate::model::text::{TextHead, TextModel};
+use crate::model::text_model::{PretrainedModel, TextHead};
 use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
@@ -129,22 +129,8 @@ fn allowed<C: DecoderFamily>(head: DecoderHead, values: HeadValues) -> Allow {
 /// A layout that the family does not have.
 pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let own = match layout {
-        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(TextModel::names(model))),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(PretrainedModel::names(model))),
         DirectoryLayout::ModelCenter => model.config().names_of_model_center(),
     };
     own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
-}
-
-/// What is written.
-pub(super) fn written<'a, C: DecoderFamily>(
-    model: &'a DecoderModel<C>,
-    names: &'a NameTable,
-    options: &SaveOptions<'a>,
-) -> ModelDirectory<'a, C> {
-    let class = match model.head_kind() {
-        DecoderHead::None => C::CLASSES.base,
-        DecoderHead::CausalLm { .. } => C::CLASSES.words,
-        DecoderHead::Classifier { .. } => C::CLASSES.classifier,
-    };
-    ModelDirectory::new(model.config(), names, class).with(options)
 }

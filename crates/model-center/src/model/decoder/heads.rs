@@ -3,9 +3,9 @@
 use super::DecoderBatch;
 use crate::error::Error;
 use crate::model::labels::{Targets, VerbalizerTensors};
-use crate::model::text::TextHead;
+use crate::model::lm_loss::in_chunks;
+use crate::model::text_model::{ModelOutput, TextHead};
 use crate::model::verbalizer_head::verbalizer_logits;
-use crate::model::word_loss::in_chunks;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
@@ -46,18 +46,6 @@ impl DecoderHead {
             }
         })
     }
-}
-
-/// What a forward pass yields.
-#[derive(Debug, Clone)]
-pub struct DecoderOutput {
-    /// Output of the norm behind the last block, `[B, L, D]`.
-    pub hidden: Var,
-    /// Next words `[B, L, V]`, classifier `[B, outputs]` (multiple choice: `[samples, choices]`).
-    /// Next words only where they are asked for; of answers `[B, words]`.
-    pub logits: Option<Var>,
-    /// `[1]`, when there were labels.
-    pub loss: Option<Var>,
 }
 
 /// The parts behind the blocks. A classifier has no bias.
@@ -103,20 +91,20 @@ impl DecoderHeads {
     ///
     /// # Errors
     /// Labels out of range, shapes that do not fit, a failing device.
-    pub fn forward(&self, hidden: Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<DecoderOutput> {
+    pub fn forward(&self, hidden: &Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<ModelOutput> {
         if let (DecoderHead::CausalLm { .. }, Some(verbalizer)) = (self.kind, &batch.verbalizer) {
             return self.verbalizer(hidden, (verbalizer, batch), table, cx);
         }
         if let (DecoderHead::CausalLm { .. }, false, Some(Targets::Classes(targets))) =
             (self.kind, batch.wants_logits, &batch.labels)
         {
-            let loss = Some(self.word_loss(&hidden, (targets, batch.label_smoothing), table, cx)?); // [1]
-            return Ok(DecoderOutput { hidden, logits: None, loss });
+            let loss = Some(self.lm_loss(hidden, (targets, batch.label_smoothing), table, cx)?); // [1]
+            return Ok(ModelOutput { logits: None, extra: Vec::new(), loss });
         }
         let logits = match (self.kind, &self.words, &self.classifier) {
-            (DecoderHead::CausalLm { .. }, None, _) => Some(table.project(&hidden, None, cx)?), // [B, L, V]
-            (DecoderHead::CausalLm { .. }, Some(words), _) => Some(words.forward(&hidden, cx)?), // [B, L, V]
-            (DecoderHead::Classifier { .. }, _, Some(classifier)) => Some(classify(&hidden, classifier, batch, cx)?),
+            (DecoderHead::CausalLm { .. }, None, _) => Some(table.project(hidden, None, cx)?), // [B, L, V]
+            (DecoderHead::CausalLm { .. }, Some(words), _) => Some(words.forward(hidden, cx)?), // [B, L, V]
+            (DecoderHead::Classifier { .. }, _, Some(classifier)) => Some(classify(hidden, classifier, batch, cx)?),
             _ => None,
         };
         let loss = match (&logits, &batch.labels) {
@@ -128,37 +116,37 @@ impl DecoderHeads {
             }
             (Some(logits), Some(Targets::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
         };
-        Ok(DecoderOutput { hidden, logits, loss })
+        Ok(ModelOutput { logits, extra: Vec::new(), loss })
     }
 
     /// Logits of the words of answers alone and, with labels, the loss: that of the answers and, as far as it counts,
     /// that of the prompts' next words.
     fn verbalizer(
         &self,
-        hidden: Var,
+        hidden: &Var,
         (verbalizer, batch): (&VerbalizerTensors, &DecoderBatch),
         table: &Embedding,
         cx: &Ctx,
-    ) -> Result<DecoderOutput> {
+    ) -> Result<ModelOutput> {
         let (weight, bias) = match &self.words {
             None => (table.weight().var(cx)?, None),
             Some(words) => words.vars(cx)?,
         };
-        let logits = verbalizer_logits(&hidden, verbalizer, (&weight, bias.as_ref()), cx)?; // [B, K]
+        let logits = verbalizer_logits(hidden, verbalizer, (&weight, bias.as_ref()), cx)?; // [B, K]
         let Some(Targets::Classes(classes)) = &batch.labels else {
-            return Ok(DecoderOutput { hidden, logits: Some(logits), loss: None });
+            return Ok(ModelOutput { logits: Some(logits), extra: Vec::new(), loss: None });
         };
         let options = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
         let mut loss = ops::cross_entropy(cx, &logits, classes, &options)?; // [1]
         if let Some((words, weight)) = &batch.prompt {
-            let of_prompt = self.word_loss(&hidden, (words, batch.label_smoothing), table, cx)?; // [1]
+            let of_prompt = self.lm_loss(hidden, (words, batch.label_smoothing), table, cx)?; // [1]
             loss = ops::add(cx, &loss, &ops::scale(cx, &of_prompt, *weight)?)?; // [1]
         }
-        Ok(DecoderOutput { hidden, logits: Some(logits), loss: Some(loss) })
+        Ok(ModelOutput { logits: Some(logits), extra: Vec::new(), loss: Some(loss) })
     }
 
     /// The loss of the next words, without the logits of all positions.
-    fn word_loss(
+    fn lm_loss(
         &self,
         hidden: &Var,
         (targets, label_smoothing): (&Tensor, f32),

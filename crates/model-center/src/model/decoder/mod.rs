@@ -11,13 +11,9 @@ pub mod directory;
 pub mod family;
 pub mod heads;
 mod model;
-pub mod stack;
-mod text;
 
 pub use super::position_table::{Count, PositionTable};
 pub use batch::DecoderBatch;
 pub use family::{Classes, DecoderFamily, Layout};
-pub use heads::{DecoderHead, DecoderHeads, DecoderOutput};
+pub use heads::{DecoderHead, DecoderHeads};
 pub use model::DecoderModel;
-pub use stack::DecoderStack;
-pub use text::{Decoder, DecoderFacts};

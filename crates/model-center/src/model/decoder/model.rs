@@ -1,29 +1,24 @@
 //! A decoder of any family as stages: embeddings, blocks, heads.
 
 use super::decoding::DecoderRows;
-use super::{
-    Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
-};
-use super::{Layout, directory};
-use crate::data::Batch;
-use crate::data::VerbalizerPosition;
+use super::{DecoderBatch, DecoderFamily, DecoderHead, DecoderHeads, Layout, directory};
+use crate::data::{Batch, VerbalizerPosition};
 use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::attention::length_scaled;
+use crate::layer::{BlockCache, Visible};
 use crate::model::decoding::{Decoding, DecodingOptions};
-use crate::model::flow::TextFlow;
-use crate::model::opening::Fill;
-use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{ModelOutput, Observe, TextModel, no_verbalizer};
+use crate::model::stack::{Stack, StackConfig, StackInput};
+use crate::model::text_model::{ModelInfo, ModelOutput, PretrainedModel, no_verbalizer};
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::param::{BuilderOptions, Init};
-use bmtrain_dist::{Builder, Model, Parameters, Section};
+use bmtrain_dist::{Builder, Model, Module, Parameters};
 use std::borrow::Cow;
-use std::path::Path;
+use std::ops::Range;
 
 /// A decoder with its head.
 ///
@@ -33,7 +28,7 @@ use std::path::Path;
 /// ```
 /// use bmtrain_dist::bmtrain_core::{Ctx, Device, autograd::Randomness, kernel::NormOrder};
 /// use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-/// use bmtrain_dist::{OptimManager, block::BlockOptions, param::BuilderOptions};
+/// use bmtrain_dist::{Module, OptimManager, block::BlockOptions, param::BuilderOptions};
 /// use model_center::config::{Gpt2Config, TextConfig};
 /// use model_center::model::{Batch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
 ///
@@ -42,7 +37,7 @@ use std::path::Path;
 /// let config = Gpt2Config { text, ..Gpt2Config::default() };
 /// let head = DecoderHead::CausalLm { tied: true };
 /// let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
-/// let adam = Adam::new(ParamGroup::by_decay(TextModel::parameters(&model), 0.01), AdamOptions::default())?;
+/// let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
 /// let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
 /// optim.add(Box::new(adam), 1e-3);
 /// // Two rows of four tokens; labels are the tokens themselves.
@@ -60,13 +55,15 @@ use std::path::Path;
 pub struct DecoderModel<C> {
     config: C,
     layout: Layout,
+    info: ModelInfo,
     names: NameTable,
     input_embedding: Embedding,
     position_embedding: Option<Embedding>,
     /// From the words' rows to D, where they are of another length.
     project_in: Option<Linear>,
     embedding_norm: Option<Norm>,
-    decoder: DecoderStack,
+    stack: Stack,
+    project_out: Option<Linear>,
     heads: DecoderHeads,
     parameters: Parameters,
 }
@@ -109,22 +106,35 @@ impl<C: DecoderFamily> DecoderModel<C> {
             Some(norm) => Some(Norm::new(&builder.at("embedding_norm"), norm)?),
             None => None,
         };
-        let around = (layout.positions.clone(), layout.output_norm);
-        let decoder =
-            DecoderStack::new(&builder.at("decoder"), around, text.num_layers, blocks, |layer| config.block(layer))?
-                .leading_to(project_out);
+        let around = StackConfig {
+            name: "decoder",
+            layers: text.num_layers,
+            positions: layout.positions.clone(),
+            output_norm: layout.output_norm,
+            output_dropout: 0.0,
+        };
+        let stack = Stack::new(&builder.at("decoder"), around, blocks, |layer| config.block(layer))?;
         let sizes = (layout.word_size, text.vocab_size);
         let heads = DecoderHeads::new(&builder, head, sizes, layout.head_bias, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
+        let words = (head != DecoderHead::CausalLm { tied: true }).then_some(&input_embedding);
+        let tables = words.into_iter().chain(&position_embedding);
+        let info = ModelInfo {
+            label_names: text.labels.clone(),
+            embedding_parameters: tables.map(|table| table.weight().spec().shape.elements()).sum(),
+            ..ModelInfo::new(text.vocab_size, layout.positions.reach(text.position_size))
+        };
         Ok(DecoderModel {
             config,
             layout,
+            info,
             names,
             input_embedding,
             position_embedding,
             project_in,
             embedding_norm,
-            decoder,
+            stack,
+            project_out,
             heads,
             parameters,
         })
@@ -135,9 +145,38 @@ impl<C: DecoderFamily> DecoderModel<C> {
         &self.config
     }
 
-    /// The blocks, and what stands around them.
-    pub(super) fn blocks(&self) -> &DecoderStack {
-        &self.decoder
+    /// The blocks and their norm.
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The positions that are added to the embeddings, and all others.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The blocks `range` and, with the last, the projection that follows them. With caches, one for each of these
+    /// blocks, the tokens follow the cached ones, and the batch has the padding and the numbers of all of them.
+    pub(super) fn run(
+        &self,
+        range: Range<usize>,
+        hidden: Var,
+        batch: &DecoderBatch,
+        caches: Option<&mut [BlockCache]>,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<Var> {
+        let is_last = range.end == self.stack.layers().len();
+        let visible = match &batch.visible {
+            Some(visible) => Visible::Full(visible.clone()),
+            None => Visible::but(batch.padding.as_ref()),
+        };
+        let numbers = batch.numbers.as_ref();
+        let input = StackInput { visible, numbers, caches, ..StackInput::new(hidden) };
+        let hidden = self.stack.run(range, input, cx)?; // [B, L, D]
+        match &self.project_out {
+            Some(project_out) if is_last => project_out.forward(&hidden, cx), // [B, L, word_size]
+            _ => Ok(hidden),
+        }
     }
 
     /// Which head it carries.
@@ -146,16 +185,18 @@ impl<C: DecoderFamily> DecoderModel<C> {
     }
 }
 
-impl<C: DecoderFamily> Model for DecoderModel<C> {
-    type Batch = DecoderBatch;
-    type Flow = TextFlow;
-    type Output = DecoderOutput;
-
+impl<C: DecoderFamily> Module for DecoderModel<C> {
     fn parameters(&self) -> &Parameters {
         &self.parameters
     }
+}
 
-    fn embed(&self, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<TextFlow> {
+impl<C: DecoderFamily> Model for DecoderModel<C> {
+    type Batch = DecoderBatch;
+    type Flow = Var;
+    type Output = ModelOutput;
+
+    fn embed(&self, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let words = self.input_embedding.forward(&batch.input_ids, cx)?; // [B, L, word_size]
         let mut hidden = length_scaled(&words, self.layout.length_scale, cx)?; // [B, L, word_size]
         drop(words);
@@ -169,63 +210,68 @@ impl<C: DecoderFamily> Model for DecoderModel<C> {
             hidden = norm.forward(&hidden, cx)?; // [B, L, D]
         }
         let dropout = cx.dropout("embedding", self.config.text().embedding_dropout_p)?;
-        let hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
-        Ok(TextFlow { hidden, padding: batch.padding.clone() })
+        Ok(ops::dropout(cx, &hidden, dropout)?) // [B, L, D]
     }
 
-    fn sections(&self) -> Vec<&dyn Section<Self>> {
-        vec![&self.decoder]
+    fn stacks(&self) -> Vec<usize> {
+        vec![self.stack.layers().len()]
     }
 
-    fn head(&self, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<DecoderOutput> {
-        let scaled = length_scaled(&flow.hidden, self.layout.length_scale, cx)?; // [B, L, word_size]
-        let output = self.heads.forward(scaled, batch, &self.input_embedding, cx)?;
-        Ok(DecoderOutput { hidden: flow.hidden, ..output })
+    fn run_stack(
+        &self,
+        _: usize,
+        range: Range<usize>,
+        hidden: Var,
+        batch: &DecoderBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<Var> {
+        self.run(range, hidden, batch, None, cx)
     }
-}
 
-impl<C: DecoderFamily> Decoder for DecoderModel<C> {
-    fn facts(&self) -> DecoderFacts {
-        let text = self.config.text();
-        DecoderFacts {
-            vocab_size: text.vocab_size,
-            max_length: self.layout.positions.reach(text.position_size),
-            pad_token_id: text.pad_token_id,
-            problem_type: text.problem_type,
-            head: self.head_kind(),
-            table: self.layout.table,
-            has_spans: C::HAS_SPANS,
-        }
+    fn head(&self, hidden: Var, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+        let scaled = length_scaled(&hidden, self.layout.length_scale, cx)?; // [B, L, word_size]
+        self.heads.forward(&scaled, batch, &self.input_embedding, cx)
     }
 }
 
-impl<C: DecoderFamily> TextModel for DecoderModel<C> {
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+impl<C: DecoderFamily> PretrainedModel for DecoderModel<C> {
+    type Config = C;
+
+    fn config(&self) -> &C {
+        &self.config
     }
 
-    fn vocab_size(&self) -> usize {
-        self.config.text().vocab_size
-    }
-
-    fn max_length(&self) -> usize {
-        self.layout.positions.reach(self.config.text().position_size)
-    }
-
-    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
-        directory::names(self, layout)
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn names(&self) -> &NameTable {
         &self.names
     }
 
-    fn label_names(&self) -> &[String] {
-        &self.config.text().labels
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        directory::names(self, layout)
     }
 
-    fn has_token_types(&self) -> bool {
-        false
+    fn class(&self) -> Cow<'_, str> {
+        let class = match self.head_kind() {
+            DecoderHead::None => C::CLASSES.base,
+            DecoderHead::CausalLm { .. } => C::CLASSES.words,
+            DecoderHead::Classifier { .. } => C::CLASSES.classifier,
+        };
+        class.into()
+    }
+
+    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<DecoderBatch> {
+        DecoderBatch::upload(device, batch, self, wants_logits)
+    }
+
+    fn hidden<'f>(&self, _: usize, flow: &'f Var) -> &'f Var {
+        flow
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(DecoderRows::new(self, options)?))
     }
 
     fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
@@ -234,39 +280,5 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
             (DecoderHead::CausalLm { .. }, false) => Ok(VerbalizerPosition::Next),
             (DecoderHead::None | DecoderHead::Classifier { .. }, _) => Err(no_verbalizer(C::TITLE)),
         }
-    }
-
-    fn matmul_parameters(&self) -> usize {
-        let is_multiplied = matches!(self.head_kind(), DecoderHead::CausalLm { tied: true });
-        let words = (!is_multiplied).then_some(&self.input_embedding);
-        let tables = words.into_iter().chain(&self.position_embedding);
-        let looked_up: usize = tables.map(|table| table.weight().spec().shape.elements()).sum();
-        self.parameters.count() - looked_up
-    }
-
-    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = directory::names(self, options.layout)?;
-        directory::written(self, &names, options).check(&param_shapes(&self.parameters))
-    }
-
-    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = directory::names(self, options.layout)?;
-        directory::written(self, &names, options).write(directory, &param_shapes(&self.parameters), fill)
-    }
-
-    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
-        directory::written(self, &self.names, options).left_out()
-    }
-
-    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        Ok(Box::new(DecoderRows::new(self, options)?))
-    }
-
-    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
-        Decoder::scored(self, batch, observe, cx)
-    }
-
-    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        Decoder::loss(self, batch, cx)
     }
 }

@@ -2,8 +2,11 @@
 
 use super::{EncoderHead, Layout};
 use crate::data::Batch;
-use crate::error::Result;
-use crate::model::labels::{Targets, check_count, upload_class_weights, upload_padding};
+use crate::error::{Error, Result};
+use crate::model::labels::{
+    Numbers, Targets, Wanted, check_count, check_length, refuse_decoder_inputs, refuse_spans, refuse_verbalizer,
+    upload_class_weights, upload_padding,
+};
 use bmtrain_core::{Device, Segment, Tensor};
 
 /// Ids and masks of B sequences of L tokens.
@@ -32,11 +35,17 @@ pub struct EncoderBatch {
 }
 
 impl EncoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device, for a model of this layout and head.
+    /// Check a batch and copy it to a device, for a model of this layout and head.
     ///
     /// # Errors
-    /// Lengths that are not `rows * length`, a mask of other numbers than 0 and 1, no memory left.
-    pub(super) fn upload(device: &Device, batch: &Batch, layout: &Layout, head: EncoderHead) -> Result<Self> {
+    /// Ids or labels out of range, lengths that do not fit, a mask of other numbers than 0 and 1.
+    pub(super) fn upload(
+        device: &Device,
+        batch: &Batch,
+        (layout, head): (&Layout, EncoderHead),
+        wants_logits: bool,
+    ) -> Result<Self> {
+        check(layout, head, batch)?;
         let (rows, length, ids) = (batch.rows, batch.length, &batch.input_ids);
         let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], ids.len(), batch.attention_mask.as_deref())?;
@@ -70,7 +79,7 @@ impl EncoderBatch {
             label_smoothing: batch.label_smoothing,
             class_weights: upload_class_weights(device, batch, classes)?,
             choices: batch.choices,
-            wants_logits: true,
+            wants_logits,
         })
     }
 
@@ -80,5 +89,35 @@ impl EncoderBatch {
             Some(Targets::Classes(targets)) => Some(targets),
             _ => None,
         }
+    }
+}
+
+/// Whether ids and labels are those of this model.
+fn check(layout: &Layout, head: EncoderHead, batch: &Batch) -> Result<()> {
+    check_length(batch.length, layout.max_length())?;
+    refuse_decoder_inputs(batch)?;
+    refuse_spans(batch)?;
+    refuse_verbalizer(batch)?;
+    Numbers::grid("input_ids", &batch.input_ids, batch, layout.vocab_size).check(false)?;
+    if let Some(types) = &batch.token_type_ids {
+        Numbers::grid("token_type_ids", types, batch, layout.type_size).check(false)?;
+    }
+    let wanted = match head {
+        EncoderHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, layout.problem_type),
+        EncoderHead::NextSentence => Wanted::Classes(2),
+        EncoderHead::MaskedLm | EncoderHead::Pretraining => Wanted::Words,
+        EncoderHead::None { .. } => Wanted::Nothing,
+    };
+    wanted.check(batch, layout.vocab_size)?;
+    match (&batch.next_sentence, head) {
+        (None, _) | (Some(_), EncoderHead::None { .. }) => Ok(()),
+        (Some(labels), EncoderHead::Pretraining) => {
+            Numbers::flat("next_sentence_label", labels, batch.rows, 2).check(true)
+        }
+        (Some(_), _) => Err(Error::data(
+            "next_sentence_label",
+            "it is for pretraining, and this model has another head",
+            "leave it out; the labels of every other head are called labels",
+        )),
     }
 }

@@ -3,21 +3,21 @@
 use super::{EncoderFamily, EncoderHead, EncoderModel};
 use crate::config::model_center::no_model_center;
 use crate::error::{Error, Result};
-use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
+use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
-    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
+    HeadValues, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class,
 };
-use crate::model::text::TextHead;
+use crate::model::text_model::{PretrainedModel, TextHead};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
 
 /// What the class of a model with this head has behind the family's prefix.
-fn class_suffix(head: EncoderHead) -> &'static str {
+pub(super) fn class_suffix(head: EncoderHead) -> &'static str {
     match head {
         EncoderHead::None { .. } => "Model",
         EncoderHead::Classifier { .. } => "ForSequenceClassification",
@@ -166,7 +166,7 @@ fn check_own_words(function: Activation, title: &str) -> Result<()> {
 pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let (config, head) = (model.config(), model.head_kind());
     let own = match layout {
-        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(PretrainedModel::names(model))),
         DirectoryLayout::ModelCenter => config.names_of_model_center(head),
     };
     let own = own.ok_or_else(|| no_model_center(config.title()))?;
@@ -198,14 +198,4 @@ fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
     let mut allowed = allow(values, own, C::unused(head));
     allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
     allowed
-}
-
-/// What is written.
-pub(super) fn written<'a, C: EncoderFamily>(
-    model: &'a EncoderModel<C>,
-    names: &'a NameTable,
-    options: &SaveOptions<'a>,
-) -> ModelDirectory<'a, C> {
-    let class = format!("{}{}", model.config().class_prefix(), class_suffix(model.head_kind()));
-    ModelDirectory::new(model.config(), names, &class).with(options)
 }

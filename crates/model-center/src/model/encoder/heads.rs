@@ -3,8 +3,8 @@
 use super::{Classifier, EncoderBatch, EncoderFamily, Layout};
 use crate::error::{Error, Result};
 use crate::model::labels::Targets;
-use crate::model::text::TextHead;
-use crate::model::word_loss::in_chunks;
+use crate::model::lm_loss::in_chunks;
+use crate::model::text_model::TextHead;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Tensor, Var};
@@ -193,18 +193,18 @@ impl EncoderHeads {
             output.loss = self.classifier_loss(&logits, batch, cx)?;
             output.logits = Some(logits);
         }
-        let mut word_loss = None;
+        let mut lm_loss = None;
         if let Some(words) = &self.words {
             let ready = words.transform(&output.hidden, cx)?; // [B, L, D]
             // With two heads there is a loss only where both have labels, as in transformers.
             let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
             let targets = batch.class_labels().filter(|_| has_all);
             match targets.filter(|_| !batch.wants_logits) {
-                Some(targets) => word_loss = Some(words.loss(&ready, targets, table, cx)?), // [1]
+                Some(targets) => lm_loss = Some(words.loss(&ready, targets, table, cx)?), // [1]
                 None => {
                     let logits = table.project(&ready, Some(&words.bias.var(cx)?), cx)?; // [B, L, V]
                     if let Some(targets) = targets {
-                        word_loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?); // [1]
+                        lm_loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?); // [1]
                     }
                     output.logits = Some(logits);
                 }
@@ -213,21 +213,21 @@ impl EncoderHeads {
         if let (Some(sentences), Some(pooled)) = (&self.sentences, &output.pooled) {
             let logits = sentences.forward(pooled, cx)?; // [B, 2]
             let alone = self.words.is_none();
-            let targets = match (alone, &word_loss) {
+            let targets = match (alone, &lm_loss) {
                 (true, _) => batch.class_labels(),
                 (false, Some(_)) => batch.next_sentence.as_ref(),
                 (false, None) => None,
             };
             if let Some(targets) = targets {
                 let loss = ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?; // [1]
-                output.loss = Some(match word_loss.take() {
+                output.loss = Some(match lm_loss.take() {
                     Some(words) => ops::add(cx, &words, &loss)?, // [1]
                     None => loss,
                 });
             }
             *(if alone { &mut output.logits } else { &mut output.sentence_logits }) = Some(logits);
         }
-        output.loss = output.loss.or(word_loss);
+        output.loss = output.loss.or(lm_loss);
         Ok(output)
     }
 

@@ -5,13 +5,11 @@
 //! [`directory::open`] is what a family's line in a registry calls, [`names`] what the families' files have alike.
 
 pub mod batch;
-mod blocks;
 pub mod directory;
 pub mod family;
 pub mod heads;
 mod model;
 pub mod names;
-mod text;
 
 pub use batch::EncoderBatch;
 pub use family::{Classifier, EncoderFamily, Layout};

@@ -3,14 +3,14 @@
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::config::model_center::no_model_center;
 use crate::error::{Error, Result};
-use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
+use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
-    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
+    HeadValues, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class,
 };
-use crate::model::text::TextHead;
+use crate::model::text_model::{PretrainedModel, TextHead};
 use bmtrain_core::DType;
 use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
@@ -146,25 +146,8 @@ fn allowed<C: Seq2SeqFamily>(head: Seq2SeqHead, values: HeadValues) -> Allow {
 /// A layout that the family does not have.
 pub(super) fn names<C: Seq2SeqFamily>(model: &Seq2SeqModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let own = match layout {
-        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(PretrainedModel::names(model))),
         DirectoryLayout::ModelCenter => model.config().names_of_model_center(),
     };
     own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
-}
-
-/// What is written.
-pub(super) fn written<'a, C: Seq2SeqFamily>(
-    model: &'a Seq2SeqModel<C>,
-    names: &'a NameTable,
-    options: &SaveOptions<'a>,
-) -> ModelDirectory<'a, C> {
-    let classes = model.config().classes();
-    let class = match model.head_kind() {
-        Seq2SeqHead::None => classes.base,
-        Seq2SeqHead::Words { .. } => classes.words,
-        Seq2SeqHead::Classifier { .. } => classes.classifier.unwrap_or(classes.base),
-    };
-    // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
-    let prefixed = model.head_kind() != Seq2SeqHead::None;
-    ModelDirectory { prefixed, ..ModelDirectory::new(model.config(), names, class) }.with(options)
 }

@@ -3,9 +3,9 @@
 use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
 use crate::model::labels::Targets;
-use crate::model::text::TextHead;
+use crate::model::lm_loss::in_chunks;
+use crate::model::text_model::TextHead;
 use crate::model::verbalizer_head::verbalizer_logits;
-use crate::model::word_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};
@@ -52,19 +52,6 @@ impl Seq2SeqHead {
             }
         }
     }
-}
-
-/// What a forward pass yields.
-#[derive(Debug, Clone)]
-pub struct Seq2SeqOutput {
-    /// The decoder's last states, `[B, L, D]`.
-    pub hidden: Var,
-    /// The encoder's last states, `[B, S, D]`.
-    pub encoder: Var,
-    /// Next words `[B, L, V]`, only where they are asked for; answers `[B, words]`; classifier `[B, outputs]`.
-    pub logits: Option<Var>,
-    /// `[1]`, when there were labels.
-    pub loss: Option<Var>,
 }
 
 /// The parts behind the decoder.
@@ -159,7 +146,7 @@ impl Seq2SeqHeads {
             return Ok((Some(logits), loss));
         }
         if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, &batch.labels) {
-            let options = in_chunks(word_loss(batch), self.matrix(table));
+            let options = in_chunks(lm_loss(batch), self.matrix(table));
             let loss = ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
         }
@@ -217,7 +204,7 @@ impl TextClassifier {
     }
 }
 
-fn word_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
+fn lm_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
     let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
     CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() }
 }
@@ -226,7 +213,7 @@ fn word_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
 fn batch_loss(logits: &Var, batch: &Seq2SeqBatch, cx: &mut Ctx) -> Result<Option<Var>> {
     Ok(match &batch.labels {
         None => None,
-        Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, logits, targets, &word_loss(batch))?),
+        Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, logits, targets, &lm_loss(batch))?),
         Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
     })
 }

@@ -11,15 +11,12 @@ mod decoding;
 pub mod directory;
 mod entry;
 pub mod family;
-pub mod flow;
 pub mod heads;
 mod model;
 mod sinusoids;
-mod text;
 
 pub use batch::Seq2SeqBatch;
 pub use family::{Added, Around, Classes, Layout, Seq2SeqFamily};
-pub use flow::Seq2SeqFlow;
-pub use heads::{Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
+pub use heads::{Seq2SeqHead, Seq2SeqHeads};
 pub use model::Seq2SeqModel;
 pub use sinusoids::Sinusoids;

@@ -1,18 +1,22 @@
 //! A model with two stacks of any family as stages: embeddings, the encoder's blocks, the decoder's, the head.
 
+use super::batch::Words;
+use super::decoding::Seq2SeqRows;
 use super::entry::{Entry, Places};
-use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
-use crate::data::Batch;
+use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqHeads, directory};
+use crate::data::{Batch, VerbalizerPosition};
 use crate::error::Result;
-use crate::formats::NameTable;
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, BlockConfig, Memory, PositionsConfig, Visible};
-use crate::model::decoding::Past;
+use crate::model::decoding::{Decoding, DecodingOptions, Past};
 use crate::model::stack::{Stack, StackConfig, StackInput};
+use crate::model::text_model::{ModelInfo, ModelOutput, PretrainedModel, no_verbalizer};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::{BuilderOptions, Init};
-use bmtrain_dist::{Builder, Model, Parameters, Section};
+use bmtrain_dist::{Builder, Model, Module, Parameters};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// A model with an encoder, a decoder that attends to it, and a head.
@@ -21,12 +25,13 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct Seq2SeqModel<C> {
     config: C,
+    info: ModelInfo,
     names: NameTable,
     input_embedding: Embedding,
     /// What leads to the blocks of the encoder and of the decoder.
     entries: [Entry; 2],
-    encoder: EncoderSection,
-    decoder: DecoderSection,
+    /// Of the encoder and of the decoder.
+    stacks: [Stack; 2],
     heads: Seq2SeqHeads,
     parameters: Parameters,
 }
@@ -61,8 +66,27 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         let decoder = stack(("decoder", config.decoder_layers()), layout.decoder, config.decoder_block())?;
         let heads = Seq2SeqHeads::new(&builder, head, (text.dim_model, text.vocab_size), &layout, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
-        let (encoder, decoder) = (EncoderSection(encoder), DecoderSection(decoder));
-        Ok(Seq2SeqModel { config, names, input_embedding, entries, encoder, decoder, heads, parameters })
+        let words = (head != Seq2SeqHead::Words { tied: true }).then_some(&input_embedding);
+        let tables = words.into_iter().chain(entries.iter().filter_map(Entry::learned));
+        let is_classifier = matches!(head, Seq2SeqHead::Classifier { .. });
+        let info = ModelInfo {
+            label_names: if is_classifier { text.labels.clone() } else { Vec::new() },
+            generates_targets: !is_classifier,
+            decoder_start_token: config.decoder_start_token().map(|token| token as i64),
+            compares_choices: false,
+            embedding_parameters: tables.map(|table| table.weight().spec().shape.elements()).sum(),
+            ..ModelInfo::new(text.vocab_size, text.position_size)
+        };
+        Ok(Seq2SeqModel {
+            config,
+            info,
+            names,
+            input_embedding,
+            entries,
+            stacks: [encoder, decoder],
+            heads,
+            parameters,
+        })
     }
 
     /// The configuration.
@@ -75,17 +99,19 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         self.heads.kind()
     }
 
-    /// How parameters are called in files.
-    pub(super) fn name_table(&self) -> &NameTable {
-        &self.names
-    }
-
-    /// Values of tables that rows are only looked up in.
-    pub(super) fn embedding_parameters(&self) -> usize {
-        let is_multiplied = self.head_kind() == Seq2SeqHead::Words { tied: true };
-        let words = (!is_multiplied).then_some(&self.input_embedding);
-        let tables = words.into_iter().chain(self.entries.iter().filter_map(Entry::learned));
-        tables.map(|table| table.weight().spec().shape.elements()).sum()
+    /// What a batch is checked against.
+    fn words(&self) -> Words {
+        let (text, layout) = (self.config().text(), self.config().layout());
+        Words {
+            vocab_size: text.vocab_size,
+            max_length: text.position_size,
+            first: self.config().decoder_start_token(),
+            pad: text.pad_token_id,
+            head: self.head_kind(),
+            problem: text.problem_type,
+            last: self.config().last_word(),
+            tables: [layout.encoder, layout.decoder].map(|around| around.added.table()),
+        }
     }
 }
 
@@ -96,7 +122,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     /// # Errors
     /// Those of the blocks; a failing device.
     pub(super) fn encode(&self, batch: &Batch, visible: Visible, cx: &mut Ctx) -> Result<Var> {
-        let (shape, stack) = ([batch.rows, batch.length], &self.encoder.0);
+        let (shape, stack) = ([batch.rows, batch.length], &self.stacks[0]);
         let upload = |ids: &[i64]| Tensor::from_slice_in(cx.device(), shape, ids, Segment::Data);
         let table = self.config.layout().encoder.added.table();
         let rows = table.map(|table| table.rows_of(shape[0], shape[1], batch.attention_mask.as_deref()));
@@ -120,7 +146,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         caches: &mut [BlockCache],
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let ([_, length], stack) = (ids.dims("decode")?, &self.decoder.0);
+        let ([_, length], stack) = (ids.dims("decode")?, &self.stacks[1]);
         let table = self.config.layout().decoder.added.table();
         let rows = table.map(|table| past.position_ids(table, length, cx.device())).transpose()?;
         let places = Places { rows: rows.as_ref(), reach: past.length() };
@@ -141,89 +167,130 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     }
 }
 
-impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
-    type Batch = Seq2SeqBatch;
-    type Flow = Seq2SeqFlow;
-    type Output = Seq2SeqOutput;
-
+impl<C: Seq2SeqFamily> Module for Seq2SeqModel<C> {
     fn parameters(&self) -> &Parameters {
         &self.parameters
     }
+}
 
-    fn embed(&self, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqFlow> {
+impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
+    type Batch = Seq2SeqBatch;
+    /// Hidden states of the encoder `[B, S, D]` and of the decoder `[B, L, D]`.
+    type Flow = (Var, Var);
+    type Output = ModelOutput;
+
+    fn embed(&self, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<(Var, Var)> {
         let (words, [encoder, decoder]) = (&self.input_embedding, &self.entries);
-        Ok(Seq2SeqFlow {
-            encoder: encoder.forward(
-                words,
-                &batch.input_ids,
-                Places::of(&batch.input_ids, batch.position_ids.as_ref()),
-                cx,
-            )?,
-            decoder: decoder.forward(
+        Ok((
+            encoder.forward(words, &batch.input_ids, Places::of(&batch.input_ids, batch.position_ids.as_ref()), cx)?,
+            decoder.forward(
                 words,
                 &batch.decoder_input_ids,
                 Places::of(&batch.decoder_input_ids, batch.decoder_position_ids.as_ref()),
                 cx,
             )?,
-            padding: batch.padding.clone(),
-            decoder_padding: batch.decoder_padding.clone(),
-        })
+        ))
     }
 
-    fn sections(&self) -> Vec<&dyn Section<Self>> {
-        vec![&self.encoder, &self.decoder]
+    fn stacks(&self) -> Vec<usize> {
+        self.stacks.iter().map(|stack| stack.layers().len()).collect()
     }
 
-    fn head(&self, flow: Seq2SeqFlow, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqOutput> {
-        let Seq2SeqFlow { encoder, decoder: hidden, .. } = flow;
+    fn run_stack(
+        &self,
+        stack: usize,
+        range: Range<usize>,
+        (encoder, decoder): (Var, Var),
+        batch: &Seq2SeqBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<(Var, Var)> {
+        let visible = Visible::but(batch.padding.as_ref());
+        if stack == 0 {
+            let input = StackInput { visible, ..StackInput::new(encoder) };
+            return Ok((self.stacks[0].run(range, input, cx)?, decoder)); // [B, S, D]
+        }
+        let memory = Some(Memory { hidden: encoder.clone(), visible });
+        let visible = Visible::but(batch.decoder_padding.as_ref());
+        let input = StackInput { visible, memory, ..StackInput::new(decoder) };
+        Ok((encoder, self.stacks[1].run(range, input, cx)?)) // [B, L, D]
+    }
+
+    fn head(
+        &self,
+        (encoder, hidden): (Var, Var),
+        batch: &Seq2SeqBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<ModelOutput> {
         let (logits, loss) = self.heads.forward(&hidden, batch, &self.input_embedding, cx)?;
-        Ok(Seq2SeqOutput { hidden, encoder, logits, loss })
+        Ok(ModelOutput { logits, extra: vec![("encoder_last_hidden_state", encoder)], loss })
     }
 }
 
-/// The encoder's blocks: every token sees all others.
-#[derive(Debug)]
-struct EncoderSection(Stack);
+/// Labels are the tokens that the decoder is to predict; without `decoder_input_ids` it reads them shifted right. The
+/// decoder of a classifier reads what the encoder does, shifted right. The hidden states shown are the encoder's up to
+/// its last block, then the decoder's.
+impl<C: Seq2SeqFamily> PretrainedModel for Seq2SeqModel<C> {
+    type Config = C;
 
-/// The decoder's blocks: every token sees those before it and the whole encoder.
-#[derive(Debug)]
-struct DecoderSection(Stack);
-
-impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for EncoderSection {
-    fn len(&self) -> usize {
-        self.0.layers().len()
+    fn config(&self) -> &C {
+        &self.config
     }
 
-    fn run(
-        &self,
-        range: Range<usize>,
-        flow: Seq2SeqFlow,
-        _: &Seq2SeqBatch,
-        cx: &mut Ctx,
-    ) -> bmtrain_dist::Result<Seq2SeqFlow> {
-        let Seq2SeqFlow { encoder: hidden, decoder, padding, decoder_padding } = flow;
-        let input = StackInput { visible: Visible::but(padding.as_ref()), ..StackInput::new(hidden) };
-        let encoder = self.0.run(range, input, cx)?; // [B, S, D]
-        Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
-    }
-}
-
-impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for DecoderSection {
-    fn len(&self) -> usize {
-        self.0.layers().len()
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
-    fn run(
-        &self,
-        range: Range<usize>,
-        flow: Seq2SeqFlow,
-        _: &Seq2SeqBatch,
-        cx: &mut Ctx,
-    ) -> bmtrain_dist::Result<Seq2SeqFlow> {
-        let Seq2SeqFlow { encoder, decoder: hidden, padding, decoder_padding } = flow;
-        let memory = Some(Memory { hidden: encoder.clone(), visible: Visible::but(padding.as_ref()) });
-        let input = StackInput { visible: Visible::but(decoder_padding.as_ref()), memory, ..StackInput::new(hidden) };
-        let decoder = self.0.run(range, input, cx)?; // [B, L, D]
-        Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
+    fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        directory::names(self, layout)
+    }
+
+    fn class(&self) -> Cow<'_, str> {
+        let classes = self.config.classes();
+        let class = match self.head_kind() {
+            Seq2SeqHead::None => classes.base,
+            Seq2SeqHead::Words { .. } => classes.words,
+            Seq2SeqHead::Classifier { .. } => classes.classifier.unwrap_or(classes.base),
+        };
+        class.into()
+    }
+
+    /// Not every class with a head has another suffix than a bare model's: there is `MarianMTModel`.
+    fn has_prefix(&self) -> Option<bool> {
+        Some(self.head_kind() != Seq2SeqHead::None)
+    }
+
+    fn rescaled(&self, parameter: &str, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
+        self.config.rescaled_norm(layout).filter(|_| parameter == "decoder.output_norm.weight")
+    }
+
+    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<Seq2SeqBatch> {
+        Ok(Seq2SeqBatch { wants_logits, ..Seq2SeqBatch::upload(device, batch, self.words())? })
+    }
+
+    fn hidden<'f>(&self, blocks: usize, (encoder, decoder): &'f (Var, Var)) -> &'f Var {
+        if blocks <= self.stacks[0].layers().len() { encoder } else { decoder }
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(Seq2SeqRows::new(self, options, cx)?))
+    }
+
+    fn check_targets(&self) -> Result<()> {
+        self.words().check_targets()
+    }
+
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        if !matches!(self.head_kind(), Seq2SeqHead::Words { .. }) {
+            return Err(no_verbalizer(C::TITLE));
+        }
+        if C::BEGINS_WITH_SENTINELS {
+            return Ok(VerbalizerPosition::Sentinel { start: None });
+        }
+        self.words().check_targets()?;
+        Ok(VerbalizerPosition::Sentinel { start: self.config.decoder_start_token().map(|token| token as u32) })
     }
 }

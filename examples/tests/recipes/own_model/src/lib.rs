@@ -11,16 +11,14 @@ use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::param::{BuilderOptions, Init};
-use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
+use bmtrain_dist::{Block, Builder, Model, Module, Parameters, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
-use model_center::formats::{Allow, ModelDirectory, NameTable, Rule};
+use model_center::formats::{Allow, NameTable, Rule};
 use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
-use model_center::model::opening::{Fill, open_with};
-use model_center::model::registry::param_shapes;
-use model_center::model::text::Observe;
+use model_center::model::opening::open_with;
 use model_center::model::{
-    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, ModelOutput, Batch, TextHead, Labels,
-    TextModel,
+    Batch, HeadValues, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, PretrainedModel,
+    TextHead,
 };
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -150,6 +148,7 @@ pub struct ToyBatch {
 #[derive(Debug)]
 pub struct Toy {
     config: ToyConfig,
+    info: ModelInfo,
     words: Embedding,
     places: Embedding,
     blocks: TransformerBlockList<ToyBlock>,
@@ -173,47 +172,15 @@ impl Toy {
         let head = LinearOptions::new(config.dim_model, config.outputs, true, Init::normal(0.1));
         let head = Linear::new(&builder.at("head"), head)?;
         let parameters = builder.finish();
-        Ok(Toy { config, words, places, blocks, head, parameters })
-    }
-
-    fn written<'a>(&'a self, options: &SaveOptions<'a>) -> ModelDirectory<'a, ToyConfig> {
-        ModelDirectory::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options)
-    }
-
-    fn upload(&self, batch: &Batch, device: &Device) -> Result<ToyBatch> {
-        let shape = [batch.rows, batch.length];
-        if batch.length > self.config.positions {
-            let reason = format!("{} tokens in a row, the model has {} positions", batch.length, self.config.positions);
-            return Err(Error::data("batch", reason, "shorten the rows or set data.max_length"));
-        }
-        let positions: Vec<i64> = (0..batch.rows).flat_map(|_| 0..batch.length as i64).collect();
-        let mask = |mask: &Vec<u8>| Tensor::from_slice_in(device, shape, mask, Segment::Data);
-        let labels = match &batch.labels {
-            None => None,
-            Some(Labels::Classes(classes)) => {
-                Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?)
-            }
-            Some(Labels::Values(_)) => {
-                return Err(Error::data(
-                    "batch",
-                    "the labels are numbers",
-                    "give classes: this family has no regression",
-                ));
-            }
-        };
-        Ok(ToyBatch {
-            ids: Tensor::from_slice_in(device, shape, &batch.input_ids, Segment::Data)?,
-            positions: Tensor::from_slice_in(device, shape, &positions, Segment::Data)?,
-            scope: Scope::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
-            labels,
-        })
+        let info = ModelInfo { has_token_types: true, ..ModelInfo::new(config.vocab_size, config.positions) };
+        Ok(Toy { config, info, words, places, blocks, head, parameters })
     }
 }
 
 impl Model for Toy {
     type Batch = ToyBatch;
     type Flow = Var;
-    type Output = Scores;
+    type Output = ModelOutput;
 
     fn parameters(&self) -> &Parameters {
         &self.parameters
@@ -224,8 +191,20 @@ impl Model for Toy {
         self.places.add_to(words, &batch.positions, cx) // [B, L, D]
     }
 
-    fn sections(&self) -> Vec<&dyn Section<Self>> {
-        vec![&self.blocks]
+    fn stacks(&self) -> Vec<usize> {
+        vec![self.blocks.len()]
+    }
+
+    fn run_stack(
+        &self,
+        _: usize,
+        range: Range<usize>,
+        hidden: Var,
+        batch: &ToyBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<Var> {
+        let options = RunOptions { range, caches: None, return_hidden: false };
+        cx.at("blocks", |cx| self.blocks.run(hidden, &batch.scope, options, cx)).map(|out| out.carry)
     }
 
     fn head(&self, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
@@ -236,17 +215,6 @@ impl Model for Toy {
             None => None,
         };
         Ok(ModelOutput { logits: Some(logits), extra: Vec::new(), loss })
-    }
-}
-
-impl Section<Toy> for TransformerBlockList<ToyBlock> {
-    fn len(&self) -> usize {
-        TransformerBlockList::len(self)
-    }
-
-    fn run(&self, range: Range<usize>, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
-        let options = RunOptions { range, caches: None, return_hidden: false };
-        cx.at("blocks", |cx| TransformerBlockList::run(self, flow, &batch.scope, options, cx)).map(|out| out.carry)
     }
 }
 
@@ -294,39 +262,55 @@ pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(directory, options, &[&NAMES], &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
+    open_with(directory, options, &[&NAMES], &allow, |device, builder| {
+        Toy::new(device, config.clone(), blocks, builder)
+    })
 }
 
-impl TextModel for Toy {
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+impl PretrainedModel for Toy {
+    type Config = ToyConfig;
+
+    fn config(&self) -> &ToyConfig {
+        &self.config
     }
 
-    fn vocab_size(&self) -> usize {
-        self.config.vocab_size
-    }
-
-    fn max_length(&self) -> usize {
-        self.config.positions
+    fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
     fn names(&self) -> &NameTable {
         &NAMES
     }
 
-    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        self.written(options).check(&param_shapes(&self.parameters))
+    fn class(&self) -> Cow<'_, str> {
+        "ToyForSequenceClassification".into()
     }
 
-    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        self.written(options).write(directory, &param_shapes(&self.parameters), fill)
-    }
-
-    fn score(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
-        let batch = self.upload(batch, cx.device())?;
-        match observe {
-            None => Ok(self.forward(&batch, cx)?),
-            Some(observe) => Ok(self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.value()))?),
+    fn upload(&self, batch: &Batch, _wants_logits: bool, device: &Device) -> Result<ToyBatch> {
+        let shape = [batch.rows, batch.length];
+        if batch.length > self.config.positions {
+            let reason = format!("{} tokens in a row, the model has {} positions", batch.length, self.config.positions);
+            return Err(Error::data("batch", reason, "shorten the rows or set data.max_length"));
         }
+        let positions: Vec<i64> = (0..batch.rows).flat_map(|_| 0..batch.length as i64).collect();
+        let mask = |mask: &Vec<u8>| Tensor::from_slice_in(device, shape, mask, Segment::Data);
+        let labels = match &batch.labels {
+            None => None,
+            Some(Labels::Class(classes)) => Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?),
+            Some(_) => {
+                let reason = "the labels are no classes";
+                return Err(Error::data("batch", reason, "give classes: this family has no other head"));
+            }
+        };
+        Ok(ToyBatch {
+            ids: Tensor::from_slice_in(device, shape, &batch.input_ids, Segment::Data)?,
+            positions: Tensor::from_slice_in(device, shape, &positions, Segment::Data)?,
+            scope: Scope::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
+            labels,
+        })
+    }
+
+    fn hidden<'f>(&self, _: usize, flow: &'f Var) -> &'f Var {
+        flow
     }
 }

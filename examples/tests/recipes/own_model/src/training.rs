@@ -5,7 +5,7 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-use model_center::model::{OpenOptions, OpenedModel, Registry, Batch};
+use model_center::model::{Batch, OpenOptions, OpenedModel, Registry};
 use model_center::{Error, Result};
 use std::path::Path;
 

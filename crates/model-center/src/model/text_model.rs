@@ -1,0 +1,331 @@
+//! Models of text as programs call them: batch to logits and loss, incremental decoding, reading and writing
+//! directories.
+//!
+//! Defines [`TextModel`], as which [`crate::model::registry`] opens a directory, and [`PretrainedModel`], from which a
+//! family has it.
+
+use crate::config::Config;
+use crate::config::model_center::no_model_center;
+use crate::data::{Batch, VerbalizerPosition};
+use crate::error::{Error, Result};
+use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
+use crate::model::decoding::{Decoding, DecodingOptions};
+use crate::model::opening::{Fill, from_parameters};
+use crate::model::registry::{SaveOptions, param_shapes};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
+use bmtrain_dist::{Model, Module};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Which head a program asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextHead {
+    /// The hidden states alone.
+    None,
+    /// Classes, choices or a value: so many outputs per row.
+    Classification {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// Words at masked positions.
+    MaskedLm,
+    /// Whether the second text follows the first.
+    NextSentence,
+    /// Masked words and next sentence.
+    Pretraining,
+    /// The next word at every position; of a model with two stacks, at those of its decoder.
+    CausalLm,
+}
+
+/// The error of a model that answers no prompts; `title` is its name for people.
+pub(super) fn no_verbalizer(title: &str) -> Error {
+    let reason = format!("{title} answers no prompts with the head that it has");
+    Error::recipe("the head asked for", reason, "take a model that predicts words, such as GPT-2 or T5")
+}
+
+/// The output of a forward pass.
+#[derive(Debug, Clone)]
+pub struct ModelOutput {
+    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]`; with a verbalizer `[R, classes]`.
+    pub logits: Option<Var>,
+    /// Further outputs by name, such as `pooler`.
+    pub extra: Vec<(&'static str, Var)>,
+    /// `[1]`, when there were labels.
+    pub loss: Option<Var>,
+}
+
+/// Called with the number and value of each hidden state: 0 for the input of the first block.
+pub type Observe<'a> = &'a mut dyn FnMut(usize, &Tensor) -> bmtrain_dist::Result<()>;
+
+/// What a program has to know of a model before it makes a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelInfo {
+    /// Rows of the token embedding: ids are below this.
+    pub vocab_size: usize,
+    /// The longest sequence, in tokens.
+    pub max_length: usize,
+    /// Names of the classes in the order of the classifier's outputs; empty where they have none.
+    pub label_names: Vec<String>,
+    /// Whether it has token type embeddings. Without them [`TextModel::forward`] ignores the token types of a batch.
+    pub has_token_types: bool,
+    /// Whether labels are the tokens that a decoder is to generate from what the encoder has read.
+    pub generates_targets: bool,
+    /// The token with which the decoder of an encoder-decoder starts, if the configuration states it.
+    pub decoder_start_token: Option<i64>,
+    /// Whether its classifier takes multiple choice: several sequences of one sample compared with each other.
+    pub compares_choices: bool,
+    /// Parameters of embedding tables that are only looked up. A table that is also the language-modelling head is not
+    /// among them.
+    pub embedding_parameters: usize,
+}
+
+impl ModelInfo {
+    /// A model with one stack and none of the rest.
+    pub fn new(vocab_size: usize, max_length: usize) -> Self {
+        ModelInfo {
+            vocab_size,
+            max_length,
+            label_names: Vec::new(),
+            has_token_types: false,
+            generates_targets: false,
+            decoder_start_token: None,
+            compares_choices: true,
+            embedding_parameters: 0,
+        }
+    }
+}
+
+/// A model of text, as programs call it. A model that is a [`PretrainedModel`] has it for free.
+pub trait TextModel: Module {
+    /// Sizes, names of labels and what else a program asks before the first batch.
+    fn info(&self) -> &ModelInfo;
+
+    /// Parameter names in Hugging Face files.
+    fn names(&self) -> &NameTable;
+
+    /// Parameter names in files of this layout.
+    ///
+    /// # Errors
+    /// A layout that the family does not have.
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>>;
+
+    /// Batch to logits and, with labels, the loss. `observe` is called with the hidden states.
+    ///
+    /// # Errors
+    /// Ids or labels out of range, lengths that do not fit.
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput>;
+
+    /// The loss alone, `[1]`, for training: as [`TextModel::forward`], but a language-modelling head may compute it
+    /// without storing all logits.
+    ///
+    /// # Errors
+    /// As [`TextModel::forward`].
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
+        Ok(self.forward(batch, None, cx)?.loss)
+    }
+
+    /// Start incremental decoding with a KV cache.
+    ///
+    /// # Errors
+    /// An encoder, or a model without a language-modelling head; ids of the source out of range.
+    fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        let reason = "its family reads texts and does not write any";
+        Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
+    }
+
+    /// Where the head predicts the label word of a prompt.
+    ///
+    /// # Errors
+    /// A model without a language-modelling head; a special token that its configuration does not state.
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        Err(no_verbalizer("this model"))
+    }
+
+    /// Whether decoder inputs can be made from any targets, where the model
+    /// [generates](ModelInfo::generates_targets) them.
+    ///
+    /// # Errors
+    /// A special token for it that the configuration does not state.
+    fn check_targets(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Parameters in matrix products: all but [`ModelInfo::embedding_parameters`]. A training step takes about six
+    /// floating-point operations for each of them and each token.
+    fn matmul_parameters(&self) -> usize {
+        self.parameters().count() - self.info().embedding_parameters
+    }
+
+    /// Whether [`TextModel::save`] would refuse the configuration or the tokenizer files. Needs no values.
+    ///
+    /// # Errors
+    /// Those that `save` would return at the end of the training.
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
+
+    /// Fields of the configuration that the written one has no place for.
+    ///
+    /// # Errors
+    /// As [`TextModel::check_save`].
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>>;
+
+    /// Write a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
+    /// parameter into a vector; it is called once for each, in their order.
+    ///
+    /// # Errors
+    /// The disk refuses; a layout that the family does not have; what `fill` returns.
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
+
+    /// [`TextModel::write`] with the model's own values. Of the ranks that share parameters one writes; it reads all
+    /// parameters, in their order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), in which the others
+    /// take part.
+    ///
+    /// # Errors
+    /// As [`TextModel::write`].
+    fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
+        self.write(directory, options, &mut from_parameters(self.parameters()))
+    }
+}
+
+/// A [`Model`] with a configuration in a directory. [`TextModel`] is implemented for all of them.
+pub trait PretrainedModel: Model<Output = ModelOutput> {
+    /// Its configuration.
+    type Config: Config;
+
+    /// The configuration.
+    fn config(&self) -> &Self::Config;
+
+    /// As [`TextModel::info`].
+    fn info(&self) -> &ModelInfo;
+
+    /// As [`TextModel::names`].
+    fn names(&self) -> &NameTable;
+
+    /// The class of `transformers` that opens it.
+    fn class(&self) -> Cow<'_, str>;
+
+    /// Check a batch and copy it to the device. Without `wants_logits` only the loss is asked for.
+    ///
+    /// # Errors
+    /// Ids or labels out of range, lengths that do not fit.
+    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<Self::Batch>;
+
+    /// The hidden states to show after so many blocks.
+    fn hidden<'f>(&self, blocks: usize, flow: &'f Self::Flow) -> &'f Var;
+
+    /// As [`TextModel::names_in`].
+    ///
+    /// # Errors
+    /// A layout that the family does not have.
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        match layout {
+            DirectoryLayout::HuggingFace => Ok(Cow::Borrowed(self.names())),
+            DirectoryLayout::ModelCenter => Err(no_model_center("model")),
+        }
+    }
+
+    /// Whether names in its files have the family's prefix; by default that of every class but a bare model's.
+    fn has_prefix(&self) -> Option<bool> {
+        None
+    }
+
+    /// The values of a parameter in files of this layout, where they are not its own.
+    fn rescaled(&self, _parameter: &str, _layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
+        None
+    }
+
+    /// As [`TextModel::decoding`].
+    ///
+    /// # Errors
+    /// As there.
+    fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        let reason = "its family reads texts and does not write any";
+        Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
+    }
+
+    /// As [`TextModel::verbalizer_position`].
+    ///
+    /// # Errors
+    /// As there.
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        Err(no_verbalizer("this model"))
+    }
+
+    /// As [`TextModel::check_targets`].
+    ///
+    /// # Errors
+    /// As there.
+    fn check_targets(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The directory that a model is written to.
+fn directory<'a, M: PretrainedModel>(
+    model: &'a M,
+    names: &'a NameTable,
+    options: &SaveOptions<'a>,
+) -> ModelDirectory<'a, M::Config> {
+    let directory = ModelDirectory::new(model.config(), names, &model.class());
+    let prefixed = model.has_prefix().unwrap_or(directory.prefixed);
+    ModelDirectory { prefixed, ..directory }.with(options)
+}
+
+impl<M: PretrainedModel> TextModel for M {
+    fn info(&self) -> &ModelInfo {
+        PretrainedModel::info(self)
+    }
+
+    fn names(&self) -> &NameTable {
+        PretrainedModel::names(self)
+    }
+
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        PretrainedModel::names_in(self, layout)
+    }
+
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
+        let batch = self.upload(batch, true, cx.device())?;
+        Ok(match observe {
+            None => Model::forward(self, &batch, cx)?,
+            Some(observe) => self
+                .forward_observed(&batch, cx, &mut |blocks, flow| observe(blocks, self.hidden(blocks, flow).value()))?,
+        })
+    }
+
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = self.upload(batch, false, cx.device())?;
+        Ok(Model::forward(self, &batch, cx)?.loss)
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        PretrainedModel::decoding(self, options, cx)
+    }
+
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
+        PretrainedModel::verbalizer_position(self)
+    }
+
+    fn check_targets(&self) -> Result<()> {
+        PretrainedModel::check_targets(self)
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        let names = PretrainedModel::names_in(self, options.layout)?;
+        directory(self, &names, options).check(&param_shapes(self.parameters()))
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        directory(self, PretrainedModel::names(self), options).left_out()
+    }
+
+    fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = PretrainedModel::names_in(self, options.layout)?;
+        directory(self, &names, options).write(to, &param_shapes(self.parameters()), |name, values| {
+            fill(name, values)?;
+            if let Some(rescaled) = self.rescaled(name, options.layout) {
+                values.iter_mut().for_each(|value| *value = rescaled(*value));
+            }
+            Ok(())
+        })
+    }
+}
