@@ -65,7 +65,7 @@ impl Shape {
                     num_decoder_layers: self.num_layers,
                     ..T5Config::default()
                 };
-                Box::new(T5::new(device, config, Seq2SeqHead::Words { tied: true }, blocks, builder)?)
+                Box::new(T5::new(device, config, Seq2SeqHead::CausalLm { tied: true }, blocks, builder)?)
             }
         })
     }

@@ -158,7 +158,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
             Alias::new("model.encoder.embed_tokens.weight", "model.shared.weight"),
             Alias::new("model.decoder.embed_tokens.weight", "model.shared.weight"),
         ];
-        if head == (Seq2SeqHead::Words { tied: true }) {
+        if head == (Seq2SeqHead::CausalLm { tied: true }) {
             aliases.push(Alias::new("lm_head.weight", "model.shared.weight"));
         }
         NameTable {

@@ -85,7 +85,7 @@ impl EncoderFamily for BertConfig {
     fn unused(head: EncoderHead) -> &'static [&'static str] {
         match head {
             EncoderHead::Classifier { .. } => &["cls.*", "qa_outputs.*"],
-            EncoderHead::None { .. } => &["cls.*", "classifier.*", "qa_outputs.*"],
+            EncoderHead::None | EncoderHead::CausalLm { .. } => &["cls.*", "classifier.*", "qa_outputs.*"],
             EncoderHead::MaskedLm => &["cls.seq_relationship.*", "classifier.*", "qa_outputs.*", "*pooler.*"],
             EncoderHead::NextSentence => &["cls.predictions.*", "classifier.*", "qa_outputs.*"],
             EncoderHead::Pretraining => &["classifier.*", "qa_outputs.*"],

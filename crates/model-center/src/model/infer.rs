@@ -1,6 +1,6 @@
 //! What the tensors of a directory tell where its `config.json` does not state it: the head, and the number of classes.
 //!
-//! Defines [`Heads`], called by the `directory` modules of encoders, decoders and encoder-decoders, and
+//! Defines [`FoundHeads`], called by the `directory` modules of encoders, decoders and encoder-decoders, and
 //! [`classifier_outputs`], called by programs that are asked for a classifier.
 
 use super::text_model::TextHead;
@@ -15,7 +15,7 @@ const CLASSIFIERS: &[&str] =
 
 /// The heads whose tensors a directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Heads {
+pub struct FoundHeads {
     /// For tokens, with a matrix of its own or, in an encoder, a dense layer before the tied one.
     pub(super) words: bool,
     /// For next-sentence prediction.
@@ -24,7 +24,7 @@ pub(super) struct Heads {
     pub(super) classes: Option<usize>,
 }
 
-impl Heads {
+impl FoundHeads {
     /// Those of a directory: for each head our name of one of its matrices, and the table with theirs.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Heads {
             let theirs = table.pieces(ours, &[1, 1], true).ok()?.into_iter().next()?.name;
             weights.entries().iter().find(|entry| entry.name == theirs).map(|entry| entry.shape.first().copied())
         };
-        Ok(Heads {
+        Ok(FoundHeads {
             words: rows(words).is_some(),
             sentences: sentences.and_then(rows).is_some(),
             classes: rows(classes).flatten(),

@@ -46,8 +46,8 @@ impl Targets {
 pub(super) enum Wanted {
     /// A class for each sample.
     Classes(usize),
-    /// A word for each token.
-    Words,
+    /// A token id for each token.
+    Tokens,
     /// So many numbers for each sample.
     Values(usize),
     /// Any number of classes at once, for which there is no loss here.
@@ -78,7 +78,7 @@ impl Wanted {
         let Some(labels) = &batch.labels else { return Ok(()) };
         match (self, labels.ids(), labels) {
             (Wanted::Nothing, ..) => Ok(()),
-            (Wanted::Words, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
+            (Wanted::Tokens, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
             (Wanted::Classes(classes), Some(ids), _) => Numbers::flat("labels", ids, samples, classes).check(true),
             (Wanted::Values(outputs), _, Labels::Values(values)) => check_values(values, samples, outputs),
             (wanted, ..) => Err(wrong_labels(labels, wanted)),
@@ -295,23 +295,10 @@ pub(super) fn check_length(length: usize, positions: usize) -> Result<()> {
     Err(Error::data("batch", reason, "shorten the rows or set data.max_length"))
 }
 
-/// The padding of a batch on a device; `None` when there is none.
+/// A mask on a device; `None` when nothing is padded.
 ///
 /// # Errors
-/// A mask of another length than the ids, or of other numbers than 0 and 1; no memory left.
-pub(super) fn upload_padding(
-    device: &Device,
-    shape: [usize; 2],
-    ids: usize,
-    mask: Option<&[u8]>,
-) -> Result<Option<Tensor>> {
-    upload_mask(device, "attention_mask", shape, ids, mask)
-}
-
-/// The same, of a mask of this name.
-///
-/// # Errors
-/// As [`upload_padding`].
+/// Another length than that of the ids, or values other than 0 and 1.
 pub(super) fn upload_mask(
     device: &Device,
     name: &str,

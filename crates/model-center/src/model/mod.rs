@@ -3,23 +3,30 @@
 //! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other
 //! crates come in through a registry of their own, see [`registry::Registry`].
 
+pub mod architecture;
 pub mod bart;
+pub mod batch;
 pub mod bert;
 mod block;
 pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod decoder;
+mod decoder_inputs;
 pub mod decoding;
 pub mod encoder;
 mod fairseq;
 mod family_names;
 pub mod gpt2;
 pub mod gptj;
+pub mod head;
+mod incremental;
 pub mod infer;
+mod inputs;
 pub mod labels;
 pub mod llama;
 mod lm_loss;
+pub mod load;
 pub mod marian;
 pub mod mistral;
 pub mod opening;
@@ -30,13 +37,15 @@ pub mod qwen3;
 pub mod registry;
 pub mod roberta;
 pub mod seq2seq;
+mod sinusoids;
 pub mod stack;
 pub mod t5;
 pub mod text_model;
-mod verbalizer_head;
+pub mod transformer;
 
 pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
 pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
 pub use text_model::{ModelInfo, ModelOutput, PretrainedModel, TextHead, TextModel};
+pub use transformer::Transformer;

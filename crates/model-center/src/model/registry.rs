@@ -1,7 +1,10 @@
 //! From a directory to a model: the families this crate knows, and those that other crates add.
 
+use super::decoder::Decoder;
+use super::encoder::Encoder;
+use super::seq2seq::EncoderDecoder;
 use super::text_model::{TextHead, TextModel};
-use super::{decoder, encoder, family_names, seq2seq};
+use super::{family_names, load};
 use crate::config::{
     self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,
     MarianConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
@@ -155,93 +158,89 @@ pub static MODELS: &[ModelEntry] = &[
     ModelEntry {
         model_type: "bert",
         doc: "BERT with classification, masked-word and next-sentence heads",
-        open: encoder::directory::open::<BertConfig>,
+        open: load::open::<Encoder<BertConfig>>,
     },
     ModelEntry {
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next word and for classification",
-        open: decoder::directory::open::<Gpt2Config>,
+        open: load::open::<Decoder<Gpt2Config>>,
     },
     ModelEntry {
         model_type: "opt",
         doc: "OPT with heads for the next word and for classification",
-        open: decoder::directory::open::<OptConfig>,
+        open: load::open::<Decoder<OptConfig>>,
     },
     ModelEntry {
         model_type: "gptj",
         doc: "GPT-J with heads for the next word and for classification",
-        open: decoder::directory::open::<GptjConfig>,
+        open: load::open::<Decoder<GptjConfig>>,
     },
     ModelEntry {
         model_type: "bloom",
         doc: "BLOOM with heads for the next word and for classification",
-        open: decoder::directory::open::<BloomConfig>,
+        open: load::open::<Decoder<BloomConfig>>,
     },
     ModelEntry {
         model_type: "cpm1",
         doc: "CPM-1 with heads for the next word and for classification",
-        open: decoder::directory::open::<Cpm1Config>,
+        open: load::open::<Decoder<Cpm1Config>>,
     },
     ModelEntry {
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
-        open: decoder::directory::open::<LlamaConfig>,
+        open: load::open::<Decoder<LlamaConfig>>,
     },
     ModelEntry {
         model_type: "mistral",
         doc: "Mistral with heads for the next word and for classification",
-        open: decoder::directory::open::<MistralConfig>,
+        open: load::open::<Decoder<MistralConfig>>,
     },
     ModelEntry {
         model_type: "qwen2",
         doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
-        open: decoder::directory::open::<Qwen2Config>,
+        open: load::open::<Decoder<Qwen2Config>>,
     },
     ModelEntry {
         model_type: "qwen3",
         doc: "Qwen 3 with heads for the next word and for classification",
-        open: decoder::directory::open::<Qwen3Config>,
+        open: load::open::<Decoder<Qwen3Config>>,
     },
     ModelEntry {
         model_type: "t5",
         doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
-        open: seq2seq::directory::open::<T5Config>,
+        open: load::open::<EncoderDecoder<T5Config>>,
     },
     ModelEntry {
         model_type: "mt5",
         doc: "mT5 with the head for the next word of the decoder",
-        open: seq2seq::directory::open::<T5Config>,
+        open: load::open::<EncoderDecoder<T5Config>>,
     },
     ModelEntry {
         model_type: "bart",
         doc: "BART with heads for the next word of the decoder and for classification",
-        open: seq2seq::directory::open::<BartConfig>,
+        open: load::open::<EncoderDecoder<BartConfig>>,
     },
     ModelEntry {
         model_type: "marian",
         doc: "Marian's models for translation with the head for the next word of the decoder",
-        open: seq2seq::directory::open::<MarianConfig>,
+        open: load::open::<EncoderDecoder<MarianConfig>>,
     },
     ModelEntry {
         model_type: "cpm2",
         doc: "CPM-2 with the head for the next word of the decoder",
-        open: seq2seq::directory::open::<Cpm2Config>,
+        open: load::open::<EncoderDecoder<Cpm2Config>>,
     },
     ModelEntry {
         model_type: "roberta",
         doc: "RoBERTa with classification and masked-word heads",
-        open: encoder::directory::open::<RobertaConfig>,
+        open: load::open::<Encoder<RobertaConfig>>,
     },
     ModelEntry {
         model_type: "xlm-roberta",
         doc: "XLM-RoBERTa, as RoBERTa",
-        open: encoder::directory::open::<RobertaConfig>,
+        open: load::open::<Encoder<RobertaConfig>>,
     },
-    ModelEntry {
-        model_type: "camembert",
-        doc: "CamemBERT, as RoBERTa",
-        open: encoder::directory::open::<RobertaConfig>,
-    },
+    ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: load::open::<Encoder<RobertaConfig>> },
 ];
 
 /// Families to look in: those of this crate and further ones.

@@ -74,7 +74,7 @@ impl EncoderFamily for RobertaConfig {
         match head {
             EncoderHead::Classifier { .. } => &["lm_head.*", "qa_outputs.*", "*pooler.*"],
             EncoderHead::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
-            EncoderHead::None { .. } | EncoderHead::NextSentence | EncoderHead::Pretraining => {
+            EncoderHead::None | EncoderHead::CausalLm { .. } | EncoderHead::NextSentence | EncoderHead::Pretraining => {
                 &["lm_head.*", "classifier.*", "qa_outputs.*"]
             }
         }

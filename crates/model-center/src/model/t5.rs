@@ -106,7 +106,7 @@ impl Seq2SeqFamily for T5Config {
             Alias::new("encoder.embed_tokens.weight", "shared.weight"),
             Alias::new("decoder.embed_tokens.weight", "shared.weight"),
         ];
-        if head == (Seq2SeqHead::Words { tied: true }) {
+        if head == (Seq2SeqHead::CausalLm { tied: true }) {
             aliases.push(Alias::new("lm_head.weight", "shared.weight"));
         }
         NameTable {

@@ -71,7 +71,7 @@ fn heads_that_cannot_be_cut_are_refused_with_the_parameters_name() {
     let device = Device::cpu(1).unwrap();
     let options = BuilderOptions { mesh: Mesh::new(0, 8, 1, 8).unwrap(), ..BuilderOptions::default() };
     let config = BertConfig { num_heads: 6, dim_head: 4, ..config() };
-    let error = Bert::new(&device, config, EncoderHead::None { with_pooler: true }, BlockOptions::default(), options);
+    let error = Bert::new(&device, config, EncoderHead::None, BlockOptions::default(), options);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("project_qkv.weight") && error.contains('8'), "{error}");
 }

@@ -227,7 +227,7 @@ fn what_is_not_for_two_stacks_is_refused_by_name() {
         ),
         (Batch { attention_mask: Some(vec![1; 3]), ..plain.clone() }, ["attention_mask", "3 values"]),
         (Batch { next_sentence: Some(vec![0; 4]), ..plain.clone() }, ["next_sentence_label", "decoder"]),
-        (Batch { choices: 2, ..plain.clone() }, ["2 choices", "predicts words"]),
+        (Batch { choices: 2, ..plain.clone() }, ["2 choices", "predicts tokens"]),
     ] {
         let error = score(&*model, &batch).unwrap_err();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");

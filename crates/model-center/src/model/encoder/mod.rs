@@ -1,17 +1,13 @@
-//! Encoders, written once: embeddings, post-norm blocks, the heads people train, directories, and what programs call.
-//!
-//! A family is a configuration that implements [`EncoderFamily`]: `crate::model::bert` and `crate::model::roberta` are
-//! the patterns. A batch goes through [`EncoderModel`]'s `embed`, the blocks and at the end to [`EncoderHeads`].
-//! [`directory::open`] is what a family's line in a registry calls, [`names`] what the families' files have alike.
+//! Encoders: a family is a configuration that implements [`EncoderFamily`]; `crate::model::bert` and
+//! `crate::model::roberta` are the patterns.
 
-pub mod batch;
-pub mod directory;
+mod architecture;
 pub mod family;
-pub mod heads;
-mod model;
 pub mod names;
 
-pub use batch::EncoderBatch;
+pub use super::head::Head as EncoderHead;
+pub use architecture::Encoder;
 pub use family::{Classifier, EncoderFamily, Layout};
-pub use heads::{EncoderHead, EncoderHeads, EncoderOutput};
-pub use model::EncoderModel;
+
+/// An encoder of a family with its head.
+pub type EncoderModel<C> = super::Transformer<Encoder<C>>;

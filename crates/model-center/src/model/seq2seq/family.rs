@@ -3,12 +3,11 @@
 //! Defines [`Seq2SeqFamily`], which a family's configuration implements, and the parts of its answer. Called by
 //! [`super::Seq2SeqModel`] and [`super::directory`].
 
-use super::Seq2SeqHead;
+use super::{Added, Seq2SeqHead};
 use crate::config::{Config, TextConfig};
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
-use crate::model::position_table::{Count, PositionTable};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 
@@ -152,26 +151,4 @@ pub struct Around {
     pub output_norm: Option<NormOptions>,
     /// Probability with which an element behind that norm is dropped.
     pub output_dropout: f32,
-}
-
-/// Positions that are added to the words of a stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Added {
-    /// None.
-    None,
-    /// Rows of a table that is trained.
-    Learned(PositionTable),
-    /// Rows that are computed, see [`super::Sinusoids`], by places.
-    Sinusoids,
-}
-
-impl Added {
-    /// Which row belongs to which token.
-    pub(super) fn table(self) -> Option<PositionTable> {
-        match self {
-            Added::None => None,
-            Added::Learned(table) => Some(table),
-            Added::Sinusoids => Some(PositionTable { first: 0, count: Count::Places }),
-        }
-    }
 }

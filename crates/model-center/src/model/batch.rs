@@ -1,0 +1,354 @@
+//! A batch on the device, checked, with labels shifted as language modelling takes them.
+//!
+//! Defines [`DeviceBatch`], made of a [`Batch`] by [`super::Transformer`]'s `upload` and read by its layers.
+
+use super::architecture::{Spec, StackSpec};
+use super::decoder_inputs;
+use super::head::{ClassifierInput, Head};
+use super::labels::{
+    IGNORED, Numbers, Targets, VerbalizerTensors, Wanted, check_length, check_spans, check_verbalizer,
+    refuse_decoder_inputs, refuse_spans, refuse_verbalizer, upload_class_weights, upload_mask,
+};
+use super::position_table::{Count, PositionTable};
+use crate::data::{Batch, VerbalizerBatch};
+use crate::error::{Error, Result};
+use crate::layer::PositionsConfig;
+use bmtrain_core::limits::make_room;
+use bmtrain_core::{Device, Segment, Tensor};
+
+/// B sequences of L tokens that one stack reads.
+#[derive(Debug, Clone)]
+pub struct Sequences {
+    /// Token ids, i64 `[B, L]`.
+    pub ids: Tensor,
+    /// i64 `[B, L]`, rows of the table of positions; `None` without one.
+    pub position_ids: Option<Tensor>,
+    /// All positions are below this.
+    pub reach: usize,
+    /// i64 `[B, L]`; `None` without token types.
+    pub token_type_ids: Option<Tensor>,
+    /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
+    pub padding: Option<Tensor>,
+    /// i64 `[B, L]`, the number of each token among those of its sequence; `None` where positions need none.
+    pub numbers: Option<Tensor>,
+    /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own mask.
+    pub visible: Option<Tensor>,
+}
+
+impl Sequences {
+    /// Copy sequences to the device. `counted` has 1 for the tokens that positions count; `mask` is called `name` in
+    /// errors.
+    fn upload(
+        device: &Device,
+        stack: &StackSpec,
+        (ids, [rows, length]): (&[i64], [usize; 2]),
+        (name, mask): (&str, Option<&[u8]>),
+        counted: Option<&[u8]>,
+    ) -> Result<Self> {
+        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let padding = upload_mask(device, name, [rows, length], ids.len(), mask)?;
+        let table = stack.added.table();
+        let by_token = PositionTable { first: 0, count: Count::Tokens };
+        let has_numbers = padding.is_some() && matches!(stack.positions, PositionsConfig::Alibi(_));
+        Ok(Sequences {
+            ids: grid(ids)?,
+            position_ids: table.map(|table| grid(&table.rows_of(rows, length, counted))).transpose()?,
+            reach: length,
+            token_type_ids: None,
+            padding,
+            numbers: has_numbers.then(|| grid(&by_token.rows_of(rows, length, mask))).transpose()?,
+            visible: None,
+        })
+    }
+}
+
+/// A batch on the device.
+#[derive(Debug, Clone)]
+pub struct DeviceBatch {
+    /// What each stack reads.
+    pub sequences: Vec<Sequences>,
+    /// i64 `[B]`: the position of each sequence's last token among all `B * L`, for a classifier that reads it.
+    pub last: Option<Tensor>,
+    /// Targets of the loss. Of language modelling: the token that each position is to predict, `[B, L]`.
+    pub labels: Option<Targets>,
+    /// Label words and their positions, whose classes the labels are.
+    pub verbalizer: Option<VerbalizerTensors>,
+    /// i64 `[B, L]`, the next tokens of prompts with their label words, and the weight of their loss.
+    pub prompt: Option<(Tensor, f32)>,
+    /// i64 `[B]`, for pretraining.
+    pub next_sentence: Option<Tensor>,
+    /// Share of the target probability that is spread over all classes.
+    pub label_smoothing: f32,
+    /// f32 `[C]`, the weight of each class; `None` for equal weights.
+    pub class_weights: Option<Tensor>,
+    /// Sequences of one sample of a multiple choice; 1 otherwise.
+    pub choices: usize,
+    /// Whether logits are asked for; otherwise a language-modelling head computes the loss without storing them.
+    pub wants_logits: bool,
+}
+
+impl DeviceBatch {
+    /// Check a batch and copy it to a device.
+    ///
+    /// # Errors
+    /// Ids or labels out of range, lengths that do not fit, no input for the decoder of an encoder-decoder.
+    pub fn upload(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), wants_logits: bool) -> Result<Self> {
+        check(spec, head, batch)?;
+        let (rows, length, ids) = (batch.rows, batch.length, batch.input_ids.as_slice());
+        let grid = |shape: [usize; 2], values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
+        let vector = |values: &[i64]| Tensor::from_slice(device, [values.len()], values, Segment::Data);
+        let mask = batch.attention_mask.as_deref();
+        let pad = spec.pad_token_id.map(|id| id as i64);
+        let mut sequences = Vec::with_capacity(spec.stacks.len());
+        if let Some(stack) = spec.stacks.first() {
+            let by_id = || ids.iter().map(|id| u8::from(Some(*id) != pad)).collect::<Vec<_>>();
+            let counted = stack.counts_ids.then(by_id);
+            let counted = counted.as_deref().or(mask);
+            let first = Sequences::upload(device, stack, (ids, [rows, length]), ("attention_mask", mask), counted)?;
+            let types = stack.type_size.map(|_| batch.token_type_ids.clone().unwrap_or_else(|| vec![0; ids.len()]));
+            let token_type_ids = types.map(|types| grid([rows, length], &types)).transpose()?;
+            let visible = visible_keys(batch)?
+                .map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data))
+                .transpose()?;
+            sequences.push(Sequences { token_type_ids, visible, ..first });
+        }
+        let mut target = [rows, length];
+        if let Some(stack) = spec.stacks.get(1) {
+            let (shape, ids) = decoder_inputs::of(batch, spec, head)?;
+            let mask = batch.decoder_attention_mask.as_deref();
+            sequences.push(Sequences::upload(device, stack, (&ids, shape), ("decoder_attention_mask", mask), mask)?);
+            target = shape;
+        }
+        let last = match (head, spec.head.classifier) {
+            (Head::Classifier { .. }, ClassifierInput::LastToken) => Some(last_tokens(ids, mask, length, pad)),
+            (Head::Classifier { .. }, ClassifierInput::EosToken) => Some(decoder_inputs::eos_tokens(batch, spec)?),
+            _ => None,
+        };
+        let classes = match head {
+            Head::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
+            _ => None,
+        };
+        let verbalizer = batch.verbalizer.as_ref();
+        let prompt = prompt_tokens(batch).map(|(tokens, weight)| Ok::<_, Error>((grid(target, &tokens)?, weight)));
+        Ok(DeviceBatch {
+            sequences,
+            last: last.map(|last| vector(&last)).transpose()?,
+            labels: targets(device, batch, (spec, head), target)?,
+            verbalizer: verbalizer.map(|verbalizer| VerbalizerTensors::upload(device, verbalizer)).transpose()?,
+            prompt: prompt.transpose()?,
+            next_sentence: batch.next_sentence.as_deref().map(vector).transpose()?,
+            label_smoothing: batch.label_smoothing,
+            class_weights: upload_class_weights(device, batch, classes)?,
+            choices: batch.choices,
+            wants_logits,
+        })
+    }
+
+    /// Labels that are class indices or token ids.
+    pub fn class_labels(&self) -> Option<&Tensor> {
+        match &self.labels {
+            Some(Targets::Classes(targets)) => Some(targets),
+            _ => None,
+        }
+    }
+}
+
+/// The targets of the loss, for a decoder's tokens of this shape. Without a head there is no loss.
+fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [usize; 2]) -> Result<Option<Targets>> {
+    let Some(labels) = batch.labels.as_ref().filter(|_| head != Head::None) else { return Ok(None) };
+    let ids = labels.ids().filter(|_| head.is_lm() && batch.verbalizer.is_none());
+    let Some(ids) = ids else {
+        return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
+    };
+    let grid = |values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
+    let tokens = match head.is_masked_lm() || spec.is_encoder_decoder() {
+        true => grid(ids)?,
+        false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,
+    };
+    Ok(Some(Targets::Classes(tokens)))
+}
+
+/// Whether ids and labels are those of this model.
+fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
+    let is_encoder_decoder = spec.is_encoder_decoder();
+    check_length(batch.length, spec.max_length)?;
+    if !is_encoder_decoder {
+        refuse_decoder_inputs(batch)?;
+    }
+    Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
+    let types = spec.stacks.first().and_then(|stack| stack.type_size);
+    if let (Some(rows), Some(types)) = (types, &batch.token_type_ids) {
+        Numbers::grid("token_type_ids", types, batch, rows).check(false)?;
+    }
+    match spec.has_spans {
+        true => check_spans(batch)?,
+        false => refuse_spans(batch)?,
+    }
+    if !matches!(head, Head::CausalLm { .. }) {
+        refuse_verbalizer(batch)?;
+    }
+    check_next_sentence(spec, head, batch)?;
+    if is_encoder_decoder {
+        return check_one_choice(head, batch);
+    }
+    let wanted = match (head, &batch.verbalizer) {
+        (Head::CausalLm { .. }, Some(verbalizer)) => {
+            check_verbalizer(verbalizer, (batch.rows, batch.input_ids.len()), spec.vocab_size)?;
+            Wanted::Classes(verbalizer.label_words.len())
+        }
+        (Head::None, _) => Wanted::Nothing,
+        (Head::NextSentence, _) => Wanted::Classes(2),
+        (Head::MaskedLm | Head::Pretraining | Head::CausalLm { .. }, _) => Wanted::Tokens,
+        (Head::Classifier { outputs }, _) => Wanted::of_classifier(outputs, batch.choices, spec.problem_type),
+    };
+    wanted.check(batch, spec.vocab_size)
+}
+
+fn check_next_sentence(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
+    let Some(labels) = &batch.next_sentence else { return Ok(()) };
+    let has_pooler = spec.head.has_pooler(Head::None);
+    let (reason, fix) = match head {
+        Head::Pretraining => return Numbers::flat("next_sentence_label", labels, batch.rows, 2).check(true),
+        Head::None if has_pooler => return Ok(()),
+        _ if has_pooler => (
+            "it is for pretraining, and this model has another head",
+            "leave it out; the labels of every other head are called labels",
+        ),
+        _ => ("it is for the pretraining of encoders, and this model has a decoder", "leave it out"),
+    };
+    Err(Error::data("next_sentence_label", reason, fix))
+}
+
+/// The classifier of an encoder-decoder, and its decoder, read one sequence of each sample.
+fn check_one_choice(head: Head, batch: &Batch) -> Result<()> {
+    if batch.choices <= 1 {
+        return Ok(());
+    }
+    let what = match head {
+        Head::Classifier { .. } => "this classifier reads one sequence",
+        _ => "this model predicts tokens",
+    };
+    let reason = format!("{} choices of a sample, and {what}", batch.choices);
+    Err(Error::data("batch", reason, "give one sequence for each sample"))
+}
+
+/// Which keys each query sees where there is a context or there are spans: those of its own span that are context, and,
+/// if it is no context itself, those up to its own. Padding is seen by nobody. Without a context nothing is one, and
+/// without spans each row is one.
+///
+/// # Errors
+/// Rows so long that there is no memory for it.
+///
+/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see;
+/// nobody asks padding.
+pub(super) fn visible_keys(batch: &Batch) -> Result<Option<Vec<u8>>> {
+    let Batch { attention_mask: mask, context, span, .. } = batch;
+    let length = batch.length;
+    if context.is_none() && span.is_none() {
+        return Ok(None);
+    }
+    let is_context = |at: usize| context.as_ref().is_some_and(|context| context.get(at) == Some(&1));
+    let is_token = |at: usize| mask.as_ref().is_none_or(|mask| mask.get(at) == Some(&1));
+    let span_of = |at: usize| span.as_ref().and_then(|span| span.get(at));
+    let sees = |query: usize, key: usize| {
+        let is_shown = is_context(key) || (!is_context(query) && key <= query);
+        u8::from(is_shown && is_token(key) && span_of(query) == span_of(key))
+    };
+    let count = batch.input_ids.len().saturating_mul(length);
+    let mut keys = Vec::new();
+    make_room(&mut keys, count, "the attention mask of a batch")?;
+    for query in 0..batch.input_ids.len() {
+        let row = query - query % length;
+        keys.extend((row..row + length).map(|key| sees(query, key)));
+    }
+    Ok(Some(keys))
+}
+
+/// What each position should predict: the label of the position behind it. The last position of a row predicts nothing,
+/// nor does padding: where a row is padded on the left, its first token is nobody's next word.
+///
+/// Source: transformers moves labels the same way. It also counts a prediction that padding makes, of which its
+/// implementations of attention have different opinions.
+fn next_tokens(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
+    let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
+    let next = |at: usize| {
+        let ends_row = (at + 1).is_multiple_of(length);
+        let next = labels.get(at + 1).filter(|_| !ends_row && is_token(at));
+        next.copied().unwrap_or(IGNORED)
+    };
+    (0..labels.len()).map(next).collect()
+}
+
+/// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it
+/// does not.
+fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
+    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = batch.verbalizer.as_ref()?;
+    let classes = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0)?.ids()?;
+    let mask = batch.attention_mask.as_deref();
+    let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
+    let ids = batch.input_ids.iter().enumerate();
+    let own: Vec<i64> = ids.map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
+    let mut next = next_tokens(&own, mask, batch.length);
+    for (place, class) in places.iter().zip(classes) {
+        let (at, word) =
+            (usize::try_from(*place).ok(), usize::try_from(*class).ok().and_then(|class| words.get(class)));
+        if let (Some(next), Some(word)) = (at.and_then(|at| next.get_mut(at)), word) {
+            *next = *word;
+        }
+    }
+    Some((next, *prompt_loss))
+}
+
+/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The
+/// first of a row that has none.
+///
+/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several
+/// rows without one.
+fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>) -> Vec<i64> {
+    let is_token = |at: &usize| Some(ids[*at]) != pad && mask.is_none_or(|mask| mask.get(*at) == Some(&1));
+    let rows = (0..ids.len()).step_by(length.max(1));
+    rows.map(|row| (row..row + length).rev().find(is_token).unwrap_or(row) as i64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{last_tokens, next_tokens, visible_keys};
+    use crate::model::Batch;
+
+    /// What each query of a single row sees.
+    fn keys(context: Option<Vec<u8>>, span: Option<Vec<i64>>, mask: Option<Vec<u8>>) -> Option<Vec<String>> {
+        let batch = Batch { context, span, ..Batch::next_tokens(5, vec![1; 5], mask) };
+        let row = |keys: &[u8]| keys.iter().map(|key| if *key == 1 { '#' } else { '.' }).collect();
+        visible_keys(&batch).unwrap().map(|keys| keys.chunks(5).map(row).collect())
+    }
+
+    #[test]
+    fn a_context_sees_itself_and_what_follows_sees_it_and_what_stands_before() {
+        assert_eq!(keys(None, None, Some(vec![1, 1, 1, 0, 0])), None);
+        let both = keys(Some(vec![1, 1, 0, 1, 0]), None, None).unwrap();
+        assert_eq!(both, ["##.#.", "##.#.", "####.", "##.#.", "#####"]);
+        let spans = keys(Some(vec![1, 0, 1, 0, 0]), Some(vec![7, 7, -2, -2, -2]), None).unwrap();
+        assert_eq!(spans, ["#....", "##...", "..#..", "..##.", "..###"]);
+        let padded = keys(None, Some(vec![0; 5]), Some(vec![0, 1, 1, 1, 0])).unwrap();
+        assert_eq!(padded, [".....", ".#...", ".##..", ".###.", ".###."]);
+    }
+
+    #[test]
+    fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {
+        let labels = [10, 11, 12, 20, 21, -100];
+        assert_eq!(next_tokens(&labels, None, 3), [11, 12, -100, 21, -100, -100]);
+        assert_eq!(next_tokens(&labels, Some(&[0, 1, 1, 1, 1, 0]), 3), [-100, 12, -100, 21, -100, -100]);
+        assert_eq!(next_tokens(&[7, 8], None, 1), [-100, -100]);
+    }
+
+    #[test]
+    fn the_last_token_is_the_last_that_is_not_padding() {
+        let ids = [5, 6, 0, 0, 5, 6, 5, 0, 6, 0, 0, 0];
+        assert_eq!(last_tokens(&ids, None, 3, Some(0)), [1, 5, 8, 9]);
+        assert_eq!(last_tokens(&ids, None, 3, None), [2, 5, 8, 11]);
+        let mask = [1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0];
+        assert_eq!(last_tokens(&ids, Some(&mask), 3, None), [1, 5, 6, 9]);
+        assert_eq!(last_tokens(&ids, Some(&mask), 3, Some(6)), [0, 4, 6, 9]);
+    }
+}

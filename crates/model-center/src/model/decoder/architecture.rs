@@ -1,0 +1,174 @@
+//! Decoders as an [`Architecture`]: causal blocks, a language-modelling head or a classifier at the last token.
+
+use super::{Classes, DecoderFamily};
+use crate::config::ProblemType;
+use crate::error::{Error, Result};
+use crate::formats::{Allow, NameTable};
+use crate::layer::BlockConfig;
+use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
+use crate::model::head::{ClassifierInput, Head, HeadSpec};
+use crate::model::infer::FoundHeads;
+use crate::model::opening::allow;
+use crate::model::registry::{HeadValues, OpenOptions};
+use crate::model::text_model::TextHead;
+use bmtrain_dist::param::Init;
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// The decoders of a family.
+#[derive(Debug)]
+pub struct Decoder<C>(PhantomData<C>);
+
+impl<C: DecoderFamily> Architecture for Decoder<C> {
+    type Config = C;
+
+    fn spec(config: &C) -> Spec {
+        let (text, layout) = (config.text(), config.layout());
+        let init = Init::normal(text.outer_std());
+        let stack = StackSpec {
+            name: "decoder",
+            layers: text.num_layers,
+            added: layout.table.map_or(Added::None, Added::Learned),
+            position_rows: layout.table.map_or(0, |table| table.first + text.position_size),
+            position_padding: None,
+            position_init: init,
+            counts_ids: false,
+            type_size: None,
+            embedding_norm: layout.embedding_norm,
+            embedding_dropout: text.embedding_dropout_p,
+            positions: layout.positions.clone(),
+            output_norm: layout.output_norm,
+            output_dropout: 0.0,
+        };
+        Spec {
+            title: C::TITLE,
+            vocab_size: text.vocab_size,
+            dim_model: text.dim_model,
+            embedding_size: layout.word_size,
+            max_length: layout.positions.reach(text.position_size),
+            pad_token_id: text.pad_token_id,
+            padding_learns: layout.padding_learns,
+            table_init: init,
+            embedding_factor: 1.0,
+            length_scale: layout.length_scale,
+            stacks: vec![stack],
+            head: HeadSpec {
+                size: layout.word_size,
+                init,
+                transform: None,
+                lm_bias: layout.head_bias,
+                logits_bias: false,
+                factor: 1.0,
+                classifier: ClassifierInput::LastToken,
+                classifier_dropout: 0.0,
+            },
+            problem_type: text.problem_type,
+            label_names: text.labels.clone(),
+            has_spans: C::HAS_SPANS,
+            decoder_start_token: None,
+            eos_token: None,
+            starts_with_sentinel: false,
+        }
+    }
+
+    fn block(config: &C, _: usize, layer: usize) -> BlockConfig {
+        config.block(layer)
+    }
+
+    fn names(config: &C, head: Head) -> NameTable {
+        config.names(head)
+    }
+
+    fn names_of_model_center(config: &C, _: Head) -> Option<NameTable> {
+        config.names_of_model_center()
+    }
+
+    fn class(_: &C, head: Head) -> Cow<'static, str> {
+        let class = match head {
+            Head::CausalLm { .. } => C::CLASSES.words,
+            Head::Classifier { .. } => C::CLASSES.classifier,
+            _ => C::CLASSES.base,
+        };
+        class.into()
+    }
+
+    fn head_of_class(_: &C, class: &str) -> Option<TextHead> {
+        let Classes { base, words, classifier } = C::CLASSES;
+        // The first files of Llama have its name in capitals.
+        let is = |name: &str| class.eq_ignore_ascii_case(name);
+        match () {
+            () if is(words) => Some(TextHead::CausalLm),
+            () if is(classifier) => Some(TextHead::Classification { outputs: 0 }),
+            () if is(base) => Some(TextHead::None),
+            () => None,
+        }
+    }
+
+    fn known_classes(_: &C) -> Vec<String> {
+        let Classes { base, words, classifier } = C::CLASSES;
+        [base, words, classifier].map(str::to_owned).to_vec()
+    }
+
+    /// A language-modelling head, unless there is a classifier.
+    fn head_of_model_center(config: &mut C, _: &Path) -> Result<TextHead> {
+        let outputs = config.text().cls_head;
+        Ok(outputs.map_or(TextHead::CausalLm, |outputs| TextHead::Classification { outputs }))
+    }
+
+    fn heads_of_tensors(config: &C, directory: &Path) -> Result<FoundHeads> {
+        let words = config.names(Head::CausalLm { tied: false });
+        let classes = config.names(Head::Classifier { outputs: 1 });
+        FoundHeads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+    }
+
+    fn default_heads(config: &mut C) -> (TextHead, TextHead) {
+        // A tied language-modelling head has no tensor of its own.
+        let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
+        (without, TextHead::CausalLm)
+    }
+
+    fn head(config: &mut C, head: TextHead, _: &Path) -> Result<Head> {
+        Ok(match head {
+            TextHead::None => Head::None,
+            TextHead::CausalLm => Head::CausalLm { tied: config.text().tied },
+            TextHead::Classification { outputs } => Head::Classifier { outputs },
+            TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+                let family = C::TITLE;
+                let reason = format!("masked words and next sentence are for encoders, and {family} is a decoder");
+                return Err(Error::recipe("the head asked for", reason, "ask for lm, cls or none"));
+            }
+        })
+    }
+
+    fn prepare(config: &mut C, _: &Path, options: &OpenOptions) -> Result<()> {
+        let text = config.text_mut();
+        if let Some(rate) = options.hidden_dropout {
+            text.set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
+        }
+        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+        Ok(())
+    }
+
+    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
+        let text = config.text_mut();
+        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
+    }
+
+    fn validate(config: &C, place: &str) -> Result<()> {
+        config.text().validate(place)
+    }
+
+    fn allowed(_: &C, head: Head, values: HeadValues, _: bool) -> Allow {
+        // ModelCenter has two heads, each under one name in all families.
+        let of_model_center = ["output_projection.*", "cls_projection.*"];
+        let (own, here): (&[&str], &[&str]) = match head {
+            Head::CausalLm { tied: true } => (&[], &["lm_head.*", "output_projection.*"]),
+            Head::CausalLm { tied: false } => (&["lm_head.*"], &["lm_head.*", "output_projection.*"]),
+            Head::Classifier { .. } => (&["cls_projection.*"], &["score.*", "cls_projection.*"]),
+            _ => (&[], &[]),
+        };
+        let others = C::OTHER_HEADS.iter().copied().chain(of_model_center);
+        allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
+    }
+}

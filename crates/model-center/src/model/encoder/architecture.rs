@@ -1,0 +1,255 @@
+//! Encoders as an [`Architecture`]: post-norm blocks with bidirectional attention, BERT's heads.
+
+use super::{Classifier, EncoderFamily};
+use crate::config::ProblemType;
+use crate::error::{Error, Result};
+use crate::formats::{Allow, NameTable, TensorSource, Weights};
+use crate::layer::{BlockConfig, PositionsConfig};
+use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
+use crate::model::head::{ClassifierInput, Head, HeadSpec};
+use crate::model::infer::FoundHeads;
+use crate::model::opening::allow;
+use crate::model::position_table::Count;
+use crate::model::registry::{HeadValues, OpenOptions};
+use crate::model::text_model::TextHead;
+use bmtrain_core::kernel::Activation;
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// The encoders of a family.
+#[derive(Debug)]
+pub struct Encoder<C>(PhantomData<C>);
+
+/// What the class of a model with this head has after the family's prefix.
+fn class_suffix(head: Head) -> &'static str {
+    match head {
+        Head::None | Head::CausalLm { .. } => "Model",
+        Head::Classifier { .. } => "ForSequenceClassification",
+        Head::MaskedLm => "ForMaskedLM",
+        Head::NextSentence => "ForNextSentencePrediction",
+        Head::Pretraining => "ForPreTraining",
+    }
+}
+
+impl<C: EncoderFamily> Encoder<C> {
+    /// What to ask for instead of a head that the family does not have.
+    fn known_heads() -> &'static str {
+        if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
+    }
+
+    fn classifier() -> ClassifierInput {
+        match C::CLASSIFIER {
+            Classifier::Pooled => ClassifierInput::Pooled,
+            Classifier::Dense => ClassifierInput::FirstToken,
+        }
+    }
+}
+
+impl<C: EncoderFamily> Architecture for Encoder<C> {
+    type Config = C;
+
+    const HAS_ALL_HEADS: bool = true;
+
+    fn spec(config: &C) -> Spec {
+        let layout = config.layout();
+        // Where positions count tokens, padding has a row, and it does not learn.
+        let position_padding = match layout.positions.count {
+            Count::Places => None,
+            Count::Tokens => layout.positions.first.checked_sub(1).map(|row| row as i64),
+        };
+        let stack = StackSpec {
+            name: "encoder",
+            layers: layout.num_layers,
+            added: Added::Learned(layout.positions),
+            position_rows: layout.position_size,
+            position_padding,
+            position_init: layout.table_init,
+            counts_ids: true,
+            type_size: Some(layout.type_size),
+            embedding_norm: Some(layout.norm),
+            embedding_dropout: layout.dropout_p,
+            positions: PositionsConfig::None,
+            output_norm: None,
+            output_dropout: 0.0,
+        };
+        Spec {
+            title: config.title(),
+            vocab_size: layout.vocab_size,
+            dim_model: layout.dim_model,
+            embedding_size: layout.dim_model,
+            max_length: layout.max_length(),
+            pad_token_id: layout.pad_token_id,
+            padding_learns: false,
+            table_init: layout.table_init,
+            embedding_factor: 1.0,
+            length_scale: false,
+            stacks: vec![stack],
+            head: HeadSpec {
+                size: layout.dim_model,
+                init: layout.head_init,
+                transform: Some((layout.norm, layout.word_activation)),
+                lm_bias: false,
+                logits_bias: false,
+                factor: 1.0,
+                classifier: Self::classifier(),
+                classifier_dropout: layout.classifier_dropout_p,
+            },
+            problem_type: layout.problem_type,
+            label_names: config.labels().to_vec(),
+            has_spans: false,
+            decoder_start_token: None,
+            eos_token: None,
+            starts_with_sentinel: false,
+        }
+    }
+
+    fn block(config: &C, _: usize, _: usize) -> BlockConfig {
+        config.block()
+    }
+
+    fn names(config: &C, _: Head) -> NameTable {
+        config.names()
+    }
+
+    fn names_of_model_center(config: &C, head: Head) -> Option<NameTable> {
+        config.names_of_model_center(head)
+    }
+
+    fn check_model_center(config: &C, head: Head) -> Result<()> {
+        let missing = match head {
+            Head::None | Head::CausalLm { .. } => return Ok(()),
+            Head::MaskedLm => return check_own_activation(config.layout().word_activation, config.title()),
+            Head::Classifier { .. } => "for classes that reads what a pooler or a map of its own yields",
+            Head::NextSentence | Head::Pretraining => "for the next sentence",
+        };
+        let reason = format!("it has no head {missing}");
+        let fix = "name a class with another head in config.json, or write the model as a Hugging Face directory";
+        Err(Error::model(format!("{} in ModelCenter's layout", config.title()), reason, fix))
+    }
+
+    fn class(config: &C, head: Head) -> Cow<'static, str> {
+        format!("{}{}", config.class_prefix(), class_suffix(head)).into()
+    }
+
+    fn head_of_class(config: &C, class: &str) -> Option<TextHead> {
+        match class.strip_prefix(config.class_prefix())? {
+            "Model" => Some(TextHead::None),
+            "ForSequenceClassification" => Some(TextHead::Classification { outputs: 0 }),
+            "ForMaskedLM" => Some(TextHead::MaskedLm),
+            "ForNextSentencePrediction" => Some(TextHead::NextSentence),
+            "ForPreTraining" => Some(TextHead::Pretraining),
+            _ => None,
+        }
+    }
+
+    fn known_classes(config: &C) -> Vec<String> {
+        let prefix = config.class_prefix();
+        ["Model", "ForMaskedLM", "ForSequenceClassification"].map(|kind| format!("{prefix}{kind}")).to_vec()
+    }
+
+    fn head_of_model_center(_: &mut C, directory: &Path) -> Result<TextHead> {
+        let has_lm = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
+        Ok(if has_lm { TextHead::MaskedLm } else { TextHead::None })
+    }
+
+    fn heads_of_tensors(config: &C, directory: &Path) -> Result<FoundHeads> {
+        let names = config.names();
+        let sentences = C::HAS_SENTENCES.then_some(("nsp_projection.weight", &names));
+        FoundHeads::of(directory, ("lm_head.dense.weight", &names), sentences, ("cls_projection.weight", &names))
+    }
+
+    fn default_heads(_: &mut C) -> (TextHead, TextHead) {
+        (TextHead::None, TextHead::MaskedLm)
+    }
+
+    fn head(config: &mut C, head: TextHead, directory: &Path) -> Result<Head> {
+        let family = config.title();
+        let refuse = |reason: String| Err(Error::recipe("the head asked for", reason, Self::known_heads()));
+        let head = match head {
+            TextHead::None => Head::None,
+            TextHead::Classification { outputs } => Head::Classifier { outputs },
+            TextHead::MaskedLm => Head::MaskedLm,
+            TextHead::NextSentence => Head::NextSentence,
+            TextHead::Pretraining => Head::Pretraining,
+            TextHead::CausalLm => {
+                return refuse(format!("the head for the next word is for decoders, and {family} is an encoder"));
+            }
+        };
+        if head.has_sentences() && !C::HAS_SENTENCES {
+            return refuse(format!("{family} is not trained on pairs of sentences and has no head for the next one"));
+        }
+        if head.is_masked_lm() && !config.layout().tied {
+            let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
+            return Err(Error::model(directory.display().to_string(), reason, "use a model with tied embeddings"));
+        }
+        Ok(head)
+    }
+
+    fn prepare(config: &mut C, _: &Path, options: &OpenOptions) -> Result<()> {
+        config.set_dropout(options.hidden_dropout, options.attention_dropout);
+        Ok(())
+    }
+
+    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
+        config.labels_mut()
+    }
+
+    fn validate(config: &C, place: &str) -> Result<()> {
+        config.validate(place)
+    }
+
+    /// Heads of ModelCenter's files that are another computation than those here are errors.
+    fn check_directory(
+        config: &C,
+        place: &str,
+        (head, values): (TextHead, HeadValues),
+        is_model_center: bool,
+    ) -> Result<()> {
+        let layout = config.layout();
+        match head {
+            _ if !is_model_center => Ok(()),
+            TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadValues::Drawn => {
+                let reason = "the head for classes of ModelCenter's encoders reads hidden states, not what a pooler makes of them";
+                let fix = "draw a new head, or take another";
+                Err(Error::model(format!("{place}, field cls_head"), reason, fix))
+            }
+            TextHead::MaskedLm | TextHead::Pretraining => check_own_activation(layout.word_activation, config.title()),
+            _ => Ok(()),
+        }
+    }
+
+    fn allowed(config: &C, head: Head, values: HeadValues, is_model_center: bool) -> Allow {
+        let own: &[&str] = match head {
+            Head::None | Head::CausalLm { .. } => &[],
+            Head::Classifier { .. } => &["cls_*"],
+            Head::MaskedLm => &["lm_head.*"],
+            Head::NextSentence => &["nsp_projection.*"],
+            Head::Pretraining => &["lm_head.*", "nsp_projection.*"],
+        };
+        // The pooler belongs to the base model: it is kept where there is one.
+        let has_pooler = Self::spec(config).head.has_pooler(head);
+        let may_lack_pooler = has_pooler && (head == Head::None || values != HeadValues::Directory);
+        let mut allowed = allow(values, own, C::unused(head));
+        allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
+        if is_model_center {
+            // Its classes have all heads at once.
+            let heads = [("cls_projection.*", false), ("lm_head.*", head.is_masked_lm()), ("pooler.*", has_pooler)];
+            allowed.unused =
+                heads.iter().filter(|(_, is_here)| !is_here).map(|(names, _)| (*names).to_owned()).collect();
+        }
+        allowed
+    }
+}
+
+/// ModelCenter's masked-LM heads have one activation, whatever that of the blocks is.
+fn check_own_activation(activation: Activation, title: &str) -> Result<()> {
+    match activation {
+        Activation::Gelu => Ok(()),
+        _ => Err(Error::model(
+            format!("{title} in ModelCenter's layout"),
+            "its head for masked words has gelu, and this model's another function",
+            "take the model without this head",
+        )),
+    }
+}

@@ -1,0 +1,417 @@
+//! The task heads of a transformer: language modelling, classification, next-sentence prediction.
+//!
+//! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`super::Transformer`] calls with the last hidden states.
+
+use super::batch::DeviceBatch;
+use super::labels::{Targets, VerbalizerTensors};
+use super::lm_loss::in_chunks;
+use super::text_model::ModelOutput;
+use bmtrain_core::kernel::Activation;
+use bmtrain_core::ops::{self, CrossEntropy};
+use bmtrain_core::{Ctx, Shape, Tensor, Var};
+use bmtrain_dist::nn::embedding::Embedding;
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::nn::norm::{Norm, NormOptions};
+use bmtrain_dist::param::{Init, Param, Split};
+use bmtrain_dist::{Builder, Error, Result};
+
+/// Which head a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Head {
+    /// Hidden states alone.
+    None,
+    /// Classes of a sequence, or a value when there is one output.
+    Classifier {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// Masked language modelling.
+    MaskedLm,
+    /// Whether the second sentence follows the first.
+    NextSentence,
+    /// Masked language modelling and next-sentence prediction, as BERT was pretrained.
+    Pretraining,
+    /// Next-token prediction.
+    CausalLm {
+        /// Whether the token embedding is the output matrix; else the head has a matrix of its own.
+        tied: bool,
+    },
+}
+
+impl Head {
+    /// Whether it has logits over the vocabulary.
+    pub fn is_lm(self) -> bool {
+        matches!(self, Head::MaskedLm | Head::Pretraining | Head::CausalLm { .. })
+    }
+
+    /// Whether it predicts masked tokens.
+    pub fn is_masked_lm(self) -> bool {
+        matches!(self, Head::MaskedLm | Head::Pretraining)
+    }
+
+    /// Whether it predicts whether a second sentence follows the first.
+    pub fn has_sentences(self) -> bool {
+        matches!(self, Head::NextSentence | Head::Pretraining)
+    }
+
+    /// Whether it multiplies with the token embedding.
+    pub(super) fn is_tied(self) -> bool {
+        self.is_masked_lm() || self == Head::CausalLm { tied: true }
+    }
+}
+
+/// What a classifier's last layer reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ClassifierInput {
+    /// The pooler of the base model.
+    Pooled,
+    /// The first token, through a dense layer with tanh between two dropouts; the model has no pooler then.
+    FirstToken,
+    /// The last token; the layer has no bias.
+    LastToken,
+    /// The last EOS token, through a dense layer with tanh between two dropouts.
+    EosToken,
+}
+
+/// What the heads of an architecture are made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadSpec {
+    /// Length of a hidden state.
+    pub size: usize,
+    /// Initial weights.
+    pub init: Init,
+    /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied.
+    pub transform: Option<(NormOptions, Activation)>,
+    /// Whether an untied output matrix has a bias.
+    pub lm_bias: bool,
+    /// Whether the head adds a bias `[1, V]` that files have and that is not trained.
+    pub logits_bias: bool,
+    /// Factor of the hidden states before the output matrix.
+    pub factor: f32,
+    /// What a classifier reads.
+    pub classifier: ClassifierInput,
+    /// Dropout in the classifier.
+    pub classifier_dropout: f32,
+}
+
+impl HeadSpec {
+    /// Whether a model with this head has a pooler.
+    pub(super) fn has_pooler(&self, head: Head) -> bool {
+        match head {
+            Head::Classifier { .. } => self.classifier == ClassifierInput::Pooled,
+            Head::None => matches!(self.classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
+            Head::NextSentence | Head::Pretraining => true,
+            Head::MaskedLm | Head::CausalLm { .. } => false,
+        }
+    }
+}
+
+/// The layers after the last block.
+#[derive(Debug)]
+pub struct Heads {
+    kind: Head,
+    pooler: Option<Linear>,
+    classifier: Option<Classifier>,
+    lm: Option<LmHead>,
+    sentences: Option<Linear>,
+}
+
+impl Heads {
+    /// Declare the head's parameters under the builder's name.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together.
+    pub fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
+        let linear = |name: &str, outputs: usize, bias: bool| {
+            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
+        };
+        let pooler = spec.has_pooler(kind).then(|| linear("pooler.dense", spec.size, true)).transpose()?;
+        let classifier = match kind {
+            Head::Classifier { outputs } => {
+                let has_dense = matches!(spec.classifier, ClassifierInput::FirstToken | ClassifierInput::EosToken);
+                let dense = has_dense.then(|| linear("cls_dense", spec.size, true)).transpose()?;
+                let projection = linear("cls_projection", outputs, spec.classifier != ClassifierInput::LastToken)?;
+                Some(Classifier { input: spec.classifier, dense, projection, dropout: spec.classifier_dropout })
+            }
+            _ => None,
+        };
+        let lm = kind.is_lm().then(|| LmHead::new(builder, spec, kind, vocab_size)).transpose()?;
+        let sentences = kind.has_sentences().then(|| linear("nsp_projection", 2, true)).transpose()?;
+        Ok(Heads { kind, pooler, classifier, lm, sentences })
+    }
+
+    /// Which head this is.
+    pub fn kind(&self) -> Head {
+        self.kind
+    }
+
+    /// From hidden states `[B, L, D]` to logits and, with labels, the loss; `table` is the token embedding.
+    ///
+    /// # Errors
+    /// Labels out of range, shapes that do not fit.
+    pub fn forward(&self, hidden: &Var, batch: &DeviceBatch, table: &Embedding, cx: &mut Ctx) -> Result<ModelOutput> {
+        let pooled = match &self.pooler {
+            Some(pooler) => {
+                let first = ops::select_row(cx, hidden, 0)?; // [B, D]
+                Some(pooler.forward_activated(&first, Activation::Tanh, cx)?) // [B, D]
+            }
+            None => None,
+        };
+        let mut output = ModelOutput { logits: None, extra: Vec::new(), loss: None };
+        output.extra.extend(pooled.clone().map(|pooled| ("pooler", pooled)));
+        if let Some(classifier) = &self.classifier {
+            let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
+            output.loss = batch_loss(&logits, batch, cx)?; // [1]
+            output.logits = Some(logits);
+        }
+        if let Some(lm) = &self.lm {
+            // With two heads there is a loss only where both have labels, as in transformers.
+            let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
+            (output.logits, output.loss) = lm.forward(hidden, (batch, has_all), table, cx)?;
+        }
+        if let (Some(sentences), Some(pooled)) = (&self.sentences, &pooled) {
+            self.next_sentence(sentences.forward(pooled, cx)?, batch, &mut output, cx)?;
+        }
+        Ok(output)
+    }
+
+    /// Add the logits `[B, 2]` of next-sentence prediction and, with labels, its loss.
+    fn next_sentence(&self, logits: Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
+        let is_alone = self.lm.is_none();
+        let targets = match (is_alone, &output.loss) {
+            (true, _) => batch.class_labels(),
+            (false, Some(_)) => batch.next_sentence.as_ref(),
+            (false, None) => None,
+        };
+        if let Some(targets) = targets {
+            let loss = ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?; // [1]
+            output.loss = Some(match output.loss.take() {
+                Some(lm_loss) => ops::add(cx, &lm_loss, &loss)?, // [1]
+                None => loss,
+            });
+        }
+        match is_alone {
+            true => output.logits = Some(logits),
+            false => output.extra.push(("seq_relationship_logits", logits)),
+        }
+        Ok(())
+    }
+
+    /// Logits `[B, L, V]` of hidden states `[B, L, D]`; `None` without a language-modelling head.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub(super) fn lm_logits(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Option<Var>> {
+        let Some(lm) = &self.lm else { return Ok(None) };
+        let (hidden, weight, bias) = lm.operands(hidden, table, cx)?;
+        Ok(Some(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?)) // [B, L, V]
+    }
+}
+
+#[derive(Debug)]
+struct Classifier {
+    input: ClassifierInput,
+    dense: Option<Linear>,
+    projection: Linear,
+    dropout: f32,
+}
+
+impl Classifier {
+    /// `[B, L, D]` to `[B, outputs]`, of multiple choice `[samples, choices]`.
+    fn forward(&self, hidden: &Var, pooled: Option<&Var>, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Var> {
+        let mut features = match (self.input, pooled) {
+            (ClassifierInput::Pooled, Some(pooled)) => pooled.clone(), // [B, D]
+            (ClassifierInput::Pooled | ClassifierInput::FirstToken, _) => ops::select_row(cx, hidden, 0)?, // [B, D]
+            (ClassifierInput::LastToken | ClassifierInput::EosToken, _) => last_token(hidden, batch, cx)?, // [B, D]
+        };
+        // Names by which dropout masks are told apart.
+        let (before_dense, before_projection) = match self.input {
+            ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
+            _ => ("classifier_dense", "classifier"),
+        };
+        if let Some(dense) = &self.dense {
+            let dropout = cx.dropout(before_dense, self.dropout)?;
+            features = dense.forward_activated(&ops::dropout(cx, &features, dropout)?, Activation::Tanh, cx)?; // [B, D]
+        }
+        let dropout = cx.dropout(before_projection, self.dropout)?;
+        let logits = self.projection.forward(&ops::dropout(cx, &features, dropout)?, cx)?; // [B, outputs]
+        match batch.choices {
+            1 => Ok(logits),
+            choices => Ok(logits.reshape([logits.value().elements() / choices, choices])?), // [samples, choices]
+        }
+    }
+}
+
+/// The hidden state `[B, D]` of each sequence's last token.
+fn last_token(hidden: &Var, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
+    let missing = || Error::setting("classifier", "the batch does not have the position of each last token");
+    let last = batch.last.as_ref().ok_or_else(missing)?;
+    let [rows, length, dim] = hidden.dims("classifier")?;
+    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+    Ok(ops::embedding(cx, last, &tokens, None)?) // [B, D]
+}
+
+/// Output matrix with what precedes it: the transform of masked language models, or a factor.
+#[derive(Debug)]
+struct LmHead {
+    transform: Option<Transform>,
+    factor: f32,
+    /// Of an untied head.
+    matrix: Option<Linear>,
+    /// `[V]`, or `[1, V]` as files have it.
+    bias: Option<Param>,
+}
+
+/// `norm(activation(dense(x)))`.
+#[derive(Debug)]
+struct Transform {
+    dense: Linear,
+    activation: Activation,
+    norm: Norm,
+}
+
+impl LmHead {
+    fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
+        let linear = |name: &str, outputs: usize, bias: bool| {
+            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
+        };
+        let bias = |builder: &Builder, name: &str, shape: Shape| {
+            builder.param(name, shape, Init::ZEROS, Split::Replicated, false)
+        };
+        if let Some((norm, activation)) = spec.transform {
+            let dense = linear("lm_head.dense", spec.size, true)?;
+            let norm = Norm::new(&builder.at("lm_head.layer_norm"), norm)?;
+            let bias = Some(bias(builder, "lm_head.decoder.bias", [vocab_size].into())?);
+            let transform = Some(Transform { dense, activation, norm });
+            return Ok(LmHead { transform, factor: 1.0, matrix: None, bias });
+        }
+        let matrix = (!kind.is_tied()).then(|| linear("lm_head", vocab_size, spec.lm_bias)).transpose()?;
+        // transformers saves it and does not train it.
+        let frozen = || bias(&builder.frozen(), "logits_bias", [1, vocab_size].into());
+        let bias = spec.logits_bias.then(frozen).transpose()?;
+        Ok(LmHead { transform: None, factor: spec.factor, matrix, bias })
+    }
+
+    /// Logits, where they are asked for, and, with labels, the loss. Otherwise the loss is computed in chunks, without
+    /// the logits of all positions.
+    fn forward(
+        &self,
+        hidden: &Var,
+        (batch, has_labels): (&DeviceBatch, bool),
+        table: &Embedding,
+        cx: &mut Ctx,
+    ) -> Result<(Option<Var>, Option<Var>)> {
+        let operands = self.operands(hidden, table, cx)?;
+        if let Some(verbalizer) = &batch.verbalizer {
+            return self.verbalizer(operands, (verbalizer, batch), table, cx);
+        }
+        let targets = batch.labels.as_ref().filter(|_| has_labels);
+        if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, targets) {
+            return Ok((None, Some(self.loss(&operands, targets, batch, table, cx)?)));
+        }
+        let (hidden, weight, bias) = operands;
+        let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
+        let loss = match targets {
+            Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, &logits, targets, &self.options(batch))?), // [1]
+            Some(Targets::Values(_)) | None => None,
+        };
+        Ok((Some(logits), loss))
+    }
+
+    /// Masked language models have no label smoothing.
+    fn options(&self, batch: &DeviceBatch) -> CrossEntropy {
+        let label_smoothing = if self.transform.is_some() { 0.0 } else { batch.label_smoothing };
+        CrossEntropy { label_smoothing, ..CrossEntropy::default() }
+    }
+
+    /// The loss `[1]` without the logits of all positions.
+    fn loss(
+        &self,
+        (hidden, weight, bias): &(Var, Var, Option<Var>),
+        targets: &Tensor,
+        batch: &DeviceBatch,
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Var> {
+        let options = in_chunks(self.options(batch), self.weight(table));
+        Ok(ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?)
+    }
+
+    /// Logits of the label words alone and, with labels, their loss, plus the weighted next-token loss of the prompts.
+    fn verbalizer(
+        &self,
+        operands: (Var, Var, Option<Var>),
+        (verbalizer, batch): (&VerbalizerTensors, &DeviceBatch),
+        table: &Embedding,
+        cx: &mut Ctx,
+    ) -> Result<(Option<Var>, Option<Var>)> {
+        let (hidden, weight, bias) = &operands;
+        let logits = verbalizer_logits(hidden, verbalizer, (weight, bias.as_ref()), cx)?; // [B, K]
+        let mut loss = batch_loss(&logits, batch, cx)?; // [1]
+        if let (Some(of_labels), Some((tokens, weight))) = (&loss, &batch.prompt) {
+            let of_prompt = self.loss(&operands, tokens, batch, table, cx)?; // [1]
+            loss = Some(ops::add(cx, of_labels, &ops::scale(cx, &of_prompt, *weight)?)?); // [1]
+        }
+        Ok((Some(logits), loss))
+    }
+
+    /// Of the head's product: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`.
+    fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
+        let hidden = match &self.transform {
+            Some(Transform { dense, activation, norm }) => {
+                norm.forward(&dense.forward_activated(hidden, *activation, cx)?, cx)? // [B, L, D]
+            }
+            None if self.factor != 1.0 => ops::scale(cx, hidden, self.factor)?, // [B, L, D]
+            None => hidden.clone(),
+        };
+        let bias = match (&self.bias, self.matrix.as_ref().and_then(Linear::bias)) {
+            (Some(bias), _) if bias.spec().shape.dims().len() == 2 => {
+                Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?) // [V]
+            }
+            (Some(bias), _) | (None, Some(bias)) => Some(bias.var(cx)?), // [V]
+            (None, None) => None,
+        };
+        Ok((hidden, self.weight(table).var(cx)?, bias))
+    }
+
+    /// `[V, D]`.
+    fn weight<'a>(&'a self, table: &'a Embedding) -> &'a Param {
+        self.matrix.as_ref().map_or(table.weight(), Linear::weight)
+    }
+}
+
+/// Logits `[B, K]` of K label words at one position of each of B sequences, from hidden states `[B, L, D]`, the output
+/// matrix `[V, D]` and its bias `[V]`.
+fn verbalizer_logits(
+    hidden: &Var,
+    verbalizer: &VerbalizerTensors,
+    (weight, bias): (&Var, Option<&Var>),
+    cx: &Ctx,
+) -> Result<Var> {
+    let [rows, length, dim] = hidden.dims("verbalizer_logits")?;
+    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+    let states = ops::embedding(cx, &verbalizer.positions, &tokens, None)?; // [B, D]
+    let words = ops::embedding(cx, &verbalizer.label_words, weight, None)?; // [K, D]
+    let bias = match bias {
+        Some(bias) => {
+            let column = bias.reshape([bias.value().elements(), 1])?; // [V, 1]
+            let of_words = ops::embedding(cx, &verbalizer.label_words, &column, None)?; // [K, 1]
+            Some(of_words.reshape([verbalizer.label_words.elements()])?) // [K]
+        }
+        None => None,
+    };
+    Ok(ops::linear(cx, &states, &words, bias.as_ref(), None)?) // [B, K]
+}
+
+/// The loss `[1]` of a classifier's logits, if there are labels.
+fn batch_loss(logits: &Var, batch: &DeviceBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    Ok(match &batch.labels {
+        None => None,
+        Some(Targets::Classes(targets)) => {
+            let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
+            let options = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
+            Some(ops::cross_entropy(cx, logits, targets, &options)?)
+        }
+        Some(Targets::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+    })
+}

@@ -1,0 +1,224 @@
+//! Incremental decoding of a [`Transformer`] with a KV cache, after its encoder's output where it has one.
+
+use super::architecture::Architecture;
+use super::batch::{Sequences, visible_keys};
+use super::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, join, last_places};
+use super::head::Head;
+use super::labels::{Numbers, check_length, refuse_spans};
+use super::transformer::Transformer;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+use crate::layer::{BlockCache, Memory, PositionsConfig, Visible, cache};
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
+
+/// Sequences that a model continues.
+pub(super) struct Incremental<'a, A: Architecture> {
+    model: &'a Transformer<A>,
+    source: Option<Source>,
+    caches: Vec<BlockCache>,
+    past: Past,
+    expected: usize,
+    /// The ids of all tokens, `R x S`, with padding, where sequences beyond this length have to be read again.
+    again: Option<(usize, Vec<i64>)>,
+}
+
+/// The encoder's output.
+struct Source {
+    /// `[R, S, D]`.
+    hidden: Var,
+    /// `R x S`, 1 for tokens; `None` where nothing is padded.
+    mask: Option<Vec<u8>>,
+    /// The same on the device.
+    visible: Visible,
+    /// The text of each sequence.
+    texts: Vec<usize>,
+}
+
+impl Source {
+    /// Run the encoder.
+    fn read<A: Architecture>(model: &Transformer<A>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
+        let (spec, device) = (model.spec(), cx.device().clone());
+        check_tokens(batch)?;
+        Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
+        refuse_spans(batch)?;
+        check_mask(batch)?;
+        check_length(batch.length, spec.max_length)?;
+        let (rows, shape) = (batch.rows, [batch.rows, batch.length]);
+        let upload = |ids: &[i64]| Tensor::from_slice(&device, shape, ids, Segment::Data);
+        let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
+        let visible = Source::visible(&device, shape, mask.as_deref())?;
+        let table = spec.stacks.first().and_then(|stack| stack.added.table());
+        let positions = table.map(|table| table.rows_of(rows, batch.length, batch.attention_mask.as_deref()));
+        let sequences = Sequences {
+            ids: upload(&batch.input_ids)?,
+            position_ids: positions.map(|positions| upload(&positions)).transpose()?,
+            reach: batch.length,
+            token_type_ids: None,
+            padding: if let Visible::Padding(mask) = &visible { Some(mask.clone()) } else { None },
+            numbers: None,
+            visible: None,
+        };
+        let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
+        let hidden = model.run_blocks_of((0, 0..model.layers().len()), hidden, (&sequences, None), None, cx)?; // [R, S, D]
+        Ok(Source { hidden, mask, visible, texts: (0..rows).collect() })
+    }
+
+    fn visible(device: &Device, shape: [usize; 2], mask: Option<&[u8]>) -> Result<Visible> {
+        let upload = |mask| Tensor::from_slice(device, shape, mask, Segment::Data);
+        Ok(Visible::but(mask.map(upload).transpose()?.as_ref()))
+    }
+
+    /// Let sequence `i` have the text of sequence `from[i]`. Returns whether anything moved.
+    fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<bool> {
+        let texts: Vec<usize> = from.iter().map(|&row| self.texts[row]).collect();
+        if texts == self.texts {
+            return Ok(false);
+        }
+        let length = self.hidden.shape().dims()[1];
+        self.hidden = cache::rows(&self.hidden, from, cx)?; // [R, S, D]
+        self.mask = self.mask.as_ref().map(|mask| gathered(mask, length, from));
+        self.visible = Source::visible(cx.device(), [from.len(), length], self.mask.as_deref())?;
+        self.texts = texts;
+        Ok(true)
+    }
+}
+
+impl<'a, A: Architecture> Incremental<'a, A> {
+    /// Before the first token; an encoder reads the source.
+    ///
+    /// # Errors
+    /// A model without a head for next-token prediction; a source without an encoder, or an encoder without a source.
+    pub(super) fn new(model: &'a Transformer<A>, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Self> {
+        let spec = model.spec();
+        if !matches!(model.head_kind(), Head::CausalLm { .. }) {
+            if spec.head.transform.is_some() {
+                let reason = "its family reads texts and does not write any";
+                return Err(Error::model(
+                    "the model",
+                    reason,
+                    "use a decoder, or a model with an encoder and a decoder",
+                ));
+            }
+            let reason = "the model has no head for the next word";
+            return Err(Error::recipe("the head asked for", reason, "open the directory with the head lm"));
+        }
+        let source = match (spec.is_encoder_decoder(), options.source) {
+            (true, Some(batch)) => Some(Source::read(model, batch, cx)?),
+            (true, None) => {
+                return Err(Error::data("source", "there is nothing for the encoder to read", "give a text to read"));
+            }
+            (false, Some(_)) => {
+                let reason = format!("{} has no encoder that could read it", spec.title);
+                return Err(Error::data("source", reason, "put the text in front of what is to be written"));
+            }
+            (false, None) => None,
+        };
+        let past = source.as_ref().map_or_else(Past::default, |source| Past::of_rows(source.texts.len()));
+        let steady = spec.stacks.last().and_then(|stack| stack.positions.steady_length());
+        let again = steady.map(|length| (length, Vec::new()));
+        let mut rows = Incremental { model, source, caches: Vec::new(), past, expected: options.expected, again };
+        rows.clear();
+        Ok(rows)
+    }
+
+    /// Empty the cache.
+    fn clear(&mut self) {
+        let blocks = self.model.spec().stacks.last().map_or(0, |stack| stack.layers);
+        self.caches = (0..blocks).map(|_| BlockCache::expecting(self.expected)).collect();
+    }
+
+    /// The ids `R x L` to read: the new ones, or those of the whole sequences where the positions of cached tokens no
+    /// longer hold. All hidden states change then, so that the cache is cleared.
+    fn ids(&mut self, tokens: &Batch, past: &Past) -> Vec<i64> {
+        let Some((steady, all)) = &mut self.again else { return tokens.input_ids.clone() };
+        *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);
+        if past.length() <= *steady {
+            return tokens.input_ids.clone();
+        }
+        let all = all.clone();
+        self.clear();
+        all
+    }
+
+    fn check(&self, tokens: &Batch, past: &Past) -> Result<()> {
+        let spec = self.model.spec();
+        check_tokens(tokens)?;
+        Numbers::grid("input_ids", &tokens.input_ids, tokens, spec.vocab_size).check(false)?;
+        check_length(past.longest(), spec.max_length)?;
+        if !spec.has_spans {
+            return refuse_spans(tokens);
+        }
+        if tokens.context.is_some() && self.past.length() > 0 {
+            let reason = "a context is read from both sides, and what stands before it was read without it";
+            return Err(Error::data("context", reason, "give it with the first tokens"));
+        }
+        Ok(())
+    }
+
+    /// The next tokens of all sequences, with masks and numbers of the cached tokens, too.
+    fn sequences(&mut self, tokens: &Batch, past: &Past, device: &Device) -> Result<Sequences> {
+        let ids = self.ids(tokens, past);
+        let (rows, length) = (tokens.rows, ids.len() / tokens.rows);
+        let stack = self.model.spec().stacks.last();
+        let table = stack.and_then(|stack| stack.added.table());
+        let has_numbers = stack.is_some_and(|stack| matches!(stack.positions, PositionsConfig::Alibi(_)));
+        let visible = match tokens.context {
+            Some(_) => visible_keys(tokens)?,
+            None => None,
+        };
+        let visible = visible.map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data));
+        Ok(Sequences {
+            ids: Tensor::from_slice(device, [rows, length], &ids, Segment::Data)?,
+            position_ids: table.map(|table| past.position_ids(table, length, device)).transpose()?,
+            reach: past.length(),
+            token_type_ids: None,
+            padding: past.padding(device)?,
+            numbers: if has_numbers { past.numbers(device)? } else { None },
+            visible: visible.transpose()?,
+        })
+    }
+}
+
+impl<A: Architecture> Decoding for Incremental<'_, A> {
+    fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
+        let past = self.past.with(tokens)?;
+        self.check(tokens, &past)?;
+        let device = cx.device().clone();
+        let sequences = self.sequences(tokens, &past, &device)?;
+        let model = self.model;
+        let memory = self
+            .source
+            .as_ref()
+            .map(|source| Memory { hidden: source.hidden.clone(), visible: source.visible.clone() });
+        let stack = model.spec().stacks.len() - 1;
+        let hidden = model.embed_stack(stack, &sequences, cx)?; // [R, L, D]
+        let blocks = (stack, 0..self.caches.len());
+        let hidden = model.run_blocks_of(blocks, hidden, (&sequences, memory), Some(&mut self.caches), cx)?; // [R, L, D]
+        let logits = model.lm_logits(&last_places(hidden, cx)?, cx)?; // [R, 1, V]
+        self.past = past;
+        let missing =
+            || Error::model(model.spec().title, "its head gives no logits", "open the directory with the head lm");
+        let logits = logits.ok_or_else(missing)?;
+        Ok(logits.value().reshape([tokens.rows, logits.shape().last()])?)
+    }
+
+    fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()> {
+        let length = self.past.length();
+        self.past.reorder(from)?;
+        if let Some((_, all)) = &mut self.again {
+            *all = gathered(all, length, from);
+        }
+        let moves_memory = match &mut self.source {
+            Some(source) => source.reorder(from, cx)?,
+            None => true,
+        };
+        for cache in &mut self.caches {
+            cache.reorder(from, moves_memory, cx)?;
+        }
+        Ok(())
+    }
+
+    fn past(&self) -> &Past {
+        &self.past
+    }
+}

@@ -1,0 +1,110 @@
+//! The input of a stack's first block: token embeddings, positions and token types added to them, norm, dropout.
+//!
+//! Defines [`Inputs`], called by [`super::Transformer`].
+
+use super::architecture::{Added, Spec, StackSpec};
+use super::batch::Sequences;
+use super::sinusoids::Sinusoids;
+use crate::layer::attention::length_scaled;
+use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::nn::norm::Norm;
+use bmtrain_dist::{Builder, Error, Result};
+
+/// `dropout(norm(project_in(factor * tokens) + positions + token_types))`, of which a family has a part.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// The stack's name, where the parameters and dropout masks of two stacks are told apart by it.
+    scope: Option<&'static str>,
+    factor: f32,
+    length_scale: bool,
+    positions: AddedPositions,
+    token_types: Option<Embedding>,
+    /// From the size of an embedding to D, and from D to that size after the last block.
+    projections: Option<[Linear; 2]>,
+    norm: Option<Norm>,
+    dropout: f32,
+}
+
+#[derive(Debug)]
+enum AddedPositions {
+    None,
+    Learned(Embedding),
+    Computed(Sinusoids),
+}
+
+impl Inputs {
+    /// Declare what the stack has, under the builder's name and, where there are two stacks, its own.
+    pub(super) fn new(builder: &Builder, spec: &Spec, stack: &StackSpec) -> Result<Self> {
+        let scope = (spec.stacks.len() > 1).then_some(stack.name);
+        let own = scope.map(|name| builder.at(name));
+        let builder = own.as_ref().unwrap_or(builder);
+        let table = |name: &str, entries: usize, padding_index: Option<i64>| {
+            let options = EmbeddingOptions { entries, size: spec.dim_model, init: stack.position_init, padding_index };
+            Embedding::new(&builder.at(name), options)
+        };
+        let positions = match stack.added {
+            Added::None => AddedPositions::None,
+            Added::Learned(_) => {
+                AddedPositions::Learned(table("position_embedding", stack.position_rows, stack.position_padding)?)
+            }
+            Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.dim_model)),
+        };
+        let token_types = stack.type_size.map(|rows| table("token_type_embedding", rows, None)).transpose()?;
+        let linear = |name: &str, inputs, outputs| {
+            Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, false, spec.table_init))
+        };
+        let (size, dim) = (spec.embedding_size, spec.dim_model);
+        let projections = match size == dim {
+            true => None,
+            false => Some([linear("project_in", size, dim)?, linear("project_out", dim, size)?]),
+        };
+        let norm = stack.embedding_norm.map(|norm| Norm::new(&builder.at("embedding_norm"), norm)).transpose()?;
+        let (factor, length_scale, dropout) = (spec.embedding_factor, spec.length_scale, stack.embedding_dropout);
+        Ok(Inputs { scope, factor, length_scale, positions, token_types, projections, norm, dropout })
+    }
+
+    /// The tables of positions and token types.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Embedding> {
+        let positions = match &self.positions {
+            AddedPositions::Learned(table) => Some(table),
+            AddedPositions::None | AddedPositions::Computed(_) => None,
+        };
+        positions.into_iter().chain(&self.token_types)
+    }
+
+    /// The projection that follows the last block.
+    pub(super) fn project_out(&self) -> Option<&Linear> {
+        self.projections.as_ref().map(|[_, project_out]| project_out)
+    }
+
+    /// Token ids to the input of the first block, `[B, L, D]`.
+    pub(super) fn forward(&self, tokens: &Embedding, sequences: &Sequences, cx: &mut Ctx) -> Result<Var> {
+        let mut hidden = tokens.forward(&sequences.ids, cx)?; // [B, L, embedding_size]
+        if self.factor != 1.0 {
+            hidden = ops::scale(cx, &hidden, self.factor)?; // [B, L, embedding_size]
+        }
+        hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, embedding_size]
+        if let Some([project_in, _]) = &self.projections {
+            hidden = project_in.forward(&hidden, cx)?; // [B, L, D]
+        }
+        hidden = match (&self.positions, &sequences.position_ids) {
+            (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, ids, cx)?, // [B, L, D]
+            (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, ids, sequences.reach, cx)?, // [B, L, D]
+            (AddedPositions::None, _) => hidden,
+            (_, None) => return Err(Error::setting("embedding", "the batch has no position ids")),
+        };
+        if let (Some(table), Some(ids)) = (&self.token_types, &sequences.token_type_ids) {
+            hidden = table.add_to(hidden, ids, cx)?; // [B, L, D]
+        }
+        if let Some(norm) = &self.norm {
+            hidden = norm.forward(&hidden, cx)?; // [B, L, D]
+        }
+        let dropout = match self.scope {
+            Some(name) => cx.at(name, |cx| cx.dropout("embedding", self.dropout))?,
+            None => cx.dropout("embedding", self.dropout)?,
+        };
+        Ok(ops::dropout(cx, &hidden, dropout)?) // [B, L, D]
+    }
+}

@@ -1,0 +1,97 @@
+//! A directory to a [`Transformer`]: its configuration, its head, its weights.
+//!
+//! Defines [`open`], which a family's line in a registry calls.
+
+use super::architecture::Architecture;
+use super::head::Head;
+use super::labels::take_over;
+use super::opening::open_with;
+use super::registry::{HeadValues, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
+use super::text_model::TextHead;
+use super::transformer::Transformer;
+use crate::config::Config;
+use crate::error::Result;
+use bmtrain_dist::block::BlockOptions;
+use std::path::Path;
+
+/// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
+///
+/// # Errors
+/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build).
+pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let options = &*A::options(options);
+    let (config, head, notes) = configure::<A>(directory, options)?;
+    A::check_weights(&config, directory)?;
+    let blocks = BlockOptions { recompute: options.recompute };
+    let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
+    let allowed = A::allowed(&config, head, options.head_values, is_named_by_model_center(directory)?);
+    let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
+    let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
+        Transformer::<A>::new(device, config.clone(), head, blocks, builder)
+    })?;
+    opened.notes.extend(notes);
+    Ok(opened)
+}
+
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one
+/// that is asked for. What is inferred is added to `notes`.
+fn own_head<A: Architecture>(
+    config: &mut A::Config,
+    directory: &Path,
+    place: &str,
+    asked: Option<TextHead>,
+    notes: &mut Vec<String>,
+) -> Result<TextHead> {
+    let is_own = is_named_by_model_center(directory)?;
+    // The files of ModelCenter's encoders, which have all heads at once, may name a class nevertheless.
+    let class = architectures(directory)?.into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
+    let Some(class) = class else {
+        if is_own {
+            return A::head_of_model_center(config, directory);
+        }
+        let found = A::heads_of_tensors(config, directory)?;
+        return found.only(place, asked, A::default_heads(config), notes);
+    };
+    match A::head_of_class(config, &class) {
+        Some(TextHead::Classification { .. }) => {
+            let stated = *A::labels_mut(config).0;
+            let outputs = A::heads_of_tensors(config, directory)?.outputs(directory, stated, notes)?;
+            Ok(TextHead::Classification { outputs })
+        }
+        Some(head) => Ok(head),
+        None => {
+            let known = A::known_classes(config);
+            Err(unknown_class(place, &class, &known.iter().map(String::as_str).collect::<Vec<_>>()))
+        }
+    }
+}
+
+/// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
+fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
+    let place = directory.join("config.json").display().to_string();
+    let mut config = A::Config::from_pretrained_as(directory, options.family.as_deref())?;
+    A::prepare(&mut config, directory, options)?;
+    // Where the head is asked for, the file's own need not be one of ours.
+    let mut notes = Vec::new();
+    let own = match (own_head::<A>(&mut config, directory, &place, options.head, &mut notes), options.head) {
+        (Err(_), Some(_)) => TextHead::None,
+        (own, _) => own?,
+    };
+    let head = options.head.unwrap_or(own);
+    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadValues::Drawn) {
+        // What was inferred of another head, or of a classifier that is replaced, does not matter.
+        notes.clear();
+    }
+    let is_own = is_named_by_model_center(directory)?;
+    A::check_directory(&config, &place, (head, options.head_values), is_own)?;
+    if let TextHead::Classification { outputs } = head {
+        let trained = if let TextHead::Classification { outputs } = own { Some(outputs) } else { None };
+        let (stated, labels, problem) = A::labels_mut(&mut config);
+        take_over((labels, problem), &place, (trained, outputs), options)?;
+        *stated = Some(outputs);
+    }
+    let head = A::head(&mut config, head, directory)?;
+    // The options have changed what reading the file had approved of.
+    A::validate(&config, &place)?;
+    Ok((config, head, notes))
+}

@@ -1,0 +1,224 @@
+//! Encoder-decoders as an [`Architecture`]: a decoder that attends to an encoder, a language-modelling head or a
+//! classifier at the EOS token.
+
+use super::{Around, Seq2SeqFamily, Sinusoids};
+use crate::config::{ProblemType, TextConfig};
+use crate::error::{Error, Result};
+use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
+use crate::layer::{BlockConfig, PositionsConfig};
+use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
+use crate::model::head::{ClassifierInput, Head, HeadSpec};
+use crate::model::infer::FoundHeads;
+use crate::model::opening::allow;
+use crate::model::registry::{HeadValues, OpenOptions, is_named_by_model_center};
+use crate::model::text_model::TextHead;
+use bmtrain_core::DType;
+use bmtrain_dist::param::Init;
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// The encoder-decoders of a family.
+#[derive(Debug)]
+pub struct EncoderDecoder<C>(PhantomData<C>);
+
+fn stack(text: &TextConfig, name: &'static str, layers: usize, around: Around) -> StackSpec {
+    let Around { added, embedding_norm, relative, output_norm, output_dropout } = around;
+    let position_rows = if let Added::Learned(table) = added { table.first + text.position_size } else { 0 };
+    StackSpec {
+        name,
+        layers,
+        added,
+        position_rows,
+        position_padding: None,
+        position_init: Init::normal(text.init_std),
+        counts_ids: false,
+        type_size: None,
+        embedding_norm,
+        embedding_dropout: text.embedding_dropout_p,
+        positions: relative.map_or(PositionsConfig::None, PositionsConfig::Relative),
+        output_norm,
+        output_dropout,
+    }
+}
+
+impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
+    type Config = C;
+
+    fn spec(config: &C) -> Spec {
+        let (text, layout) = (config.text(), config.layout());
+        let init = Init::normal(text.outer_std());
+        Spec {
+            title: C::TITLE,
+            vocab_size: text.vocab_size,
+            dim_model: text.dim_model,
+            embedding_size: text.dim_model,
+            max_length: text.position_size,
+            pad_token_id: text.pad_token_id,
+            padding_learns: layout.padding_learns,
+            table_init: init,
+            embedding_factor: layout.word_factor,
+            length_scale: false,
+            stacks: vec![
+                stack(text, "encoder", text.num_layers, layout.encoder),
+                stack(text, "decoder", config.decoder_layers(), layout.decoder),
+            ],
+            head: HeadSpec {
+                size: text.dim_model,
+                init,
+                transform: None,
+                lm_bias: false,
+                logits_bias: layout.logits_bias,
+                factor: layout.head_factor,
+                classifier: ClassifierInput::EosToken,
+                classifier_dropout: layout.classifier_dropout,
+            },
+            problem_type: text.problem_type,
+            label_names: text.labels.clone(),
+            has_spans: false,
+            decoder_start_token: config.decoder_start_token(),
+            eos_token: config.last_word(),
+            starts_with_sentinel: C::BEGINS_WITH_SENTINELS,
+        }
+    }
+
+    fn block(config: &C, stack: usize, _: usize) -> BlockConfig {
+        if stack == 0 { config.encoder_block() } else { config.decoder_block() }
+    }
+
+    fn names(config: &C, head: Head) -> NameTable {
+        config.names(head)
+    }
+
+    fn names_of_model_center(config: &C, _: Head) -> Option<NameTable> {
+        config.names_of_model_center()
+    }
+
+    fn class(config: &C, head: Head) -> Cow<'static, str> {
+        let classes = config.classes();
+        let class = match head {
+            Head::CausalLm { .. } => classes.words,
+            Head::Classifier { .. } => classes.classifier.unwrap_or(classes.base),
+            _ => classes.base,
+        };
+        class.into()
+    }
+
+    /// Not every class with a head has another suffix than a bare model's: there is `MarianMTModel`.
+    fn has_prefix(head: Head) -> Option<bool> {
+        Some(head != Head::None)
+    }
+
+    fn rescaled(config: &C, parameter: &str, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
+        config.rescaled_norm(layout).filter(|_| parameter == "decoder.output_norm.weight")
+    }
+
+    fn head_of_class(config: &C, class: &str) -> Option<TextHead> {
+        let classes = config.classes();
+        match class {
+            // The first files of T5 have a name that was given up.
+            _ if class == classes.words || class.ends_with("WithLMHeadModel") => Some(TextHead::CausalLm),
+            _ if classes.classifier == Some(class) => Some(TextHead::Classification { outputs: 0 }),
+            _ if class == classes.base => Some(TextHead::None),
+            _ => None,
+        }
+    }
+
+    fn known_classes(config: &C) -> Vec<String> {
+        let classes = config.classes();
+        [classes.base, classes.words].into_iter().chain(classes.classifier).map(str::to_owned).collect()
+    }
+
+    fn head_of_model_center(_: &mut C, _: &Path) -> Result<TextHead> {
+        Ok(TextHead::CausalLm)
+    }
+
+    fn heads_of_tensors(config: &C, directory: &Path) -> Result<FoundHeads> {
+        let words = config.names(Head::CausalLm { tied: false });
+        let classes = config.names(Head::Classifier { outputs: 1 });
+        FoundHeads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+    }
+
+    fn default_heads(config: &mut C) -> (TextHead, TextHead) {
+        // A tied language-modelling head has no tensor of its own.
+        let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
+        (without, TextHead::CausalLm)
+    }
+
+    fn head(config: &mut C, head: TextHead, _: &Path) -> Result<Head> {
+        let has_classifier = config.classes().classifier.is_some();
+        match head {
+            TextHead::None => Ok(Head::None),
+            TextHead::CausalLm => Ok(Head::CausalLm { tied: config.text().tied }),
+            TextHead::Classification { outputs } if has_classifier => Ok(Head::Classifier { outputs }),
+            TextHead::Classification { .. } | TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+                let (one, fix) = match has_classifier {
+                    true => (", with one for classes", "ask for lm, cls or none"),
+                    false => ("", "ask for lm or none"),
+                };
+                let family = C::TITLE;
+                let reason =
+                    format!("{family} is opened with the head for the next word of its decoder{one}, or without one");
+                Err(Error::recipe("the head asked for", reason, fix))
+            }
+        }
+    }
+
+    fn prepare(config: &mut C, directory: &Path, options: &OpenOptions) -> Result<()> {
+        if C::LEAVES_F16 && options.dtype == DType::F16 {
+            let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
+            let place = directory.join("config.json").display().to_string();
+            return Err(Error::model(place, reason, "use bf16, or f32"));
+        }
+        if config.weights_tell_the_head() && !is_named_by_model_center(directory)? {
+            let has_matrix = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
+            config.text_mut().tied = !has_matrix;
+        }
+        if let Some(rate) = options.hidden_dropout {
+            config.set_hidden_dropout(rate);
+        }
+        let text = config.text_mut();
+        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+        Ok(())
+    }
+
+    fn check_weights(config: &C, directory: &Path) -> Result<()> {
+        let (layout, text) = (config.layout(), config.text());
+        match [layout.encoder, layout.decoder].iter().any(|around| around.added == Added::Sinusoids) {
+            true => Sinusoids::check(&Weights::open(directory)?, [text.position_size, text.dim_model]),
+            false => Ok(()),
+        }
+    }
+
+    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
+        let text = config.text_mut();
+        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
+    }
+
+    fn validate(config: &C, place: &str) -> Result<()> {
+        config.text().validate(place)
+    }
+
+    fn allowed(_: &C, head: Head, values: HeadValues, _: bool) -> Allow {
+        let own: &[&str] = match head {
+            Head::CausalLm { tied: false } => &["lm_head.*"],
+            Head::Classifier { .. } => &["cls_dense.*", "cls_projection.*"],
+            _ => &[],
+        };
+        let here: &[&str] = match head {
+            Head::CausalLm { .. } => &["lm_head.*", "final_logits_bias", "output_projection.*"],
+            Head::Classifier { .. } => &["classification_head.*", "cls_projection.*"],
+            _ => &[],
+        };
+        // ModelCenter's classes have a head for classes of their own beside that for words.
+        let others = C::OTHER_HEADS.iter().copied().chain(["output_projection.*", "cls_projection.*"]);
+        allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
+    }
+
+    fn options(options: &OpenOptions) -> Cow<'_, OpenOptions> {
+        match C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype {
+            true => Cow::Owned(OpenOptions { dtype: DType::F32, ..options.clone() }),
+            false => Cow::Borrowed(options),
+        }
+    }
+}
