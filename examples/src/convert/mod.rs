@@ -152,8 +152,8 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
     })?;
-    if !opened.drawn.is_empty() {
-        let names = printable(&opened.drawn.join(", "), 300);
+    if !opened.initialized.is_empty() {
+        let names = printable(&opened.initialized.join(", "), 300);
         let place = directory.display().to_string();
         return Err(Error::model(place, format!("there are no values for {names}"), "use a complete model"));
     }

@@ -10,7 +10,7 @@ use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
 use model_center::formats::{DirectoryLayout, ModelCaches, shortened};
-use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
+use model_center::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{AutoTokenizer, Tokenizer};
@@ -122,9 +122,9 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         head: Some(head),
         head_values: match resolved.model.head {
             // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
-            _ if labels.need_lm_head() => HeadValues::Directory,
-            Head::Auto => HeadValues::DirectoryOrDrawn,
-            Head::New => HeadValues::Drawn,
+            _ if labels.need_lm_head() => HeadInit::Directory,
+            Head::Auto => HeadInit::DirectoryOrRandom,
+            Head::New => HeadInit::Random,
         },
         labels: names,
         problem,
@@ -220,7 +220,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         directory,
         family: entry.model_type,
         parameters: opened.parameters,
-        drawn: opened.drawn,
+        drawn: opened.initialized,
         unused: opened.unused,
         left: opened.plan.left().to_vec(),
         notes: opened.notes,

@@ -129,7 +129,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
     }
     opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
-    for name in &opened.drawn {
+    for name in &opened.initialized {
         terminal::note(&format!("warning: {name} is not in the directory; its values are drawn"));
     }
     let outputs = compute(&*opened.model, &batch, options.grads, &device).map_err(|error| match error {

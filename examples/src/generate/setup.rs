@@ -202,7 +202,7 @@ fn sketch(options: &Options, registry: &Registry<'_>, directory: &Path) -> Resul
         }
         other => other,
     })?;
-    if let Some(name) = opened.drawn.first() {
+    if let Some(name) = opened.initialized.first() {
         let reason = format!("its weights have no {name}, and texts of values that are drawn would mean nothing");
         return Err(Error::model(
             directory.display().to_string(),

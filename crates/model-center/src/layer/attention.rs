@@ -1,6 +1,6 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
-use super::scope::{Memory, Scope, Visible};
+use super::mask::{AttentionContext, Memory, Visible};
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_core::ops::{self, AttentionOptions, KeyValues, Rotary};
 use bmtrain_core::{Ctx, Var};
@@ -28,11 +28,11 @@ pub struct AttentionConfig {
     pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
-    /// A query sees earlier keys and its own only, unless the [`Scope`] says of each query what it sees.
+    /// A query sees earlier keys and its own only, unless the [`AttentionContext`] says of each query what it sees.
     pub causal: bool,
     /// With `causal`: the last so many keys only, its own among them.
     pub window: Option<usize>,
-    /// Queries and keys are turned by the angles of the [`Scope`].
+    /// Queries and keys are turned by the angles of the [`AttentionContext`].
     pub rotary: Option<RotaryHeads>,
     /// A norm over each head of queries and of keys, in front of the rotation; its size is H.
     pub head_norm: Option<NormOptions>,
@@ -155,7 +155,13 @@ impl Attention {
     ///
     /// # Errors
     /// Shapes that do not fit; angles that are missing; a cache together with a tape; a failing device.
-    pub fn forward(&self, x: &Var, scope: &Scope, cache: Option<&mut KeyValues>, cx: &mut Ctx) -> Result<Var> {
+    pub fn forward(
+        &self,
+        x: &Var,
+        scope: &AttentionContext,
+        cache: Option<&mut KeyValues>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let options = self.config.options(&scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
@@ -170,7 +176,7 @@ impl Attention {
     fn attend(
         &self,
         qkv: Var,
-        scope: &Scope,
+        scope: &AttentionContext,
         options: &AttentionOptions<'_>,
         cache: Option<&mut KeyValues>,
         cx: &mut Ctx,
@@ -209,7 +215,7 @@ impl Attention {
     }
 
     /// The first so many heads of `x`, turned.
-    fn rotate(&self, x: Var, heads: usize, scope: &Scope, cx: &Ctx) -> Result<Var> {
+    fn rotate(&self, x: Var, heads: usize, scope: &AttentionContext, cx: &Ctx) -> Result<Var> {
         let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
         let angles = scope.angles.as_ref().ok_or_else(|| {
             Error::setting("attention", "its heads are turned, and the section gave no angles to turn them by")

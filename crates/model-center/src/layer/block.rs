@@ -1,7 +1,9 @@
 //! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to
 //! it, with the norms where a family has them.
 
-use super::{Attention, AttentionConfig, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory, Scope};
+use super::{
+    Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
+};
 use bmtrain_core::ops::{self, KeyValues};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::block::Bundle;
@@ -50,7 +52,7 @@ impl BlockConfig {
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
     /// What self-attention goes by.
-    pub scope: Scope,
+    pub scope: AttentionContext,
     /// What attention to an encoder sees.
     pub memory: Option<Memory>,
 }
@@ -67,8 +69,8 @@ impl Bundle for Shared {
     }
 }
 
-impl From<Scope> for Shared {
-    fn from(scope: Scope) -> Self {
+impl From<AttentionContext> for Shared {
+    fn from(scope: AttentionContext) -> Self {
         Shared { scope, memory: None }
     }
 }

@@ -5,12 +5,12 @@ pub mod attention;
 pub mod block;
 pub mod cache;
 pub mod feed_forward;
+pub mod mask;
 pub mod position;
-pub mod scope;
 
 pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};
 pub use block::{BlockConfig, Placement, Shared, TransformerBlock};
 pub use cache::BlockCache;
 pub use feed_forward::{FeedForward, FeedForwardConfig};
+pub use mask::{Angles, AttentionContext, Memory, Visible};
 pub use position::{Positions, PositionsConfig};
-pub use scope::{Angles, Memory, Scope, Visible};

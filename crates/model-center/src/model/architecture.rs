@@ -6,7 +6,7 @@
 use super::head::{Head, HeadSpec};
 use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
-use super::registry::{HeadValues, OpenOptions};
+use super::registry::{HeadInit, OpenOptions};
 use super::text_model::TextHead;
 use crate::config::{Config, ProblemType};
 use crate::error::Result;
@@ -217,14 +217,14 @@ pub trait Architecture: Debug + 'static {
     fn check_directory(
         _config: &Self::Config,
         _place: &str,
-        _head: (TextHead, HeadValues),
+        _head: (TextHead, HeadInit),
         _is_model_center: bool,
     ) -> Result<()> {
         Ok(())
     }
 
     /// Tensors that a directory may lack or have in excess.
-    fn allowed(config: &Self::Config, head: Head, values: HeadValues, is_model_center: bool) -> Allow;
+    fn allowed(config: &Self::Config, head: Head, values: HeadInit, is_model_center: bool) -> Allow;
 
     /// Options for a family that does not compute in every dtype.
     fn options(options: &OpenOptions) -> Cow<'_, OpenOptions> {

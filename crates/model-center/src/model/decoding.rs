@@ -1,50 +1,47 @@
-//! Writing text token by token: what a model keeps of the rows so far, and the scores of what may come next.
+//! Incremental decoding with a KV cache: from further tokens to the logits of the next one.
 //!
-//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`],
-//! what is known of the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing
-//! that is known here.
+//! Defines [`Decoding`], which [`TextModel::decoding`](super::TextModel::decoding) returns, and [`Past`], masks and
+//! positions of the cached tokens. Called by [`crate::generation`], which chooses the tokens.
 
 use super::position_table::{Count, PositionTable};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 
-/// What a model is to know before the first token.
+/// Options of incremental decoding.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodingOptions<'a> {
-    /// What the encoder of a model with two stacks reads, a row for each text. Its labels and decoder inputs are
-    /// nothing here.
+    /// Input of the encoder of an encoder-decoder, one sequence for each text. Labels and decoder inputs are ignored.
     pub source: Option<&'a Batch>,
-    /// Tokens that a row is expected to come to, with what is read first and with padding: memory is taken for as many.
+    /// Expected length of a sequence, with prompt and padding, for which the KV cache is allocated.
     pub expected: usize,
 }
 
-/// Rows of text that a model goes on with.
+/// Sequences that a model continues.
 pub trait Decoding {
-    /// Put further tokens behind those of each row: the logits of the token behind the last of each, `[R, V]`. A batch
-    /// has ids, a mask where some are padding, which the last of a row is not, and for a model that has such a thing
-    /// and with the first tokens of all a context.
+    /// Append tokens to each sequence; the logits of the next token of each, `[R, V]`. A batch has ids and, where some
+    /// are padding, which the last of a sequence is not, a mask; with the first tokens also a context, for a model that
+    /// has contexts.
     ///
-    /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are
-    /// added up. A row that is padded on the left is the row without padding; but where angles change with the length
-    /// (dynamic scaling) and rows grow beyond the trained one, that is the length of the longest row, as in
-    /// transformers.
+    /// Numerics: as one forward pass over the whole sequence, up to the summation order of matrix products of another
+    /// height. Left padding changes nothing; but where rotary angles depend on the length (dynamic scaling) and
+    /// sequences grow beyond the trained one, it is the length of the longest sequence, as in transformers.
     ///
     /// # Errors
-    /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.
+    /// Another number of sequences than before; ids out of range; sequences that grow too long; a tape.
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor>;
 
-    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer.
+    /// Let sequence `i` continue sequence `from[i]`; there may be more sequences than before, or fewer.
     ///
     /// # Errors
-    /// A row that is not there; no memory left; a failing device.
+    /// An index out of range.
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()>;
 
-    /// The rows so far.
+    /// The cached tokens.
     fn past(&self) -> &Past;
 }
 
-/// The tokens of all rows so far, as far as masks and positions go by them.
+/// Masks and positions of the cached tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Past {
     rows: usize,
@@ -54,7 +51,7 @@ pub struct Past {
 }
 
 impl Past {
-    /// So many rows without a token.
+    /// Sequences without a token.
     pub(super) fn of_rows(rows: usize) -> Self {
         Past { rows, length: 0, mask: None }
     }
@@ -64,12 +61,12 @@ impl Past {
         self.rows
     }
 
-    /// S, places of a row, padding included.
+    /// S, length of a sequence, padding included.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Tokens of the longest row, without padding.
+    /// Tokens of the longest sequence, without padding.
     pub fn longest(&self) -> usize {
         match &self.mask {
             None => self.length,
@@ -80,21 +77,21 @@ impl Past {
         }
     }
 
-    /// The same rows with those of a batch behind them.
+    /// The same sequences followed by the tokens of a batch.
     ///
     /// # Errors
-    /// Other rows than before; a mask of another length or of other numbers; a row that ends in padding.
+    /// Another number of sequences; a mask of another length or with other values; a sequence that ends in padding.
     pub(super) fn with(&self, batch: &Batch) -> Result<Self> {
         let Batch { rows, length, attention_mask: mask, .. } = batch;
         let (rows, length) = (*rows, *length);
         if self.rows > 0 && rows != self.rows {
-            let reason = format!("{rows} rows behind the {} so far", self.rows);
-            return Err(Error::data("batch", reason, "give each row its next tokens"));
+            let reason = format!("{rows} sequences after the {} so far", self.rows);
+            return Err(Error::data("batch", reason, "give each sequence its next tokens"));
         }
         if let Some(mask) = mask {
             check_mask(batch)?;
             if let Some(row) = mask.chunks(length.max(1)).position(|row| row.last() == Some(&0)) {
-                let reason = "it ends in padding, and what is asked for is the token behind the last";
+                let reason = "it ends in padding, and the next token follows the last one";
                 return Err(Error::data(format!("attention_mask, row {row}"), reason, "pad the row on the left"));
             }
         }
@@ -112,7 +109,7 @@ impl Past {
     /// As [`Decoding::reorder`].
     ///
     /// # Errors
-    /// A row that is not there.
+    /// An index out of range.
     pub(super) fn reorder(&mut self, from: &[usize]) -> Result<()> {
         if let Some(row) = from.iter().find(|row| **row >= self.rows) {
             let reason = format!("row {row} of {}", self.rows);
@@ -129,7 +126,7 @@ impl Past {
         Ok(self.mask.as_ref().map(upload).transpose()?)
     }
 
-    /// i64 `[R, S]`: of each token its number among those of its row; `None` where nothing is padded.
+    /// i64 `[R, S]`: the number of each token in its sequence; `None` where nothing is padded.
     pub(super) fn numbers(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(mask) = &self.mask else { return Ok(None) };
         let by_token = PositionTable { first: 0, count: Count::Tokens };
@@ -137,14 +134,13 @@ impl Past {
         Ok(Some(Tensor::from_slice_in(device, [self.rows, self.length], &numbers, Segment::Data)?))
     }
 
-    /// i64 `[R, L]`: the table's rows of the last L tokens of each row. They go by tokens even where whole rows go by
-    /// places: a row that is padded to the length of others is to be what it is without.
+    /// i64 `[R, L]`: the table's rows of the last L tokens of each sequence. They count tokens even where whole sequences
+    /// count all positions: padding must not change a sequence.
     ///
     /// Source: transformers numbers tokens the same way while it generates.
     pub(super) fn position_ids(&self, table: PositionTable, length: usize, device: &Device) -> Result<Tensor> {
         let by_token = PositionTable { count: Count::Tokens, ..table };
         let ids = match &self.mask {
-            // The first rows of the table belong to tokens that stand there no more than the others do.
             None => {
                 let first = (table.first + self.length - length) as i64;
                 (0..self.rows).flat_map(|_| first..first + length as i64).collect()
@@ -155,10 +151,10 @@ impl Past {
     }
 }
 
-/// Whether the mask of a batch is one.
+/// Whether the mask of a batch is valid.
 ///
 /// # Errors
-/// Another length, or other numbers.
+/// Another length, or other values than 0 and 1.
 pub(super) fn check_mask(batch: &Batch) -> Result<()> {
     let Batch { rows, length, attention_mask: Some(mask), .. } = batch else { return Ok(()) };
     if mask.len() == rows * length && mask.iter().all(|&token| token <= 1) {
@@ -168,12 +164,12 @@ pub(super) fn check_mask(batch: &Batch) -> Result<()> {
     Err(Error::data("attention_mask", reason, "write 1 for tokens and 0 for padding"))
 }
 
-/// The last `columns` of each row of a table whose rows have this length.
+/// The last `columns` of each row of a matrix with rows of this length.
 fn last_columns(values: &[i64], length: usize, columns: usize) -> Vec<i64> {
     values.chunks(length.max(1)).flat_map(|row| row[length - columns..].iter().copied()).collect()
 }
 
-/// Two tables of as many rows, whose rows have these lengths, side by side.
+/// Two matrices with the same number of rows, concatenated along the columns.
 pub(super) fn join<T: Copy>(left: &[T], left_length: usize, right: &[T], right_length: usize) -> Vec<T> {
     if left_length == 0 {
         return right.to_vec();
@@ -182,15 +178,15 @@ pub(super) fn join<T: Copy>(left: &[T], left_length: usize, right: &[T], right_l
     rows.flat_map(|(left, right)| left.iter().chain(right).copied()).collect()
 }
 
-/// Rows of a table by their numbers.
+/// Rows of a matrix by index.
 pub(super) fn gathered<T: Copy>(values: &[T], length: usize, from: &[usize]) -> Vec<T> {
     from.iter().flat_map(|&row| values[row * length..(row + 1) * length].iter().copied()).collect()
 }
 
-/// What a batch of further tokens may not have.
+/// Whether a batch has only what incremental decoding takes.
 ///
 /// # Errors
-/// Spans, or what is for training.
+/// No token; spans, or fields for training.
 pub(super) fn check_tokens(batch: &Batch) -> Result<()> {
     let what = match () {
         () if batch.length == 0 || batch.rows == 0 => {
@@ -205,7 +201,7 @@ pub(super) fn check_tokens(batch: &Batch) -> Result<()> {
     Err(Error::data(what, "they are for whole rows, and these tokens are read piece by piece", "leave them out"))
 }
 
-/// The last place of each row of `hidden [R, L, D]`: `[R, 1, D]`.
+/// The last position of each sequence of `hidden [R, L, D]`: `[R, 1, D]`.
 pub(super) fn last_places(hidden: Var, cx: &Ctx) -> bmtrain_dist::Result<Var> {
     let [rows, length, width] = hidden.dims("last_places")?;
     if length == 1 {
@@ -233,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_numbered_behind_padding_and_behind_those_before() {
+    fn tokens_are_numbered_after_padding_and_after_cached_tokens() {
         let plain = Past::default().with(&batch(3, 2, None)).unwrap().with(&batch(1, 2, Some(vec![1, 1]))).unwrap();
         assert_eq!((plain.rows(), plain.length(), plain.longest(), &plain.mask), (2, 4, 4, &None));
         assert_eq!((ids(&plain, 0, 1), ids(&plain, 2, 2)), (vec![3, 3], vec![4, 5, 4, 5]));
@@ -241,7 +237,7 @@ mod tests {
         assert_eq!(ids(&padded, 2, 3), [1, 1, 2, 2, 3, 4]);
         let further = padded.with(&batch(2, 2, None)).unwrap();
         assert_eq!((ids(&further, 0, 2), further.longest()), (vec![1, 2, 3, 4], 5));
-        // Padding within a row that goes on.
+        // Padding within a sequence.
         let uneven = further.with(&batch(2, 2, Some(vec![1, 1, 0, 1]))).unwrap();
         assert_eq!((ids(&uneven, 0, 1), uneven.longest()), (vec![4, 5], 6));
     }
@@ -253,7 +249,7 @@ mod tests {
         assert_eq!((past.rows(), past.mask.as_deref()), (4, Some(&[1, 1, 0, 1, 0, 1, 1, 1][..])));
         assert!(past.reorder(&[4]).unwrap_err().to_string().contains("row 4 of 4"));
         let error = past.with(&batch(1, 3, None)).unwrap_err().to_string();
-        assert!(error.contains("3 rows behind the 4 so far"), "{error}");
+        assert!(error.contains("3 sequences after the 4 so far"), "{error}");
     }
 
     #[test]

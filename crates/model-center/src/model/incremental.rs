@@ -92,14 +92,10 @@ impl<'a, A: Architecture> Incremental<'a, A> {
         let spec = model.spec();
         if !matches!(model.head_kind(), Head::CausalLm { .. }) {
             if spec.head.transform.is_some() {
-                let reason = "its family reads texts and does not write any";
-                return Err(Error::model(
-                    "the model",
-                    reason,
-                    "use a decoder, or a model with an encoder and a decoder",
-                ));
+                let reason = "its family is an encoder and does not generate text";
+                return Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"));
             }
-            let reason = "the model has no head for the next word";
+            let reason = "the model has no language-modelling head";
             return Err(Error::recipe("the head asked for", reason, "open the directory with the head lm"));
         }
         let source = match (spec.is_encoder_decoder(), options.source) {
@@ -109,7 +105,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             }
             (false, Some(_)) => {
                 let reason = format!("{} has no encoder that could read it", spec.title);
-                return Err(Error::data("source", reason, "put the text in front of what is to be written"));
+                return Err(Error::data("source", reason, "put the text into the prompt"));
             }
             (false, None) => None,
         };
@@ -149,7 +145,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             return refuse_spans(tokens);
         }
         if tokens.context.is_some() && self.past.length() > 0 {
-            let reason = "a context is read from both sides, and what stands before it was read without it";
+            let reason = "a context has bidirectional attention, and the cached tokens were computed without it";
             return Err(Error::data("context", reason, "give it with the first tokens"));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What the tensors of a directory tell where its `config.json` does not state it: the head, and the number of classes.
 //!
-//! Defines [`FoundHeads`], called by the `directory` modules of encoders, decoders and encoder-decoders, and
+//! Defines [`FoundHeads`], called by [`super::load`], and
 //! [`classifier_outputs`], called by programs that are asked for a classifier.
 
 use super::text_model::TextHead;
@@ -25,7 +25,7 @@ pub struct FoundHeads {
 }
 
 impl FoundHeads {
-    /// Those of a directory: for each head our name of one of its matrices, and the table with theirs.
+    /// The heads of a directory: for each our name of one of its matrices, and the table with the name in files.
     ///
     /// # Errors
     /// Weights that cannot be opened.
@@ -87,7 +87,7 @@ impl FoundHeads {
     }
 
     /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them,
-    /// which is added to `notes` if it is another number than that of the configuration.
+    /// which is added to `notes` if the configuration has another number.
     ///
     /// # Errors
     /// No or an unreadable `config.json`.

@@ -4,7 +4,7 @@
 //! Defines [`Targets`], [`VerbalizerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
 //! [`super::TextModel::forward`].
 
-use super::registry::HeadValues;
+use super::registry::HeadInit;
 use crate::config::ProblemType;
 use crate::config::are_default;
 pub use crate::data::IGNORED;
@@ -342,7 +342,7 @@ pub(super) fn take_over(
     (trained, outputs): (Option<usize>, usize),
     options: &OpenOptions,
 ) -> Result<()> {
-    let Some(trained) = trained.filter(|_| options.head_values != HeadValues::Drawn) else {
+    let Some(trained) = trained.filter(|_| options.head_values != HeadInit::Random) else {
         // Whatever the file says of labels belongs to another classifier, or to none.
         names.clone_from(&options.labels);
         *problem = options.problem;

@@ -1,13 +1,13 @@
-//! How heads over a vocabulary compute their loss when nobody asks for the logits.
+//! Chunking of the language-modelling loss when logits are not asked for.
 
 use bmtrain_core::ops::{CrossEntropy, LinearCrossEntropy};
 use bmtrain_dist::param::Param;
 
-/// So few rows would leave a matrix product without work.
+/// Fewer rows leave a matrix product without work.
 const FEWEST_ROWS: usize = 64;
 
 /// The loss over the rows of `weight [V, D]`, with as many logits at a time as take the memory of the weight's gradient
-/// in f32, which is there meanwhile anyway: a small model is not to pay for the chunks of a large one.
+/// in f32, which is allocated meanwhile anyway: a small model must not pay for the chunks of a large one.
 pub(super) fn in_chunks(loss: CrossEntropy, weight: &Param) -> LinearCrossEntropy {
     let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
     let shape = weight.spec().shape;

@@ -6,7 +6,7 @@ use super::architecture::Architecture;
 use super::head::Head;
 use super::labels::take_over;
 use super::opening::open_with;
-use super::registry::{HeadValues, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
+use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
 use super::text_model::TextHead;
 use super::transformer::Transformer;
 use crate::config::Config;
@@ -78,7 +78,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         (own, _) => own?,
     };
     let head = options.head.unwrap_or(own);
-    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadValues::Drawn) {
+    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadInit::Random) {
         // What was inferred of another head, or of a classifier that is replaced, does not matter.
         notes.clear();
     }

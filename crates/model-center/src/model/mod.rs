@@ -1,7 +1,8 @@
 //! The models, and the registry through which programs open them by directory.
 //!
-//! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other
-//! crates come in through a registry of their own, see [`registry::Registry`].
+//! A batch goes through [`TextModel::loss`] to [`bmtrain_dist::Model::forward`] of a [`Transformer`]. Its family is a
+//! module that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models
+//! of other crates come in through a [`registry::Registry`] of their own.
 
 pub mod architecture;
 pub mod bart;
@@ -46,6 +47,6 @@ pub mod transformer;
 pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
-pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
+pub use registry::{HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
 pub use text_model::{ModelInfo, ModelOutput, PretrainedModel, TextHead, TextModel};
 pub use transformer::Transformer;

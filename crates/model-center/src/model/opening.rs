@@ -1,7 +1,6 @@
-//! From a directory and its configuration to a model with values, and back into a directory: what is alike for all
-//! families.
+//! Loads the weights of a directory into a model, and reads them from the model to write a directory.
 
-use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
+use super::registry::{HeadInit, OpenOptions, OpenedModel, param_shapes};
 use super::text_model::TextModel;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, LoadPlan, NameTable, NotFinite, Weights, model_center};
@@ -15,10 +14,10 @@ use std::sync::Arc;
 
 /// Build a model and read its values. Everything that can be wrong with the directory is found before memory for a
 /// parameter is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
-/// `names` are the family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
+/// `names` are the family's tables for files of Hugging Face and, if there is a second one, of ModelCenter.
 ///
 /// # Errors
-/// Weights that do not fit, see [`LoadPlan::build`]; those of `build`; no memory left.
+/// Weights that do not fit, see [`LoadPlan::build`]; errors of `build`.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,
@@ -47,8 +46,8 @@ pub fn open_with<M: TextModel + 'static>(
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
     let without_values = |model, plan: LoadPlan| {
-        let drawn = plan.fresh().to_vec();
-        Ok(OpenedModel { model, drawn, unused: plan.unused().to_vec(), parameters, plan, notes: Vec::new() })
+        let initialized = plan.fresh().to_vec();
+        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, notes: Vec::new() })
     };
     if options.only_check {
         return without_values(Box::new(sketch), plan);
@@ -63,13 +62,13 @@ pub fn open_with<M: TextModel + 'static>(
         None => Ok(()),
     })?;
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
-    let drawn = model.parameters().initialize_missing()?;
+    let initialized = model.parameters().initialize_missing()?;
     let unused = plan.unused().to_vec();
-    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters, plan, notes: Vec::new() })
+    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes: Vec::new() })
 }
 
-/// What any rank found. Ranks that share parameters read parts of them, and all have to end alike: one that did not see
-/// the values would take the others for lost.
+/// What any rank found. Ranks that share parameters read shards of them, and all have to return the same: a rank
+/// without the error would wait for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
     let ranks = &options.sharding.ranks;
     if ranks.size() == 1 {
@@ -88,14 +87,14 @@ fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotF
     Ok(all)
 }
 
-/// What a directory may lack or have too much of: `own` are names of the head's parameters, `unused` those of tensors
-/// that belong to other heads.
-pub fn allow(values: HeadValues, own: &[&str], unused: &[&str]) -> Allow {
+/// Tensors that a directory may lack or have in excess: `own` names the head's parameters, `unused` tensors of other
+/// heads.
+pub fn allow(values: HeadInit, own: &[&str], unused: &[&str]) -> Allow {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     let (missing, fresh): (&[&str], &[&str]) = match values {
-        HeadValues::Directory => (&[], &[]),
-        HeadValues::DirectoryOrDrawn => (own, &[]),
-        HeadValues::Drawn => (&[], own),
+        HeadInit::Directory => (&[], &[]),
+        HeadInit::DirectoryOrRandom => (own, &[]),
+        HeadInit::Random => (&[], own),
     };
     Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), leave: Vec::new() }
 }

@@ -1,11 +1,11 @@
 //! Learned positions: which row of the table belongs to which token.
 //!
-//! Defines [`PositionTable`]; called by the batches of encoders, of decoders and of models with both.
+//! Defines [`PositionTable`]; called by [`super::batch`] and [`super::decoding`].
 
 /// Learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PositionTable {
-    /// Rows in front of that of the first token.
+    /// The row of the first token.
     pub first: usize,
     /// What counts a token's position.
     pub count: Count,
@@ -14,14 +14,14 @@ pub struct PositionTable {
 /// What counts a token's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Count {
-    /// Its place in the row, padding or not.
+    /// All positions before it, padding included.
     Places,
-    /// The tokens in front of it, without padding, which stands one before the first.
+    /// The tokens before it; padding has the row before the first.
     Tokens,
 }
 
 impl PositionTable {
-    /// The table's row of each of `rows * length` places.
+    /// The table's row of each of `rows * length` positions.
     pub(super) fn rows_of(self, rows: usize, length: usize, mask: Option<&[u8]>) -> Vec<i64> {
         let first = self.first as i64;
         let (Count::Tokens, Some(mask)) = (self.count, mask) else {
@@ -32,7 +32,7 @@ impl PositionTable {
             row.iter()
                 .map(|&is_token| {
                     next += i64::from(is_token);
-                    // Padding stands one before the first token, where the table has such a row.
+                    // Padding has the row before the first token, where the table has such a row.
                     if is_token == 1 { next - 1 } else { (first - 1).max(0) }
                 })
                 .collect::<Vec<_>>()

@@ -22,16 +22,16 @@ use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns};
 use bmtrain_dist::shard::Sharding;
 use std::path::Path;
 
-/// Where the values of a head come from.
+/// Where the weights of a head come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HeadValues {
+pub enum HeadInit {
     /// From the directory, which must have them.
     #[default]
     Directory,
-    /// From the directory if it has them; else they are drawn.
-    DirectoryOrDrawn,
-    /// They are drawn, whatever the directory has.
-    Drawn,
+    /// From the directory if it has them; else initialized.
+    DirectoryOrRandom,
+    /// Initialized, whatever the directory has.
+    Random,
 }
 
 /// How a model is opened.
@@ -44,21 +44,21 @@ pub struct OpenOptions {
     /// Its head; `None` for the one that the directory's class carries.
     pub head: Option<TextHead>,
     /// Where the head's values come from.
-    pub head_values: HeadValues,
-    /// Tensors of the directory to leave out beside those of other heads, by patterns in which `*` stands for any text.
+    pub head_values: HeadInit,
+    /// Tensors of the directory to ignore besides tensors of other heads, by patterns in which `*` matches any text.
     /// Each must match a tensor, and none may match one that the model needs.
     pub leave: Vec<String>,
-    /// Names of the classes in the order of the data; empty if they have none, or for those of the directory. A
+    /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory. A
     /// directory's classifier with names of its own must have the same ones, and its order is kept.
     pub labels: Vec<String>,
-    /// What the labels are; `None` for what the directory says.
+    /// What the labels are; `None` for what the configuration states.
     pub problem: Option<ProblemType>,
     /// Dtype of the parameters.
     pub dtype: DType,
     /// Take the type that the weights are stored in instead, where the family computes in it: see [`Weights::dtype`]. A
     /// family whose states leave the range of f16 takes f32 for that.
     pub keep_dtype: bool,
-    /// Seed of what is drawn.
+    /// Seed of the initialization.
     pub seed: u64,
     /// Keep or recompute the blocks' activations.
     pub recompute: Recompute,
@@ -66,11 +66,11 @@ pub struct OpenOptions {
     pub hidden_dropout: Option<f32>,
     /// Dropout of attention probabilities instead of the model's own.
     pub attention_dropout: Option<f32>,
-    /// Dtype of the gradients, in which they are also exchanged between ranks.
+    /// Dtype of the gradients, in which they are also reduced across ranks.
     pub grad_dtype: DType,
     /// How its parameters are shared among data-parallel ranks.
     pub sharding: Sharding,
-    /// Full names of parameters that are born frozen.
+    /// Full names of frozen parameters.
     pub frozen: NamePatterns,
     /// Compare configuration and weights, and load nothing: the model that comes back has no values.
     pub only_check: bool,
@@ -86,7 +86,7 @@ impl OpenOptions {
             device: device.clone(),
             family: None,
             head: None,
-            head_values: HeadValues::Directory,
+            head_values: HeadInit::Directory,
             leave: Vec::new(),
             labels: Vec::new(),
             problem: None,
@@ -104,14 +104,13 @@ impl OpenOptions {
         }
     }
 
-    /// How the parameters of the model are born: their values are awaited, unless [`OpenOptions::leave_values`] says
-    /// there are none to come.
+    /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].
     pub fn builder(&self) -> BuilderOptions {
         let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
         BuilderOptions { init, sharding: self.sharding.clone(), ..self.sketch_builder() }
     }
 
-    /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.
+    /// Options of its sketch, which takes no memory and is compared with the weights: replicated, on one rank.
     pub fn sketch_builder(&self) -> BuilderOptions {
         let frozen = self.frozen.clone();
         BuilderOptions {
@@ -125,13 +124,13 @@ impl OpenOptions {
     }
 }
 
-/// A model and what its directory had to say.
+/// A model and what was found in its directory.
 pub struct OpenedModel {
     /// The model.
     pub model: Box<dyn TextModel>,
-    /// Parameters that the directory lacked and that were drawn.
-    pub drawn: Vec<String>,
-    /// Tensors of the directory that belong to other heads than the model's, without those of [`OpenOptions::leave`].
+    /// Parameters that the directory lacked and that were initialized.
+    pub initialized: Vec<String>,
+    /// Tensors of the directory that belong to other heads, without the ones in [`OpenOptions::leave`].
     pub unused: Vec<String>,
     /// Number of parameter values.
     pub parameters: usize,

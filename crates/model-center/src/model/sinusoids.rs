@@ -1,4 +1,4 @@
-//! Positions that are computed (Vaswani et al., 2017) and added to the words, with all sines before all cosines.
+//! Sinusoidal positions (Vaswani et al., 2017) that are added to token embeddings, with all sines before all cosines.
 
 use crate::error::{Error, Result};
 use crate::formats::{TensorSource, Weights};
@@ -39,14 +39,14 @@ impl Sinusoids {
     /// Add the rows of these positions, i64 `[B, L]`, all of them below `reach`, to `x [B, L, D]`.
     ///
     /// # Errors
-    /// Another shape; no memory left; a failing device.
+    /// Another shape.
     pub fn add_to(&self, x: Var, positions: &Tensor, reach: usize, cx: &Ctx) -> bmtrain_dist::Result<Var> {
         let table = self.of(reach, cx)?; // [P, D]
         let table = ops::cast(cx, &Var::constant(table), x.dtype())?;
         Ok(ops::add_embedding(cx, x, positions, &table, None)?) // [B, L, D]
     }
 
-    /// The rows of so many positions or more.
+    /// The rows of `reach` positions or more.
     fn of(&self, length: usize, cx: &Ctx) -> bmtrain_dist::Result<Tensor> {
         let mut kept = self.table.borrow_mut();
         if let Some(table) = kept.as_ref().filter(|table| table.shape().rows() >= length) {
@@ -60,8 +60,8 @@ impl Sinusoids {
         Ok(table)
     }
 
-    /// Hold tables of positions that a file has, of this shape, against these: a model that was trained on others is
-    /// another.
+    /// Compare tables of positions in a file, of this shape, with the computed ones: a model that was trained with others
+    /// is another.
     ///
     /// # Errors
     /// Tables of another shape or with other values; files that cannot be read.
@@ -82,7 +82,7 @@ impl Sinusoids {
             weights.read_f32(&entry.name, &mut values)?;
             for (position, stored) in values.chunks(shape[1]).enumerate() {
                 let mut pairs = Self::row(position, shape[1]).zip(stored);
-                // What is no number is near nothing.
+                // NaN is near nothing.
                 if !pairs.all(|(ours, theirs)| (ours - theirs).abs() <= ROUNDING) {
                     return Err(other(format!("its row {position} is not that of sines and cosines"), fix));
                 }

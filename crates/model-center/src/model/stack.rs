@@ -1,6 +1,6 @@
-//! A stack of blocks with what stands around it: what its attention goes by, and the norm behind the last block.
+//! A stack of blocks with its positions and the norm after the last block.
 //!
-//! Defines [`Stack`]; called by the sections of decoders and of models with two stacks.
+//! Defines [`Stack`]; called by [`super::Transformer`].
 
 use crate::layer::position::Rows;
 use crate::layer::{BlockCache, BlockConfig, Memory, Positions, PositionsConfig, Shared, TransformerBlock, Visible};
@@ -13,42 +13,41 @@ use std::ops::Range;
 /// What a [`Stack`] has besides its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackConfig {
-    /// What dropout inside is told apart by from other stacks of the model.
+    /// Tells its dropout masks apart from those in other stacks.
     pub name: &'static str,
-    /// How many blocks there are.
+    /// Number of blocks.
     pub layers: usize,
-    /// Positions that self-attention is told.
+    /// Positions in self-attention.
     pub positions: PositionsConfig,
-    /// Behind the last block.
+    /// After the last block.
     pub output_norm: Option<NormOptions>,
-    /// Probability with which an element behind that norm is dropped.
+    /// Dropout after that norm.
     pub output_dropout: f32,
 }
 
-/// What goes through a [`Stack`].
+/// The input of a [`Stack`].
 #[derive(Debug)]
 pub struct StackInput<'a> {
     /// `[B, L, D]`.
     pub hidden: Var,
-    /// Which keys of the stack's own tokens are seen, of all S.
+    /// Attention mask over the S keys of the stack's own tokens.
     pub visible: Visible,
-    /// i64 `[B, S]`, see [`Rows::numbers`]; only some positions go by them.
+    /// i64 `[B, S]`, see [`Rows::numbers`]; only ALiBi uses them.
     pub numbers: Option<&'a Tensor>,
     /// An encoder's hidden states, for blocks that attend to them.
     pub memory: Option<Memory>,
-    /// What the blocks of the range keep of the tokens that were read before, which these L stand behind and join: S in
-    /// all.
+    /// KV caches of the blocks of the range. These L tokens follow the cached ones: S in all.
     pub caches: Option<&'a mut [BlockCache]>,
 }
 
 impl StackInput<'_> {
-    /// Whole rows without padding, nothing kept.
+    /// Sequences without padding or cache.
     pub fn new(hidden: Var) -> Self {
         StackInput { hidden, visible: Visible::All, numbers: None, memory: None, caches: None }
     }
 }
 
-/// Blocks, and what normalises the sum that leaves the last of them.
+/// Blocks and the norm after them.
 #[derive(Debug)]
 pub struct Stack {
     name: &'static str,
@@ -59,11 +58,10 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Declare what positions learn, the blocks and the norm under the builder's name; `block` says what each block is
-    /// made of, by its number.
+    /// Declare learned positions, blocks and norm under the builder's name; `block` configures each block by its index.
     ///
     /// # Errors
-    /// Those of [`TransformerBlock::new`].
+    /// As [`TransformerBlock::new`].
     pub fn new(
         builder: &Builder,
         config: StackConfig,
@@ -84,10 +82,10 @@ impl Stack {
         &self.layers
     }
 
-    /// The blocks of a range, and behind the last block the norm: `[B, L, D]` to `[B, L, D]`.
+    /// Run the blocks of a range, and after the last block the norm: `[B, L, D]` to `[B, L, D]`.
     ///
     /// # Errors
-    /// Those of the blocks; a range outside.
+    /// A range outside the stack; errors of the blocks.
     pub fn run(&self, range: Range<usize>, input: StackInput<'_>, cx: &mut Ctx) -> Result<Var> {
         let StackInput { hidden, visible, numbers, memory, caches } = input;
         let is_last = range.end == self.layers.len();

@@ -22,25 +22,25 @@ use std::path::Path;
 pub enum TextHead {
     /// The hidden states alone.
     None,
-    /// Classes, choices or a value: so many outputs per row.
+    /// Classes, choices or a value, from the outputs of each sequence.
     Classification {
         /// Outputs.
         outputs: usize,
     },
-    /// Words at masked positions.
+    /// Masked language modelling.
     MaskedLm,
     /// Whether the second text follows the first.
     NextSentence,
-    /// Masked words and next sentence.
+    /// Masked language modelling and next-sentence prediction.
     Pretraining,
-    /// The next word at every position; of a model with two stacks, at those of its decoder.
+    /// Next-token prediction at every position, of an encoder-decoder at those in its decoder.
     CausalLm,
 }
 
 /// The error of a model that answers no prompts; `title` is its name for people.
 pub(super) fn no_verbalizer(title: &str) -> Error {
     let reason = format!("{title} answers no prompts with the head that it has");
-    Error::recipe("the head asked for", reason, "take a model that predicts words, such as GPT-2 or T5")
+    Error::recipe("the head asked for", reason, "take a model with a language-modelling head, such as GPT-2 or T5")
 }
 
 /// The output of a forward pass.
@@ -129,8 +129,8 @@ pub trait TextModel: Module {
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.
     fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        let reason = "its family reads texts and does not write any";
-        Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
+        let reason = "its family is an encoder and does not generate text";
+        Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"))
     }
 
     /// Where the head predicts the label word of a prompt.
@@ -209,7 +209,7 @@ pub trait PretrainedModel: Model<Output = ModelOutput> {
     /// Ids or labels out of range, lengths that do not fit.
     fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<Self::Batch>;
 
-    /// The hidden states to show after so many blocks.
+    /// The hidden states to show after `blocks` blocks.
     fn hidden<'f>(&self, blocks: usize, flow: &'f Self::Flow) -> &'f Var;
 
     /// As [`TextModel::names_in`].
@@ -223,7 +223,7 @@ pub trait PretrainedModel: Model<Output = ModelOutput> {
         }
     }
 
-    /// Whether names in its files have the family's prefix; by default that of every class but a bare model's.
+    /// Whether names in its files have the family's prefix; by default those of every class but a bare model's have.
     fn has_prefix(&self) -> Option<bool> {
         None
     }
@@ -238,8 +238,8 @@ pub trait PretrainedModel: Model<Output = ModelOutput> {
     /// # Errors
     /// As there.
     fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        let reason = "its family reads texts and does not write any";
-        Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
+        let reason = "its family is an encoder and does not generate text";
+        Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"))
     }
 
     /// As [`TextModel::verbalizer_position`].

@@ -1,4 +1,4 @@
-//! The transformer, written once: token embedding, one or two stacks of blocks, head.
+//! The transformer, written once: token embedding, an encoder, a decoder or both, head.
 //!
 //! Defines [`Transformer`]. A forward pass goes through `embed` ([`Inputs`]), [`Stack::run`] and [`Heads::forward`].
 
@@ -51,7 +51,7 @@ use std::ops::Range;
 /// if let Some(loss) = model.loss(&batch, &mut cx)? {
 ///     optim.backward(&loss, 1.0, &mut cx)?;
 ///     optim.step()?;
-///     // As many words are equally likely.
+///     // All 50 tokens are equally likely.
 ///     assert!((loss.value().item()? - 50f32.ln()).abs() < 0.1);
 /// }
 /// # Ok::<(), model_center::Error>(())
@@ -211,7 +211,7 @@ impl<A: Architecture> Model for Transformer<A> {
         cx: &mut Ctx,
     ) -> bmtrain_dist::Result<Vec<Var>> {
         let hidden = flow.remove(stack);
-        // A decoder attends to the encoder in front of it.
+        // A decoder attends to the encoder.
         let memory = stack.checked_sub(1).map(|encoder| Memory {
             hidden: flow[encoder].clone(),
             visible: Visible::but(batch.sequences[encoder].padding.as_ref()),
@@ -232,7 +232,8 @@ impl<A: Architecture> Model for Transformer<A> {
 }
 
 /// Labels of next-token prediction are the tokens themselves, and are shifted here. The decoder of an encoder-decoder
-/// reads its labels shifted right where there are no `decoder_input_ids`; that of a classifier what the encoder does.
+/// reads its labels shifted right where there are no `decoder_input_ids`; the decoder of a classifier reads what the
+/// encoder does.
 /// The hidden states shown are the encoder's up to its last block, then the decoder's.
 impl<A: Architecture> PretrainedModel for Transformer<A> {
     type Config = A::Config;

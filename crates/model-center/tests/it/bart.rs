@@ -10,7 +10,7 @@ use bmtrain_dist::param::widen;
 use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{directory, inputs};
 use model_center::model::seq2seq::Sinusoids;
-use model_center::model::{Batch, HeadValues, Labels, OpenOptions, TextHead, TextModel};
+use model_center::model::{Batch, HeadInit, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 
 fn device() -> Device {
@@ -68,7 +68,7 @@ fn a_bias_of_the_logits_that_is_not_stored_is_zero() {
         bias = values;
     });
     let plain = open(without.path(), &OpenOptions::new(&device)).unwrap();
-    assert_eq!(plain.drawn, ["logits_bias"]);
+    assert_eq!(plain.initialized, ["logits_bias"]);
     let with = logits(&device, &*opened(&device, &directory("bart_a", "lm")), &batch);
     let without = logits(&device, &*plain.model, &batch);
     for (index, (with, without)) in with.iter().zip(&without).enumerate() {
@@ -133,7 +133,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
         assert!(seen(&*opened(&device, to.path())) == ours);
         // The head comes with a bias of zeros.
         let words = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
-        assert_eq!(open(to.path(), &words).unwrap().drawn, ["logits_bias"]);
+        assert_eq!(open(to.path(), &words).unwrap().initialized, ["logits_bias"]);
     }
 }
 
@@ -214,11 +214,14 @@ fn one_head_begins_where_another_was() {
     let device = device();
     let ask = |head, head_values| OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device) };
     let classes = TextHead::Classification { outputs: 4 };
-    let fresh = open(&directory("bart_a", "lm"), &ask(classes, HeadValues::Drawn)).unwrap();
+    let fresh = open(&directory("bart_a", "lm"), &ask(classes, HeadInit::Random)).unwrap();
     let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
-    assert_eq!((fresh.drawn, fresh.unused), (own.map(str::to_owned).to_vec(), vec!["final_logits_bias".to_owned()]));
-    let words = open(&directory("bart_a", "cls"), &ask(TextHead::CausalLm, HeadValues::Directory)).unwrap();
-    assert_eq!((words.drawn, words.unused.len()), (vec!["logits_bias".to_owned()], 4));
-    let error = open(&directory("bart_a", "cls"), &ask(classes, HeadValues::Directory)).err().unwrap();
+    assert_eq!(
+        (fresh.initialized, fresh.unused),
+        (own.map(str::to_owned).to_vec(), vec!["final_logits_bias".to_owned()])
+    );
+    let words = open(&directory("bart_a", "cls"), &ask(TextHead::CausalLm, HeadInit::Directory)).unwrap();
+    assert_eq!((words.initialized, words.unused.len()), (vec!["logits_bias".to_owned()], 4));
+    let error = open(&directory("bart_a", "cls"), &ask(classes, HeadInit::Directory)).err().unwrap();
     assert!(error.contains("3 outputs, and the data need 4"), "{error}");
 }

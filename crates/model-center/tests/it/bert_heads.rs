@@ -8,7 +8,7 @@ use model_center::formats::{
     DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
 use model_center::model::{
-    Batch, HeadValues, Labels, ModelOutput, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead,
+    Batch, HeadInit, Labels, ModelOutput, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -76,7 +76,7 @@ fn named(names: [&str; 2]) -> (&'static str, Value) {
 }
 
 /// Opens a directory as a classifier of two classes, the way a training program does.
-fn open(directory: &TempDir, labels: [&str; 2], head_values: HeadValues) -> Result<OpenedModel, String> {
+fn open(directory: &TempDir, labels: [&str; 2], head_values: HeadInit) -> Result<OpenedModel, String> {
     let options = OpenOptions {
         head: Some(TextHead::Classification { outputs: 2 }),
         head_values,
@@ -94,27 +94,27 @@ fn classifier(opened: &OpenedModel) -> Vec<f32> {
 #[test]
 fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
     let trained = directory("cls", &[named(["yes", "no"])]);
-    let kept = open(&trained, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
-    assert_eq!((&kept.model.info().label_names[..], kept.drawn.len()), (&["yes", "no"].map(String::from)[..], 0));
-    let error = open(&trained, ["no", "maybe"], HeadValues::DirectoryOrDrawn).err().unwrap();
+    let kept = open(&trained, ["no", "yes"], HeadInit::DirectoryOrRandom).unwrap();
+    assert_eq!((&kept.model.info().label_names[..], kept.initialized.len()), (&["yes", "no"].map(String::from)[..], 0));
+    let error = open(&trained, ["no", "maybe"], HeadInit::DirectoryOrRandom).err().unwrap();
     for text in ["the labels yes, no", "the data have no, maybe", "fix: ", "model.head = \"new\""] {
         assert!(error.contains(text), "{error}");
     }
     // What transformers calls classes that nobody named is no name.
     let unnamed = directory("cls", &[named(["LABEL_0", "LABEL_1"])]);
-    let kept = open(&unnamed, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
+    let kept = open(&unnamed, ["no", "yes"], HeadInit::DirectoryOrRandom).unwrap();
     assert_eq!(kept.model.info().label_names, ["no", "yes"]);
     let numbers = directory("cls", &[("problem_type", json!("regression"))]);
-    let error = open(&numbers, ["no", "yes"], HeadValues::DirectoryOrDrawn).err().unwrap();
+    let error = open(&numbers, ["no", "yes"], HeadInit::DirectoryOrRandom).err().unwrap();
     assert!(error.contains("classifier is for regression, and the data are for single_label"), "{error}");
 }
 
 #[test]
 fn a_new_classifier_is_drawn_whatever_the_directory_has() {
     let trained = directory("cls", &[named(["yes", "no"]), ("problem_type", json!("regression"))]);
-    let old = open(&directory("cls", &[]), ["a", "b"], HeadValues::DirectoryOrDrawn).unwrap();
-    let new = open(&trained, ["no", "maybe"], HeadValues::Drawn).unwrap();
-    assert_eq!(new.drawn, ["cls_projection.weight", "cls_projection.bias"]);
+    let old = open(&directory("cls", &[]), ["a", "b"], HeadInit::DirectoryOrRandom).unwrap();
+    let new = open(&trained, ["no", "maybe"], HeadInit::Random).unwrap();
+    assert_eq!(new.initialized, ["cls_projection.weight", "cls_projection.bias"]);
     assert_eq!(new.unused, ["classifier.weight", "classifier.bias"]);
     assert_eq!(new.model.info().label_names, ["no", "maybe"]);
     assert_ne!(classifier(&old), classifier(&new));
@@ -122,8 +122,8 @@ fn a_new_classifier_is_drawn_whatever_the_directory_has() {
     assert_eq!(pooler(&old), pooler(&new), "the rest is the directory's");
     // A directory without a classifier gets one, and its own labels belong to something else.
     let base = directory("nsp", &[named(["yes", "no"])]);
-    let fresh = open(&base, ["a", "b"], HeadValues::DirectoryOrDrawn).unwrap();
-    assert_eq!((fresh.drawn.len(), &fresh.model.info().label_names[..]), (2, &["a", "b"].map(String::from)[..]));
+    let fresh = open(&base, ["a", "b"], HeadInit::DirectoryOrRandom).unwrap();
+    assert_eq!((fresh.initialized.len(), &fresh.model.info().label_names[..]), (2, &["a", "b"].map(String::from)[..]));
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn the_head_of_a_directory_that_names_no_class_is_the_one_its_weights_have() {
         for name in heads {
             assert_eq!(has(&opened, name), parameter == Some(name), "{head} {name}");
         }
-        assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{head}");
+        assert!(opened.initialized.is_empty() && opened.unused.is_empty(), "{head}");
         assert_eq!(opened.notes, [format!("config.json names no class; by its tensors {note}")]);
     }
     let both = directory("pretraining", &[]);
@@ -313,7 +313,7 @@ fn the_head_of_a_directory_that_names_no_class_is_the_one_its_weights_have() {
     without(&other, "architectures");
     let opened = sketch(&other, |options| {
         options.head = Some(TextHead::Classification { outputs: 2 });
-        options.head_values = HeadValues::DirectoryOrDrawn;
+        options.head_values = HeadInit::DirectoryOrRandom;
         options.labels = vec!["a".into(), "b".into()];
     });
     let opened = opened.unwrap();

@@ -13,7 +13,7 @@ use goldens::{directory, inputs};
 use model_center::config::{Gpt2Config, ProblemType, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{Batch, HeadValues, Labels, OpenOptions, TextHead, TextModel};
+use model_center::model::{Batch, HeadInit, Labels, OpenOptions, TextHead, TextModel};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -165,14 +165,14 @@ fn types_that_a_loader_gives_are_passed_over() {
 fn a_language_model_becomes_a_classifier_with_a_new_head() {
     let options = OpenOptions {
         head: Some(TextHead::Classification { outputs: 2 }),
-        head_values: HeadValues::DirectoryOrDrawn,
+        head_values: HeadInit::DirectoryOrRandom,
         labels: ["no", "yes"].map(String::from).to_vec(),
         problem: Some(ProblemType::SingleLabel),
         ..OpenOptions::new(&Device::cpu(1).unwrap())
     };
     let fresh = open(&directory("gpt2_a", "untied"), &options).unwrap();
     assert_eq!(
-        (&fresh.drawn[..], &fresh.unused[..]),
+        (&fresh.initialized[..], &fresh.unused[..]),
         (&["cls_projection.weight".to_owned()][..], &["lm_head.weight".to_owned()][..])
     );
     assert_eq!(fresh.model.info().label_names, ["no", "yes"]);

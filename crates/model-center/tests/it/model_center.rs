@@ -15,7 +15,7 @@ use model_center::config::{
 use model_center::formats::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 use model_center::model::encoder::{EncoderFamily, EncoderHead};
 use model_center::model::seq2seq::Seq2SeqFamily;
-use model_center::model::{Batch, HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
+use model_center::model::{Batch, HeadInit, OpenOptions, Registry, SaveOptions, TextHead};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -331,7 +331,7 @@ fn both_logits(own: &str, family: &str, (model, head): (&str, &str)) -> [Vec<f32
     let batch = Batch { decoder_input_ids, decoder_attention_mask: None, labels: None, ..given };
     let options = OpenOptions { family: Some(family.into()), ..OpenOptions::new(&device) };
     let theirs = open(&golden("model_center", own), &options).unwrap();
-    assert!(theirs.drawn.is_empty(), "{:?}", theirs.drawn);
+    assert!(theirs.initialized.is_empty(), "{:?}", theirs.initialized);
     // Its class has all heads at once, of which a model here has one.
     let unused: &[&str] = if is_t5 { &[] } else { &["pooler.dense.bias", "pooler.dense.weight"] };
     let mut left = theirs.unused.clone();
@@ -351,10 +351,10 @@ fn a_file_of_torch_under_its_names_is_the_model_that_it_was_made_from() {
 #[test]
 fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
     let device = Device::cpu(1).unwrap();
-    let (head, head_values) = (Some(TextHead::Pretraining), HeadValues::DirectoryOrDrawn);
+    let (head, head_values) = (Some(TextHead::Pretraining), HeadInit::DirectoryOrRandom);
     let options = OpenOptions { family: Some("bert".into()), head, head_values, ..OpenOptions::new(&device) };
     let opened = open(&golden("model_center", "bert"), &options).unwrap();
-    assert_eq!(opened.drawn, ["nsp_projection.weight", "nsp_projection.bias"]);
+    assert_eq!(opened.initialized, ["nsp_projection.weight", "nsp_projection.bias"]);
     assert!(opened.unused.is_empty(), "{:?}", opened.unused);
 }
 

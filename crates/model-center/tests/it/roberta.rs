@@ -8,7 +8,7 @@ use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
 use goldens::directories::{changed, open, opened};
 use goldens::directory;
-use model_center::model::{Batch, HeadValues, OpenOptions, OpenedModel, TextHead};
+use model_center::model::{Batch, HeadInit, OpenOptions, OpenedModel, TextHead};
 use serde_json::json;
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn logits(batch: &Batch) -> Result<Vec<f32>, String> {
     Ok(widen(scores.logits.unwrap().value()).unwrap())
 }
 
-fn with_head(directory: &Path, head: TextHead, head_values: HeadValues) -> Result<OpenedModel, String> {
+fn with_head(directory: &Path, head: TextHead, head_values: HeadInit) -> Result<OpenedModel, String> {
     open(directory, &OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device()) })
 }
 
@@ -55,7 +55,7 @@ fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
 #[test]
 fn there_is_no_head_for_the_next_sentence() {
     for head in [TextHead::NextSentence, TextHead::Pretraining, TextHead::CausalLm] {
-        let error = with_head(&directory("roberta_b", "mlm"), head, HeadValues::Drawn).err().unwrap();
+        let error = with_head(&directory("roberta_b", "mlm"), head, HeadInit::Random).err().unwrap();
         assert!(error.contains("XLM-RoBERTa") && error.contains("ask for mlm, cls or none"), "{error}");
     }
 }
@@ -64,21 +64,21 @@ fn there_is_no_head_for_the_next_sentence() {
 fn a_classifier_is_drawn_with_its_own_map_and_reads_no_pooler() {
     let mlm = directory("roberta_a", "mlm");
     let two = TextHead::Classification { outputs: 2 };
-    assert!(with_head(&mlm, two, HeadValues::Directory).err().unwrap().contains("classifier.dense.weight"));
-    let drawn = with_head(&mlm, two, HeadValues::DirectoryOrDrawn).unwrap();
+    assert!(with_head(&mlm, two, HeadInit::Directory).err().unwrap().contains("classifier.dense.weight"));
+    let drawn = with_head(&mlm, two, HeadInit::DirectoryOrRandom).unwrap();
     let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
-    assert_eq!(drawn.drawn, own);
+    assert_eq!(drawn.initialized, own);
     assert!(drawn.unused.iter().all(|name| name.starts_with("lm_head.")) && drawn.unused.len() == 5);
-    let again = with_head(&directory("roberta_a", "cls"), two, HeadValues::Drawn).unwrap();
-    assert_eq!((again.drawn.len(), again.unused.len()), (4, 4));
+    let again = with_head(&directory("roberta_a", "cls"), two, HeadInit::Random).unwrap();
+    assert_eq!((again.initialized.len(), again.unused.len()), (4, 4));
     // Files of base models have a pooler.
     let based = changed(("roberta_a", "mlm"), &[], |tensors| {
         tensors.insert("roberta.pooler.dense.weight".into(), (vec![20, 20], vec![0.5; 400]));
         tensors.insert("roberta.pooler.dense.bias".into(), (vec![20], vec![0.5; 20]));
     });
-    assert_eq!(with_head(based.path(), two, HeadValues::DirectoryOrDrawn).unwrap().unused.len(), 7);
-    let bare = with_head(based.path(), TextHead::None, HeadValues::Directory).unwrap();
-    assert_eq!((bare.drawn.len(), bare.unused.len()), (0, 5));
+    assert_eq!(with_head(based.path(), two, HeadInit::DirectoryOrRandom).unwrap().unused.len(), 7);
+    let bare = with_head(based.path(), TextHead::None, HeadInit::Directory).unwrap();
+    assert_eq!((bare.initialized.len(), bare.unused.len()), (0, 5));
     assert_eq!(bare.model.parameters().get("pooler.dense.bias").unwrap().read().unwrap(), [0.5; 20]);
 }
 

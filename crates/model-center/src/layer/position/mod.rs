@@ -1,6 +1,6 @@
 //! The ways in which attention is told where tokens stand: rotary angles, ALiBi's slopes, learned biases of distances.
 //!
-//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`Scope`] of a stack's self-attention; learned and
+//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`AttentionContext`] of a stack's self-attention; learned and
 //! sinusoidal tables that are added to the words belong to the models. Called by the sections of models.
 
 mod alibi;
@@ -11,7 +11,7 @@ pub use alibi::{Alibi, slopes};
 pub use relative::{RelativeBias, RelativeConfig, bucket};
 pub use rotary::{RotaryAngles, RotaryConfig, RotaryScaling};
 
-use super::scope::{Scope, Visible};
+use super::mask::{AttentionContext, Visible};
 use bmtrain_core::{Ctx, Tensor};
 use bmtrain_dist::{Builder, Result};
 
@@ -47,7 +47,7 @@ impl PositionsConfig {
     }
 }
 
-/// What makes the [`Scope`] of a stack.
+/// What makes the [`AttentionContext`] of a stack.
 #[derive(Debug)]
 pub enum Positions {
     /// Nothing.
@@ -96,13 +96,17 @@ impl Positions {
     ///
     /// # Errors
     /// No memory left; a failing device.
-    pub fn scope(&self, visible: Visible, rows: Rows<'_>, cx: &mut Ctx) -> Result<Scope> {
-        let scope = Scope { visible, ..Scope::default() };
+    pub fn scope(&self, visible: Visible, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
+        let scope = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {
             Positions::None => scope,
-            Positions::Rotary(angles) => Scope { angles: Some(angles.of(rows.past, rows.length, cx)?), ..scope },
-            Positions::Alibi(alibi) => Scope { bias: Some(alibi.bias(rows, cx)?), ..scope },
-            Positions::Relative(bias) => Scope { bias: Some(bias.forward(rows.length, rows.keys(), cx)?), ..scope },
+            Positions::Rotary(angles) => {
+                AttentionContext { angles: Some(angles.of(rows.past, rows.length, cx)?), ..scope }
+            }
+            Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..scope },
+            Positions::Relative(bias) => {
+                AttentionContext { bias: Some(bias.forward(rows.length, rows.keys(), cx)?), ..scope }
+            }
         })
     }
 }

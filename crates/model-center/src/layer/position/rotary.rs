@@ -1,6 +1,6 @@
 //! Rotary positions (Su et al., 2021) and the ways of stretching them over longer texts than a model was trained on.
 
-use crate::layer::scope::Angles;
+use crate::layer::mask::Angles;
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::Result;
 use std::cell::RefCell;

@@ -9,7 +9,7 @@ use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
-use crate::model::registry::{HeadValues, OpenOptions};
+use crate::model::registry::{HeadInit, OpenOptions};
 use crate::model::text_model::TextHead;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
@@ -159,7 +159,7 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
         config.text().validate(place)
     }
 
-    fn allowed(_: &C, head: Head, values: HeadValues, _: bool) -> Allow {
+    fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {
         // ModelCenter has two heads, each under one name in all families.
         let of_model_center = ["output_projection.*", "cls_projection.*"];
         let (own, here): (&[&str], &[&str]) = match head {

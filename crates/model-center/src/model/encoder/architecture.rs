@@ -10,7 +10,7 @@ use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::position_table::Count;
-use crate::model::registry::{HeadValues, OpenOptions};
+use crate::model::registry::{HeadInit, OpenOptions};
 use crate::model::text_model::TextHead;
 use bmtrain_core::kernel::Activation;
 use std::borrow::Cow;
@@ -203,13 +203,13 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
     fn check_directory(
         config: &C,
         place: &str,
-        (head, values): (TextHead, HeadValues),
+        (head, values): (TextHead, HeadInit),
         is_model_center: bool,
     ) -> Result<()> {
         let layout = config.layout();
         match head {
             _ if !is_model_center => Ok(()),
-            TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadValues::Drawn => {
+            TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadInit::Random => {
                 let reason = "the head for classes of ModelCenter's encoders reads hidden states, not what a pooler makes of them";
                 let fix = "draw a new head, or take another";
                 Err(Error::model(format!("{place}, field cls_head"), reason, fix))
@@ -219,7 +219,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         }
     }
 
-    fn allowed(config: &C, head: Head, values: HeadValues, is_model_center: bool) -> Allow {
+    fn allowed(config: &C, head: Head, values: HeadInit, is_model_center: bool) -> Allow {
         let own: &[&str] = match head {
             Head::None | Head::CausalLm { .. } => &[],
             Head::Classifier { .. } => &["cls_*"],
@@ -229,7 +229,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         };
         // The pooler belongs to the base model: it is kept where there is one.
         let has_pooler = Self::spec(config).head.has_pooler(head);
-        let may_lack_pooler = has_pooler && (head == Head::None || values != HeadValues::Directory);
+        let may_lack_pooler = has_pooler && (head == Head::None || values != HeadInit::Directory);
         let mut allowed = allow(values, own, C::unused(head));
         allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
         if is_model_center {

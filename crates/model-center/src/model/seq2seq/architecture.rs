@@ -10,7 +10,7 @@ use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
-use crate::model::registry::{HeadValues, OpenOptions, is_named_by_model_center};
+use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
 use crate::model::text_model::TextHead;
 use bmtrain_core::DType;
 use bmtrain_dist::param::Init;
@@ -199,7 +199,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
         config.text().validate(place)
     }
 
-    fn allowed(_: &C, head: Head, values: HeadValues, _: bool) -> Allow {
+    fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {
         let own: &[&str] = match head {
             Head::CausalLm { tied: false } => &["lm_head.*"],
             Head::Classifier { .. } => &["cls_dense.*", "cls_projection.*"],

@@ -64,7 +64,7 @@ pub fn inputs(model: &str, head: &str) -> Batch {
 fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> Box<dyn TextModel> {
     let options = OpenOptions { recompute, ..OpenOptions::new(device) };
     let opened = Registry::default().open(&directory(model, head), &options).unwrap();
-    assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{model} {head}: {:?}", opened.drawn);
+    assert!(opened.initialized.is_empty() && opened.unused.is_empty(), "{model} {head}: {:?}", opened.initialized);
     opened.model
 }
 

@@ -14,10 +14,10 @@ use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Module, Parameters, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::formats::{Allow, NameTable, Rule};
-use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
+use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, AttentionContext};
 use model_center::model::opening::open_with;
 use model_center::model::{
-    Batch, HeadValues, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, PretrainedModel,
+    Batch, HeadInit, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, PretrainedModel,
     TextHead,
 };
 use model_center::{Error, Result};
@@ -123,10 +123,10 @@ impl ToyBlock {
 impl Block for ToyBlock {
     type Carry = Var;
     /// Which keys are seen: all but padding.
-    type Shared = Scope;
+    type Shared = AttentionContext;
     type Cache = ();
 
-    fn forward(&self, x: Var, scope: &Scope, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+    fn forward(&self, x: Var, scope: &AttentionContext, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, scope, None, cx)?; // [B, L, D]
         let y = ops::add(cx, &x, &attended)?; // [B, L, D]
@@ -140,7 +140,7 @@ impl Block for ToyBlock {
 pub struct ToyBatch {
     ids: Tensor,
     positions: Tensor,
-    scope: Scope,
+    scope: AttentionContext,
     labels: Option<Tensor>,
 }
 
@@ -257,9 +257,9 @@ pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     }
     let head = vec!["head.*".to_owned()];
     let allow = match options.head_values {
-        HeadValues::Directory => Allow::default(),
-        HeadValues::DirectoryOrDrawn => Allow { missing: head, ..Allow::default() },
-        HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
+        HeadInit::Directory => Allow::default(),
+        HeadInit::DirectoryOrRandom => Allow { missing: head, ..Allow::default() },
+        HeadInit::Random => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
     open_with(directory, options, &[&NAMES], &allow, |device, builder| {
@@ -305,7 +305,7 @@ impl PretrainedModel for Toy {
         Ok(ToyBatch {
             ids: Tensor::from_slice_in(device, shape, &batch.input_ids, Segment::Data)?,
             positions: Tensor::from_slice_in(device, shape, &positions, Segment::Data)?,
-            scope: Scope::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
+            scope: AttentionContext::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
             labels,
         })
     }

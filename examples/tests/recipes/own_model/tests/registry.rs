@@ -5,7 +5,7 @@ mod tiny;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
-use model_center::model::{HeadValues, OpenOptions, Registry, Batch, Labels, TextModel};
+use model_center::model::{HeadInit, OpenOptions, Registry, Batch, Labels, TextModel};
 use own_model::TABLES;
 use own_model::training::train;
 use std::path::Path;
@@ -68,9 +68,9 @@ fn a_head_begins_anew_on_request_alone() {
         let options = OpenOptions { head_values, seed: 9, ..OpenOptions::new(&device) };
         Registry::new(TABLES).open(directory.path(), &options).unwrap()
     };
-    let (kept, drawn) = (open(HeadValues::DirectoryOrDrawn), open(HeadValues::Drawn));
-    assert!(kept.drawn.is_empty());
-    assert_eq!(drawn.drawn, ["head.weight", "head.bias"]);
+    let (kept, drawn) = (open(HeadInit::DirectoryOrRandom), open(HeadInit::Random));
+    assert!(kept.initialized.is_empty());
+    assert_eq!(drawn.initialized, ["head.weight", "head.bias"]);
     assert_eq!(drawn.unused, ["classifier.weight", "classifier.bias"]);
     assert_ne!(logits(&*kept.model, &device), logits(&*drawn.model, &device));
 }

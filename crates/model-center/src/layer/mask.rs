@@ -1,37 +1,36 @@
-//! What the attention of every block of a list goes by besides its input: which keys are seen and where tokens stand.
+//! Attention mask and positions, shared by the blocks of a stack.
 //!
-//! Defines [`Scope`] with its parts and [`Memory`], what a decoder's blocks see of an encoder. Made once by the
-//! sections of models, read by [`super::Attention`].
+//! Defines [`AttentionContext`] with its parts and [`Memory`], an encoder's output for cross-attention.
+//! Made by [`super::Positions`], read by [`super::Attention`].
 
 use bmtrain_core::ops::AttentionMask;
 use bmtrain_core::{Tensor, Var};
 use bmtrain_dist::block::Bundle;
 
-/// Which keys a query sees.
+/// Which keys a query attends to.
 #[derive(Debug, Clone, Default)]
 pub enum Visible {
-    /// All that the block's own configuration shows.
+    /// All keys, but for the block's own causal mask and sliding window.
     #[default]
     All,
-    /// The same without padding: u8 `[B, S]`, 1 for tokens and 0 for padding.
+    /// The same with a padding mask: u8 `[B, S]`, 1 for tokens and 0 for padding.
     Padding(Tensor),
-    /// u8 `[B, L, S]`, 1 for a key that this query sees. It alone decides: that the block's keys have an order, or a
-    /// window, is no matter then.
+    /// u8 `[B, L, S]`, 1 for a key that this query attends to. It replaces causal mask and sliding window.
     Full(Tensor),
 }
 
 impl Visible {
-    /// All but padding, u8 `[B, S]`, where there is some.
+    /// A padding mask, u8 `[B, S]`, if there is padding.
     pub fn but(padding: Option<&Tensor>) -> Self {
         padding.cloned().map_or(Visible::All, Visible::Padding)
     }
 
-    /// Whether the order of keys, where the block's own configuration has one, restricts them further.
+    /// Whether the block's own causal mask and sliding window apply.
     pub fn goes_by_order(&self) -> bool {
         !matches!(self, Visible::Full(_))
     }
 
-    /// As the ops take it.
+    /// The mask of the attention ops.
     pub fn mask(&self) -> AttentionMask<'_> {
         match self {
             Visible::All => AttentionMask::None,
@@ -41,49 +40,49 @@ impl Visible {
     }
 }
 
-/// Angles by which queries and keys are turned.
+/// Angles of the rotary embedding.
 #[derive(Debug, Clone)]
 pub struct Angles {
     /// f32 `[P, R]`: of each position the cosines of its R / 2 angles, then the sines.
     pub table: Tensor,
-    /// i64 `[B, L]`, rows of the table; `None` where token `l` of a row goes by row `l`.
+    /// i64 `[B, L]`, rows of the table; `None` where token `l` has row `l`.
     pub positions: Option<Tensor>,
 }
 
-/// What attention goes by: the same for every block of a list.
+/// What attention takes besides its input: the same for every block of a stack.
 #[derive(Debug, Clone, Default)]
-pub struct Scope {
-    /// Which keys are seen.
+pub struct AttentionContext {
+    /// The attention mask.
     pub visible: Visible,
-    /// Added to the scores, `[1 or B, N, 1 or L, S]`.
+    /// Added to the attention scores, `[1 or B, N, 1 or L, S]`.
     pub bias: Option<Var>,
-    /// For blocks with rotary positions.
+    /// For blocks with rotary embedding.
     pub angles: Option<Angles>,
 }
 
-impl Scope {
-    /// All keys but padding, u8 `[B, S]`, where there is some; nothing else.
+impl AttentionContext {
+    /// A padding mask, u8 `[B, S]`, if there is padding; no positions.
     pub fn but(padding: Option<&Tensor>) -> Self {
-        Scope { visible: Visible::but(padding), ..Scope::default() }
+        AttentionContext { visible: Visible::but(padding), ..AttentionContext::default() }
     }
 }
 
-impl Bundle for Scope {
+impl Bundle for AttentionContext {
     fn vars(&self) -> Vec<Var> {
         self.bias.vars()
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        Scope { bias: self.bias.rebuild(vars), ..self.clone() }
+        AttentionContext { bias: self.bias.rebuild(vars), ..self.clone() }
     }
 }
 
-/// What the blocks of a decoder see of an encoder.
+/// The encoder's output that the blocks of a decoder attend to.
 #[derive(Debug, Clone)]
 pub struct Memory {
     /// Hidden states of the encoder, `[B, S, D]`.
     pub hidden: Var,
-    /// Which of them are seen.
+    /// The attention mask over them.
     pub visible: Visible,
 }
 
