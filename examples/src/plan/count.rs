@@ -235,7 +235,7 @@ fn longest_of_all(job: &Job, resolved: &Resolved, (ranks, lengths): (usize, Opti
         directory: job.directory.clone(),
         family: job.family,
         parameters: job.parameters,
-        initialized: Vec::new(),
+        drawn: Vec::new(),
         unused: Vec::new(),
         left: Vec::new(),
         notes: Vec::new(),

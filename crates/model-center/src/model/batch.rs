@@ -45,7 +45,7 @@ impl Sequences {
         (name, mask): (&str, Option<&[u8]>),
         counted: Option<&[u8]>,
     ) -> Result<Self> {
-        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_mask(device, name, [rows, length], ids.len(), mask)?;
         let table = stack.added.table();
         let by_token = PositionTable { first: 0, count: Count::Tokens };
@@ -95,8 +95,8 @@ impl DeviceBatch {
     pub fn upload(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), wants_logits: bool) -> Result<Self> {
         check(spec, head, batch)?;
         let (rows, length, ids) = (batch.rows, batch.length, batch.input_ids.as_slice());
-        let grid = |shape: [usize; 2], values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
-        let vector = |values: &[i64]| Tensor::from_slice(device, [values.len()], values, Segment::Data);
+        let grid = |shape: [usize; 2], values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
+        let vector = |values: &[i64]| Tensor::from_slice_in(device, [values.len()], values, Segment::Data);
         let mask = batch.attention_mask.as_deref();
         let pad = spec.pad_token_id.map(|id| id as i64);
         let mut sequences = Vec::with_capacity(spec.stacks.len());
@@ -108,7 +108,7 @@ impl DeviceBatch {
             let types = stack.type_size.map(|_| batch.token_type_ids.clone().unwrap_or_else(|| vec![0; ids.len()]));
             let token_type_ids = types.map(|types| grid([rows, length], &types)).transpose()?;
             let visible = visible_keys(batch)?
-                .map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data))
+                .map(|keys| Tensor::from_slice_in(device, [rows, length, length], &keys, Segment::Data))
                 .transpose()?;
             sequences.push(Sequences { token_type_ids, visible, ..first });
         }
@@ -160,7 +160,7 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
     let Some(ids) = ids else {
         return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
     };
-    let grid = |values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
+    let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
     let tokens = match head.is_masked_lm() || spec.is_encoder_decoder() {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,

@@ -44,7 +44,7 @@ impl Source {
         check_mask(batch)?;
         check_length(batch.length, spec.max_length)?;
         let (rows, shape) = (batch.rows, [batch.rows, batch.length]);
-        let upload = |ids: &[i64]| Tensor::from_slice(&device, shape, ids, Segment::Data);
+        let upload = |ids: &[i64]| Tensor::from_slice_in(&device, shape, ids, Segment::Data);
         let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
         let visible = Source::visible(&device, shape, mask.as_deref())?;
         let table = spec.stacks.first().and_then(|stack| stack.added.table());
@@ -64,7 +64,7 @@ impl Source {
     }
 
     fn visible(device: &Device, shape: [usize; 2], mask: Option<&[u8]>) -> Result<Visible> {
-        let upload = |mask| Tensor::from_slice(device, shape, mask, Segment::Data);
+        let upload = |mask| Tensor::from_slice_in(device, shape, mask, Segment::Data);
         Ok(Visible::but(mask.map(upload).transpose()?.as_ref()))
     }
 
@@ -162,9 +162,9 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             Some(_) => visible_keys(tokens)?,
             None => None,
         };
-        let visible = visible.map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data));
+        let visible = visible.map(|keys| Tensor::from_slice_in(device, [rows, length, length], &keys, Segment::Data));
         Ok(Sequences {
-            ids: Tensor::from_slice(device, [rows, length], &ids, Segment::Data)?,
+            ids: Tensor::from_slice_in(device, [rows, length], &ids, Segment::Data)?,
             position_ids: table.map(|table| past.position_ids(table, length, device)).transpose()?,
             reach: past.length(),
             token_type_ids: None,

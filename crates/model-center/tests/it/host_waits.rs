@@ -15,7 +15,7 @@ use bmtrain_dist::optim::{
 };
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Module, OptimManager, ControlGroup};
+use bmtrain_dist::{ControlGroup, Module, OptimManager};
 use model_center::config::{Gpt2Config, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
