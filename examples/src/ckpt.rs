@@ -1,10 +1,10 @@
 //! The ckpt program: list, verify, digest and reshard the checkpoints of a run.
 
-use crate::finetune::resume::{At, store_directory};
 use crate::terminal;
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
 use clap::{Parser, Subcommand};
 use model_center::run::ExitStatus;
+use model_center::train::{CheckpointPath, store_directory};
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -150,7 +150,8 @@ fn one(dir: &str) -> Result<Checkpoint> {
 
 /// The directory of checkpoints, and the one in it that is named.
 fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
-    let At { path, step } = text.parse().map_err(|reason: String| Error::recipe("DIR", reason, "see ckpt --help"))?;
+    let CheckpointPath { path, step } =
+        text.parse().map_err(|reason: String| Error::argument("DIR", reason, "see ckpt --help"))?;
     let path = path.as_path();
     let name = path.file_name().and_then(|name| name.to_string_lossy().parse::<CheckpointName>().ok());
     if let Some(name) = name.filter(|_| step.is_none() && path.join(MANIFEST_FILE).exists()) {

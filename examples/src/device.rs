@@ -1,8 +1,8 @@
 //! The device of a rank: the choice of the command line or the recipe, with what the environment says about CUDA.
 
-use crate::cuda::cuda_options;
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
+use bmtrain_dist::launch::cuda_options;
 use model_center::run::available_cpus;
 use model_center::{Error, Result};
 
@@ -37,7 +37,7 @@ pub fn threads(asked: Option<usize>) -> Result<usize> {
         Some(count @ 1..=MAX_THREADS) => Ok(count),
         Some(count) => {
             let reason = format!("{count} threads");
-            Err(Error::recipe("--threads", reason, format!("use a number from 1 to {MAX_THREADS}")))
+            Err(Error::argument("--threads", reason, format!("use a number from 1 to {MAX_THREADS}")))
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The doctor program: what a run would find on this machine, and the fix for each thing that is missing.
 
-use crate::cuda::cuda_options;
 use crate::terminal;
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
 use bmtrain_core::limits::{Limit, limits};
+use bmtrain_dist::launch::cuda_options;
 use clap::Parser;
 use model_center::run::{ExitStatus, available_cpus, memory};
 use model_center::{Error, Result};

@@ -7,8 +7,8 @@
 
 pub mod bench;
 pub mod ckpt;
+pub mod comm;
 pub mod convert;
-pub mod cuda;
 pub mod device;
 pub mod doctor;
 #[cfg(feature = "hub")]
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod opened;
 pub mod places;
 pub mod plan;
+mod plan_report;
 pub mod profile;
 mod program;
 pub mod settings;

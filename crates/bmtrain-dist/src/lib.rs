@@ -55,7 +55,7 @@ pub use bmtrain_core;
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use control::ControlGroup;
 pub use error::{Error, Result};
-pub use launch::Launch;
+pub use launch::{Launch, init_distributed};
 pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Module};
 pub use optim::OptimManager;

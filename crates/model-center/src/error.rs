@@ -1,22 +1,26 @@
-//! The one error type of this crate: every variant names the place, the reason and the fix.
+//! The error type of this crate: every variant has place, reason and fix.
 
+use crate::run::{ExitStatus, render_error};
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::{explain, reached};
 use bmtrain_dist::Error as DistError;
 use bmtrain_dist::checkpoint::Fault;
+use bmtrain_dist::launch::RankFailure;
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, grouped by what the person at the keyboard has to look at.
+/// What can go wrong, grouped by what the user has to correct.
 ///
-/// The group decides the exit code of the example binaries, see [`Error::exit_code`].
+/// The group decides the exit code of a program, see [`Error::exit_code`]. `Display` is one plain line;
+/// [`render_error`](crate::run::render_error) lays an error out for a terminal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A recipe, a command line value or a combination of settings is wrong.
-    #[error("error[recipe]: {reason}\n  --> {place}\n  fix: {fix}")]
+    /// A recipe is wrong: a key, a value, or a combination of settings.
+    #[error("{place}: {reason} (fix: {fix})")]
     Recipe {
         /// File, line and key.
         place: String,
@@ -25,8 +29,18 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
+    /// An argument of a function or of a command line is wrong.
+    #[error("{place}: {reason} (fix: {fix})")]
+    Argument {
+        /// The name of the argument.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
     /// A record, a data file or a label is wrong.
-    #[error("error[data]: {reason}\n  --> {place}\n  fix: {fix}")]
+    #[error("{place}: {reason} (fix: {fix})")]
     Data {
         /// File, line and column.
         place: String,
@@ -36,7 +50,7 @@ pub enum Error {
         fix: String,
     },
     /// A model directory, a weights file or a configuration is wrong.
-    #[error("error[model]: {reason}\n  --> {place}\n  fix: {fix}")]
+    #[error("{place}: {reason} (fix: {fix})")]
     Model {
         /// File and tensor or field.
         place: String,
@@ -45,11 +59,20 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
+    /// An output directory cannot be used.
+    #[error("{place}: {reason} (fix: {fix})")]
+    Output {
+        /// Why, for a program that distinguishes.
+        fault: OutputFault,
+        /// The directory or a file in it.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
     /// The operating system refused a file operation.
-    #[error(
-        "error[file]: cannot {action}: {reason}\n  --> {path}\n  fix: {fix}",
-        reason = explain(source), path = path.display(), fix = reached(source).map_or(fix.as_str(), |resource| resource.fix())
-    )]
+    #[error("{}: cannot {action}: {} (fix: {})", path.display(), explain(source), file_fix(source, fix))]
     File {
         /// What was tried, e.g. `read`.
         action: &'static str,
@@ -61,7 +84,7 @@ pub enum Error {
         fix: String,
     },
     /// Training ended in numbers that are not finite.
-    #[error("error[diverged]: {reason}\n  --> {place}\n  fix: {fix}")]
+    #[error("{place}: {reason} (fix: {fix})")]
     Diverged {
         /// Step, and the parameter or sample where the first such number was seen.
         place: String,
@@ -71,7 +94,7 @@ pub enum Error {
         fix: String,
     },
     /// A run failed again and again without getting any further.
-    #[error("error[no-progress]: {reason}\n  --> {place}\n  fix: {fix}")]
+    #[error("{place}: {reason} (fix: {fix})")]
     NoProgress {
         /// The directory of the run.
         place: String,
@@ -88,7 +111,60 @@ pub enum Error {
     Core(#[from] bmtrain_core::Error),
 }
 
+/// Why an output directory cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutputFault {
+    /// It holds a run of another recipe.
+    OtherRecipe,
+    /// It holds a run of this recipe, or a process is writing one.
+    InUse,
+    /// It holds something else, is no directory, or an output has a name that cannot be used.
+    Unusable,
+}
+
+/// What to do about a refused file operation: what its limit asks for, where one is the reason.
+fn file_fix<'a>(source: &std::io::Error, fix: &'a str) -> &'a str {
+    reached(source).map_or(fix, |resource| resource.fix())
+}
+
+/// The parts of an error of this crate's own, for a layout.
+pub(crate) struct ErrorParts<'a> {
+    /// The group, as in `error[recipe]`.
+    pub(crate) kind: &'static str,
+    pub(crate) place: Cow<'a, str>,
+    pub(crate) reason: Cow<'a, str>,
+    pub(crate) fix: &'a str,
+}
+
 impl Error {
+    /// Group, place, reason and fix; `None` for an error of the crates below.
+    pub(crate) fn parts(&self) -> Option<ErrorParts<'_>> {
+        let (kind, place, reason, fix) = match self {
+            Error::Recipe { place, reason, fix } => ("recipe", place, reason, fix),
+            Error::Argument { place, reason, fix } => ("argument", place, reason, fix),
+            Error::Data { place, reason, fix } => ("data", place, reason, fix),
+            Error::Model { place, reason, fix } => ("model", place, reason, fix),
+            Error::Output { place, reason, fix, .. } => ("output", place, reason, fix),
+            Error::Diverged { place, reason, fix } => ("diverged", place, reason, fix),
+            Error::NoProgress { place, reason, fix } => ("no-progress", place, reason, fix),
+            Error::File { action, path, source, fix } => {
+                let reason = format!("cannot {action}: {}", explain(source)).into();
+                let place = path.display().to_string().into();
+                return Some(ErrorParts { kind: "file", place, reason, fix: file_fix(source, fix) });
+            }
+            Error::Dist(_) | Error::Core(_) => return None,
+        };
+        Some(ErrorParts { kind, place: place.into(), reason: reason.into(), fix })
+    }
+
+    /// Group and reason, without place and fix: for other ranks, to which these mean nothing.
+    pub fn summary(&self) -> String {
+        match self.parts() {
+            Some(ErrorParts { kind, reason, .. }) => format!("error[{kind}]: {reason}"),
+            None => self.to_string(),
+        }
+    }
+
     /// The exit code for schedulers: 2 recipe or launch, 3 data or model files, 4 a damaged checkpoint, 5 memory or
     /// disk, 6 a lost rank, 7 diverged, 93 no progress, 1 anything else.
     pub fn exit_code(&self) -> i32 {
@@ -108,7 +184,7 @@ impl Error {
                 DistError::Checkpoint { fault: Fault::Disk | Fault::Deadline, .. } => 5,
                 _ => 1,
             },
-            Error::Recipe { .. } => 2,
+            Error::Recipe { .. } | Error::Argument { .. } | Error::Output { .. } => 2,
             Error::Data { .. } | Error::Model { .. } => 3,
             Error::File { .. } => 5,
             Error::Diverged { .. } => 7,
@@ -119,6 +195,21 @@ impl Error {
     /// A recipe mistake.
     pub fn recipe(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
         Error::Recipe { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// A wrong argument.
+    pub fn argument(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Argument { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// An output directory that cannot be used.
+    pub fn output(
+        fault: OutputFault,
+        place: impl Into<String>,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Error::Output { fault, place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
     /// A data mistake.
@@ -144,5 +235,15 @@ impl Error {
         fix: impl Into<String>,
     ) -> Self {
         Error::File { action, path: path.into(), source, fix: fix.into() }
+    }
+}
+
+impl RankFailure for Error {
+    fn exit_code(&self) -> u8 {
+        ExitStatus::from(self).code()
+    }
+
+    fn report(&self) -> String {
+        render_error(self)
     }
 }

@@ -9,13 +9,15 @@ pub mod data;
 pub mod error;
 pub mod file;
 pub mod formats;
-pub mod generation;
+pub mod generate;
 pub mod layer;
 pub mod metrics;
 pub mod model;
+pub mod plan;
 pub mod recipe;
 pub mod run;
 pub mod tokenizer;
+pub mod train;
 
 /// The crates below, so that a program needs this one only.
 pub use {bmtrain_core, bmtrain_dist};

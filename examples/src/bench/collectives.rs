@@ -4,12 +4,12 @@
 //! never shorter: beside the median stand the best and the worst.
 
 use super::figures::{Figure, names};
-use crate::finetune::ranks::{self, Comm};
+use crate::comm::Comm;
 use crate::terminal;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, tensors};
 use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
-use bmtrain_dist::launch::{Connection, Launch, run_group};
+use bmtrain_dist::launch::{Connection, DistributedOptions, Launch, ProcessGroup, run_group};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use model_center::run::ExitStatus;
@@ -111,12 +111,16 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     if options.processes {
         if options.comm == Comm::Mpi {
             let reason = "processes that this program starts share memory";
-            return Err(Error::recipe("--comm mpi", reason, "leave out --processes and start the program with mpirun"));
+            return Err(Error::argument(
+                "--comm mpi",
+                reason,
+                "leave out --processes and start the program with mpirun",
+            ));
         }
         return processes(options, several(options.ranks.unwrap_or(2))?, host);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    if launch.connection(options.comm.asked())? == Connection::Mpi {
+    if launch.connection(options.comm.connection())? == Connection::Mpi {
         return under_mpi(options, &launch);
     }
     if options.ranks.is_none() && launch.world > 1 {
@@ -141,7 +145,7 @@ fn several(ranks: usize) -> Result<usize> {
 }
 
 fn misuse(place: &str, reason: &str) -> Error {
-    Error::recipe(place, reason, "give a number of ranks above 1")
+    Error::argument(place, reason, "give a number of ranks above 1")
 }
 
 /// This process is one of several ranks.
@@ -157,10 +161,11 @@ fn under_mpi(options: &Options, launch: &Launch) -> Result<ExitStatus> {
     several(launch.world)?;
     if options.chunk.is_some() {
         let reason = "the pieces that MPI carries have a size of their own";
-        return Err(Error::recipe("--chunk", reason, "leave it out, or measure ranks of one host with --comm host"));
+        return Err(Error::argument("--chunk", reason, "leave it out, or measure ranks of one host with --comm host"));
     }
     let options = options.clone();
-    ranks::run(launch, Comm::Mpi, None, None, move |ranks| {
+    let asked = DistributedOptions { connection: Some(Connection::Mpi), ..DistributedOptions::default() };
+    ProcessGroup::join(launch.clone(), asked)?.run(move |ranks| {
         if ranks.rank() == 0 {
             title(&options, ranks.size(), "processes of MPI", None)?;
         }

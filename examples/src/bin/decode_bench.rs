@@ -8,7 +8,7 @@ use bmtrain_core::{Backend, Ctx, Device, DeviceChoice};
 use bmtrain_dist::param::widen;
 use bmtrain_examples::profile::print_profile;
 use clap::Parser;
-use model_center::generation::largest;
+use model_center::generate::largest;
 use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextHead, TextModel};
 use model_center::run::memory;
 use model_center::tokenizer::AutoTokenizer;

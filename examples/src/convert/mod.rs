@@ -91,7 +91,11 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
         if options.layout != Layout::HuggingFace {
             let reason = "a GGUF file is brought into Hugging Face's files only";
-            return Err(Error::recipe("--layout", reason, "leave it out, and convert the directory in a second step"));
+            return Err(Error::argument(
+                "--layout",
+                reason,
+                "leave it out, and convert the directory in a second step",
+            ));
         }
         let without_effect = [
             ("--family", options.family.is_some(), "a GGUF file names its family itself"),
@@ -99,7 +103,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             ("--leave", !options.leave.is_empty(), "every tensor of a GGUF file is needed"),
         ];
         if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
-            return Err(Error::recipe(option, reason, "leave it out"));
+            return Err(Error::argument(option, reason, "leave it out"));
         }
         let written = gguf_to_directory(path, &options.to, gguf_dtype(path, options)?)?;
         let lines = report::of_gguf(&written)?;
@@ -123,7 +127,7 @@ fn gguf_dtype(path: &Path, options: &Options) -> Result<DType> {
     let is_quantised = |name: &str| file.stored(name).is_some_and(|stored| !stored.is_plain());
     if let Some(entry) = file.entries().into_iter().find(|entry| is_quantised(&entry.name)) {
         let reason = format!("the weights are quantised ({} among them), and are written as floats", entry.name);
-        return Err(Error::recipe("--dtype", printable(&reason, 300), "give --dtype bf16, f16 or f32"));
+        return Err(Error::argument("--dtype", printable(&reason, 300), "give --dtype bf16, f16 or f32"));
     }
     Ok(model_center::formats::weights::most_stored(file.entries()).unwrap_or(DType::F32))
 }
@@ -149,7 +153,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     };
     let opened = registry.open(directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not where it was asked for.
-        Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
+        Error::Argument { reason, fix, .. } => Error::argument("--head", reason, fix),
         other => other,
     })?;
     if !opened.initialized.is_empty() {
@@ -250,7 +254,7 @@ fn refuse_used(directory: &Path) -> Result<()> {
         None => Ok(()),
         Some(_) => {
             let reason = "the directory is not empty, and nothing in it is overwritten";
-            Err(Error::recipe(directory.display().to_string(), reason, "name an empty or a new directory"))
+            Err(Error::argument(directory.display().to_string(), reason, "name an empty or a new directory"))
         }
     }
 }

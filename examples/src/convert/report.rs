@@ -203,7 +203,7 @@ fn refuse_existing(to: &Path) -> Result<()> {
 }
 
 fn refused(reason: String) -> Error {
-    Error::recipe("--report", reason, "name another file, or - for standard output")
+    Error::argument("--report", reason, "name another file, or - for standard output")
 }
 
 /// A path that need not exist, without links and dots where what is around it does.

@@ -92,7 +92,7 @@ struct RawFile {
 impl Hub {
     pub(super) fn new(request: &Request) -> Result<Self> {
         let place = || shown(&request.endpoint);
-        let wrong = |reason: &str| Err(Error::recipe(place(), reason, "give e.g. --endpoint https://huggingface.co"));
+        let wrong = |reason: &str| Err(Error::argument(place(), reason, "give e.g. --endpoint https://huggingface.co"));
         let Ok(uri) = request.endpoint.parse::<Uri>() else { return wrong("the server's address is none") };
         let (Some(scheme), Some(host)) = (uri.scheme_str(), uri.host()) else {
             return wrong("the server's address lacks https:// or a host");
@@ -107,13 +107,13 @@ impl Hub {
             // A proxy is another machine, and reads what it passes on.
             if request.proxy.as_ref().is_some_and(|proxy| !proxy.is_no_proxy(&uri)) {
                 let fix = "name this machine in NO_PROXY";
-                return Err(Error::recipe(place(), "HF_TOKEN would be sent to a proxy unencrypted", fix));
+                return Err(Error::argument(place(), "HF_TOKEN would be sent to a proxy unencrypted", fix));
             }
         }
         let is_token = |token: &String| token.bytes().all(|b| b.is_ascii_graphic());
         if !request.token.as_ref().is_none_or(is_token) {
             let reason = "HF_TOKEN has characters that no token has";
-            return Err(Error::recipe("HF_TOKEN", reason, "copy it again from the hub's page of settings"));
+            return Err(Error::argument("HF_TOKEN", reason, "copy it again from the hub's page of settings"));
         }
         Ok(Self {
             line: Line::new(request.proxy.clone(), request.roots.clone(), request.patience),

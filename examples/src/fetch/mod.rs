@@ -99,21 +99,21 @@ fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
     let name = printable(&options.model, 120);
     if places.offline {
         let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";
-        return Err(Error::recipe("HF_HUB_OFFLINE", reason, "unset it, or put the model's directory there by hand"));
+        return Err(Error::argument("HF_HUB_OFFLINE", reason, "unset it, or put the model's directory there by hand"));
     }
     let id = match hub_names(&options.model) {
         None => RepoId::parse(&options.model)
-            .map_err(|why| Error::recipe(name, format!("the name {why}"), "write it as the hub does: org/name"))?,
+            .map_err(|why| Error::argument(name, format!("the name {why}"), "write it as the hub does: org/name"))?,
         Some(names) => names.into_iter().next().ok_or_else(|| {
-            Error::recipe(name, "the hub has no such model", "put its directory into ModelCenter's cache by hand")
+            Error::argument(name, "the hub has no such model", "put its directory into ModelCenter's cache by hand")
         })?,
     };
     let revision = Revision::parse(&options.revision).map_err(|why| {
         let place = format!("--revision {}", printable(&options.revision, 80));
-        Error::recipe(place, format!("the revision {why}"), "give a branch, a tag or a whole commit")
+        Error::argument(place, format!("the revision {why}"), "give a branch, a tag or a whole commit")
     })?;
     let cache = places.hub.clone().ok_or_else(|| {
-        Error::recipe("HF_HOME", "there is no cache to write to: neither HF_HOME nor HOME is set", "set HF_HOME")
+        Error::argument("HF_HOME", "there is no cache to write to: neither HF_HOME nor HOME is set", "set HF_HOME")
     })?;
     let variable = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
     let endpoint = options.endpoint.clone().or_else(|| variable("HF_ENDPOINT"));
@@ -139,7 +139,7 @@ fn roots(path: &Path) -> Result<RootCerts> {
     let certificates: Vec<_> = items.collect();
     if certificates.is_empty() {
         let reason = "SSL_CERT_FILE names a file without certificates";
-        return Err(Error::recipe(
+        return Err(Error::argument(
             path.display().to_string(),
             reason,
             "name a file of certificates in PEM, or unset it",

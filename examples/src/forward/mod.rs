@@ -115,7 +115,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     };
     let opened = registry.open(&directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
-        Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
+        Error::Argument { reason, fix, .. } => Error::argument("--head", reason, fix),
         other => other,
     })?;
     if let Some(tokenizer) = &tokenizer {

@@ -6,7 +6,7 @@ use super::setup::Job;
 use super::sink::{Figures, show};
 use crate::terminal;
 use bmtrain_core::{Ctx, Device};
-use model_center::generation::{Generator, Piece};
+use model_center::generate::{Generator, Piece};
 use model_center::run::{StopFlag, render_error};
 use model_center::tokenizer::ChatMessage;
 use model_center::{Error, Result};

@@ -2,7 +2,7 @@
 //!
 //! [`settings`] brings the command line and what the model's directory states together, [`rows`] reads prompts and
 //! makes ids of them, `work` runs the model on its ranks, `sink` writes what comes, `chat` talks. How words are chosen
-//! is in [`model_center::generation`]; `docs/generate.md` is the manual.
+//! is in [`model_center::generate`]; `docs/generate.md` is the manual.
 
 mod chat;
 pub mod rows;

@@ -77,7 +77,7 @@ impl RowOptions {
     pub fn rows(&self) -> Result<Vec<Row>> {
         if let Some(template) = self.template.as_ref().filter(|template| !template.contains(BLANK)) {
             let reason = format!("{:?} has no {BLANK}", printable(template, 80));
-            return Err(Error::recipe("--template", reason, format!("write {BLANK} where prompts are to stand")));
+            return Err(Error::argument("--template", reason, format!("write {BLANK} where prompts are to stand")));
         }
         let rows = match &self.input {
             Some(path) => self.rows_of(path)?,
@@ -93,7 +93,7 @@ impl RowOptions {
             () => None,
         };
         match unused {
-            Some((name, reason)) => Err(Error::recipe(name, format!("it has no effect: {reason}"), "leave it out")),
+            Some((name, reason)) => Err(Error::argument(name, format!("it has no effect: {reason}"), "leave it out")),
             None => Ok(rows),
         }
     }

@@ -5,7 +5,7 @@
 //! refused.
 
 use clap::{Args, ValueEnum};
-use model_center::generation::{
+use model_center::generate::{
     BeamOptions, GenerateOptions, GenerationDefaults, Method, Patience, Penalty, Sampling, Stated,
 };
 use model_center::tokenizer::Tokenizer;
@@ -201,7 +201,7 @@ impl Settings {
     /// What the library refuses, by the names that settings have on the command line or in the model's directory,
     /// whoever said them.
     pub fn blame(&self, error: Error) -> Error {
-        let Error::Recipe { place, reason, fix } = error else { return error };
+        let Error::Argument { place, reason, fix } = error else { return error };
         let name = match place.as_str() {
             "ends" => "end_token",
             "forbidden" => "forbid",
@@ -213,7 +213,9 @@ impl Settings {
                 let field = field(name);
                 Error::model(format!("{file}, field {field}"), reason, format!("{fix}; --{} counts more", flag(name)))
             }
-            _ => Error::recipe(format!("--{}", flag(name)), reason, fix.replace("max_new_tokens", "--max-new-tokens")),
+            _ => {
+                Error::argument(format!("--{}", flag(name)), reason, fix.replace("max_new_tokens", "--max-new-tokens"))
+            }
         }
     }
 
@@ -283,7 +285,7 @@ impl Settings {
         ];
         if let Some((name, _)) = effects.iter().find(|(_, given)| *given && factor == 1.0) {
             let reason = "it has no effect: nothing is made less likely";
-            return Err(Error::recipe(*name, reason, "add --repetition-penalty, or leave it out"));
+            return Err(Error::argument(*name, reason, "add --repetition-penalty, or leave it out"));
         }
         self.generate.penalty = Penalty { factor, window: options.repetition_window };
         if factor != 1.0 {
@@ -360,7 +362,7 @@ impl Settings {
         {
             let (tokens, file, most) = (around.prefix.len(), limit.file, limit.value);
             let reason = format!("it has {tokens} tokens, and {file} has max_length = {most}");
-            return Err(Error::recipe("--prefix", reason, "shorten it, or give --max-new-tokens"));
+            return Err(Error::argument("--prefix", reason, "shorten it, or give --max-new-tokens"));
         }
         let mut behind = |stated: &Option<Stated<usize>>, name: &str, is_needed: bool| {
             let stated = stated.clone().filter(|_| is_needed)?;
@@ -414,7 +416,7 @@ fn kind(options: &MethodOptions, defaults: &GenerationDefaults) -> Result<(Kind,
         (Some(beams), None) => (Kind::Beams, beams.file),
         (None, None) => (Kind::Greedy, NOBODY),
     };
-    let refuse = |name: &str, reason: &str, fix: &str| Err(Error::recipe(name, reason, fix));
+    let refuse = |name: &str, reason: &str, fix: &str| Err(Error::argument(name, reason, fix));
     match (kind, draw, search) {
         (Kind::Greedy | Kind::Beams, Some(name), _) => {
             refuse(name, "it has no effect: no word is drawn", "leave it out, or leave --greedy and --beams out")
@@ -431,11 +433,11 @@ fn token_id(name: &str, token: &str, tokenizer: Option<&dyn Tokenizer>) -> Resul
     let place = || format!("{name} {token}");
     if let Some(number) = token.strip_prefix("id:") {
         return number.parse().map_err(|_| {
-            Error::recipe(place(), format!("{number:?} is no number of a token"), "write id:2 for token 2")
+            Error::argument(place(), format!("{number:?} is no number of a token"), "write id:2 for token 2")
         });
     }
     let Some(tokenizer) = tokenizer else {
-        return Err(Error::recipe(
+        return Err(Error::argument(
             place(),
             "the model's directory has no tokenizer that knows names",
             "write id:2 for token 2",
@@ -447,7 +449,7 @@ fn token_id(name: &str, token: &str, tokenizer: Option<&dyn Tokenizer>) -> Resul
     // A word as it stands in texts, whose name has a mark for its space.
     match tokenizer.tokenize(&[token])?.concat()[..] {
         [id] if tokenizer.special_ids().unk != Some(id) => Ok(id),
-        _ => Err(Error::recipe(
+        _ => Err(Error::argument(
             place(),
             "this is no token of the model",
             "give the name of one token, or id:N; --stop takes any text",

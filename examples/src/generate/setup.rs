@@ -15,7 +15,7 @@ use bmtrain_dist::Launch;
 use bmtrain_dist::launch::Launcher;
 use bmtrain_dist::shard::Sharding;
 use model_center::formats::Pretrained;
-use model_center::generation::{GenerationDefaults, Generator, Method};
+use model_center::generate::{GenerationDefaults, Generator, Method};
 use model_center::model::{OpenOptions, Registry, TextHead, TextModel};
 use model_center::tokenizer::{AutoTokenizer, ChatMessage, ChatTemplate, TextSpecials, Tokenizer};
 use model_center::{Error, Result};
@@ -75,7 +75,7 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
     if launch.world > 1 && launch.launcher != Launcher::Threads {
         let reason = format!("{} started {} processes, and one writes the texts", launch.launcher.name(), launch.world);
-        return Err(Error::recipe("ranks", reason, "start it once, with --ranks"));
+        return Err(Error::argument("ranks", reason, "start it once, with --ranks"));
     }
     let threads = device::threads(options.threads)?;
     let rows = options.rows.rows()?;
@@ -124,7 +124,7 @@ fn settings(options: &Options, directory: &Path, model: &dyn TextModel, tokenize
     }
     if options.is_conversation() && settings.texts > 1 {
         let reason = format!("{} texts of each answer, and a conversation goes on from one", settings.texts);
-        return Err(Error::recipe("--chat", reason, "leave --texts and --best out"));
+        return Err(Error::argument("--chat", reason, "leave --texts and --best out"));
     }
     Ok(settings)
 }
@@ -134,12 +134,12 @@ fn check_options(options: &Options) -> Result<()> {
     let rows = &options.rows;
     if rows.prompt.is_empty() && rows.input.is_none() && !rows.chat && !options.print_config {
         let fix = "give --prompt \"...\", --input rows.jsonl, or --chat to talk";
-        return Err(Error::recipe("--prompt", "there is nothing to go on from", fix));
+        return Err(Error::argument("--prompt", "there is nothing to go on from", fix));
     }
     let is_wrong = |batch: &usize| *batch == 0 || *batch > MOST_AT_A_TIME;
     if let Some(batch) = options.batch.filter(is_wrong) {
         let reason = format!("{batch} prompts at a time");
-        return Err(Error::recipe("--batch", reason, format!("use a number from 1 to {MOST_AT_A_TIME}")));
+        return Err(Error::argument("--batch", reason, format!("use a number from 1 to {MOST_AT_A_TIME}")));
     }
     if options.is_conversation() {
         let given = [
@@ -149,7 +149,7 @@ fn check_options(options: &Options) -> Result<()> {
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
             let reason = "a conversation has one prompt at a time, on one rank, as it is typed";
-            return Err(Error::recipe(*name, reason, "leave it out, or give --prompt or --input"));
+            return Err(Error::argument(*name, reason, "leave it out, or give --prompt or --input"));
         }
     }
     Ok(())
@@ -159,11 +159,11 @@ fn check_options(options: &Options) -> Result<()> {
 fn refuse_output(options: &Options) -> Result<()> {
     match &options.output {
         Some(output) if output.is_dir() => {
-            Err(Error::recipe(output.display().to_string(), "the output is a directory", "name a file"))
+            Err(Error::argument(output.display().to_string(), "the output is a directory", "name a file"))
         }
         Some(output) if !options.overwrite && output.symlink_metadata().is_ok() => {
             let fix = "name another file, or replace it with --overwrite";
-            Err(Error::recipe(output.display().to_string(), "the output is there already", fix))
+            Err(Error::argument(output.display().to_string(), "the output is there already", fix))
         }
         _ => Ok(()),
     }
@@ -196,7 +196,7 @@ fn sketch(options: &Options, registry: &Registry<'_>, directory: &Path) -> Resul
     let asked = OpenOptions { only_check: true, ..open_options(options, &nowhere, Sharding::solo()) };
     let opened = registry.open(directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
-        Error::Recipe { reason, .. } => {
+        Error::Argument { reason, .. } => {
             let fix = "use a model that writes texts: a decoder, or one with an encoder and a decoder";
             Error::model(directory.display().to_string(), reason, fix)
         }
@@ -245,7 +245,7 @@ fn prefix(options: &Options, tokenizer: Option<&dyn Tokenizer>, model: &dyn Text
     let (Some(text), Some(tokenizer)) = (&options.method.prefix, tokenizer) else { return Ok(Vec::new()) };
     if !model.info().generates_targets {
         let reason = "it has no effect: it is for the decoder behind an encoder, and this model has none";
-        return Err(Error::recipe("--prefix", reason, "put it behind the prompt, or use --template"));
+        return Err(Error::argument("--prefix", reason, "put it behind the prompt, or use --template"));
     }
     let ids = match tokenizer.id(text) {
         Some(id) => vec![id],
@@ -253,6 +253,6 @@ fn prefix(options: &Options, tokenizer: Option<&dyn Tokenizer>, model: &dyn Text
     };
     match ids.is_empty() {
         false => Ok(ids),
-        true => Err(Error::recipe("--prefix", "it has no token", "leave it out, or give a text")),
+        true => Err(Error::argument("--prefix", "it has no token", "leave it out, or give a text")),
     }
 }

@@ -7,7 +7,7 @@ use super::rows::{Row, Said};
 use super::setup::Job;
 use crate::terminal;
 use model_center::file::AtomicFile;
-use model_center::generation::{Ending, Generated};
+use model_center::generate::{Ending, Generated};
 use model_center::run::{Progress, ProgressMode, memory};
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};

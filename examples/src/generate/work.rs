@@ -6,13 +6,12 @@ use super::chat;
 use super::rows::Said;
 use super::setup::{Job, open_options};
 use super::sink::{Figures, Sink, show};
-use crate::finetune::ranks::{self, Comm};
-use crate::{device, terminal};
+use crate::terminal;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::launch::threads_per_rank;
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, threads_per_rank};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::generation::{Generated, Generator, Piece};
+use model_center::generate::{Generated, Generator, Piece};
 use model_center::run::{ExitStatus, StopFlag, listen, listen_to_interrupts};
 use model_center::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +24,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the ranks share.
 struct Work {
+    group: ProcessGroup,
     job: Job,
     sink: Mutex<Option<Sink>>,
     stop: StopFlag,
@@ -38,7 +38,9 @@ struct Work {
 /// A file that cannot be written; a failing device; a lost rank.
 pub(super) fn run(job: Job) -> Result<ExitStatus> {
     let sink = Mutex::new(Some(Sink::open(&job)?));
-    let work = Arc::new(Work { job, sink, stop: StopFlag::default(), is_unread: AtomicBool::new(false) });
+    let options = DistributedOptions { deadline: Some(LONGEST_WAIT), ..DistributedOptions::default() };
+    let group = ProcessGroup::join(job.launch.clone(), options)?;
+    let work = Arc::new(Work { group, job, sink, stop: StopFlag::default(), is_unread: AtomicBool::new(false) });
     let _listening = match work.job.options.is_conversation() {
         // Ctrl-C ends an answer there.
         true => listen_to_interrupts(&work.stop)?,
@@ -48,7 +50,7 @@ pub(super) fn run(job: Job) -> Result<ExitStatus> {
         let work = Arc::clone(&work);
         move |ranks| work.rank(ranks)
     };
-    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(LONGEST_WAIT), None, of_rank);
+    let ended = work.group.run(of_rank);
     let is_cut = ended.is_err() && work.stop.is_requested();
     let sink = work.sink().take();
     if is_cut && work.is_unread.load(Ordering::Acquire) {
@@ -88,8 +90,9 @@ impl Work {
         let is_first = ranks.rank() == 0;
         let threads = threads_per_rank(self.job.threads, launch.local_size);
         let notify = is_first && !options.quiet;
-        let opened = device::open(options.device, (ranks.rank(), launch.local_size), threads, notify)?;
-        let ranks = ranks::exchange(launch, Comm::Auto, &opened, ranks)?;
+        let opened = self.group.open_device(options.device, ranks.rank(), threads)?;
+        opened.note.iter().filter(|_| notify).for_each(|note| terminal::note(note));
+        let ranks = self.group.communicator(&opened, ranks)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
         let sharding = match ranks.size() {
             1 => Sharding::solo(),
@@ -175,7 +178,7 @@ impl Work {
         let texts = generator.generate(prompts, mine.start as u64, &mut Ctx::inference(device), &mut on_piece);
         texts.map_err(|error| match error {
             // The model knows that it reads no prompt from both sides, but not who asked for it.
-            Error::Data { place, reason, fix } if place == "context" => Error::recipe("--context", reason, fix),
+            Error::Data { place, reason, fix } if place == "context" => Error::argument("--context", reason, fix),
             Error::Data { place, reason, fix } => Error::data(self.place(&place), reason, fix),
             other => other,
         })
@@ -192,7 +195,7 @@ impl Work {
     /// Whether somebody asks for an end; what the error says is not shown.
     fn check_stop(&self) -> Result<()> {
         match self.stop.is_requested() {
-            true => Err(Error::recipe("this run", "it was asked to stop", "start it again")),
+            true => Err(Error::argument("this run", "it was asked to stop", "start it again")),
             false => Ok(()),
         }
     }

@@ -16,7 +16,7 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.name.contains(wanted)).collect();
     if cases.is_empty() {
         let (reason, fix) = ("no row of the conformance table contains it", "take a shorter text, such as softmax");
-        return Err(Error::recipe(format!("--rows {wanted}"), reason, fix));
+        return Err(Error::argument(format!("--rows {wanted}"), reason, fix));
     }
     let (reference, tested) = (Device::cpu(place.threads)?, place.device());
     let mut found = conformance::Report::default();

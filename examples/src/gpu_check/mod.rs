@@ -9,12 +9,12 @@ mod overlap;
 mod report;
 pub mod tiny;
 
-use crate::cuda::cuda_options;
 use crate::step::shape;
 use crate::terminal;
 use bmtrain_core::conformance::Sizes;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
+use bmtrain_dist::launch::cuda_options;
 use clap::{Parser, ValueEnum};
 use environment::Environment;
 use kernels::Ceilings;

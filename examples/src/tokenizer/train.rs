@@ -105,13 +105,13 @@ fn require_free(out: &Path) -> Result<()> {
     let fix = "choose another directory, or remove the files";
     for name in SIDE_FILES {
         if out.join(name).symlink_metadata().is_ok() {
-            return Err(Error::recipe("--out", format!("the directory {} has a {name}", out.display()), fix));
+            return Err(Error::argument("--out", format!("the directory {} has a {name}", out.display()), fix));
         }
     }
     if out.is_dir()
         && let Some(kind) = AutoTokenizer::format_of(out)?
     {
-        return Err(Error::recipe("--out", format!("the directory {} has a tokenizer: {kind}", out.display()), fix));
+        return Err(Error::argument("--out", format!("the directory {} has a tokenizer: {kind}", out.display()), fix));
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
-//! is, of how many, on how many hosts. [`Launch::connection`] and [`Launch::transport`] specify how they are connected,
+//! is, of how many, on how many hosts. [`init_distributed`] joins the ranks. [`Launch::connection`] and [`Launch::transport`] specify how they are connected,
 //! [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several processes. Called by the
 //! programs; `docs/launch.md` shows each launcher.
 
 mod connection;
 mod cores;
+mod cuda_environment;
+mod distributed;
 mod launchers;
 mod ranks;
 mod slurm;
@@ -15,6 +17,8 @@ mod variables;
 
 pub use connection::{Connection, RankDevice, Transport};
 pub use cores::threads_of_rank;
+pub use cuda_environment::cuda_options;
+pub use distributed::{DistributedOptions, ProcessGroup, RankFailure, init_distributed};
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};
 
@@ -126,6 +130,14 @@ impl Launch {
         launch.secret = variables.text("BMTRAIN_TOKEN");
         launch.bind = bind;
         Ok(launch)
+    }
+
+    /// [`Launch::detect`] with the variables of this process's environment.
+    ///
+    /// # Errors
+    /// As [`Launch::detect`].
+    pub fn from_env(ranks: Option<usize>) -> Result<Self> {
+        Launch::detect(ranks, &|name| std::env::var(name).ok())
     }
 
     /// One rank, without a launcher.

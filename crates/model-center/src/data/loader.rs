@@ -94,7 +94,7 @@ impl Loader {
     ///
     /// Errors: a size of 0, or fewer samples than one full batch where only full batches count.
     pub fn new(dataset: Arc<Dataset>, options: LoaderOptions) -> Result<Loader> {
-        let wrong = |key: &str, reason: String, fix: &str| Err(Error::recipe(key, reason, fix));
+        let wrong = |key: &str, reason: String, fix: &str| Err(Error::argument(key, reason, fix));
         if options.batch_size == 0 {
             return wrong("batch size", "a batch of 0 samples".into(), "use at least 1");
         }

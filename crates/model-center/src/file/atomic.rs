@@ -141,6 +141,7 @@ pub(crate) fn sync_tree(directory: &Path, depth: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::layout_error;
 
     #[test]
     fn an_uncommitted_file_leaves_nothing_behind_and_a_committed_one_replaces() {
@@ -162,7 +163,7 @@ mod tests {
         let path = dir.path().join("taken");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("inside"), b"kept").unwrap();
-        let error = write_atomic(&path, b"new").unwrap_err().to_string();
+        let error = layout_error(&write_atomic(&path, b"new").unwrap_err());
         assert!(error.starts_with("error[file]: cannot write: "), "{error}");
         assert_eq!(fs::read(path.join("inside")).unwrap(), b"kept");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);

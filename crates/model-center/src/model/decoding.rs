@@ -1,7 +1,8 @@
 //! Incremental decoding with a KV cache: from further tokens to the logits of the next one.
 //!
-//! Defines [`Decoding`], which [`TextModel::decoding`](super::TextModel::decoding) returns, and [`Past`], masks and
-//! positions of the cached tokens. Called by [`crate::generation`], which chooses the tokens.
+//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`],
+//! what is known of the rows without their values. Called by [`crate::generate`]; which token is chosen is nothing
+//! that is known here.
 
 use super::position_table::{Count, PositionTable};
 use crate::data::Batch;

@@ -4,6 +4,7 @@
 
 use super::model_files::kind_name;
 use super::output::WRITABLE;
+use crate::error::OutputFault;
 use crate::{Error, Result};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
@@ -38,7 +39,8 @@ pub(super) fn take_lock(dir: &Path) -> Result<File> {
                 fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
             if is_same { Ok(file) } else { take_lock(dir) }
         }
-        Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
+        Err(fs::TryLockError::WouldBlock) => Err(Error::output(
+            OutputFault::InUse,
             dir.display().to_string(),
             "the output directory is in use by another process",
             "wait for it to end, or set output.dir to another directory",

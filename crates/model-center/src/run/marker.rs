@@ -5,6 +5,7 @@
 
 use super::model_files::{FileHashes, kind_name};
 use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, RECIPE_FILE};
+use crate::error::OutputFault;
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::ContentHash;
 use serde::{Deserialize, Serialize};
@@ -128,11 +129,16 @@ impl Marker {
 pub(super) fn not_a_file(path: &Path, kind: fs::FileType) -> Error {
     let reason = format!("the metrics file is {}, not a regular file", kind_name(kind));
     let fix = "remove it, or set log.metrics to another name";
-    Error::recipe(path.display().to_string(), reason, fix)
+    Error::output(OutputFault::Unusable, path.display().to_string(), reason, fix)
 }
 
 fn unusable(path: &Path, why: &str, fix: &str) -> Error {
-    Error::recipe(path.display().to_string(), format!("the mark of an earlier run cannot be read: {why}"), fix)
+    Error::output(
+        OutputFault::Unusable,
+        path.display().to_string(),
+        format!("the mark of an earlier run cannot be read: {why}"),
+        fix,
+    )
 }
 
 fn begins_as_metrics(path: &Path) -> Result<bool> {

@@ -11,12 +11,14 @@
 //! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
 //! | `signals.rs` | [`listen`] and [`listen_to_interrupts`], which turn signals into a request to stop; [`survive_file_size_limit`] |
 //! | `state.rs` | [`BestState`] and [`Exact`], as they are kept with a checkpoint |
+//! | `console.rs` | [`console`]: lines on standard output and standard error |
 //! | `memory.rs` | [`memory`]: memory and processors as the operating system counts them |
 //! | `model_card.rs` | [`ModelCard`], the `README.md` of a saved model |
 //! | `report.rs` | [`ExitStatus`] and how an error is shown |
 //!
 //! Called by the training programs; nothing here trains or knows a model.
 
+pub mod console;
 mod lock;
 mod marker;
 pub mod memory;
@@ -31,6 +33,7 @@ mod state;
 mod status;
 mod stop;
 
+pub use crate::error::OutputFault;
 pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::{Memory, available_cpus};
 pub use metrics_log::{
@@ -44,7 +47,7 @@ pub use output::{
     RECIPE_FILE, STOP_FILE, StagedDirectory,
 };
 pub use progress::{Progress, ProgressMode};
-pub use report::{ExitStatus, render_error};
+pub use report::{ExitStatus, layout_error, render_error};
 pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;

@@ -9,6 +9,7 @@ use super::lock::{LOCK, take_lock};
 use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
+use crate::error::OutputFault;
 use crate::file::{prepared_name, sync_directory, sync_tree, temporary_name, write_atomic};
 use crate::{Error, Result};
 use rustix::fs::{Access, CWD, RenameFlags};
@@ -280,7 +281,12 @@ impl OutputDirectory {
         let target = self.own(name)?;
         if target.symlink_metadata().is_ok_and(|there| there.is_file()) {
             let place = target.display().to_string();
-            return Err(Error::recipe(place, "a file of the run has this name", "give the file another name"));
+            return Err(Error::output(
+                OutputFault::Unusable,
+                place,
+                "a file of the run has this name",
+                "give the file another name",
+            ));
         }
         let temporary = temporary_name(&target);
         remove(&temporary)?;
@@ -292,14 +298,19 @@ impl OutputDirectory {
     fn own(&mut self, name: &str) -> Result<PathBuf> {
         if !is_output_name(name) || name == MARKER {
             let place = self.dir.display().to_string();
-            return Err(Error::recipe(place, format!("{name:?} is not a name for an output"), "use a plain file name"));
+            return Err(Error::output(
+                OutputFault::Unusable,
+                place,
+                format!("{name:?} is not a name for an output"),
+                "use a plain file name",
+            ));
         }
         let path = self.dir.join(name);
         if !self.marker.names.iter().any(|own| own == name) {
             if fs::symlink_metadata(&path).is_ok() {
                 let reason = format!("this is there already, and {MARKER} does not list it as an output of the run");
                 let fix = "move it elsewhere, or set output.dir to another directory";
-                return Err(Error::recipe(path.display().to_string(), reason, fix));
+                return Err(Error::output(OutputFault::Unusable, path.display().to_string(), reason, fix));
             }
             self.marker.names.push(name.to_owned());
             self.write_marker()?;
@@ -414,7 +425,8 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
         Ok(kind) => kind,
     };
     if !kind.is_dir() {
-        return Err(Error::recipe(
+        return Err(Error::output(
+            OutputFault::Unusable,
             place,
             "the output directory is a file",
             "set output.dir to a directory that is new or empty",
@@ -426,7 +438,12 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
     let Some(first) = names.first() else { return Ok(None) };
     if !names.iter().any(|name| name == MARKER) {
         let reason = format!("the output directory is not empty and holds no run: {first:?} is in it");
-        return Err(Error::recipe(place, reason, "set output.dir to a directory that is new or empty"));
+        return Err(Error::output(
+            OutputFault::Unusable,
+            place,
+            reason,
+            "set output.dir to a directory that is new or empty",
+        ));
     }
     let marker = read_marker(&dir.join(MARKER))?;
     marker.check_outputs(dir, if_there == IfThere::Replace)?;
@@ -436,11 +453,12 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
             IfThere::Continue { .. } => "set output.dir to another directory, or add --accept-change to go on with it",
             _ => "set output.dir to another directory, or remove this one yourself",
         };
-        return Err(Error::recipe(place, reason, fix));
+        return Err(Error::output(OutputFault::OtherRecipe, place, reason, fix));
     }
     if if_there == IfThere::Refuse {
         let reason = format!("the output directory already holds a run of this recipe, {}", short(recipe_hash));
-        return Err(Error::recipe(
+        return Err(Error::output(
+            OutputFault::InUse,
             place,
             reason,
             "add --overwrite to replace it, or set output.dir to another directory",

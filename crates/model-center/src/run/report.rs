@@ -3,6 +3,7 @@
 //! Defines [`ExitStatus`] and [`render_error`]. Called by `main` of every program.
 
 use crate::Error;
+use crate::error::ErrorParts;
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::{Resource, limits};
 use bmtrain_dist::Error as DistError;
@@ -110,14 +111,19 @@ impl From<&Error> for ExitStatus {
     }
 }
 
-/// An error as it is shown on standard error: at most 12 lines, the last of which names the exit code.
-pub fn render_error(error: &Error) -> String {
-    let status = ExitStatus::from(error);
-    let text = match error {
+/// An error laid out for a terminal: `error[kind]: reason`, then place and fix on lines of their own.
+pub fn layout_error(error: &Error) -> String {
+    match error {
         Error::Core(below) => from_core(below),
         Error::Dist(below) => from_dist(below),
-        other => other.to_string(),
-    };
+        own => own.parts().map_or_else(|| own.to_string(), |parts| layout(&parts)),
+    }
+}
+
+/// [`layout_error`] as it is shown on standard error: at most 12 lines, the last of which names the exit code.
+pub fn render_error(error: &Error) -> String {
+    let status = ExitStatus::from(error);
+    let text = layout_error(error);
     let clip = |line: &str| -> String {
         if line.chars().count() <= MAX_COLUMNS {
             return line.to_owned();
@@ -136,6 +142,11 @@ pub fn render_error(error: &Error) -> String {
     };
     out.push(format!("  exit {}: {}", status.code(), status.meaning()));
     out.join("\n")
+}
+
+/// `error[kind]: reason`, then the place and the fix on lines of their own.
+fn layout(ErrorParts { kind, place, reason, fix }: &ErrorParts<'_>) -> String {
+    format!("error[{kind}]: {reason}\n  --> {place}\n  fix: {fix}")
 }
 
 const DEFECT: &str = "this is a defect of the program: report it with the command, the recipe and these lines";

@@ -7,7 +7,7 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::generation::{
+use model_center::generate::{
     BeamOptions, Ending, GenerateOptions, Generated, Generator, Method, Patience, Penalty, Sampling,
 };
 use model_center::model::{OpenOptions, Registry, TextModel};

@@ -4,6 +4,7 @@
 use model_center::config::{BertConfig, Config};
 use model_center::formats::pretrained::{ModelCaches, Pretrained};
 use model_center::formats::{TensorSource, Weights};
+use model_center::run::layout_error;
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -63,7 +64,7 @@ impl Caches {
     }
 
     fn refused(&self, name: &str, revision: Option<&str>) -> String {
-        let text = self.resolve(name, revision).unwrap_err().to_string();
+        let text = layout_error(&self.resolve(name, revision).unwrap_err());
         assert!(text.starts_with("error[model]: ") && text.lines().count() == 3, "{text}");
         text
     }
@@ -124,7 +125,7 @@ fn a_directory_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     symlink("nowhere", caches.path("link")).unwrap();
     assert!(caches.refused(caches.path("link").to_str().unwrap(), None).contains("leads nowhere"));
     // Without any cache, names are looked for as directories alone.
-    let text = Pretrained::resolve("org/name", None, &ModelCaches::default()).unwrap_err().to_string();
+    let text = layout_error(&Pretrained::resolve("org/name", None, &ModelCaches::default()).unwrap_err());
     assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
 }
 

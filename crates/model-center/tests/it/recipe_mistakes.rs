@@ -27,7 +27,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
         gradient_sum, gradient_dtype, loss_scale, offload, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(model_center::run::layout_error(&error), expected);
     assert_eq!(error.exit_code(), 2);
 }
 
@@ -289,7 +289,8 @@ fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
         list(&found)
     );
     assert!(list(&found).ends_with("\n\n8 mistakes"), "{}", list(&found));
-    let first = Recipe::load_text("r.toml", text, &["train.seed=x".into()]).unwrap_err().to_string();
+    let first = Recipe::load_text("r.toml", text, &["train.seed=x".into()]).unwrap_err();
+    let first = model_center::run::layout_error(&first);
     assert!(first.ends_with("\n  and 7 more mistakes: --dry-run lists all"), "{first}");
     assert_eq!(list(&[]), "no mistakes found");
 }

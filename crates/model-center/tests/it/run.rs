@@ -5,6 +5,7 @@ use bmtrain_dist::optim::Fingerprint;
 use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
+use model_center::run::layout_error;
 use model_center::run::{
     BestTracker, EndRecord, EvalRecord, IfThere, OutputDirectory, Progress, ProgressMode, Record, ResumeRecord,
     StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
@@ -138,7 +139,7 @@ fn a_metrics_file_is_never_begun_twice() {
     let temp = tempfile::tempdir().unwrap();
     let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     drop(directory.metrics("metrics.jsonl").unwrap());
-    let error = directory.metrics("metrics.jsonl").unwrap_err().to_string();
+    let error = layout_error(&directory.metrics("metrics.jsonl").unwrap_err());
     assert!(error.starts_with("error[file]: cannot create: File exists"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! Output directories: what they accept, what they refuse, what they leave behind.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, render_error};
+use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, layout_error, render_error};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -15,8 +15,8 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn refusal(dir: &Path, hash: &str, if_there: IfThere) -> String {
-    let checked = OutputDirectory::check(dir, hash, if_there).unwrap_err().to_string();
-    let created = OutputDirectory::create(dir, hash, if_there).unwrap_err().to_string();
+    let checked = layout_error(&OutputDirectory::check(dir, hash, if_there).unwrap_err());
+    let created = layout_error(&OutputDirectory::create(dir, hash, if_there).unwrap_err());
     assert_eq!(checked, created);
     created
 }
@@ -50,7 +50,7 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
     drop(directory);
     std::fs::write(dir.join("notes.txt"), "mine").unwrap();
     let expected = format!(
-        "error[recipe]: the output directory already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
+        "error[output]: the output directory already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
          to replace it, or set output.dir to another directory",
         dir.display()
     );
@@ -66,7 +66,7 @@ fn the_run_of_another_recipe_is_never_replaced() {
     let temp = tempfile::tempdir().unwrap();
     drop(OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let expected = format!(
-        "error[recipe]: the output directory holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
+        "error[output]: the output directory holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
          fix: set output.dir to another directory, or remove this one yourself",
         temp.path().display()
     );
@@ -82,7 +82,7 @@ fn a_directory_with_foreign_files_is_refused_and_untouched() {
         let text = refusal(temp.path(), HASH, if_there);
         assert!(
             text.starts_with(
-                "error[recipe]: the output directory is not empty and holds no run: \"thesis.tex\" is in it\n"
+                "error[output]: the output directory is not empty and holds no run: \"thesis.tex\" is in it\n"
             ),
             "{text}"
         );
@@ -109,7 +109,7 @@ fn read_only_and_impossible_directories_are_refused() {
     assert!(names(&dir).is_empty());
     let file = temp.path().join("file");
     std::fs::write(&file, "x").unwrap();
-    assert!(refusal(&file, HASH, IfThere::Refuse).starts_with("error[recipe]: the output directory is a file\n"));
+    assert!(refusal(&file, HASH, IfThere::Refuse).starts_with("error[output]: the output directory is a file\n"));
     assert!(refusal(&file.join("below"), HASH, IfThere::Refuse).starts_with("error[file]: cannot "));
 }
 
@@ -145,7 +145,7 @@ fn a_damaged_or_hostile_marker_is_refused_and_removes_nothing() {
         let refused = refusal(&dir, HASH, IfThere::Replace);
         let is_named = refused.contains("the mark of an earlier run cannot be read: ")
             || refused.contains("the metrics file is a directory, not a regular file");
-        assert!(refused.starts_with("error[recipe]: ") && is_named, "{refused}");
+        assert!(refused.starts_with("error[output]: ") && is_named, "{refused}");
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         assert_eq!(std::fs::read(dir.join("thesis.tex")).unwrap(), b"years of work");
     }
@@ -172,8 +172,8 @@ fn overwriting_removes_a_link_and_not_what_it_leads_to() {
 fn two_processes_cannot_share_a_directory() {
     let temp = tempfile::tempdir().unwrap();
     let directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    let text = OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap_err().to_string();
-    assert!(text.starts_with("error[recipe]: the output directory is in use by another process\n"), "{text}");
+    let text = layout_error(&OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap_err());
+    assert!(text.starts_with("error[output]: the output directory is in use by another process\n"), "{text}");
     drop(directory);
     OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap();
 }
@@ -207,7 +207,7 @@ fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
         let temp = tempfile::tempdir().unwrap();
         let lock = temp.path().join(".lock");
         make(lock.clone());
-        let error = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
+        let error = layout_error(&OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap_err());
         let expected = format!(
             "error[file]: cannot lock the output directory: the lock is {what}, not a regular file\n  --> {}\n  \
              fix: remove it",
@@ -233,11 +233,11 @@ fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
         }
         let what = if is_pipe { "a pipe" } else { "a directory" };
         let expected = format!(
-            "error[recipe]: the metrics file is {what}, not a regular file\n  --> {}\n  \
+            "error[output]: the metrics file is {what}, not a regular file\n  --> {}\n  \
              fix: remove it, or set log.metrics to another name",
             path.display()
         );
-        assert_eq!(directory.metrics("metrics.jsonl").unwrap_err().to_string(), expected);
+        assert_eq!(layout_error(&directory.metrics("metrics.jsonl").unwrap_err()), expected);
         drop(directory);
         for if_there in [go_on, IfThere::Replace] {
             assert_eq!(refusal(temp.path(), HASH, if_there), expected);
@@ -258,7 +258,7 @@ fn only_a_file_that_begins_as_metrics_is_removed_under_a_free_name() {
     assert!(text.contains("it lists \"losses.jsonl\", which is not an output of a run: nothing was removed"), "{text}");
     // A run that goes on without a checkpoint begins anew, which removes as well.
     let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Continue { accept_change: false }).unwrap();
-    assert!(directory.begin_anew().unwrap_err().to_string().contains("nothing was removed"));
+    assert!(layout_error(&directory.begin_anew().unwrap_err()).contains("nothing was removed"));
     drop(directory);
     for text in ["{\"kind\":\"start\"}\n", "{\"ki", ""] {
         std::fs::write(&path, text).unwrap();
@@ -276,9 +276,9 @@ fn an_output_never_replaces_a_file_that_the_run_did_not_write() {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
     let errors = [
-        directory.write("recipe.toml", b"x").unwrap_err().to_string(),
-        directory.metrics("metrics.jsonl").unwrap_err().to_string(),
-        directory.stage("model").unwrap_err().to_string(),
+        layout_error(&directory.write("recipe.toml", b"x").unwrap_err()),
+        layout_error(&directory.metrics("metrics.jsonl").unwrap_err()),
+        layout_error(&directory.stage("model").unwrap_err()),
     ];
     for error in errors {
         assert!(error.contains("this is there already, and run.json does not list it"), "{error}");
@@ -304,7 +304,7 @@ fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
     ] {
         std::fs::write(&marker, text.replace(HASH, &changed)).unwrap();
         let said = refusal(temp.path(), HASH, IfThere::Continue { accept_change: false });
-        assert!(said.starts_with(&format!("error[recipe]: run.json is damaged: {reason}\n")), "{said}");
+        assert!(said.starts_with(&format!("error[output]: run.json is damaged: {reason}\n")), "{said}");
     }
 }
 
@@ -361,7 +361,7 @@ fn a_directory_never_takes_the_place_of_a_file_of_the_run() {
     let temp = tempfile::tempdir().unwrap();
     let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     directory.write("model", b"figures").unwrap();
-    let error = directory.stage("model").unwrap_err().to_string();
+    let error = layout_error(&directory.stage("model").unwrap_err());
     assert!(error.contains("a file of the run has this name"), "{error}");
     assert_eq!(std::fs::read(temp.path().join("model")).unwrap(), b"figures");
 }

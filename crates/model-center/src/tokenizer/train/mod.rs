@@ -104,7 +104,7 @@ impl TrainOptions {
             }
             _ => return Ok(()),
         };
-        Err(Error::recipe(name, format!("it has no effect here: {why}"), "leave it out, or choose another kind"))
+        Err(Error::argument(name, format!("it has no effect here: {why}"), "leave it out, or choose another kind"))
     }
 }
 
@@ -144,14 +144,15 @@ impl Trained {
 
 /// Trains a vocabulary on the texts of files.
 ///
-/// [`Error::Recipe`] for options that contradict each other or a size that is smaller than the alphabet;
-/// [`Error::Data`] as [`read_texts`](crate::data::read_texts), and if the texts contain no words.
+/// # Errors
+/// [`Error::Argument`] for options that contradict each other or a size that the alphabet does not fit into;
+/// [`Error::Data`] for files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
 pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
     options.check_effect()?;
     let special = special_tokens(options)?;
     if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {
-        let reason = format!("{} is not a valid vocabulary size", options.vocab_size);
-        return Err(Error::recipe("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
+        let reason = format!("{} is no size of a vocabulary", options.vocab_size);
+        return Err(Error::argument("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
     }
     let corpus = Corpus::read(files, source, options)?;
     let model = catch_errors("training", "train a vocabulary", || {
@@ -187,7 +188,11 @@ fn special_tokens(options: &TrainOptions) -> Result<Vec<String>> {
         };
         if let Some(wrong) = wrong {
             let reason = format!("the special token {token:?} {wrong}");
-            return Err(Error::recipe("special_tokens", reason, "give each token once, spelled as templates spell it"));
+            return Err(Error::argument(
+                "special_tokens",
+                reason,
+                "give each token once, spelled as templates spell it",
+            ));
         }
         tokens.push(token.clone());
     }

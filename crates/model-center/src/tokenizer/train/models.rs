@@ -172,7 +172,7 @@ fn require_room(alphabet: usize, options: &TrainOptions, special: &[String]) -> 
         super::VocabularyKind::ByteBpe => format!("choose {least} or more"),
         _ => format!("choose {least} or more, or leave rare characters out with limit_alphabet"),
     };
-    Err(Error::recipe("vocab_size", reason, fix))
+    Err(Error::argument("vocab_size", reason, fix))
 }
 
 fn to_value(model: &BPE) -> Result<Value> {

@@ -3,6 +3,7 @@
 use model_center::data::{ColumnTask, Dataset, OnBadRecord, SUPERGLUE, Split, find_task};
 
 use crate::data::words::{Words, file, options, rows};
+use model_center::run::layout_error;
 
 fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Dataset, String> {
     let words = Words::new();
@@ -68,7 +69,7 @@ fn an_open_quote_cannot_hide_records_from_the_count_of_skipped_ones() {
     let mut options = options(&words);
     options.on_bad_record = OnBadRecord::Skip { max_share: 1.0 };
     let (_directory, path) = file("a.csv", "text,label\na,x\n\"b,y\nc,z\nd,z\n");
-    let error = ColumnTask::default().read(&path, &options).unwrap_err().to_string();
+    let error = layout_error(&ColumnTask::default().read(&path, &options).unwrap_err());
     assert!(error.contains("a.csv:3:1") && error.contains("not closed"), "{error}");
 }
 
@@ -108,7 +109,7 @@ fn directories_and_missing_files_are_told_apart() {
     let directory = tempfile::TempDir::new().unwrap();
     let nested = directory.path().join("x.csv");
     std::fs::create_dir(&nested).unwrap();
-    let read = |path: &std::path::Path| ColumnTask::default().read(path, &options(&words)).unwrap_err().to_string();
+    let read = |path: &std::path::Path| layout_error(&ColumnTask::default().read(path, &options(&words)).unwrap_err());
     assert!(read(&nested).contains("this is a directory"));
     let missing = read(&directory.path().join("y.csv"));
     assert!(missing.contains("y.csv") && missing.contains("no such file"), "{missing}");
@@ -121,7 +122,7 @@ fn a_pipe_is_refused_without_waiting_for_its_writer() {
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("x.jsonl");
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-    let error = ColumnTask::default().read(&path, &options(&words)).unwrap_err().to_string();
+    let error = layout_error(&ColumnTask::default().read(&path, &options(&words)).unwrap_err());
     assert!(error.starts_with("error[data]: this is a FIFO, socket or device"), "{error}");
 }
 

@@ -233,12 +233,14 @@ fn wrong_inputs_are_errors_and_change_nothing() {
         ),
         (vec![0], vec![0.0; 2], Labels::Values(vec![1.0]), "numbers as labels"),
     ] {
-        let error = evaluator.add(&samples, &logits, &labels).unwrap_err().to_string();
+        let error = evaluator.add(&samples, &logits, &labels).unwrap_err();
+        let error = model_center::run::layout_error(&error);
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(evaluator.count(), 0);
     let mut values = Evaluator::new(&LabelSpace::Value);
-    let error = values.add(&[3, 4], &[0.5, f32::NAN], &Labels::Values(vec![1.0, 2.0])).unwrap_err().to_string();
+    let error = values.add(&[3, 4], &[0.5, f32::NAN], &Labels::Values(vec![1.0, 2.0])).unwrap_err();
+    let error = model_center::run::layout_error(&error);
     assert!(error.contains("not numbers: [NaN]\n  --> evaluation, sample 4"), "{error}");
     assert_eq!(values.count(), 0);
     assert!(evaluator.compute(&[Metric::Accuracy]).unwrap_err().to_string().contains("no sample"));

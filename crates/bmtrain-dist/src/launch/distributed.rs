@@ -1,0 +1,218 @@
+//! Joining the ranks of a job: threads of this process, processes of one host, or processes of MPI, with NCCL between
+//! CUDA devices.
+//!
+//! Defines [`init_distributed`], the counterpart of `torch.distributed.init_process_group`, and [`ProcessGroup`], which
+//! runs the work of this process's ranks. Called by training, generation and the benchmarks of collectives.
+
+use super::cuda_environment::cuda_options;
+use super::{Connection, Launch, RankDevice, run_group};
+use crate::ControlGroup;
+use crate::error::{Error, Result};
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
+use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
+use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::cuda::nccl_paths;
+use bmtrain_core::device_spec::Opened;
+use bmtrain_core::{Device, DeviceChoice, DeviceRequest};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The deadline of a collective over NCCL. In the first step kernels that are not cached are compiled, in a minute or
+/// so, by one rank later than by another. A lost rank is noticed without a deadline.
+const NCCL_DEADLINE: Duration = Duration::from_secs(300);
+
+/// How the ranks of a job find each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DistributedOptions {
+    /// Ranks to run as threads of this process; `None`: as a launcher (torchrun, Slurm, mpirun, `RANK` and
+    /// `WORLD_SIZE`) started them.
+    pub ranks: Option<usize>,
+    /// How ranks communicate; `None`: NCCL where each rank has a CUDA device of its own, else shared memory on one host
+    /// and MPI on several.
+    pub connection: Option<Connection>,
+    /// How long ranks wait for each other in one collective; `None`: 30 seconds.
+    pub deadline: Option<Duration>,
+}
+
+/// The error of a rank's work, as the other ranks and the launcher learn of it.
+pub trait RankFailure: From<Error> + From<bmtrain_core::Error> + Display + Send + 'static {
+    /// The exit code of this rank.
+    fn exit_code(&self) -> u8;
+
+    /// The error as this rank reports it on standard error.
+    fn report(&self) -> String;
+}
+
+/// The ranks of this process: one, or several as threads.
+#[derive(Debug, Clone)]
+pub struct ProcessGroup {
+    launch: Launch,
+    options: DistributedOptions,
+    meeting: Option<Meeting>,
+}
+
+/// Detect the launch from the environment and announce this process to the other ranks of its host.
+///
+/// # Errors
+/// Contradicting variables of a launcher; a rank or world size that contradicts another process.
+pub fn init_distributed(options: DistributedOptions) -> Result<ProcessGroup> {
+    ProcessGroup::join(Launch::from_env(options.ranks)?, options)
+}
+
+impl ProcessGroup {
+    /// Announce this process as one of several on this host that share memory. Ranks that are threads, and ranks of
+    /// MPI, whose launcher ends all processes when one has failed, have nothing to announce.
+    ///
+    /// # Errors
+    /// A launch without a name; a rank or world size that contradicts another process.
+    pub fn join(launch: Launch, options: DistributedOptions) -> Result<Self> {
+        let group = ProcessGroup::detached(launch, options);
+        let is_alone = group.launch.world <= 1 || group.launch.ranks_in_process() > 1;
+        let meeting = match is_alone || group.hosts()? != Connection::Host {
+            true => None,
+            false => Some(group.meet()?),
+        };
+        Ok(ProcessGroup { meeting, ..group })
+    }
+
+    /// The ranks of this process without announcing them: for checks that communicate with no other rank.
+    pub fn detached(launch: Launch, options: DistributedOptions) -> Self {
+        ProcessGroup { launch, options, meeting: None }
+    }
+
+    /// How this process was launched.
+    pub fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// What connects the ranks' hosts. NCCL runs on top of one of the others.
+    ///
+    /// # Errors
+    /// A connection that this launch cannot have.
+    pub fn hosts(&self) -> Result<Connection> {
+        self.launch.connection(self.options.connection.filter(|asked| *asked != Connection::Nccl))
+    }
+
+    /// Tell the ranks that wait for this one that it ends before it has joined them.
+    pub fn abandon(&self, exit_code: u8, reason: &str) {
+        if let Some(meeting) = &self.meeting {
+            meeting.abandon(exit_code, reason.lines().next().unwrap_or_default());
+        }
+    }
+
+    /// Run `work` once for each rank of this process, with its communicator; returns the result of the first.
+    ///
+    /// # Errors
+    /// What `work` returns; ranks that do not join in time.
+    pub fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: RankFailure,
+        F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Clone + Send + 'static,
+    {
+        if self.hosts()? == Connection::Mpi {
+            return run_under_mpi(&self.launch, work);
+        }
+        let defaults = HostOptions::default();
+        let options = HostOptions { deadline: self.options.deadline.unwrap_or(defaults.deadline), ..defaults };
+        let (threads, world) = (self.launch.ranks_in_process(), self.launch.world);
+        if threads > 1 {
+            let ranks = HostGroup::threads(threads, options)?;
+            let ranks = ranks.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>).collect();
+            let results = run_group(ranks, |_, rank| {
+                let work = work.clone();
+                move || work(rank)
+            });
+            let first = results.map_err(|failed| failed.error)?.into_iter().next();
+            return first.ok_or_else(|| Error::launch("ranks", "there are none", "start one at least").into());
+        }
+        if world <= 1 {
+            return work(Arc::new(Solo));
+        }
+        let meeting = self.meeting.clone().map_or_else(|| self.meet(), Ok)?;
+        let rank = Arc::new(HostRank::join(meeting, self.launch.rank, world, options)?);
+        let ended = work(Arc::clone(&rank) as Arc<dyn Communicator>);
+        if let Err(error) = &ended {
+            rank.abort_with(error.exit_code(), &error.to_string());
+        }
+        ended
+    }
+
+    /// The communicator of this rank's tensors: NCCL where each rank has a CUDA device of its own, else `ranks`, which
+    /// it joined by.
+    ///
+    /// # Errors
+    /// Ranks on different kinds of devices; a transport this launch cannot have; no NCCL.
+    pub fn communicator(&self, opened: &Opened, ranks: Arc<dyn Communicator>) -> Result<Arc<dyn Communicator>> {
+        let card = RankDevice::card(opened.device.as_ref().map(|device| device.pci_bus_id()));
+        let cards = match ranks.size() {
+            1 => vec![card],
+            _ => ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(&card)?,
+        };
+        let transport = self.launch.transport(self.options.connection, RankDevice::of(&cards)?)?;
+        match (&opened.device, transport.by_nccl) {
+            (Some(backend), true) => {
+                let libraries = nccl_paths(&cuda_options());
+                let options = NcclOptions { deadline: NCCL_DEADLINE, libraries, messages: false };
+                Ok(Arc::new(NcclRank::join(Arc::clone(backend), ranks, options)?))
+            }
+            _ => Ok(ranks),
+        }
+    }
+
+    /// Open the device of the rank that is `rank` in this process.
+    ///
+    /// # Errors
+    /// A CUDA device that was asked for and cannot be used.
+    pub fn open_device(&self, choice: DeviceChoice, rank: usize, threads: usize) -> Result<Opened> {
+        let launch = &self.launch;
+        let local_rank = if launch.ranks_in_process() > 1 { rank } else { launch.local_rank };
+        let request = DeviceRequest { local_rank, local_size: launch.local_size, threads, cuda: cuda_options() };
+        Ok(choice.open(&request)?)
+    }
+
+    fn meet(&self) -> Result<Meeting> {
+        let Launch { rank, world, .. } = self.launch;
+        Ok(Meeting::enter(HostGroup::place(self.launch.job()?), rank, world)?)
+    }
+}
+
+/// Run the work of this process as a rank of MPI.
+#[cfg(feature = "mpi")]
+fn run_under_mpi<T, E: RankFailure>(
+    launch: &Launch,
+    work: impl Fn(Arc<dyn Communicator>) -> Result<T, E>,
+) -> Result<T, E> {
+    use bmtrain_core::comm::mpi::{MpiOptions, MpiRank};
+    use std::io::Write;
+    let rank = Arc::new(MpiRank::join(MpiOptions::default())?);
+    if (rank.rank(), rank.size()) != (launch.rank, launch.world) {
+        let reason = format!(
+            "{} says this is rank {} of {}, the MPI of this program says rank {} of {}",
+            launch.launcher.name(),
+            launch.rank,
+            launch.world,
+            rank.rank(),
+            rank.size()
+        );
+        let fix = "start it with the mpirun of the MPI it was built with, or with `srun --mpi=pmix`";
+        return Err(Error::launch("MPI", reason, fix).into());
+    }
+    work(Arc::clone(&rank) as Arc<dyn Communicator>).map_err(|error| {
+        rank.abort_with(error.exit_code(), &error.to_string());
+        // MPI ends the process, so the error is reported before.
+        let _ = writeln!(std::io::stderr(), "{}", error.report());
+        rank.end_job(error.exit_code())
+    })
+}
+
+/// [`Launch::connection`] refuses MPI without the feature.
+#[cfg(not(feature = "mpi"))]
+fn run_under_mpi<T, E: RankFailure>(
+    launch: &Launch,
+    _: impl Fn(Arc<dyn Communicator>) -> Result<T, E>,
+) -> Result<T, E> {
+    launch.connection(Some(Connection::Mpi))?;
+    Err(Error::launch("MPI", "this build has no MPI", "build with the feature mpi").into())
+}

@@ -1,0 +1,58 @@
+//! Disk space of a run: its models and its checkpoints.
+
+use super::count::Counted;
+use crate::formats::directory::COMPANION_FILES;
+use crate::recipe::{Interval, Resolved, SaveWhich};
+use crate::train::Setup;
+use bmtrain_core::DType;
+
+/// Bytes of a file that tell about one tensor: its name, type, shape and place.
+const ENTRY_BYTES: u64 = 160;
+
+/// Disk space, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// A saved model with its tokenizer.
+    pub model: u64,
+    /// Models that a run leaves.
+    pub models: u64,
+    /// A checkpoint: parameters and optimizer state of all ranks.
+    pub checkpoint: u64,
+    /// The most checkpoints that are kept; 0 where none is saved.
+    pub kept: u64,
+}
+
+impl Disk {
+    /// The most at once: a new model or checkpoint is complete before an old one goes.
+    pub fn most(&self) -> u64 {
+        let checkpoints = if self.kept == 0 { 0 } else { self.kept + 1 };
+        (self.models + 1) * self.model + checkpoints * self.checkpoint
+    }
+}
+
+/// Disk space of a run.
+pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
+    let sizes = counted.parameters;
+    let entries = sizes.tensors * ENTRY_BYTES;
+    let companions = COMPANION_FILES.iter().filter_map(|name| setup.directory.join(name).metadata().ok());
+    let tokenizer: u64 = companions.map(|file| file.len()).sum();
+    // Two moments; beside 16-bit values a master.
+    let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };
+    Disk {
+        model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
+        models: if resolved.save.which == SaveWhich::Both { 2 } else { 1 },
+        checkpoint: sizes.values * resolved.model.dtype.size() as u64 + sizes.trained * state + kinds * entries,
+        kept: kept_checkpoints(resolved),
+    }
+}
+
+/// The most checkpoints that a run keeps: the newest ones, and that of the best weights where evaluations come before
+/// the end. 0 where none is saved.
+pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
+    let settings = resolved.checkpoint;
+    if settings.every == Interval::Never && settings.minutes == 0.0 {
+        return 0;
+    }
+    let keeps_best = resolved.save.which != SaveWhich::Last && resolved.eval.every != Interval::End;
+    (settings.keep + usize::from(keeps_best)) as u64
+}

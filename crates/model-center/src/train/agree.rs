@@ -1,0 +1,139 @@
+//! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
+
+use super::trainer::{LocalMetrics, Trainer};
+use crate::Result;
+use crate::data::Batch;
+use crate::run::StopReason;
+use bmtrain_core::{Device, Segment, Tensor, Var};
+use bmtrain_dist::ControlGroup;
+
+/// Offset basis and prime of the 64-bit FNV-1a hash.
+const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x100_0000_01b3;
+
+/// A rank's vote after a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StopVote {
+    pub(super) reason: Option<StopReason>,
+    /// Whether this rank's clock says that a checkpoint is due.
+    pub(super) checkpoint_due: bool,
+}
+
+/// What the ranks agreed on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// Why the run ends now: by the first rank's vote, since clocks differ, or because any rank is asked to stop.
+    pub(crate) stop: Option<StopReason>,
+    /// Whether a checkpoint is due by the first rank's clock.
+    pub(crate) checkpoint: bool,
+}
+
+/// Metrics of a step over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepMetrics {
+    /// Mean loss of the whole batch.
+    pub(crate) loss: f32,
+    /// A hash of the sample indices in their order.
+    pub(crate) batch: u64,
+    pub(crate) samples: u64,
+    pub(crate) tokens: u64,
+    pub(crate) padded_tokens: u64,
+}
+
+impl StopVote {
+    const WIDTH: usize = 2;
+
+    /// As two numbers of the all-gather.
+    fn to_numbers(self) -> [f32; Self::WIDTH] {
+        [self.reason.map_or(-1.0, |reason| reason as u8 as f32), f32::from(u8::from(self.checkpoint_due))]
+    }
+
+    fn from_numbers([reason, checkpoint_due]: [f32; Self::WIDTH]) -> Self {
+        StopVote {
+            reason: StopReason::ALL.into_iter().find(|known| *known as u8 as f32 == reason),
+            checkpoint_due: checkpoint_due == 1.0,
+        }
+    }
+}
+
+impl Decision {
+    /// From the votes of all ranks, in their order.
+    fn of(votes: &[StopVote]) -> Self {
+        let requested = votes.iter().filter_map(|vote| vote.reason).find(|reason| *reason == StopReason::Request);
+        let first = votes.first();
+        Decision {
+            stop: first.and_then(|vote| vote.reason).or(requested),
+            checkpoint: first.is_some_and(|vote| vote.checkpoint_due),
+        }
+    }
+}
+
+impl Trainer {
+    /// Agree before the first step on whether to make it.
+    pub(super) fn agree(&self) -> Result<Decision> {
+        let all = self.team.gather(&self.vote(self.progress.step, false).to_numbers())?;
+        let votes = all.iter().filter_map(|numbers| numbers.last_chunk()).map(|vote| StopVote::from_numbers(*vote));
+        Ok(Decision::of(&votes.collect::<Vec<_>>()))
+    }
+}
+
+impl LocalMetrics {
+    /// Count the samples and tokens of a micro-batch.
+    pub(super) fn count(&mut self, batch: &Batch) {
+        let counts = [batch.samples.len(), batch.tokens(), batch.padded_tokens()];
+        for (count, more) in self.counts.iter_mut().zip(counts) {
+            *count += more as f32;
+        }
+        self.sample_hashes.push(sample_hash(&batch.samples));
+    }
+
+    /// All-gather this rank's losses, sample hashes, counts and vote: `[ranks, 3 · micro-batches + 5]` on the device,
+    /// without a host wait.
+    pub(super) fn gather_later(&self, vote: StopVote, team: &ControlGroup, device: &Device) -> Result<Tensor> {
+        let known = [self.sample_hashes.as_flattened(), &self.counts, &vote.to_numbers()].concat();
+        let known = Tensor::from_slice_in(device, [known.len()], &known, Segment::Data)?;
+        let numbers: Vec<&Tensor> = self.losses.iter().map(Var::value).chain([&known]).collect();
+        Ok(team.gather_later(&numbers)?)
+    }
+}
+
+impl StepMetrics {
+    /// Merge what [`LocalMetrics::gather_later`] gathered of `ranks` ranks with `losses` micro-batches each: in the
+    /// order of the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
+    pub(super) fn merge(gathered: &[f32], ranks: usize, losses: usize, weights: &[f32]) -> (Self, Decision) {
+        let all: Vec<&[f32]> = gathered.chunks((gathered.len() / ranks).max(1)).collect();
+        let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
+        let mut weights = weights.iter();
+        for micro_batch in 0..losses {
+            for numbers in &all {
+                let hash = losses + 2 * micro_batch;
+                let [own, high, low] =
+                    [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
+                loss += weights.next().copied().unwrap_or(0.0) * own;
+                batch = combine_hashes(batch, [high, low]);
+            }
+        }
+        for numbers in &all {
+            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(3 * losses)) {
+                *sum += *count as u64;
+            }
+        }
+        let votes = all.iter().filter_map(|numbers| numbers.last_chunk()).map(|vote| StopVote::from_numbers(*vote));
+        let decision = Decision::of(&votes.collect::<Vec<_>>());
+        let [samples, tokens, padded_tokens] = sums;
+        (StepMetrics { loss, batch, samples, tokens, padded_tokens }, decision)
+    }
+}
+
+/// A 48-bit hash of sample indices, as two numbers that f32 holds exactly.
+fn sample_hash(samples: &[u32]) -> [f32; 2] {
+    let hash = samples.iter().fold(FNV, |hash, sample| (hash ^ u64::from(*sample)).wrapping_mul(FNV_PRIME));
+    let mixed = hash ^ (hash >> 48);
+    [((mixed >> 24) & 0xff_ffff) as f32, (mixed & 0xff_ffff) as f32]
+}
+
+/// The hash of the micro-batches so far with that of the next one.
+fn combine_hashes(so_far: u64, [high, low]: [f32; 2]) -> u64 {
+    let next = (high as u64) << 24 | low as u64;
+    (so_far.rotate_left(5) ^ next).wrapping_mul(FNV_PRIME) & 0xffff_ffff_ffff
+}

@@ -1,0 +1,174 @@
+//! Evaluation of a model in training: every sample once, metrics and mean loss.
+
+use super::generated_answers::GeneratedAnswers;
+use super::setup::Setup;
+use super::waiting::Progress;
+use crate::data::{Batch, Labels, Loader, LoaderOptions, Position};
+use crate::metrics::{Evaluator, Metric, OrderedSum};
+use crate::model::TextModel;
+use crate::recipe::EvalMetric;
+use crate::recipe::Resolved;
+use crate::{Error, Result};
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::ControlGroup;
+use bmtrain_dist::param::widen;
+use std::sync::Arc;
+
+/// The result of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalResult {
+    /// Samples that were evaluated.
+    pub samples: u64,
+    /// Mean loss over the samples; over their tokens where those are predicted.
+    pub loss: f64,
+    /// The task's metrics.
+    pub metrics: Vec<(Metric, f64)>,
+}
+
+impl EvalResult {
+    /// The value of one metric; NaN for one that was not computed.
+    pub fn value(&self, metric: EvalMetric) -> f64 {
+        match metric {
+            EvalMetric::Loss => self.loss,
+            EvalMetric::Metric(wanted) => {
+                self.metrics.iter().find(|(metric, _)| *metric == wanted).map_or(f64::NAN, |(_, value)| *value)
+            }
+        }
+    }
+
+    /// Names and values, the loss last.
+    pub fn named(&self) -> Vec<(String, f64)> {
+        let metrics = self.metrics.iter().map(|(metric, value)| (metric.name().to_owned(), *value));
+        metrics.chain([("loss".to_owned(), self.loss)]).collect()
+    }
+
+    /// Names and values on one line.
+    pub fn line(&self) -> String {
+        self.named().iter().map(|(name, value)| format!("{name} {value:.4}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The evaluation of a run: its data, its metrics, and how answers are generated where a metric compares texts.
+pub(crate) struct Evaluation {
+    loader: Loader,
+    metrics: Vec<Metric>,
+    answers: Option<GeneratedAnswers>,
+}
+
+/// What is evaluated, and by which ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct EvalContext<'a> {
+    pub(crate) model: &'a dyn TextModel,
+    pub(crate) device: &'a Device,
+    /// The ranks that share the batches.
+    pub(crate) team: &'a ControlGroup,
+    /// Whether this rank is asked to stop.
+    pub(crate) is_stopped: &'a dyn Fn() -> bool,
+}
+
+impl Evaluation {
+    /// The evaluation that a recipe asks for; `None` without evaluation data.
+    ///
+    /// # Errors
+    /// A batch size of 0.
+    pub(crate) fn new(setup: &Setup, resolved: &Resolved) -> Result<Option<Self>> {
+        let Some(data) = &setup.eval else { return Ok(None) };
+        let loader = Loader::new(Arc::clone(data), LoaderOptions::evaluation(resolved.eval.batch_size))?;
+        Ok(Some(Evaluation { loader, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
+    }
+
+    /// Evaluate every sample once. The ranks take batches in turn, and all return the same result, or `None` because
+    /// one of them is asked to stop.
+    ///
+    /// # Errors
+    /// Labels that do not fit the model, a failing device.
+    pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
+        let Some((evaluator, loss)) = self.forward_all(context)? else { return Ok(None) };
+        let mut by_text = None;
+        if let Some(answers) = &self.answers
+            && self.metrics.iter().any(|metric| GeneratedAnswers::rates(*metric))
+        {
+            let scores = answers.rate(self.loader.dataset(), self.loader.batch_size(), context)?;
+            let Some(scores) = scores else { return Ok(None) };
+            by_text = Some(scores);
+        }
+        let value = |metric: Metric| match by_text.as_ref().and_then(|scores| GeneratedAnswers::value(scores, metric)) {
+            Some(value) => Ok((metric, value)),
+            None => Ok(evaluator.compute(&[metric])?[0]),
+        };
+        let metrics = self.metrics.iter().map(|metric| value(*metric)).collect::<Result<_>>()?;
+        Ok(Some(EvalResult { samples: evaluator.count(), loss, metrics }))
+    }
+
+    /// Losses and outputs of all samples, and the mean loss.
+    fn forward_all(&mut self, context: EvalContext<'_>) -> Result<Option<(Evaluator, f64)>> {
+        let EvalContext { model, device, team, is_stopped } = context;
+        let loader = &mut self.loader;
+        let mut evaluator = Evaluator::of(loader.dataset());
+        let mut losses = OrderedSum::default();
+        let (ranks, batches, outputs) =
+            (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+        let mut progress = Progress::new("evaluation");
+        for first in (0..batches).step_by(team.size()) {
+            if team.is_first() {
+                progress.report(first, batches);
+            }
+            let round: Vec<Batch> = (first..(first + ranks).min(batches))
+                .map(|index| loader.batch(Position { epoch: 0, index }))
+                .collect::<Result<_>>()?;
+            let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
+            // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
+            // forward pass. Its results are discarded.
+            let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
+            // Loss, then logits.
+            let mut numbers = loss_and_logits(model, mine, device)?;
+            numbers.resize(longest, 0.0);
+            numbers.push(f32::from(u8::from(is_stopped())));
+            let all = team.gather(&numbers)?;
+            if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
+                return Ok(None);
+            }
+            for (batch, numbers) in round.iter().zip(all) {
+                let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+                let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
+                if let Some(labels) = &batch.labels {
+                    evaluator.add(&batch.samples, logits, labels)?;
+                }
+                let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
+                evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
+                losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
+            }
+        }
+        Ok(Some((evaluator, losses.mean())))
+    }
+}
+
+/// Loss of a batch and, unless tokens are predicted, its logits.
+fn loss_and_logits(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
+    let mut cx = Ctx::inference(device);
+    let no_head =
+        || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
+    if batch.labels.as_ref().is_some_and(Labels::are_tokens) {
+        let loss = model.loss(batch, &mut cx)?.ok_or_else(no_head)?;
+        return Ok(vec![loss.value().item()?]);
+    }
+    let scores = model.forward(batch, None, &mut cx)?;
+    let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else { return Err(no_head()) };
+    let mut numbers = vec![loss.value().item()?];
+    numbers.extend(widen(logits.value())?);
+    Ok(numbers)
+}
+
+/// The metrics of an evaluation: the task's, or those that fit the labels, and those that the recipe selects or stops by.
+fn metrics(setup: &Setup, resolved: &Resolved) -> Vec<Metric> {
+    let mut metrics =
+        resolved.data.source.task_metrics().unwrap_or_else(|| Metric::defaults(setup.train.labels())).to_vec();
+    for wanted in std::iter::once(resolved.eval.metric).chain(resolved.train.early_stop.map(|early| early.metric)) {
+        if let EvalMetric::Metric(metric) = wanted
+            && !metrics.contains(&metric)
+        {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}

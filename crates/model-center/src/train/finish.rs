@@ -1,0 +1,157 @@
+//! The end of a run: the last model, its model card and the last record; or a checkpoint, where it is asked to stop.
+
+use super::evaluate::EvalResult;
+use super::finetune::RunConfig;
+use super::pool_usage;
+use super::resume::Resume;
+use super::run::Run;
+use super::save::ModelContents;
+use super::start::OWN_FAILURE;
+use super::trainer::Trainer;
+use crate::file::write_atomic;
+use crate::formats::directory::hub_name;
+use crate::recipe::SaveWhich;
+use crate::run::{
+    CARD_FILE, CardData, EndRecord, ExitStatus, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard,
+    StopReason, console, memory,
+};
+use crate::{Error, Result};
+
+impl Run<'_> {
+    /// Save a checkpoint and end, because a rank was asked to stop.
+    pub(super) fn stop_early(&mut self, trainer: &Trainer) -> Result<ExitStatus> {
+        if !self.checkpointer.has(trainer.steps()) {
+            self.save_checkpoint(trainer)?;
+        }
+        let note = self.checkpointer.finish_at(trainer.steps())?;
+        self.note(note);
+        self.end(trainer, StopReason::Request.name(), true)?;
+        self.display.finish();
+        if trainer.team.is_first() {
+            let options = &self.config.options;
+            let without = match options.resume {
+                _ if options.overwrite => " without --overwrite",
+                Resume::From(_) | Resume::Never => " without --resume",
+                Resume::Auto | Resume::Must => "",
+            };
+            let text = format!("stopped after step {}; the same command{without} goes on from there", trainer.steps());
+            console::print(&text)?;
+        }
+        Ok(ExitStatus::Stopped)
+    }
+
+    /// Save the model with its card, and report.
+    pub(super) fn finish(&mut self, trainer: &Trainer, reason: StopReason, after: Option<EvalResult>) -> Result<()> {
+        let before = self.eval_before.take();
+        let named = |result: &Option<EvalResult>| result.as_ref().map(EvalResult::named).unwrap_or_default();
+        let card = card(self.config, trainer, named(&before), named(&after));
+        // Without evaluation there are no best weights but the last.
+        let has_best = self.best_step().is_some();
+        let best_is_kept = has_best && !self.best_is_lost;
+        if has_best && !best_is_kept && trainer.team.is_first() {
+            console::note(
+                "warning: the best weights are not in the directory of this run, because it went on from a checkpoint of \
+                 another one or they were given up: the model holds the last weights",
+            );
+        }
+        match (self.config.resolved.save.which, best_is_kept) {
+            (SaveWhich::Both, true) => self.save(trainer, LAST_MODEL_DIRECTORY, ModelContents::with(&card))?,
+            (_, false) => self.save(trainer, MODEL_DIRECTORY, ModelContents::with(&card))?,
+            (_, true) => {}
+        }
+        if best_is_kept {
+            self.recheck_best(trainer)?;
+        }
+        if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
+            let path = files.output.path().join(MODEL_DIRECTORY).join(CARD_FILE);
+            write_atomic(&path, card.render().as_bytes())?;
+        }
+        self.end(trainer, reason.name(), true)?;
+        self.display.finish();
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.output.finish()?;
+        let mut lines = Vec::new();
+        if let (Some(before), Some(after)) = (&before, &after) {
+            lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
+        }
+        lines.push(format!(
+            "trained {} steps in {:.1} s ({}), model in {}",
+            trainer.steps(),
+            trainer.train_time().as_secs_f64(),
+            reason.name(),
+            files.output.path().join(MODEL_DIRECTORY).display()
+        ));
+        console::print(&lines.join("\n"))
+    }
+
+    /// Record that the run ends in an error, in its log and its directory. What cannot be written is not reported beside
+    /// that error.
+    pub(super) fn fail(&mut self, trainer: &Trainer, error: &Error) {
+        let status = ExitStatus::from(error);
+        let _ = self.end(trainer, status.name(), false);
+        let weight = if status == ExitStatus::Peer { 1 } else { OWN_FAILURE };
+        // A run that did not begin made no attempt that counts.
+        if let Some(files) = self.files.as_mut().filter(|files| files.log.is_some()) {
+            let _ = files.output.note_failure(self.start_step, weight);
+        }
+    }
+
+    /// Write the last record of the log. Other ranks take part if `all_are_well`; after a failure they may be blocked.
+    fn end(&mut self, trainer: &Trainer, reason: &str, all_are_well: bool) -> Result<()> {
+        let state = match all_are_well || trainer.team.size() == 1 {
+            true => trainer.optim.fingerprint().ok(),
+            false => None,
+        };
+        let pool = pool_usage::of_fullest_rank(&trainer.device, &trainer.team, all_are_well)?;
+        let (seconds, best) = (self.seconds(), self.best.best());
+        let progress = trainer.progress();
+        self.log(&EndRecord {
+            step: progress.step,
+            epoch: trainer.epoch(),
+            reason: reason.into(),
+            best: best.map(|(value, step)| (self.config.resolved.eval.metric.name().to_owned(), value, step)),
+            state,
+            samples: progress.samples,
+            tokens: progress.tokens,
+            seconds,
+            train_seconds: trainer.train_time().as_secs_f64(),
+            eval_seconds: self.times.eval_seconds,
+            save_seconds: self.times.save_seconds,
+            peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
+            peak_anonymous_bytes: memory::resident().map(|resident| resident.peak_anonymous_bytes),
+            pool,
+        })?;
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)
+    }
+}
+
+fn card(
+    RunConfig { setup, resolved, .. }: &RunConfig,
+    trainer: &Trainer,
+    results_before: Vec<(String, f64)>,
+    results: Vec<(String, f64)>,
+) -> ModelCard {
+    let task = resolved.data.source.task_name();
+    ModelCard {
+        name: format!("{}-{}", setup.family, task.to_lowercase()),
+        base_model: hub_name(&setup.directory),
+        license: None,
+        languages: Vec::new(),
+        task: task.into(),
+        pipeline_tag: resolved.data.source.pipeline_tag(trainer.model.info().generates_targets).into(),
+        data: CardData {
+            name: task.into(),
+            train_samples: setup.train.len() as u64,
+            train_fingerprint: setup.train.fingerprint().into(),
+            eval_samples: setup.eval.as_ref().map_or(0, |eval| eval.len() as u64),
+            eval_fingerprint: setup.eval.as_ref().map(|eval| eval.fingerprint().to_owned()).unwrap_or_default(),
+        },
+        results,
+        results_before,
+        steps: trainer.steps(),
+        epochs: trainer.epoch(),
+        recipe: resolved.hashed_toml(),
+        recipe_hash: resolved.recipe_hash(),
+        made_by: format!("finetune {}", env!("CARGO_PKG_VERSION")),
+    }
+}

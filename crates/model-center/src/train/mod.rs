@@ -1,0 +1,38 @@
+//! Fine-tuning: from a resolved recipe to a trained model directory with metrics and checkpoints.
+//!
+//! | file | defines |
+//! |---|---|
+//! | `finetune.rs` | [`finetune()`]: what is checked first, and the run of one rank |
+//! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels, sizes and the model's parameters, before weights are read |
+//! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
+//! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
+//! | `run.rs`, `start.rs`, `finish.rs` | `Run`: the loop around the step, how it starts and ends |
+//! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
+//! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
+//! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | where the time and the memory go; notes during long work |
+
+mod agree;
+mod checkpointer;
+mod class_weights;
+pub(crate) mod evaluate;
+mod finetune;
+mod finish;
+mod generated_answers;
+mod memory_limit;
+mod pool_usage;
+mod profile;
+mod resume;
+mod run;
+mod save;
+mod setup;
+mod start;
+mod step;
+pub(crate) mod trainer;
+mod waiting;
+
+pub use evaluate::EvalResult;
+pub use finetune::{FinetuneOptions, abandon_unless_done, finetune, finetune_on, on_ranks};
+pub use generated_answers::GeneratedAnswers;
+pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
+pub use setup::{Setup, check_ranks, open_options, prepare, save_options, sharding};
+pub use waiting::note_reading;

@@ -1,0 +1,327 @@
+//! A run around the training step: when to evaluate, what to log and save.
+//!
+//! Defines [`Run`]; how it ends is in `finish.rs`, how it starts in `start.rs`, its model directories in `save.rs`.
+
+use super::agree::Decision;
+use super::checkpointer::{Checkpointer, check_disk};
+use super::evaluate::{EvalContext, EvalResult, Evaluation};
+use super::finetune::RunConfig;
+use super::profile;
+use super::resume::{RunState, SavedEval, SavedLastEval};
+use super::save::ModelContents;
+use super::trainer::{StepResult, Trainer, scales_loss};
+use crate::Result;
+use crate::recipe::SaveWhich;
+use crate::run::{
+    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, ExitStatus, MODEL_DIRECTORY, MetricsLog, OutputDirectory,
+    Progress, Record, Status, StepRecord, StopReason, Timing, memory,
+};
+use bmtrain_core::wrap::Profiled;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The files, log and evaluations of a run.
+pub(super) struct Run<'a> {
+    pub(super) config: &'a RunConfig,
+    /// Present on the first rank, which writes.
+    pub(super) files: Option<Files>,
+    /// The directory of checkpoints, on all ranks.
+    pub(super) checkpoints: PathBuf,
+    pub(super) checkpointer: Checkpointer,
+    pub(super) display: Progress,
+    pub(super) evaluation: Option<Evaluation>,
+    pub(super) best: BestTracker,
+    pub(super) last_eval: Option<LastEval>,
+    /// The evaluation before the first step.
+    pub(super) eval_before: Option<EvalResult>,
+    /// Whether the best weights are in no directory of this run: another course overwrote them, or they were given up.
+    pub(super) best_is_lost: bool,
+    /// What the ranks agreed on last.
+    pub(super) decision: Decision,
+    /// The step that this process started or resumed from.
+    pub(super) start_step: u64,
+    pub(super) times: RunTimes,
+    peak: PeakThroughput,
+}
+
+/// What a run writes.
+pub(super) struct Files {
+    pub(super) output: OutputDirectory,
+    /// Open once it is known whether the run starts anew or is resumed.
+    pub(super) log: Option<MetricsLog>,
+}
+
+/// The last evaluation. Weights are not evaluated twice.
+pub(super) struct LastEval {
+    pub(super) step: u64,
+    pub(super) result: EvalResult,
+    /// Whether it was considered for the best weights.
+    pub(super) counted: bool,
+}
+
+/// Where the time of this process went.
+pub(super) struct RunTimes {
+    begin: Instant,
+    pub(super) eval_seconds: f64,
+    pub(super) save_seconds: f64,
+}
+
+/// What the share of the peak is computed from.
+pub(super) struct PeakThroughput {
+    /// Floating-point operations per second of all ranks' processors; 0 where unknown.
+    flops: f64,
+    flops_per_token: f64,
+}
+
+impl PeakThroughput {
+    /// Logits and the weighted sums of attention are left out: they depend on the lengths, and up to a few hundred
+    /// tokens they are a few percent of the rest. The share of the peak is too low by so much. A token of an
+    /// encoder-decoder passes one of its two halves; a classifier's passes both.
+    pub(super) fn new(flops: f64, trainer: &Trainer) -> Self {
+        let passed = if trainer.model.info().generates_targets { 0.5 } else { 1.0 };
+        PeakThroughput { flops, flops_per_token: 6.0 * passed * trainer.model.matmul_parameters() as f64 }
+    }
+
+    fn share(&self, tokens: u64, seconds: f64) -> Option<f64> {
+        let work = self.flops_per_token * tokens as f64;
+        (self.flops > 0.0).then(|| work / seconds / self.flops)
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Take the output directory for a run that began at `begin`; the first rank does, which writes.
+    ///
+    /// # Errors
+    /// A directory that holds something else; a full disk.
+    pub(super) fn create(config: &'a RunConfig, begin: Instant, trainer: &Trainer, display: Progress) -> Result<Self> {
+        let RunConfig { resolved, options, setup, .. } = config;
+        let dir = &resolved.output.dir;
+        let is_first = trainer.team.is_first();
+        let files = if is_first {
+            let output = OutputDirectory::create(dir, &resolved.recipe_hash(), options.if_there())?;
+            check_disk(resolved, dir, setup.parameters, output.earlier() == Earlier::Nothing)?;
+            Some(Files { output, log: None })
+        } else {
+            None
+        };
+        let checkpoints = dir.join(CHECKPOINT_DIRECTORY);
+        Ok(Run {
+            config,
+            files,
+            checkpointer: Checkpointer::new(config, &checkpoints, is_first)?,
+            checkpoints,
+            display,
+            evaluation: Evaluation::new(setup, resolved)?,
+            best: BestTracker::new(resolved.eval.metric, resolved.train.early_stop),
+            last_eval: None,
+            eval_before: None,
+            best_is_lost: false,
+            decision: Decision::default(),
+            start_step: 0,
+            times: RunTimes { begin, eval_seconds: 0.0, save_seconds: 0.0 },
+            peak: PeakThroughput::new(0.0, trainer),
+        })
+    }
+
+    /// Show throughput as a share of so many floating-point operations per second.
+    pub(super) fn set_peak(&mut self, flops: f64, trainer: &Trainer) {
+        self.peak = PeakThroughput::new(flops, trainer);
+    }
+
+    /// Evaluate, train, evaluate again, save.
+    ///
+    /// # Errors
+    /// A failing device or disk, numbers that are not finite, a lost rank.
+    pub(super) fn train(&mut self, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<ExitStatus> {
+        if self.eval_before.is_none() && self.decision.stop != Some(StopReason::Request) {
+            self.eval_before = self.evaluate(trainer, false)?;
+        }
+        if let Some(profiled) = profiled {
+            profiled.reset();
+        }
+        let reason = self.train_steps(trainer)?;
+        if let Some(profiled) = profiled {
+            self.display.finish();
+            profile::print(profiled, trainer.train_time().as_secs_f64());
+        }
+        let after = match reason {
+            StopReason::Request => None,
+            _ => self.evaluate(trainer, true)?,
+        };
+        if self.decision.stop == Some(StopReason::Request) {
+            return self.stop_early(trainer);
+        }
+        if self.checkpointer.saves_at_end() {
+            self.save_checkpoint(trainer)?;
+        }
+        let note = self.checkpointer.finish()?;
+        self.note(note);
+        self.finish(trainer, reason, after)?;
+        Ok(ExitStatus::Done)
+    }
+
+    /// Step until a stop condition holds.
+    fn train_steps(&mut self, trainer: &mut Trainer) -> Result<StopReason> {
+        let every = self.config.resolved.eval.every.in_steps(trainer.schedule().steps_per_epoch);
+        loop {
+            // Here, so that weights from a checkpoint are evaluated too. The last evaluation follows the loop, whatever
+            // ends it.
+            let is_due = trainer.steps() > 0 && every.is_some_and(|every| trainer.steps().is_multiple_of(every));
+            if is_due && self.decision.stop.is_none() {
+                self.evaluate(trainer, true)?;
+            }
+            if let Some(reason) = self.decision.stop {
+                return Ok(reason);
+            }
+            if self.best.has_lost_patience() {
+                return Ok(StopReason::NoImprovement);
+            }
+            if self.checkpointer.is_due(trainer.steps(), self.decision.checkpoint) {
+                self.save_checkpoint(trainer)?;
+            }
+            let result = trainer.step(self.checkpointer.is_due_by_time())?;
+            self.decision = result.decision;
+            self.report(trainer, &result)?;
+            let note = self.checkpointer.advance()?;
+            self.note(note);
+        }
+    }
+
+    /// Begin to save a checkpoint.
+    pub(super) fn save_checkpoint(&mut self, trainer: &Trainer) -> Result<()> {
+        let start = Instant::now();
+        let last_eval = self.last_eval.as_ref().map(|last| SavedLastEval {
+            step: last.step,
+            counted: last.counted,
+            result: SavedEval::of(&last.result),
+        });
+        let eval_before = self.eval_before.as_ref().map(SavedEval::of);
+        let state = RunState::of(self.config, trainer, self.best.state(), eval_before, last_eval)?;
+        // The log must be on disk at least as far as the checkpoint.
+        if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
+            log.sync()?;
+        }
+        let best_step = self.best_step().filter(|_| !self.best_is_lost);
+        let note = self.checkpointer.begin(self.config, trainer, state, best_step)?;
+        self.note(note);
+        self.times.save_seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Show and log a step.
+    fn report(&mut self, trainer: &Trainer, result: &StepResult) -> Result<()> {
+        let StepResult { info, metrics, .. } = result;
+        let progress = trainer.progress();
+        let is_log_step = progress.step.is_multiple_of(self.config.resolved.log.every) || progress.step == 1;
+        let memory = memory::now();
+        let tokens_per_s = metrics.tokens as f64 / result.seconds;
+        let peak_share = self.peak.share(metrics.padded_tokens, result.seconds);
+        let stop = trainer.stop_conditions();
+        let status = Status {
+            step: progress.step,
+            total: stop.total_steps(),
+            loss: f64::from(metrics.loss),
+            grad_norm: f64::from(info.grad_norm),
+            lr: info.lr,
+            scale: scales_loss(&self.config.resolved).then_some(f64::from(info.scale)),
+            tokens_per_s,
+            peak_share,
+            memory,
+            eta: stop.eta(progress.step, trainer.elapsed()),
+        };
+        self.display.step(&status, is_log_step);
+        if !is_log_step {
+            return Ok(());
+        }
+        let seconds = self.seconds();
+        self.log(&StepRecord {
+            step: progress.step,
+            epoch: trainer.epoch(),
+            loss: metrics.loss,
+            grad_norm: info.grad_norm,
+            lr: info.lr,
+            samples: progress.samples,
+            tokens: progress.tokens,
+            batch: metrics.batch,
+            skipped: info.skipped,
+            time: Timing {
+                seconds,
+                tokens_per_s,
+                peak_share,
+                rss_bytes: memory.map_or(0, |memory| memory.rss_bytes),
+                peak_rss_bytes: memory.map_or(0, |memory| memory.peak_rss_bytes),
+            },
+        })
+    }
+
+    /// Evaluate and log, unless these weights were evaluated already; save them if they are the best so far and
+    /// `counts`. `None` without evaluation data, or where a rank is asked to stop meanwhile.
+    fn evaluate(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
+        let Some(evaluation) = &mut self.evaluation else { return Ok(None) };
+        let step = trainer.steps();
+        let known = self.last_eval.take().filter(|last| last.step == step);
+        let (mut last, eval_seconds) = match known {
+            Some(last) => (last, None),
+            None => {
+                let start = Instant::now();
+                let Trainer { model, device, team, stop, .. } = trainer;
+                let is_stopped = || stop.is_requested();
+                let context = EvalContext { model: &**model, device, team, is_stopped: &is_stopped };
+                let Some(result) = evaluation.run(context)? else {
+                    self.decision.stop = Some(StopReason::Request);
+                    return Ok(None);
+                };
+                (LastEval { step, result, counted: false }, Some(start.elapsed().as_secs_f64()))
+            }
+        };
+        let result = last.result.clone();
+        let is_best = counts && !last.counted && self.best.observe(step, |metric| result.value(metric));
+        last.counted |= counts;
+        self.last_eval = Some(last);
+        if let Some(eval_seconds) = eval_seconds {
+            self.log_eval(trainer, &result, is_best, eval_seconds)?;
+        }
+        if is_best && self.config.resolved.save.which != SaveWhich::Last {
+            self.save(trainer, MODEL_DIRECTORY, ModelContents::best(step))?;
+            self.best_is_lost = false;
+        }
+        Ok(Some(result))
+    }
+
+    fn log_eval(&mut self, trainer: &Trainer, result: &EvalResult, is_best: bool, eval_seconds: f64) -> Result<()> {
+        self.times.eval_seconds += eval_seconds;
+        let (step, seconds) = (trainer.steps(), self.seconds());
+        self.log(&EvalRecord {
+            step,
+            epoch: trainer.epoch(),
+            samples: result.samples,
+            values: result.named(),
+            is_best,
+            seconds,
+            eval_seconds,
+        })?;
+        let when = if step == 0 { "before training".to_owned() } else { format!("after step {step}") };
+        if trainer.team.is_first() {
+            self.display.note(&format!("{when}: {} on {} samples", result.line(), result.samples));
+        }
+        Ok(())
+    }
+
+    pub(super) fn log(&mut self, record: &impl Record) -> Result<()> {
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), |log| log.write(record))
+    }
+
+    /// Show a line, if there is one.
+    pub(super) fn note(&mut self, line: Option<String>) {
+        line.iter().for_each(|line| self.display.note(line));
+    }
+
+    /// Seconds since this process began.
+    pub(super) fn seconds(&self) -> f64 {
+        self.times.begin.elapsed().as_secs_f64()
+    }
+}
+
+pub(super) fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

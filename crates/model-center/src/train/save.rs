@@ -1,0 +1,271 @@
+//! The model directories of a run: written, recorded with their hashes, checked when the run goes on and before it
+//! ends, and restored from a checkpoint where that holds the same weights.
+//!
+//! Methods of [`Run`].
+
+use super::resume::Choice;
+use super::run::Run;
+use super::setup::save_options;
+use super::trainer::Trainer;
+use crate::file::write_atomic;
+use crate::recipe::SaveWhich;
+use crate::run::console;
+use crate::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
+use crate::{Error, Result};
+use bmtrain_dist::Error as DistError;
+use bmtrain_dist::checkpoint::load_parameters;
+use bmtrain_dist::checkpoint::{CheckpointName, Fault, Store};
+use bmtrain_dist::param::WholeReader;
+use std::path::Path;
+use std::time::Instant;
+
+const FIX: &str = "put the file back as it was, or add --accept-change to go on without the best weights";
+
+/// What is written beside the weights of a model.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ModelContents<'a> {
+    /// The step whose weights these are, if they are the best so far.
+    pub(super) best_step: Option<u64>,
+    pub(super) card: Option<&'a ModelCard>,
+    /// The hashes that the files must have for the directory to appear.
+    expected: Option<&'a FileHashes>,
+}
+
+impl<'a> ModelContents<'a> {
+    pub(super) fn with(card: &'a ModelCard) -> Self {
+        ModelContents { card: Some(card), ..ModelContents::default() }
+    }
+
+    pub(super) fn best(step: u64) -> Self {
+        ModelContents { best_step: Some(step), ..ModelContents::default() }
+    }
+}
+
+/// The state of the best weights of a run that is resumed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BestWeights {
+    /// As they were written, or the run keeps none.
+    Sound,
+    /// Those in the directory are not this course's.
+    Lost,
+    /// They are damaged, and this checkpoint is of their step.
+    In(CheckpointName),
+}
+
+impl Run<'_> {
+    /// Write the present weights to the model directory `name`. On all ranks.
+    ///
+    /// # Errors
+    /// What the disk refuses; a lost rank; files other than expected, which are not kept.
+    pub(super) fn save(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
+        let start = Instant::now();
+        let staged = match &mut self.files {
+            Some(files) => {
+                let staged = files.output.stage(name)?;
+                trainer
+                    .model
+                    .save(staged.path(), &save_options(&self.config.resolved, &self.config.setup.directory))?;
+                if let Some(card) = contents.card {
+                    write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
+                }
+                Some((staged, &mut files.output))
+            }
+            None => {
+                let mut reader = WholeReader::default();
+                trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+                None
+            }
+        };
+        let finish = || {
+            let Some((staged, output)) = staged else { return Ok(()) };
+            let hashes = staged.hashes()?;
+            if let Some(name) = contents.expected.and_then(|expected| expected.first_difference(&hashes)) {
+                let reason = "neither the file nor the one made from the checkpoint of that step is as it was recorded";
+                let path = output.path().join(MODEL_DIRECTORY).join(name);
+                let fix =
+                    "put the file back as it was, or add --accept-change to take what is made from that checkpoint";
+                return Err(Damage { path, reason: reason.to_owned() }.into_error(fix));
+            }
+            // Before the record goes: flushing is what takes time, and what fails where the disk is full.
+            staged.flush()?;
+            // From here until the hashes are recorded, nothing vouches for what is in the directory. A restored model
+            // is what the record states: it stays, so that a restoration that is cut off is made again.
+            if contents.best_step.is_none() || output.best_step() != contents.best_step {
+                output.forget_model(name)?;
+            }
+            staged.commit()?;
+            output.record_model(name, hashes, contents.best_step)
+        };
+        // Hashing and flushing a large model takes longer than ranks wait for each other.
+        same_on_all(trainer, trainer.team.while_first(finish)?)?;
+        self.times.save_seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Whether the recipe asks for the best weights, and there are some.
+    pub(super) fn best_step(&self) -> Option<u64> {
+        self.best.best().filter(|_| self.config.resolved.save.which != SaveWhich::Last).map(|(_, step)| step)
+    }
+
+    /// Check the best weights before the run is resumed from `choice`, which the trainer has loaded, and restore them if
+    /// they are damaged. On all ranks.
+    ///
+    /// # Errors
+    /// Damaged best weights that no checkpoint holds, unless the change is accepted.
+    pub(super) fn check_best(&mut self, trainer: &mut Trainer, choice: &Choice) -> Result<()> {
+        let Some(step) = self.best_step() else { return Ok(()) };
+        let output = self.files.as_mut().map(|files| &mut files.output);
+        let (directory, accepts) = (self.checkpoints.as_path(), self.config.options.accept_change);
+        let found = trainer.team.while_first(|| match output {
+            Some(output) if choice.is_own && output.best_step() == Some(step) => find(output, directory, step, accepts),
+            _ => Ok(BestWeights::Lost),
+        });
+        let found = same_on_all(trainer, found?)?;
+        let text = trainer.team.first_text(&found.as_ref().map(BestWeights::to_text).unwrap_or_default())?;
+        match found.map_or_else(|| BestWeights::from_text(&text), Ok)? {
+            BestWeights::Sound => Ok(()),
+            BestWeights::Lost => {
+                self.best_is_lost = true;
+                Ok(())
+            }
+            BestWeights::In(name) => self.restore(trainer, (&name, step), choice),
+        }
+    }
+
+    /// Write the model again from the checkpoint of its step, then reload the weights that the run is resumed from.
+    fn restore(&mut self, trainer: &mut Trainer, (name, step): (&CheckpointName, u64), choice: &Choice) -> Result<()> {
+        let checkpoint = Store::open(&self.checkpoints)?.checkpoint(name)?;
+        load_parameters(&checkpoint, trainer.model.parameters())?;
+        // Other settings, such as save.dtype, give other files; without them, these hashes prove that the weights are
+        // the same.
+        let recorded = self.files.as_ref().filter(|_| !self.config.options.accept_change);
+        let recorded = recorded.and_then(|files| files.output.model(MODEL_DIRECTORY)).cloned();
+        let contents = ModelContents { best_step: Some(step), card: None, expected: recorded.as_ref() };
+        self.save(trainer, MODEL_DIRECTORY, contents)?;
+        choice.load_weights(trainer)?;
+        if trainer.team.is_first() {
+            self.display.note(&format!("the best weights, those of step {step}, were restored from {name}"));
+        }
+        Ok(())
+    }
+
+    /// Before a run ends, check that the best weights, which were written long before, are undamaged. On all ranks.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(super) fn recheck_best(&self, trainer: &Trainer) -> Result<()> {
+        let output = self.files.as_ref().map(|files| &files.output);
+        let damage =
+            trainer.team.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_DIRECTORY)))?;
+        let refused = damage.map(|found| match found? {
+            None => Ok(()),
+            Some(damage) => Err(damage.into_error(
+                "start the same command again: it restores the file if a checkpoint holds it, and else lists what can \
+                 be done",
+            )),
+        });
+        same_on_all(trainer, refused).map(drop)
+    }
+}
+
+/// The result of the first rank, `None` on the others. Damage that it found ends all ranks with its error: for a
+/// scheduler, the loss of a rank would be a reason to restart.
+fn same_on_all<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option<T>> {
+    let text = match &result {
+        Some(Err(Error::Dist(DistError::Checkpoint { fault: Fault::Damaged, place, reason, fix }))) => {
+            [place.as_str(), reason, fix].join("\n")
+        }
+        Some(Err(_)) => return result.transpose(),
+        Some(Ok(_)) | None => String::new(),
+    };
+    let text = trainer.team.first_text(&text)?;
+    let parts: Vec<&str> = text.splitn(3, '\n').collect();
+    match (&result, parts.as_slice()) {
+        (None, [place, reason, fix]) => {
+            Err(DistError::checkpoint(Fault::Damaged, *place, *reason, (*fix).to_owned()).into())
+        }
+        _ => result.transpose(),
+    }
+}
+
+/// On the first rank: the state of the best weights, those of `step`, of a run with checkpoints in `directory`.
+fn find(output: &mut OutputDirectory, directory: &Path, step: u64, accepts_loss: bool) -> Result<BestWeights> {
+    let is_recorded = output.model(MODEL_DIRECTORY).is_some();
+    let Some(damage) = output.model_damage(MODEL_DIRECTORY)? else {
+        if !is_recorded {
+            console::note(
+                "warning: the run is of an earlier version, which recorded no hashes of the best weights: only headers \
+                 and sizes of their files were checked; they are recorded now",
+            );
+            let hashes = FileHashes::of(&output.path().join(MODEL_DIRECTORY))?;
+            output.record_model(MODEL_DIRECTORY, hashes, Some(step))?;
+        }
+        return Ok(BestWeights::Sound);
+    };
+    let damaged = format!("{}: {}", damage.path.display(), damage.reason);
+    // Without a record nothing would prove that they are the same weights.
+    if is_recorded && let Some(name) = checkpoint_of(directory, step)? {
+        console::note(&format!("warning: the best weights are damaged: {damaged}"));
+        return Ok(BestWeights::In(name));
+    }
+    if accepts_loss {
+        console::note(&format!("warning: the best weights are damaged and given up: {damaged}"));
+        return Ok(BestWeights::Lost);
+    }
+    Err(damage.into_error(FIX))
+}
+
+/// The checkpoint of this step, if there is a sound one.
+fn checkpoint_of(directory: &Path, step: u64) -> Result<Option<CheckpointName>> {
+    if !directory.is_dir() {
+        return Ok(None);
+    }
+    let store = Store::open(directory)?;
+    Ok(store.list()?.into_iter().find(|name| name.step() == step && store.verify(name).is_ok()))
+}
+
+impl BestWeights {
+    /// In one text, for the other ranks.
+    fn to_text(&self) -> String {
+        match self {
+            BestWeights::Sound => "sound".to_owned(),
+            BestWeights::Lost => "lost".to_owned(),
+            BestWeights::In(name) => name.to_string(),
+        }
+    }
+
+    fn from_text(text: &str) -> Result<Self> {
+        match text {
+            "sound" => Ok(BestWeights::Sound),
+            "lost" => Ok(BestWeights::Lost),
+            name => name
+                .parse()
+                .map(BestWeights::In)
+                .map_err(|_| Error::recipe("resume", "a rank sent no state of the best weights", "report this")),
+        }
+    }
+}
+
+/// The error for a finished run whose models are damaged.
+pub(super) fn check_finished(dir: &Path, has_checkpoints: bool) -> Result<()> {
+    let Some(damage) = OutputDirectory::check_models(dir)? else { return Ok(()) };
+    let from_checkpoint = match has_checkpoints {
+        true => format!(", write the model anew from a checkpoint with --resume {}", dir.display()),
+        false => String::new(),
+    };
+    Err(damage.into_error(format!("put the file back as it was{from_checkpoint}, or train again with --overwrite")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_comes_back_from_its_text() {
+        let name = "step-3-00aa11bb".parse().expect("a name");
+        for found in [BestWeights::Sound, BestWeights::Lost, BestWeights::In(name)] {
+            assert_eq!(BestWeights::from_text(&found.to_text()).expect("a text"), found);
+        }
+        assert!(BestWeights::from_text("").is_err());
+    }
+}

@@ -1,0 +1,186 @@
+//! The start of a run: with the weights of its directory, with those of a checkpoint, or resumed.
+
+use super::finetune::RunConfig;
+use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
+use super::run::{LastEval, Run, unix_seconds};
+use super::trainer::Trainer;
+use crate::error::OutputFault;
+use crate::recipe::Resolved;
+use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
+use crate::{Error, Result};
+use bmtrain_dist::ControlGroup;
+use bmtrain_dist::checkpoint::Store;
+
+/// The weight of a failure of the run itself, three of which without a new checkpoint are too many; that of another rank
+/// weighs 1.
+pub(super) const OWN_FAILURE: u64 = 3;
+const TOO_MANY_FAILURES: u64 = 9;
+
+impl Run<'_> {
+    /// Start, or go on from a checkpoint: what the run begins with, and its first record.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be used; what the operating system refuses.
+    pub(super) fn start(&mut self, trainer: &mut Trainer, threads: usize) -> Result<()> {
+        let RunConfig { options, resolved, setup, .. } = self.config;
+        compare_ranks(self.config, &trainer.team)?;
+        let own = self.checkpoints.clone();
+        // Checking every byte takes longer than ranks wait for each other.
+        let chosen = trainer.team.while_first(|| {
+            if own.is_dir() {
+                Store::open(&own)?.remove_leftovers()?;
+            }
+            Ok::<_, Error>(choose(&options.resume, &own)?.map(|choice| choice.marked(&own)))
+        })?;
+        let first = chosen.transpose()?.flatten();
+        let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let choice = first.or(Choice::from_text(&text)?);
+        self.start_step = choice.as_ref().map_or(0, |choice| choice.name.step());
+        self.check_progress()?;
+        if trainer.team.is_first() {
+            self.display.note(&setup.summary(resolved));
+        }
+        let Some(choice) = choice else {
+            if let Some(at) = &options.init_from {
+                self.load_weights(trainer, at)?;
+            }
+            self.open_log(resolved, false)?;
+            self.log_start(trainer, threads)?;
+            self.decision = trainer.agree()?;
+            return Ok(());
+        };
+        let state = choice.load(self.config, trainer)?;
+        // Nothing of the earlier run is touched before all ranks could use the checkpoint.
+        trainer.team.gather(&[0.0])?;
+        self.best.load_state(&state.best);
+        self.check_best(trainer, &choice)?;
+        self.open_log(resolved, true)?;
+        self.resume(trainer, &choice, state)?;
+        self.decision = trainer.agree()?;
+        Ok(())
+    }
+
+    /// Take the directory for this run, on the first rank: as it is if the run goes on, else without what was in it.
+    fn open_log(&mut self, resolved: &Resolved, goes_on: bool) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        if goes_on {
+            files.output.take_over()?;
+        } else if files.output.earlier() == Earlier::Finished {
+            let place = resolved.output.dir.display().to_string();
+            let reason = "the run in this directory is finished and left no checkpoint to go on from";
+            return Err(Error::output(
+                OutputFault::InUse,
+                place,
+                reason,
+                "add --overwrite to replace it, or set output.dir to another directory",
+            ));
+        } else {
+            files.output.begin_anew()?;
+        }
+        files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
+        files.output.subdirectory(CHECKPOINT_DIRECTORY)?;
+        files.log = Some(files.output.metrics(&resolved.log.metrics)?);
+        Ok(())
+    }
+
+    /// Refuse a run that failed repeatedly from this step: a scheduler that restarts it would do so forever.
+    fn check_progress(&self) -> Result<()> {
+        let failures = self.files.as_ref().map_or(0, |files| files.output.failures_from(self.start_step));
+        if failures < TOO_MANY_FAILURES || self.config.options.accept_change {
+            return Ok(());
+        }
+        Err(Error::NoProgress {
+            place: self.config.resolved.output.dir.display().to_string(),
+            reason: format!("the run failed again and again after it had gone on from step {}", self.start_step),
+            fix: "mend what the records of its end name; then try again with --accept-change".to_owned(),
+        })
+    }
+
+    fn resume(&mut self, trainer: &Trainer, choice: &Choice, state: RunState) -> Result<()> {
+        self.eval_before = state.eval_before.map(SavedEval::into_result).transpose()?;
+        self.last_eval = match state.last_eval {
+            None => None,
+            Some(SavedLastEval { step, counted, result }) => {
+                Some(LastEval { step, counted, result: result.into_result()? })
+            }
+        };
+        if self.best_is_lost
+            && let Some(files) = &mut self.files
+        {
+            // Weights of the same step of another course must not pass for the best of this one.
+            files.output.forget_model(MODEL_DIRECTORY)?;
+        }
+        if choice.is_own {
+            self.checkpointer.resumed_from(trainer.steps());
+        }
+        if !trainer.team.is_first() {
+            return Ok(());
+        }
+        if self.checkpoints.is_dir() {
+            // Those of later steps would be taken for the newest when the run is cut off again.
+            Store::open(&self.checkpoints)?.remove_later_than(trainer.steps())?;
+        }
+        choice.warn();
+        self.display.note(&format!("going on after step {}, from {}", trainer.steps(), choice.name));
+        self.log(&ResumeRecord {
+            step: trainer.steps(),
+            checkpoint: choice.name.to_string(),
+            passed_over: choice.passed_over.len() as u64,
+            changed: self.config.changes.clone(),
+            unix_seconds: unix_seconds(),
+            ranks: trainer.team.size() as u64,
+        })
+    }
+
+    fn log_start(&mut self, trainer: &Trainer, threads: usize) -> Result<()> {
+        let RunConfig { setup, resolved, .. } = self.config;
+        let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
+        let (eval_samples, eval_fingerprint) =
+            setup.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
+        self.log(&StartRecord {
+            recipe_hash: resolved.recipe_hash(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            parameters: setup.parameters as u64,
+            trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
+            train_samples: setup.train.len() as u64,
+            train_fingerprint: setup.train.fingerprint().into(),
+            eval_samples,
+            eval_fingerprint,
+            steps_per_epoch: setup.steps_per_epoch,
+            unix_seconds: unix_seconds(),
+            threads: threads as u64,
+            ranks: trainer.team.size() as u64,
+        })
+    }
+
+    /// Load the weights of another run.
+    fn load_weights(&mut self, trainer: &mut Trainer, at: &CheckpointPath) -> Result<()> {
+        let found = trainer.team.while_first(|| named(at))?.transpose()?;
+        let text = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let Some(choice) = found.or(Choice::from_text(&text)?) else {
+            return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
+        };
+        choice.load_weights(trainer)?;
+        if trainer.team.is_first() {
+            choice.warn();
+            self.display.note(&format!("weights of {} from {}", choice.name, at.path.display()));
+        }
+        Ok(())
+    }
+}
+
+/// Ranks that train something else, or on other data, must not train together.
+fn compare_ranks(config: &RunConfig, team: &ControlGroup) -> Result<()> {
+    let RunConfig { resolved, setup, .. } = config;
+    let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
+    let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());
+    let all = team.gather_texts(&own)?;
+    let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
+        return Ok(());
+    };
+    let parts = all.first().map(|first| first.lines().zip(other.lines())).into_iter().flatten();
+    let names = ["settings", "training data", "evaluation data"];
+    let what: Vec<&str> = parts.zip(names).filter(|((a, b), _)| a != b).map(|(_, name)| name).collect();
+    let reason = format!("it has other {} than rank 0", what.join(", "));
+    Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
+}

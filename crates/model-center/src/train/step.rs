@@ -1,0 +1,89 @@
+//! The training step.
+
+use super::agree::StepMetrics;
+use super::trainer::{LocalMetrics, StepResult, Trainer};
+use crate::data::Batch;
+use crate::{Error, Result};
+use bmtrain_core::autograd::Randomness;
+use bmtrain_core::{Ctx, Var};
+
+/// The weights of a step's micro-batches.
+struct LossWeights {
+    /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
+    micro_batches: Vec<f32>,
+    /// Of the mean loss of each micro-batch's prompts, so that it is a mean over those of the step; empty where prompts
+    /// do not count.
+    prompts: Vec<f32>,
+}
+
+impl Trainer {
+    /// One optimizer step: for each of this rank's micro-batches load, forward and backward; then clip and update.
+    /// `checkpoint_due` is this rank's vote on saving a checkpoint after the step.
+    pub(crate) fn step(&mut self, checkpoint_due: bool) -> Result<StepResult> {
+        let start = self.start_step();
+        let weights = self.loss_weights()?;
+        let mut local = LocalMetrics::default();
+        for micro_batch in self.own_micro_batches() {
+            let mut batch = self.loader.batch(self.position(micro_batch))?;
+            local.count(&batch);
+            self.weigh(&mut batch, micro_batch, &weights);
+            let mut cx = self.training_context(micro_batch);
+            let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(no_loss)?;
+            self.backward(&loss, micro_batch, &weights, &mut cx)?;
+            local.losses.push(loss);
+        }
+        let vote = self.vote(self.progress.step + 1, checkpoint_due);
+        let gathered = local.gather_later(vote, &self.team, &self.device)?;
+        // The step's one host wait: gradient norm, losses and votes arrive together.
+        let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
+        let merged = StepMetrics::merge(&gathered, self.team.size(), local.losses.len(), &weights.micro_batches);
+        self.advance(start, info, merged)
+    }
+
+    /// Rank r of W takes micro-batches r, r + W, r + 2W, ….
+    fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.team.rank() as u64..self.schedule.micro_batches).step_by(self.team.size())
+    }
+
+    fn training_context(&self, micro_batch: u64) -> Ctx {
+        let (seed, step) = (self.objective.seed, self.progress.step as u32);
+        Ctx::training(&self.device, Randomness { seed, step, micro_batch: micro_batch as u32 })
+    }
+
+    fn loss_weights(&mut self) -> Result<LossWeights> {
+        let (first, count) = (self.position(0), self.schedule.micro_batches);
+        let micro_batches = self.loader.shares(first, count)?;
+        let prompt_loss = self.objective.prompt_loss;
+        let prompts = match prompt_loss == 0.0 {
+            true => Vec::new(),
+            false => {
+                let shares = self.loader.prompt_shares(first, count)?;
+                shares.into_iter().map(|share| prompt_loss * share * count as f32).collect()
+            }
+        };
+        Ok(LossWeights { micro_batches, prompts })
+    }
+
+    /// Set what weighs the batch's classes and prompts in the loss.
+    fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
+        batch.label_smoothing = self.objective.label_smoothing;
+        batch.class_weights.clone_from(&self.objective.class_weights);
+        if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, weights.prompts.get(micro_batch as usize)) {
+            verbalizer.prompt_loss = *weight;
+        }
+    }
+
+    /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
+    fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
+        let weight = weights.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0);
+        match micro_batch + self.team.size() as u64 >= self.schedule.micro_batches {
+            true => self.optim.backward_last(loss, weight, cx)?,
+            false => self.optim.backward(loss, weight, cx)?,
+        }
+        Ok(())
+    }
+}
+
+fn no_loss() -> Error {
+    Error::model("training", "the model made no loss", "open it with a head for these labels")
+}

@@ -1,0 +1,252 @@
+//! [`Trainer`]: a model with its optimizer, data and ranks, ready to step.
+//!
+//! The training step is [`Trainer::step`](Trainer) in `step.rs`, what ranks agree on after it in `agree.rs`.
+
+use super::agree::{Decision, StepMetrics, StopVote};
+use super::setup::Setup;
+use crate::data::{Loader, LoaderOptions, Order, Position};
+use crate::model::TextModel;
+use crate::recipe::Resolved;
+use crate::run::StopConditions;
+use crate::{Error, Result};
+use bmtrain_core::{Device, Var};
+use bmtrain_dist::optim::{
+    Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
+};
+use bmtrain_dist::{ControlGroup, OptimManager};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Windows of this many batches are sorted by length when batches are grouped by length.
+const LENGTH_WINDOW: usize = 50;
+
+/// A model in training.
+pub(crate) struct Trainer {
+    pub(crate) device: Device,
+    pub(crate) team: ControlGroup,
+    pub(crate) model: Box<dyn TextModel>,
+    pub(crate) optim: OptimManager,
+    pub(super) loader: Loader,
+    pub(super) objective: Objective,
+    pub(super) schedule: StepSchedule,
+    pub(super) progress: TrainingProgress,
+    pub(super) clock: TrainingClock,
+    pub(super) stop: StopConditions,
+}
+
+/// What the loss of a micro-batch depends on beside its samples.
+pub(super) struct Objective {
+    pub(super) label_smoothing: f32,
+    /// The weight of each class in the loss; `None`: all samples weigh the same.
+    pub(super) class_weights: Option<Vec<f32>>,
+    /// The weight of the prompts' tokens beside their answers'.
+    pub(super) prompt_loss: f32,
+    /// Seed of dropout.
+    pub(super) seed: u64,
+}
+
+/// How samples are divided into steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepSchedule {
+    /// Micro-batches of one optimizer step, of all ranks.
+    pub(crate) micro_batches: u64,
+    pub(crate) steps_per_epoch: u64,
+}
+
+/// How far training is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TrainingProgress {
+    pub(crate) step: u64,
+    pub(crate) samples: u64,
+    pub(crate) tokens: u64,
+}
+
+/// The time that training took.
+#[derive(Debug, Default)]
+pub(super) struct TrainingClock {
+    /// Time of the steps alone.
+    in_steps: Duration,
+    /// Time of training up to the checkpoint that was resumed.
+    before_resume: Duration,
+    /// When the first step of this process began.
+    first_step: Option<Instant>,
+}
+
+/// The outcome of one optimizer step.
+pub(crate) struct StepResult {
+    pub(crate) info: StepInfo,
+    /// Of all ranks.
+    pub(crate) metrics: StepMetrics,
+    /// What the ranks agreed to do next.
+    pub(crate) decision: Decision,
+    pub(crate) seconds: f64,
+}
+
+impl Trainer {
+    pub(crate) fn new(
+        setup: &Setup,
+        resolved: &Resolved,
+        stop: StopConditions,
+        model: Box<dyn TextModel>,
+        device: &Device,
+        team: ControlGroup,
+    ) -> Result<Self> {
+        let train = &resolved.train;
+        let order = match resolved.data.length_grouped {
+            true => Order::LengthGrouped { window: LENGTH_WINDOW },
+            false => Order::Shuffled,
+        };
+        let micro_batch = resolved.micro_batch_on(team.size());
+        let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
+        Ok(Trainer {
+            device: device.clone(),
+            team,
+            optim: optimizer(setup, resolved, device, model.as_ref())?,
+            model,
+            loader: Loader::new(Arc::clone(&setup.train), loader)?.weighing(setup.class_weights.clone()),
+            objective: Objective {
+                label_smoothing: train.label_smoothing,
+                class_weights: setup.class_weights.clone(),
+                prompt_loss: train.prompt_loss,
+                seed: train.seed,
+            },
+            schedule: StepSchedule {
+                micro_batches: (train.batch_size / micro_batch) as u64,
+                steps_per_epoch: setup.steps_per_epoch,
+            },
+            progress: TrainingProgress::default(),
+            clock: TrainingClock::default(),
+            stop,
+        })
+    }
+
+    /// Continue from a checkpoint whose parameters and optimizer state are loaded.
+    pub(super) fn resume(&mut self, progress: TrainingProgress, elapsed: Duration) {
+        self.progress = progress;
+        self.clock = TrainingClock { in_steps: elapsed, before_resume: elapsed, first_step: None };
+    }
+
+    /// Micro-batches that each step has at most, where the rest would be like them.
+    pub(crate) fn limit_micro_batches(&mut self, most: u64) {
+        self.schedule.micro_batches = self.schedule.micro_batches.min(most);
+    }
+
+    pub(crate) fn schedule(&self) -> StepSchedule {
+        self.schedule
+    }
+
+    pub(crate) fn progress(&self) -> TrainingProgress {
+        self.progress
+    }
+
+    pub(crate) fn stop_conditions(&self) -> &StopConditions {
+        &self.stop
+    }
+
+    /// Steps done.
+    pub(crate) fn steps(&self) -> u64 {
+        self.progress.step
+    }
+
+    /// Epochs done, with fractions.
+    pub(super) fn epoch(&self) -> f64 {
+        self.progress.step as f64 / self.schedule.steps_per_epoch as f64
+    }
+
+    /// Time of the training steps.
+    pub(super) fn train_time(&self) -> Duration {
+        self.clock.in_steps
+    }
+
+    /// Time since the first step began, which is what `train.minutes` limits: without loading and the first evaluation,
+    /// with evaluations between steps. Time before a resume counts up to the checkpoint.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.clock.before_resume + self.clock.first_step.map_or(Duration::ZERO, |started| started.elapsed())
+    }
+
+    /// This rank's vote on stopping after `step` steps.
+    pub(super) fn vote(&self, step: u64, checkpoint_due: bool) -> StopVote {
+        StopVote { reason: self.stop.check(step, self.elapsed()), checkpoint_due }
+    }
+
+    /// The data position of a micro-batch of the present step.
+    pub(super) fn position(&self, micro_batch: u64) -> Position {
+        let StepSchedule { micro_batches, steps_per_epoch } = self.schedule;
+        let step = self.progress.step;
+        Position { epoch: step / steps_per_epoch, index: step % steps_per_epoch * micro_batches + micro_batch }
+    }
+
+    /// Count a step that began at `start`.
+    ///
+    /// # Errors
+    /// Too many steps in succession whose gradients were not finite.
+    pub(super) fn advance(
+        &mut self,
+        start: Instant,
+        info: StepInfo,
+        (metrics, decision): (StepMetrics, Decision),
+    ) -> Result<StepResult> {
+        self.progress.step += 1;
+        self.progress.samples += metrics.samples;
+        self.progress.tokens += metrics.tokens;
+        if info.give_up {
+            return Err(self.diverged(metrics.loss));
+        }
+        let elapsed = start.elapsed();
+        self.clock.in_steps += elapsed;
+        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64() })
+    }
+
+    pub(super) fn start_step(&mut self) -> Instant {
+        let now = Instant::now();
+        self.clock.first_step.get_or_insert(now);
+        now
+    }
+
+    fn diverged(&self, loss: f32) -> Error {
+        let first = self.optim.broken_gradient().map(|name| format!(", gradient of {name}")).unwrap_or_default();
+        Error::diverged(
+            format!("step {}{first}", self.progress.step),
+            format!("too many steps in a row had gradients that are not finite, loss {loss}"),
+            "lower train.lr, or look for bad samples; the weights were not changed by these steps",
+        )
+    }
+}
+
+/// Whether the loss is scaled, so that its scale is worth showing.
+pub(super) fn scales_loss(resolved: &Resolved) -> bool {
+    resolved.train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE
+}
+
+/// AdamW over the model's parameters, with the recipe's schedule, clipping and loss scale.
+fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
+    let train = &resolved.train;
+    let groups = match train.decay_norms_and_biases {
+        true => ParamGroup::all(model.parameters(), train.weight_decay),
+        false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
+    };
+    let adam = AdamOptions {
+        beta1: train.beta1,
+        beta2: train.beta2,
+        epsilon: train.eps,
+        decay_form: train.decay_form,
+        ..AdamOptions::default()
+    };
+    let mut optim = OptimManager::new(device, train.clip)?;
+    optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
+    let adam: Box<dyn Optimizer> = match train.offload {
+        true => Box::new(AdamOffload::new(groups, adam)?),
+        false => Box::new(Adam::new(groups, adam)?),
+    };
+    optim.add_scheduled(adam, Scheduler::new(setup.schedule));
+    Ok(optim)
+}
+
+/// The losses of a step's micro-batches on this rank, with what is counted of their samples.
+#[derive(Default)]
+pub(super) struct LocalMetrics {
+    pub(super) losses: Vec<Var>,
+    pub(super) sample_hashes: Vec<[f32; 2]>,
+    /// Samples, tokens, and tokens with padding.
+    pub(super) counts: [f32; 3],
+}

@@ -1,0 +1,171 @@
+//! The finetune program: a recipe, a Hugging Face directory and text in; a trained directory, metrics and the resolved
+//! recipe out. [`model_center::train`] trains.
+
+use crate::comm::Comm;
+use crate::places::model_places;
+use crate::program;
+use crate::settings::SettingOptions;
+use crate::terminal;
+use bmtrain_dist::Launch;
+use bmtrain_dist::checkpoint::FailPoints;
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
+use clap::Parser;
+use model_center::model::Registry;
+use model_center::recipe::{self, Resolved, as_error, preflight, settings_page};
+use model_center::run::ExitStatus;
+use model_center::train::{CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, finetune_on, on_ranks};
+use model_center::{Error, Result};
+use std::process::ExitCode;
+
+/// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next words, or on targets behind it.
+///
+/// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
+#[derive(Debug, Clone, Parser)]
+#[command(name = "finetune", version)]
+pub struct Options {
+    /// The recipe.
+    #[command(flatten)]
+    pub settings: SettingOptions,
+    /// Print every setting with its origin, and what is missing, and stop.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Print every key of a recipe with type, default and meaning, as Markdown, and stop.
+    #[arg(long)]
+    pub list_settings: bool,
+    /// Check recipe, data, model directory and output directory without reading weights, and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Share the work among this many ranks, threads of this process; without it as a launcher says (torchrun, Slurm,
+    /// mpirun, RANK and WORLD_SIZE).
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// How ranks exchange data: through memory they share, by MPI (with the feature `mpi`, started by mpirun), or by
+    /// NCCL; auto is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
+    pub comm: Comm,
+    /// Where to go on: auto (the newest sound checkpoint of the output directory, else from the beginning), never, must
+    /// (auto, but there has to be one), or the path of a checkpoint or run, PATH@STEP for an older one.
+    #[arg(long, value_name = "HOW", default_value = "auto", conflicts_with = "overwrite")]
+    pub resume: Resume,
+    /// Begin with the weights of a checkpoint or run, PATH or PATH@STEP, and nothing else of it.
+    #[arg(long, value_name = "PATH")]
+    pub init_from: Option<CheckpointPath>,
+    /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
+    #[arg(long)]
+    pub accept_change: bool,
+    /// Replace what an earlier run left in the output directory.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Print at the end where the time of the training steps went.
+    #[arg(long)]
+    pub profile: bool,
+    /// Fail or die at places of a save: for tests of what a crash leaves behind.
+    #[cfg(feature = "testing")]
+    #[arg(long, value_name = "POINT=ACTION,..", hide = true)]
+    pub fail_points: Option<String>,
+}
+
+impl Options {
+    /// What is asked for beside the recipe.
+    fn run(&self) -> Result<FinetuneOptions> {
+        Ok(FinetuneOptions {
+            resume: self.resume.clone(),
+            init_from: self.init_from.clone(),
+            accept_change: self.accept_change,
+            overwrite: self.overwrite,
+            dry_run: self.dry_run,
+            profile: self.profile,
+            fail_points: self.fail_points()?,
+            places: model_places(),
+        })
+    }
+
+    /// The fail points that a test arms.
+    fn fail_points(&self) -> Result<FailPoints> {
+        #[cfg(feature = "testing")]
+        if let Some(text) = &self.fail_points {
+            return Ok(FailPoints::parse(text)?);
+        }
+        Ok(FailPoints::NONE)
+    }
+
+    fn distributed(&self) -> DistributedOptions {
+        DistributedOptions { ranks: self.ranks, connection: self.comm.connection(), deadline: None }
+    }
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main_or(registry, run, |error| abandon_misused(&error.to_string()))
+}
+
+/// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.
+fn abandon_misused(reason: &str) {
+    if let Ok(group) = bmtrain_dist::init_distributed(DistributedOptions::default()) {
+        group.abandon(ExitStatus::Usage.code(), reason);
+    }
+}
+
+/// Run the program with the models of `registry`.
+///
+/// # Errors
+/// Mistakes in the recipe, the data or the model directory; a full disk; numbers that are not finite.
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    if options.list_settings {
+        terminal::print(settings_page().trim_end())?;
+        return Ok(ExitStatus::Done);
+    }
+    let launch = Launch::from_env(options.ranks);
+    if options.print_config {
+        // What a launcher sets wrongly does not matter to a recipe that is only printed.
+        return print_config(options, launch.map_or(1, |launch| launch.world));
+    }
+    // A dry run communicates with no other rank.
+    let group = match options.dry_run {
+        true => ProcessGroup::detached(launch?, options.distributed()),
+        false => ProcessGroup::join(launch?, options.distributed())?,
+    };
+    let ended = resolve(options).and_then(|resolved| finetune_on(&group, resolved, &options.run()?, registry));
+    abandon_unless_done(&group, &ended);
+    ended
+}
+
+/// The settings of a recipe, which may lack some, with their origins.
+fn print_config(options: &Options, ranks: usize) -> Result<ExitStatus> {
+    let draft = options.settings.draft(&device_set(options)).map_err(as_error)?;
+    let shown = match draft.is_complete() {
+        true => {
+            let resolved = options.settings.read(&device_set(options)).map_err(as_error)?;
+            on_ranks(resolved, &options.run()?, ranks).print_config()
+        }
+        false => draft.print_config(),
+    };
+    terminal::print(shown.trim_end())?;
+    let wrong = draft.into_wrong();
+    if wrong.is_empty() { Ok(ExitStatus::Done) } else { Err(as_error(wrong)) }
+}
+
+/// The short form of a setting as that setting.
+fn device_set(options: &Options) -> Vec<String> {
+    options.device.iter().map(|name| format!("device.name={name}")).collect()
+}
+
+fn resolve(options: &Options) -> Result<Resolved> {
+    let checked = options.settings.read(&device_set(options)).and_then(|resolved| {
+        let mistakes = preflight(&resolved, &model_places());
+        if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
+    });
+    match checked {
+        Ok(resolved) => Ok(resolved),
+        // A dry run is for finding mistakes: it shows all of them, any other run the first.
+        Err(mistakes) if options.dry_run && mistakes.len() > 1 => {
+            terminal::note(&recipe::list(&mistakes));
+            let reason = format!("{} mistakes, listed above", mistakes.len());
+            Err(Error::recipe("dry run", reason, "mend them in the order shown"))
+        }
+        Err(mistakes) => Err(as_error(mistakes)),
+    }
+}

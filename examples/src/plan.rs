@@ -1,0 +1,81 @@
+//! The plan program: a recipe and a number of ranks in; memory of a rank by class, disk space and a verdict out.
+
+use crate::opened;
+use crate::places::model_places;
+use crate::plan_report::{json, text};
+use crate::program;
+use crate::settings::SettingOptions;
+use crate::terminal;
+use clap::Parser;
+use model_center::Result;
+use model_center::model::Registry;
+use model_center::plan::{self, Machine, PlanOptions};
+use model_center::run::ExitStatus;
+use model_center::train::{self, note_reading};
+use std::process::ExitCode;
+
+/// Say what a run of finetune will need: memory of each rank by class, and disk. Reads the data and the headers of the
+/// weights, and takes no memory for the model.
+///
+/// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
+#[derive(Debug, Clone, Parser)]
+#[command(name = "plan", version)]
+pub struct Options {
+    /// The recipe.
+    #[command(flatten)]
+    pub settings: SettingOptions,
+    /// Ranks that share the work.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub ranks: usize,
+    /// How many of them run on one machine; by default all.
+    #[arg(long, value_name = "N")]
+    pub local_ranks: Option<usize>,
+    /// Plan for one process per rank, as torchrun, mpirun and Slurm start them; by default the ranks of one machine are
+    /// threads of one process, and ranks of several machines are processes.
+    #[arg(long)]
+    pub processes: bool,
+    /// Host memory of the machine that is planned for, in GiB; by default what this one has available now.
+    #[arg(long, value_name = "GIB")]
+    pub memory: Option<f64>,
+    /// Memory of each CUDA device that is planned for, in GiB; by default what the driver of this machine reports.
+    #[arg(long, value_name = "GIB")]
+    pub device_memory: Option<f64>,
+    /// Plan for sequences of this many tokens, at most data.max_length; by default for the longest of the data.
+    #[arg(long, value_name = "TOKENS")]
+    pub length: Option<usize>,
+    /// Compare ZeRO 0 to 3, with blocks kept and recomputed.
+    #[arg(long)]
+    pub all_levels: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, run)
+}
+
+/// Run the program with the models of `registry`.
+///
+/// # Errors
+/// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. That a run does not fit is
+/// a result and no error.
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    let resolve = |sets: &[String]| options.settings.resolve(sets);
+    let request = PlanOptions {
+        ranks: options.ranks,
+        local_ranks: options.local_ranks,
+        processes: options.processes,
+        machine: Machine { memory: options.memory, device_memory: options.device_memory },
+        length: options.length,
+        all_levels: options.all_levels,
+    };
+    let checked = plan::check(&request, &resolve)?;
+    note_reading(&checked.resolved);
+    let setup = train::prepare(&checked.resolved, registry, &model_places())?;
+    opened::remarks(&setup.notes, &setup.unused).iter().for_each(|line| terminal::note(line));
+    let plan = plan::plan(&request, &resolve, checked, (&setup, registry))?;
+    terminal::print(&if options.json { json(&plan)? } else { text(&setup, &plan) })?;
+    Ok(ExitStatus::Done)
+}
