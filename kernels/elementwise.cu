@@ -247,7 +247,7 @@ TYPED_KERNEL(cast, CastArguments, kElementwiseThreads)
 // An integer as f32, rounded so that a second rounding to a 16-bit type gives what one rounding would: bits that are
 // lost leave their trace in the last bit that is kept.
 __device__ __forceinline__ float to_odd(long long x) {
-    const unsigned long long bits = static_cast<unsigned long long>(x), size = x < 0 ? 0ULL - bits : bits;
+    const unsigned long long value = static_cast<unsigned long long>(x), size = x < 0 ? 0ULL - value : value;
     const unsigned high = static_cast<unsigned>(size >> 32), low = static_cast<unsigned>(size);
     const int bits = 64 - (high != 0 ? __clz(static_cast<int>(high)) : 32 + __clz(static_cast<int>(low)));
     const int lost = bits > 24 ? bits - 24 : 0;

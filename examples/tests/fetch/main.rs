@@ -9,6 +9,7 @@ mod server;
 
 use bmtrain_examples::fetch::{Request, fetch};
 use model_center::formats::pretrained::Revision;
+use model_center::run::layout_error;
 use server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, server, weights};
 use std::fs;
 use std::path::PathBuf;
@@ -140,7 +141,7 @@ fn refusals_say_what_to_do() {
     let refused = |status, code, token: Option<&str>| {
         server.change(|state| state.habits.refuse = Some((status, code)));
         let request = Request { token: token.map(str::to_owned), ..client.request(&server) };
-        let text = fetch(&request).unwrap_err().to_string();
+        let text = layout_error(&fetch(&request).unwrap_err());
         assert!(!text.contains("hf_secret") && text.lines().count() == 3, "{text}");
         text
     };

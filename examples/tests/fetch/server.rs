@@ -2,6 +2,7 @@
 
 use bmtrain_examples::fetch::{Request, fetch};
 use model_center::formats::pretrained::{ModelCaches, Pretrained, RepoId, Revision};
+use model_center::run::layout_error;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -268,7 +269,7 @@ impl Client {
     }
 
     pub(crate) fn refused(&self, server: &Server) -> String {
-        let text = self.fetch(server).unwrap_err().to_string();
+        let text = layout_error(&self.fetch(server).unwrap_err());
         assert!(text.lines().count() == 3 && text.contains("  fix: ") && text.len() < 2000, "{text}");
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         text

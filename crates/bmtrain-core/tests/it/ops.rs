@@ -76,7 +76,7 @@ fn errors_name_the_op_the_place_and_the_shapes() {
         ),
         (
             ops::matmul(&cx, &q, &constant(&device, [3, 8, 2]), false, false).map(drop),
-            "matmul: leading axes of b: expected those of a [2, 3, 8], or none, got [3, 8, 2]",
+            "matmul: leading axes of b: expected as in a [2, 3, 8], or none, got [3, 8, 2]",
         ),
         (ops::add(&cx, &x, &weight).map(drop), "add: b: expected [3, 4], got [5, 4]"),
         (ops::mul(&cx, &x, &weight).map(drop), "mul: b: expected [3, 4], got [5, 4]"),

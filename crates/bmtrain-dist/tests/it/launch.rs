@@ -327,7 +327,7 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     assert_eq!(
         said(four, Some(Connection::Nccl), shared).unwrap_err(),
         "launch: NCCL: it needs a device for each rank, and ranks 0 and 2 share one; choose the device cuda, \
-         which gives each rank its own, or leave NCCL out: then they exchange through the host"
+         which gives each rank its own, or leave NCCL out: then they communicate through the host"
     );
     let refused = said(four, Some(Connection::Nccl), RankDevice::Processors).unwrap_err();
     assert!(refused.contains("this rank computes on processors; choose the device cuda"), "{refused}");
@@ -367,7 +367,7 @@ fn ranks_share_a_device_that_is_in_the_same_place_whatever_number_they_call_it_b
 fn numbers_beside_a_launchers_own_have_to_agree() {
     detect(&format!("{OPEN_MPI} RANK=1 WORLD_SIZE=2 LOCAL_RANK=1"));
     let message = refusal(None, &format!("{OPEN_MPI} RANK=0 WORLD_SIZE=2"));
-    assert!(message.contains("RANK=0") && message.contains("mpirun says 1"), "{message}");
+    assert!(message.contains("RANK=0") && message.contains("mpirun specifies 1"), "{message}");
     assert!(refusal(None, &format!("{SRUN} WORLD_SIZE=8")).contains("WORLD_SIZE=8"));
 }
 

@@ -96,7 +96,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
                 return Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"));
             }
             let reason = "the model has no language-modelling head";
-            return Err(Error::recipe("the head asked for", reason, "open the directory with the head lm"));
+            return Err(Error::argument("the head asked for", reason, "open the directory with the head lm"));
         }
         let source = match (spec.is_encoder_decoder(), options.source) {
             (true, Some(batch)) => Some(Source::read(model, batch, cx)?),

@@ -40,7 +40,7 @@ pub enum TextHead {
 /// The error of a model that answers no prompts; `title` is its name for people.
 pub(super) fn no_verbalizer(title: &str) -> Error {
     let reason = format!("{title} answers no prompts with the head that it has");
-    Error::recipe("the head asked for", reason, "take a model with a language-modelling head, such as GPT-2 or T5")
+    Error::argument("the head asked for", reason, "take a model with a language-modelling head, such as GPT-2 or T5")
 }
 
 /// The output of a forward pass.

@@ -177,7 +177,7 @@ fn what_is_no_answer_is_refused_by_its_name() {
     let t5 = asking(&unlabelled("t5_a", "lm"), 0.0);
     let said = refused("t5_a", "lm", &Batch { decoder_input_ids: None, ..t5.clone() });
     assert!(said.contains("a label word follows what the decoder reads"), "{said}");
-    assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no words of a prompt"));
+    assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no tokens of a prompt"));
     for (model, head) in [("bert_a", "mlm"), ("gpt2_a", "cls")] {
         let said = refused(model, head, &asking(&unlabelled(model, head), 0.0));
         assert!(said.contains("verbalizer") && said.contains("a head for words"), "{model}: {said}");

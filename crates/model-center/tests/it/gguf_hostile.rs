@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use model_center::Error;
 use model_center::formats::gguf::tokenizer_files;
 use model_center::formats::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
+use model_center::run::layout_error;
 use tempfile::TempDir;
 
 /// The parts of a file, which tests can falsify.
@@ -93,7 +94,7 @@ impl Place {
     /// The error of opening, which is one about the file's contents.
     fn refusal(&self, bytes: &[u8]) -> String {
         match GgufFile::open(&self.write(bytes)) {
-            Err(error @ Error::Model { .. }) => error.to_string(),
+            Err(error @ Error::Model { .. }) => layout_error(&error),
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("the file was read"),
         }

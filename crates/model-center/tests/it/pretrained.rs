@@ -177,7 +177,7 @@ fn a_slip_in_one_part_of_a_path_is_answered_with_the_directory_beside_it() {
     }
     // Relative to the directory of the crate.
     assert!(caches.refused("tets", None).contains("did you mean `tests`? fetch it with"));
-    assert!(caches.refused("./tests/goldnes", None).contains("did you mean `./tests/goldens`? correct the path"));
+    assert!(caches.refused("./tests/godlen", None).contains("did you mean `./tests/golden`? correct the path"));
 }
 
 #[test]

@@ -314,7 +314,13 @@ fn texts_and_targets_that_nothing_can_be_learnt_from_are_named() {
     let short = ["--set", "data.target_length=4", "--set", "data.too_long=error"];
     refused(&seq2seq, &short, DATA, "train.jsonl:2:", &["7 tokens", "data.target_length = 4"]);
     refused(&seq2seq, &["--set", "data.columns.label=topic"], USAGE, "--set", &["data.columns.label", "no effect"]);
-    refused(&decoder, &["--set", "eval.metric=accuracy"], USAGE, "--set", &["accuracy", "words", "perplexity"]);
+    refused(
+        &decoder,
+        &["--set", "eval.metric=accuracy"],
+        USAGE,
+        "--set",
+        &["accuracy", "has tokens for labels", "perplexity"],
+    );
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_pickle_that_would_run_something_is_refused_and_runs_nothing() {
 fn a_tokenizer_of_a_larger_vocabulary_is_named_with_both_sizes() {
     let fixture = Fixture::new();
     fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
-    let texts = ["102 entries", "101 rows", "tokenizer files that belong to these weights"];
+    let texts = ["102 tokens", "101 rows", "tokenizer files that belong to these weights"];
     refused_by(&[FINETUNE, PLAN, FORWARD], &fixture, "model/vocab.txt", &texts);
 }
 

@@ -136,7 +136,7 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
             TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
                 let family = C::TITLE;
                 let reason = format!("masked words and next sentence are for encoders, and {family} is a decoder");
-                return Err(Error::recipe("the head asked for", reason, "ask for lm, cls or none"));
+                return Err(Error::argument("the head asked for", reason, "ask for lm, cls or none"));
             }
         })
     }

@@ -165,7 +165,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
 
     fn head(config: &mut C, head: TextHead, directory: &Path) -> Result<Head> {
         let family = config.title();
-        let refuse = |reason: String| Err(Error::recipe("the head asked for", reason, Self::known_heads()));
+        let refuse = |reason: String| Err(Error::argument("the head asked for", reason, Self::known_heads()));
         let head = match head {
             TextHead::None => Head::None,
             TextHead::Classification { outputs } => Head::Classifier { outputs },

@@ -159,7 +159,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
                 let family = C::TITLE;
                 let reason =
                     format!("{family} is opened with the head for the next word of its decoder{one}, or without one");
-                Err(Error::recipe("the head asked for", reason, fix))
+                Err(Error::argument("the head asked for", reason, fix))
             }
         }
     }

@@ -151,7 +151,7 @@ pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> 
     options.check_effect()?;
     let special = special_tokens(options)?;
     if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {
-        let reason = format!("{} is no size of a vocabulary", options.vocab_size);
+        let reason = format!("{} is not a valid vocabulary size", options.vocab_size);
         return Err(Error::argument("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
     }
     let corpus = Corpus::read(files, source, options)?;

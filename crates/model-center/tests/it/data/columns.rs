@@ -1,6 +1,7 @@
 //! Any file by column names: formats, label kinds, limits, fingerprints.
 
 use model_center::data::{ColumnTask, Dataset, Label, LabelSpace, LabelSpec, OnBadRecord, ReadOptions, TooLong};
+use model_center::run::layout_error;
 use model_center::tokenizer::KeepSide;
 
 use crate::data::words::{Words, file, options, rows};
@@ -13,7 +14,7 @@ fn read(task: &ColumnTask, name: &str, content: &str) -> Result<Dataset, String>
 fn read_with(task: &ColumnTask, name: &str, content: &str, options: &ReadOptions<'_>) -> Result<Dataset, String> {
     let (directory, path) = file(name, content);
     let place = format!("{}/", directory.path().display());
-    task.read(&path, options).map_err(|error| error.to_string().replace(&place, ""))
+    task.read(&path, options).map_err(|error| layout_error(&error).replace(&place, ""))
 }
 
 fn labels(dataset: &Dataset) -> Vec<Label> {
