@@ -249,7 +249,7 @@ fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
     assert!(refused(&Batch { context: Some(vec![1]), ..one(5) }, &mut cx).is_some());
     assert!(refused(&one(5), &mut cx).is_none());
     let two = Batch { labels: None, ..Batch::next_tokens(1, vec![5, 6], None) };
-    assert!(refused(&two, &mut cx).unwrap().contains("2 rows behind the 1"));
+    assert!(refused(&two, &mut cx).unwrap().contains("2 sequences after the 1"));
     assert_eq!(decoding.past().length(), 1);
     let t5 = open(&device, &golden.join("t5_a/lm"), Sharding::solo());
     assert!(t5.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("encoder"));

@@ -136,7 +136,7 @@ fn models_that_write_no_text_and_directories_that_lie_are_named() {
     check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["convert some.gguf DIRECTORY"]);
     let decoder = Fixture::decoder();
     decoder.write("model/vocab.txt", &super::fixture::vocabulary(98));
-    generate_refused(&decoder, &PROMPT, DATA, "model", &["98 entries", "97 rows"]);
+    generate_refused(&decoder, &PROMPT, DATA, "model", &["98 tokens", "97 rows"]);
     std::fs::remove_file(decoder.path("model/vocab.txt")).unwrap();
     generate_refused(&decoder, &PROMPT, DATA, "model", &["the directory has no tokenizer: neither of tokenizer.json"]);
     let stops = ["--input", "in.jsonl", "--stop", "end"];

@@ -14,7 +14,7 @@ use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Module, Parameters, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::formats::{Allow, NameTable, Rule};
-use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, AttentionContext};
+use model_center::layer::{Attention, AttentionConfig, AttentionContext, FeedForward, FeedForwardConfig};
 use model_center::model::opening::open_with;
 use model_center::model::{
     Batch, HeadInit, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, PretrainedModel,
@@ -177,14 +177,16 @@ impl Toy {
     }
 }
 
+impl Module for Toy {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+}
+
 impl Model for Toy {
     type Batch = ToyBatch;
     type Flow = Var;
     type Output = ModelOutput;
-
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
 
     fn embed(&self, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let words = self.words.forward(&batch.ids, cx)?; // [B, L, D]
@@ -296,7 +298,9 @@ impl PretrainedModel for Toy {
         let mask = |mask: &Vec<u8>| Tensor::from_slice_in(device, shape, mask, Segment::Data);
         let labels = match &batch.labels {
             None => None,
-            Some(Labels::Class(classes)) => Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?),
+            Some(Labels::Classes(classes)) => {
+                Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?)
+            }
             Some(_) => {
                 let reason = "the labels are no classes";
                 return Err(Error::data("batch", reason, "give classes: this family has no other head"));

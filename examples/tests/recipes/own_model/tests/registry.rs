@@ -5,7 +5,7 @@ mod tiny;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
-use model_center::model::{HeadInit, OpenOptions, Registry, Batch, Labels, TextModel};
+use model_center::model::{Batch, HeadInit, Labels, OpenOptions, Registry, TextModel};
 use own_model::TABLES;
 use own_model::training::train;
 use std::path::Path;
