@@ -10,6 +10,7 @@
 
 mod access;
 mod attention;
+mod cross_entropy;
 mod elementwise;
 pub(crate) mod floats;
 pub mod gemm;
@@ -117,12 +118,12 @@ fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::ActivationSplit(a) => elementwise::activation_split(threads, a),
         Kernel::GatedForward(a) => elementwise::gated_forward(threads, a),
         Kernel::GatedBackward(a) => elementwise::gated_backward(threads, a),
-        Kernel::CrossEntropyForward(a) => loss::cross_entropy::forward(threads, a),
-        Kernel::CrossEntropyBackward(a) => loss::cross_entropy::backward(threads, a),
+        Kernel::CrossEntropyForward(a) => cross_entropy::forward(threads, a),
+        Kernel::CrossEntropyBackward(a) => cross_entropy::backward(threads, a),
         Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
         Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
-        Kernel::CrossEntropyStatistics(a) => loss::cross_entropy::statistics(threads, a),
-        Kernel::CrossEntropyLoss(a) => loss::cross_entropy::loss(threads, a),
+        Kernel::CrossEntropyStatistics(a) => cross_entropy::statistics(threads, a),
+        Kernel::CrossEntropyLoss(a) => cross_entropy::loss(threads, a),
         Kernel::LossTotals(a) => loss::totals(threads, a),
         Kernel::ScaleBy(a) => loss::scale_by(threads, a),
         Kernel::ColumnSum(a) => reduce::column_sum(threads, a),

@@ -235,7 +235,13 @@ fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut cx = Ctx::inference(&device);
     let bert = open(&device, &golden.join("bert_a/mlm"), Sharding::solo());
-    assert!(bert.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("does not generate text"));
+    assert!(
+        bert.decoding(DecodingOptions::default(), &mut cx)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("does not generate text")
+    );
     let judge = open(&device, &golden.join("gpt2_a/cls"), Sharding::solo());
     assert!(judge.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("lm"));
     let model = open(&device, &golden.join("gpt2_a/lm"), Sharding::solo());

@@ -1,6 +1,5 @@
-//! Losses: cross-entropy (`cross_entropy`); squared error, totals of row losses and scaling of gradients (here).
+//! Losses: squared error, totals of row losses and scaling of gradients. Cross-entropy is in `cross_entropy`.
 
-pub(super) mod cross_entropy;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 
 /// Elements of one unit of work.
-const PIECE: usize = 1 << 14;
+pub(super) const PIECE: usize = 1 << 14;
 
 /// Predictions are few (one per sequence), so this runs on the calling thread.
 pub(super) fn squared_error_forward(_threads: &Threads, a: SquaredErrorForward<'_>) -> Result<()> {

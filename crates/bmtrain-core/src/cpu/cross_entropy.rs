@@ -1,7 +1,7 @@
 //! Cross-entropy: fused over a whole vocabulary, or as statistics of a shard and losses from all shards; gradients of a
 //! shard. A row of logits is read once forward and once backward, an ignored row not at all.
 
-use super::PIECE;
+use super::loss::PIECE;
 use crate::cpu::access::{read, write};
 use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
 use crate::cpu::math::exp;
