@@ -131,7 +131,7 @@ fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Resul
         device.sync()
     };
     let rounds = Rounds::within(0, 5, budget);
-    let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(&forward)?, seconds(&backward)?]))?;
+    let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(forward)?, seconds(backward)?]))?;
     let product = 2.0 * (batch * heads * length * length * head_size) as f64;
     let peak = measure_peak(threads);
     let [forward, backward] = phases.map(|phase| phase.best());
