@@ -15,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What can go wrong, grouped by what the user has to correct.
 ///
 /// The group decides the exit code of a program, see [`Error::exit_code`]. `Display` is one plain line;
-/// [`render_error`](crate::run::render_error) lays an error out for a terminal.
+/// [`crate::run::render_error`] lays an error out for a terminal.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -17,7 +17,7 @@ use std::path::Path;
 /// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build).
+/// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build).
 pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let options = &*A::options(options);
     let (config, head, notes) = configure::<A>(directory, options)?;

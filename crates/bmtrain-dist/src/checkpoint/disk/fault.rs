@@ -21,7 +21,7 @@ pub enum Fault {
     Request,
     /// Something took longer than it was given.
     Deadline,
-    /// An armed [`FailPoint`](super::FailPoint) was reached.
+    /// An armed fail point was reached.
     FailPoint,
 }
 

@@ -1,7 +1,7 @@
-//! What a family of decoders says of itself; everything else is shared.
+//! The properties of a decoder family; everything else is shared.
 //!
 //! Defines [`DecoderFamily`], which a family's configuration implements, and the parts of its answer. Called by
-//! [`super::DecoderModel`] and [`super::directory::open`].
+//! [`super::DecoderModel`] and [`open`](super::super::load::open).
 
 use super::DecoderHead;
 use crate::config::{Config, TextConfig};

@@ -1,7 +1,7 @@
-//! What a family of encoders says of itself; everything else is shared.
+//! The properties of an encoder family; everything else is shared.
 //!
 //! Defines [`EncoderFamily`], which a family's configuration implements, and [`Layout`], the largest part of its
-//! answer. Called by [`super::EncoderModel`] and [`super::directory`].
+//! answer. Called by [`super::EncoderModel`] and [`open`](super::super::load::open).
 
 use super::EncoderHead;
 use crate::config::{Config, ProblemType};

@@ -1,7 +1,7 @@
-//! What a family of models with two stacks says of itself; everything else is shared.
+//! The properties of an encoder-decoder family; everything else is shared.
 //!
 //! Defines [`Seq2SeqFamily`], which a family's configuration implements, and the parts of its answer. Called by
-//! [`super::Seq2SeqModel`] and [`super::directory`].
+//! [`super::Seq2SeqModel`] and [`open`](super::super::load::open).
 
 use super::{Added, Seq2SeqHead};
 use crate::config::{Config, TextConfig};
