@@ -1,13 +1,14 @@
-//! Depends on model-center alone: a small BERT scores two sentences.
+//! Depends on model-center alone: a small BERT classifies two sentences.
 
 use model_center::bmtrain_core::{Ctx, Device};
 use model_center::bmtrain_dist::block::BlockOptions;
 use model_center::bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
 use model_center::config::BertConfig;
+use model_center::data::Batch;
 use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead;
-use model_center::model::{TextBatch, TextModel};
+use model_center::model::TextModel;
 
 fn main() -> Result<()> {
     let device = Device::cpu(1)?;
@@ -24,8 +25,8 @@ fn main() -> Result<()> {
     let head = EncoderHead::Classifier { outputs: 3 };
     let bert = Bert::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
     let mask = vec![1, 1, 1, 0, 1, 1, 1, 1];
-    let batch = TextBatch { labels: None, ..TextBatch::next_words(4, vec![5, 6, 7, 0, 8, 9, 10, 11], Some(mask)) };
-    let output = bert.score(&batch, None, &mut Ctx::inference(&device))?;
+    let batch = Batch { attention_mask: Some(mask), ..Batch::new(4, vec![5, 6, 7, 0, 8, 9, 10, 11]) };
+    let output = bert.forward(&batch, None, &mut Ctx::inference(&device))?;
     let logits = output.logits.expect("a classifier has logits").value().to_vec::<f32>()?;
     assert!(logits.len() == 6 && logits.iter().all(|value| value.is_finite()), "{logits:?}");
     Ok(())
