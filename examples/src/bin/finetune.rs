@@ -1,4 +1,4 @@
-//! Fine-tune a model on text. The training step is in `examples/src/finetune/train.rs`.
+//! Fine-tune a model on text. The training step is in `crates/model-center/src/train/step.rs`.
 
 use bmtrain_core::heap::EndingHeap;
 use bmtrain_examples::limits;
