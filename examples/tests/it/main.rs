@@ -19,6 +19,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod step_path;
 mod superglue;
 mod tokenizer;
 mod verbalizer;
