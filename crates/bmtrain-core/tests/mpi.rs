@@ -35,20 +35,20 @@ struct Job {
 }
 
 impl Job {
-    /// What each rank said, by rank.
-    fn said(&self) -> Vec<(usize, &str)> {
-        let mut said: Vec<(usize, &str)> = self
+    /// What each rank printed, by rank.
+    fn printed(&self) -> Vec<(usize, &str)> {
+        let mut printed: Vec<(usize, &str)> = self
             .text
             .lines()
-            .filter_map(|line| line.split_once("said ")?.1.split_once(": "))
+            .filter_map(|line| line.split_once("printed ")?.1.split_once(": "))
             .filter_map(|(rank, text)| Some((rank.parse().ok()?, text)))
             .collect();
-        said.sort_unstable();
-        said
+        printed.sort_unstable();
+        printed
     }
 }
 
-/// Run `test` on so many ranks; nothing where there is no `mpirun`.
+/// Run `test` on `ranks` ranks; nothing where there is no `mpirun`.
 fn mpirun(test: &str, ranks: usize, arguments: &[&str]) -> Option<Job> {
     if Command::new("mpirun").arg("--version").output().is_err() {
         // Past the test harness, which hides what passing tests print.
@@ -78,7 +78,7 @@ fn say(rank: &MpiRank, text: &str) {
     print!("\nsaid {}: {text}\n", rank.rank());
 }
 
-/// Say how a call failed and end the job, as a program does.
+/// Print how a call failed and end the job, as a program does.
 fn fail(rank: Rank<MpiRank>, op: Op, elements: usize) -> ! {
     let ((operation, sequence, reason, ranks), time) = failure(&rank, op, elements);
     say(&rank.rank, &format!("{ranks:?} {operation} #{sequence} after {} ms: {reason}", time.as_millis()));
@@ -130,8 +130,8 @@ fn every_collective_has_the_bits_of_ranks_of_one_machine() {
     }
     for size in 1..=4 {
         let Some(job) = mpirun(TEST, size, &[]) else { return };
-        assert_eq!((job.code, job.said().len()), (Some(0), size), "{}", job.text);
-        assert!(job.said().iter().all(|(_, said)| said.ends_with("results")), "{}", job.text);
+        assert_eq!((job.code, job.printed().len()), (Some(0), size), "{}", job.text);
+        assert!(job.printed().iter().all(|(_, printed)| printed.ends_with("results")), "{}", job.text);
     }
 }
 
@@ -184,22 +184,26 @@ fn messages_groups_barriers_and_lanes_work_as_on_one_machine() {
         return print!("\nsaid {own}: done\n");
     }
     let Some(job) = mpirun(TEST, 4, &[]) else { return };
-    assert_eq!((job.code, job.said().len()), (Some(0), 4), "{}", job.text);
+    assert_eq!((job.code, job.printed().len()), (Some(0), 4), "{}", job.text);
 }
 
-/// A job of three ranks that fails: each of these ranks said all of these parts, and `mpirun` failed too, in time.
+/// A job of three ranks that fails: each of these ranks printed all of these parts, and `mpirun` failed too, in time.
 fn fails(test: &str, arguments: &[&str], ranks: &[usize], parts: &[&str]) {
     let Some(job) = mpirun(test, 3, arguments) else { return };
     for rank in ranks {
-        let said = job.said().into_iter().find(|(by, _)| by == rank).map(|(_, said)| said);
-        assert!(said.is_some_and(|said| parts.iter().all(|part| said.contains(part))), "no {parts:?} in {}", job.text);
+        let printed = job.printed().into_iter().find(|(by, _)| by == rank).map(|(_, printed)| printed);
+        assert!(
+            printed.is_some_and(|printed| parts.iter().all(|part| printed.contains(part))),
+            "no {parts:?} in {}",
+            job.text
+        );
     }
     assert!(job.code.is_some_and(|code| code != 0), "{}", job.text);
     assert!(job.time < Duration::from_secs(20), "{:?}", job.time);
 }
 
-/// A program of three ranks that makes one call together, of which rank 1 then does something else, and all make
-/// another.
+/// A program of three ranks that makes one call together, after which rank 1 does something else, and all make
+/// does something else, and all make another.
 fn with(test: &str, deadline: u64, other: impl FnOnce(&Rank<MpiRank>) -> (Op, usize)) -> bool {
     let Some(rank) = rank_of(test, deadline) else { return false };
     let rank = Rank::new(rank);

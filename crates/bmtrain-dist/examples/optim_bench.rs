@@ -1,8 +1,8 @@
 //! Prints how fast an optimizer step is: seconds and GB/s on parameters of one size, with state on the device or on the
 //! host.
 //!
-//! `cargo run --release --example optim_bench -p bmtrain-dist -- [--millions N] [--variant adam|offload] [--dtype f32|bf16|f16]
-//! [--threads T] [--steps S] [--json]`
+//! `cargo run --release --example optim_bench -p bmtrain-dist -- [--millions N] [--variant adam|offload] [--dtype
+//! f32|bf16|f16] [--threads T] [--steps S] [--json]`
 //!
 //! A model of N million values in matrices of a BERT-base's sizes; gradients are made once and stay. A step is the
 //! optimizer's alone, without norm and clipping, from the call until all lanes are idle. The bytes counted are those
@@ -55,11 +55,10 @@ fn main() -> Outcome<()> {
     let (median, best) = (steps.median(), steps.best());
     let (count, gigabytes) = (parameters.count(), bytes(&parameters, settings.dtype) as f64 / 1e9);
     if settings.json {
+        let speed = format!(r#""best_s": {best}, "gb_per_s": {}"#, gigabytes / median);
         println!(
-            r#"{{"variant": "{}", "parameters": {count}, "threads": {}, "step_s": {median}, "best_s": {best}, "gb_per_s": {}}}"#,
-            settings.variant,
-            settings.threads,
-            gigabytes / median
+            r#"{{"variant": "{}", "parameters": {count}, "threads": {}, "step_s": {median}, {speed}}}"#,
+            settings.variant, settings.threads
         );
         return Ok(());
     }
@@ -72,7 +71,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Matrices, of which the last takes what is left, in blocks of four.
+/// Matrices, the last with the remainder, in blocks of four.
 fn model(device: &Device, settings: &Settings) -> Outcome<Parameters> {
     let options = BuilderOptions { dtype: settings.dtype, grad_dtype: settings.dtype, ..BuilderOptions::default() };
     let builder = Builder::new(device, options);
@@ -96,7 +95,7 @@ fn model(device: &Device, settings: &Settings) -> Outcome<Parameters> {
     Ok(parameters)
 }
 
-/// Gradients that differ from value to value: those of a sum of squares.
+/// Gradients that differ from value to value, of a sum of squares.
 fn make_gradients(device: &Device, parameters: &Parameters) -> Outcome<()> {
     let manager = OptimManager::new(device, Clip::default())?;
     for param in parameters.iter() {
@@ -122,10 +121,10 @@ fn bytes(parameters: &Parameters, dtype: DType) -> usize {
 fn settings() -> Outcome<Settings> {
     let mut settings =
         Settings { millions: 110.0, variant: "offload".into(), dtype: DType::F32, threads: 2, steps: 15, json: false };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word}: needs a value"));
-        match word.as_str() {
+    let mut arguments = std::env::args().skip(1);
+    while let Some(option) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{option}: needs a value"));
+        match option.as_str() {
             "--millions" => settings.millions = value()?.parse()?,
             "--variant" => settings.variant = value()?,
             "--dtype" => {

@@ -38,7 +38,7 @@ pub trait Model: Module {
     /// Run the blocks `range` of a stack; with its last block also what follows it, such as a norm.
     ///
     /// # Errors
-    /// Those of the blocks.
+    /// XX
     fn run_stack(
         &self,
         stack: usize,
@@ -62,7 +62,7 @@ pub trait Model: Module {
     /// Run the blocks `range`, counted through all stacks.
     ///
     /// # Errors
-    /// Those of the blocks; a range outside.
+    /// XX
     fn run_blocks(
         &self,
         range: Range<usize>,
@@ -88,7 +88,7 @@ pub trait Model: Module {
     /// The whole model.
     ///
     /// # Errors
-    /// Those of its parts.
+    /// XX
     fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output> {
         let mut flow = self.embed(batch, cx)?;
         for (stack, count) in self.stacks().into_iter().enumerate().filter(|(_, count)| *count > 0) {
@@ -109,7 +109,7 @@ pub trait Model: Module {
     /// The whole model; `observe` is called with the input of the first block and with the output of each block.
     ///
     /// # Errors
-    /// Those of its parts and of `observe`.
+    /// XX
     fn forward_observed(
         &self,
         batch: &Self::Batch,

@@ -27,8 +27,8 @@ Status cublasLtMatmulDescSetAttribute(void*, int, const void*, std::size_t);
 Status cublasLtMatmulPreferenceCreate(void**);
 Status cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, std::size_t);
 Status cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
-Status cublasLtMatmul(void*, void*, const void*, Address, void*, Address, void*, const void*, Address, void*, Address, void*,
-                      const void*, Address, std::size_t, void*);
+Status cublasLtMatmul(void*, void*, const void*, Address, void*, Address, void*, const void*, Address, void*, Address,
+                      void*,                       const void*, Address, std::size_t, void*);
 }
 
 namespace {
@@ -44,13 +44,14 @@ void expect(bool holds, const std::string& claim) {
     }
 }
 
-// Numbers in device memory, in a number type.
+// Numbers in device memory, in a dtype.
 struct Numbers {
     int type;
     Address start = 0;
     std::size_t count;
 
-    Numbers(int number_type, std::size_t elements, unsigned seed) : type(number_type), count(std::max<std::size_t>(elements, 1)) {
+    Numbers(int number_type, std::size_t elements, unsigned seed) : type(number_type),
+        count(std::max<std::size_t>(elements, 1)) {
         expect(cuMemAlloc_v2(&start, count * bytes_of(type)) == 0, "memory");
         std::mt19937 random(seed);
         for (std::size_t i = 0; i < count; ++i) {
@@ -71,7 +72,8 @@ struct Numbers {
             return reinterpret_cast<const float*>(start)[i];
         }
         const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(start)[i];
-        return type == type_f16 ? emulator::f32_from_f16(bits) : emulator::bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
+        return type == type_f16 ? emulator::f32_from_f16(bits) :
+            emulator::bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
     }
 };
 
@@ -121,7 +123,8 @@ Status Call::run(std::string* wrong) const {
     const std::int64_t lda = a_rows + 3 + lda_change, ldb = b_rows + 1, ldd = m + 2;
     const std::int64_t a_stride = lda * a_columns, b_stride = ldb * b_columns, d_stride = ldd * n;
     const auto many = [this](std::int64_t stride) { return static_cast<std::size_t>(stride * batch); };
-    Numbers a(in, many((a_rows + 3) * a_columns), 1), b(in, many(b_stride), 2), d(out, many(d_stride), 3), c(out, many(d_stride), 3);
+    Numbers a(in, many((a_rows + 3) * a_columns), 1), b(in, many(b_stride), 2), d(out, many(d_stride), 3),
+        c(out, many(d_stride), 3);
     Numbers bias(out, static_cast<std::size_t>(std::max(m, n)), 4), aux(out, many(aux_ld * n), 5);
     auto workspace = std::make_unique<Numbers>(type_f32, 1 << 14, 6);
     std::vector<double> old, pre;
@@ -131,7 +134,8 @@ Status Call::run(std::string* wrong) const {
     for (std::size_t i = 0; i < aux.count; ++i) {
         pre.push_back(aux.at(i));
     }
-    const auto mask_bit = [&](std::int64_t i) { return (reinterpret_cast<unsigned char*>(aux.start)[i / 8] >> i % 8 & 1) != 0; };
+    const auto mask_bit =
+        [&](std::int64_t i) { return (reinterpret_cast<unsigned char*>(aux.start)[i / 8] >> i % 8 & 1) != 0; };
     std::vector<bool> mask;
     for (std::int64_t i = 0; i < aux_ld * n * batch; ++i) {
         mask.push_back(mask_bit(i));
@@ -140,7 +144,8 @@ Status Call::run(std::string* wrong) const {
     void *how = nullptr, *preference = nullptr;
     cublasLtMatmulDescCreate(&how, compute_f32, type_f32);
     const auto set = [&](int attribute, auto value) {
-        expect(cublasLtMatmulDescSetAttribute(how, attribute, &value, sizeof value) == success, "an attribute is taken");
+        expect(cublasLtMatmulDescSetAttribute(how, attribute, &value, sizeof value) == success,
+               "an attribute is taken");
     };
     set(3, transpose_a ? 1 : 0);
     set(4, transpose_b ? 1 : 0);
@@ -167,7 +172,8 @@ Status Call::run(std::string* wrong) const {
     }
     std::uint64_t result[12] = {};
     int count = 0;
-    const Status chosen = cublasLtMatmulAlgoGetHeuristic(handle, how, a_layout, b_layout, d_layout, d_layout, preference, 1, result, &count);
+    const Status chosen = cublasLtMatmulAlgoGetHeuristic(handle, how, a_layout, b_layout, d_layout, d_layout,
+                                                         preference, 1, result, &count);
     if (chosen != success) {
         return chosen;
     }
@@ -182,8 +188,9 @@ Status Call::run(std::string* wrong) const {
         cublasLtMatrixLayoutSetAttribute(a_layout, 4, &ld, 8);
     }
     const Address c_start = c_is_d ? d.start : c.start;
-    const Status given = cublasLtMatmul(handle, how, &alpha, a.start + offset_a, a_layout, b.start, b_layout, &beta, c_start, d_layout,
-                                        d_is_a ? a.start : d.start, d_layout, result, workspace->start, given_workspace, stream);
+    const Status given = cublasLtMatmul(handle, how, &alpha, a.start + offset_a, a_layout, b.start, b_layout, &beta,
+                                        c_start, d_layout, d_is_a ? a.start : d.start, d_layout, result,
+                                        workspace->start, given_workspace, stream);
     if (given != success) {
         return given;
     }
@@ -202,8 +209,12 @@ Status Call::run(std::string* wrong) const {
     };
     std::vector<double> gradient(static_cast<std::size_t>(m), 0.0);
     for (int e = 0; e < batch; ++e) {
-        const auto at_a = [&](int i, int p) { return a.at(static_cast<std::size_t>(e * a_stride + (transpose_a ? p + i * lda : i + p * lda))); };
-        const auto at_b = [&](int p, int j) { return b.at(static_cast<std::size_t>(e * b_stride + (transpose_b ? j + p * ldb : p + j * ldb))); };
+        const auto at_a = [&](int i, int p) {
+            return a.at(static_cast<std::size_t>(e * a_stride + (transpose_a ? p + i * lda : i + p * lda)));
+        };
+        const auto at_b = [&](int p, int j) {
+            return b.at(static_cast<std::size_t>(e * b_stride + (transpose_b ? j + p * ldb : p + j * ldb)));
+        };
         for (int j = 0; j < n; ++j) {
             for (int i = 0; i < m; ++i) {
                 double sum = 0;
@@ -217,7 +228,8 @@ Status Call::run(std::string* wrong) const {
                 // A sum of k terms as large as 4.
                 const double scale = 40;
                 if ((epilogue & ep_relu) != 0) {
-                    if ((epilogue & ep_aux) != 0 && std::fabs(value) > 1e-3 && mask_bit(static_cast<std::int64_t>(aux_place)) != (value > 0)) {
+                    if ((epilogue & ep_aux) != 0 && std::fabs(value) > 1e-3 &&
+                        mask_bit(static_cast<std::int64_t>(aux_place)) != (value > 0)) {
                         *wrong = "a bit of the mask";
                     }
                     value = std::max(value, 0.0);
@@ -236,12 +248,14 @@ Status Call::run(std::string* wrong) const {
             }
         }
         for (int i = m; i < ldd; ++i) {
-            expect(d.at(static_cast<std::size_t>(e * d_stride + i)) == old[static_cast<std::size_t>(e * d_stride + i)], "what lies between columns stays");
+            const auto at = static_cast<std::size_t>(e * d_stride + i);
+            expect(d.at(at) == old[at], "what is between columns stays");
         }
         for (int i = 0; (epilogue & ep_bias_gradient) != 0 && i < m; ++i) {
             close("bias gradient", bias.at(static_cast<std::size_t>(i)), gradient[static_cast<std::size_t>(i)], 200);
         }
-        for (int i = 0; (epilogue & (ep_bias_gradient_a | ep_bias_gradient_b)) != 0 && i < ((epilogue & ep_bias_gradient_a) != 0 ? m : n); ++i) {
+        for (int i = 0; (epilogue & (ep_bias_gradient_a | ep_bias_gradient_b)) != 0 &&
+             i < ((epilogue & ep_bias_gradient_a) != 0 ? m : n); ++i) {
             double sum = 0;
             for (int p = 0; p < k; ++p) {
                 sum += (epilogue & ep_bias_gradient_a) != 0 ? at_a(i, p) : at_b(p, i);
@@ -273,8 +287,10 @@ void check_products() {
                     std::string wrong;
                     const Status status = call.run(&wrong);
                     expect(status == success && wrong.empty(),
-                           "epilogue " + std::to_string(epilogue) + ", types " + std::to_string(in) + " " + std::to_string(out) +
-                               ", transposes " + std::to_string(transposes) + ", batch " + std::to_string(batch) + ", status " +
+                           "epilogue " + std::to_string(epilogue) + ", types " + std::to_string(in) + " " +
+                               std::to_string(out) +
+                               ", transposes " + std::to_string(transposes) + ", batch " + std::to_string(batch) +
+                                   ", status " +
                                std::to_string(status) + ": " + wrong);
                 }
             }
@@ -288,14 +304,17 @@ void check_refusals() {
         change(call);
         std::string wrong;
         const Status got = call.run(&wrong);
-        expect(got == status, std::string(what) + ": status " + std::to_string(got) + " instead of " + std::to_string(status));
+        expect(got == status, std::string(what) + ": status " + std::to_string(got) + " instead of " +
+               std::to_string(status));
     };
     refused("a leading dimension below the rows", invalid_value, [](Call& c) { c.lda_change = -4; });
     refused("results of another 16-bit type", not_supported, [](Call& c) { c.in = type_f16, c.out = type_bf16; });
     refused("results narrower than the factors", not_supported, [](Call& c) { c.out = type_bf16; });
-    refused("an address less aligned than said", invalid_value, [](Call& c) { c.alignment = 256, c.offset_a = 16, c.m = 16; });
+    refused("an address less aligned than declared", invalid_value,
+            [](Call& c) { c.alignment = 256, c.offset_a = 16, c.m = 16; });
     refused("a workspace smaller than the algorithm's", invalid_value, [](Call& c) { c.given_workspace = 64; });
-    refused("an epilogue without its bias", invalid_value, [](Call& c) { c.epilogue = ep_bias, c.bias_pointer = false; });
+    refused("an epilogue without its bias", invalid_value,
+            [](Call& c) { c.epilogue = ep_bias, c.bias_pointer = false; });
     refused("a bias of another type", not_supported, [](Call& c) { c.epilogue = ep_bias, c.bias_type = type_bf16; });
     refused("an epilogue that is none", invalid_value, [](Call& c) { c.epilogue = ep_relu | ep_gelu; });
     refused("copies at an odd distance", invalid_value, [](Call& c) { c.epilogue = ep_gelu | ep_aux, c.aux_ld = 28; });

@@ -69,7 +69,7 @@ struct Block {
     // How many blocks ran before.
     unsigned serial;
     Warp warps[most_threads / warp_threads];
-    // Numbers of the threads, the one that goes first whenever it can in front.
+    // Numbers of the threads in order; the first that can run runs.
     unsigned* order;
     SharedArray shared[most_shared_arrays];
     unsigned shared_count;
@@ -77,8 +77,8 @@ struct Block {
     // The first in the order that may have been released since its turn.
     unsigned next;
     unsigned live;
-    // How many threads wait at the barrier, in which line it is, and how many said yes there; before that, the last
-    // time.
+    // The number of threads that wait at the barrier, its line, and the number of true predicates there; before that,
+    // of the last time.
     unsigned at_barrier;
     int barrier_line;
     int yes;
@@ -110,7 +110,8 @@ void pause() {
     {
         const sanitizer::Unseen unseen;
         const Thread& thread = *block->running;
-        *block->failure = what + " (block " + std::to_string(block->index.x) + "," + std::to_string(block->index.y) + "," +
+        *block->failure = what + " (block " + std::to_string(block->index.x) + "," + std::to_string(block->index.y) +
+            "," +
                           std::to_string(block->index.z) + ", thread " + std::to_string(thread.number) + ", line " +
                           std::to_string(line) + ")";
     }
@@ -172,7 +173,7 @@ std::string describe_waiting() {
 }
 
 // Puts the warps, and the threads of each warp, in an order of their own.
-void draw_order(std::mt19937_64& random, bool shuffled) {
+void shuffle_order(std::mt19937_64& random, bool shuffled) {
     const unsigned count = block->count, warps = (count + warp_threads - 1) / warp_threads;
     unsigned warp_order[most_threads / warp_threads];
     std::iota(warp_order, warp_order + warps, 0u);
@@ -204,7 +205,8 @@ void prepare_threads() {
         thread.index.z = number / (block->extent.x * block->extent.y);
         thread.state = State::ready;
         thread.led = 0;
-        const unsigned slot = sanitizer::checks_threads ? (block->serial * block->count + number) % slots.count : number;
+        const unsigned slot = sanitizer::checks_threads ? (block->serial * block->count + number) % slots.count :
+            number;
         thread.seen_as = slots.seen_as[slot];
         thread.fiber.prepare(slots.stack(slot), stack_bytes - 1024, begin_thread);
     }
@@ -218,7 +220,7 @@ void prepare_threads() {
     block->next = 0;
 }
 
-// Runs threads until all have ended or nobody can go on. Always the first in the order that can run, so that one warp
+// Runs threads until all have ended or none can continue. Always the first in the order that can run, so that one warp
 // gets as far ahead of the others as barriers let it: fair turns would hide memory that is written again too early.
 void run_threads() {
     unsigned position = 0;
@@ -250,7 +252,7 @@ void* take(std::size_t bytes) {
     return memory;
 }
 
-// Gives a block shared memory as if nobody had used it. The race checker must not see the accesses of blocks before.
+// Gives a block shared memory as if it were unused. The race checker must not see the accesses of blocks before.
 void renew_shared(std::size_t bytes_at_launch) {
     const sanitizer::Unseen unseen;
     for (unsigned i = 0; i < block->shared_count; ++i) {
@@ -288,7 +290,7 @@ void run_block(std::mt19937_64& random, const Extent& extent, bool shuffled) {
         delete block->places;
         block->places = new Places;
     }
-    draw_order(random, shuffled);
+    shuffle_order(random, shuffled);
     prepare_threads();
     run_threads();
 }
@@ -352,10 +354,12 @@ bool is_last_to_come(const Thread& thread, const Warp& warp) {
     }
     const unsigned here = mask & warp.waiting;
     if (here != 0) {
-        // Those who wait agree with each other as far as their masks meet, so that one can speak for all.
-        const Thread& other = block->threads[thread.number / warp_threads * warp_threads + static_cast<unsigned>(__builtin_ctz(here))];
+        // Waiting threads agree with each other as far as their masks meet, so that one can speak for all.
+        const Thread& other = block->threads[thread.number / warp_threads * warp_threads +
+            static_cast<unsigned>(__builtin_ctz(here))];
         if (other.mask != mask || other.line != thread.line) {
-            fail("lanes of a warp meet at different shuffles, the other in line " + std::to_string(other.line), thread.line);
+            fail("lanes of a warp meet at different shuffles, the other in line " + std::to_string(other.line),
+                 thread.line);
         }
     }
     return (here | 1u << thread.lane()) == mask;
@@ -391,7 +395,7 @@ std::uint64_t meet(unsigned mask, std::uint64_t bits, int source, int line, Answ
 std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line) {
     return meet(mask, bits, source, line, [mask](const Thread& thread, const Thread* warp) {
         const bool inside = thread.source >= 0 && thread.source < static_cast<int>(warp_threads);
-        // What a lane outside the mask would give is not defined: a pattern that is no number in any type.
+        // The value of a lane outside the mask is undefined: a bit pattern that is NaN in every dtype.
         const bool defined = inside && (mask >> thread.source & 1) != 0;
         return defined ? warp[thread.source].given : ~std::uint64_t{0};
     });

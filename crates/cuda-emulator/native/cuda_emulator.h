@@ -1,16 +1,16 @@
 // Runs a hand-written CUDA kernel on the processor, every CUDA thread of a block on a stack of its own.
 //
-// Put in front of a kernel's source with `g++ -include cuda_emulator.h`. It supplies the CUDA words that our kernels
-// use: indices, shared memory, __syncthreads, shuffles; a word that is missing is a compile error, to be added when a
-// kernel needs it. What it proves is logic, indexing and synchronisation of a kernel. It says nothing about speed,
-// about what the device's compiler makes of the source, or about approximate arithmetic: whoever reports a result says
+// Included before a kernel's source with `g++ -include cuda_emulator.h`. It supplies the CUDA names that our kernels
+// use: indices, shared memory, __syncthreads, shuffles; a name that is missing is a compile error, to be added when a
+// kernel needs it. What it proves is logic, indexing and synchronisation of a kernel. It proves nothing about speed,
+// about what the device's compiler makes of the source, or about approximate arithmetic: results are reported as
 // "emulated".
 //
 // Instead of hanging, it reports threads that never meet: a barrier that some threads do not reach, a shuffle whose
 // mask names lanes that do not come, do not exist or disagree.
 //
-// Blocks run one after another. In each, warps and their threads have ranks drawn from a seed, and the highest that can
-// run runs. Only one kernel may run at a time, which the caller sees to.
+// Blocks run one after another. In each, warps and their threads have random priorities from a seed, and the highest
+// that can run runs. Only one kernel may run at a time, which the caller sees to.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@
 
 #define BMTRAIN_EMULATED 1
 
-// ---- words that mean nothing on a processor, or something simpler
+// ---- names that mean nothing on a processor, or something simpler
 
 #define __global__
 #define __device__
@@ -71,7 +71,7 @@ void* shared_at_launch();
 // Gives `bits` to the warp and returns what lane `source` gave. Waits for all lanes of `mask`.
 std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line);
 
-// Which lanes of `mask` say yes.
+// Ballot: which lanes of `mask` have a true predicate.
 unsigned ballot(unsigned mask, bool predicate, int line);
 
 // Lets the lanes of `mask` meet; what each did before is then seen by all.
@@ -157,7 +157,7 @@ Value exchange_value(unsigned mask, Value value, int source, int line) {
 
 #define BMTRAIN_KERNEL(name) static const emulator::Registration emulator_registration_##name(#name, name);
 
-// ---- the words of CUDA
+// ---- the names of CUDA
 
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())

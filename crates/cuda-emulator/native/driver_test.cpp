@@ -16,7 +16,8 @@ Status cuMemFree_v2(Address);
 Status cuStreamCreate(void**, unsigned);
 Status cuStreamSynchronize(void*);
 Status cuModuleGetFunction(void**, void*, const char*);
-Status cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+Status cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                      void**);
 Status cuMemsetD32Async(Address, unsigned, std::size_t, void*);
 void emulated_declare(Address, std::size_t, int);
 void emulated_declare_end();
@@ -69,13 +70,16 @@ void check_freed() {
     cuMemFree_v2(old);
     expect(launch(old, to) == fake::invalid_value, "an address of freed memory is refused");
     expect(launch(to, old + 4096) == fake::invalid_value, "and so is one in the middle of it");
-    expect(launch(from, to) == fake::success && cuStreamSynchronize(stream) == fake::success, "other memory is taken as before");
+    expect(launch(from, to) == fake::success && cuStreamSynchronize(stream) == fake::success,
+           "other memory is allocated as before");
     // The system gives the same memory again sooner or later; what is taken is not freed any more, what is left of it
     // still is.
     fake::device().freed[from] = 4096;
     fake::forget_freed(from + 1024, 2048);
-    expect(fake::is_freed(from) && fake::is_freed(from + 1023) && !fake::is_freed(from + 1024), "the part before stays freed");
-    expect(!fake::is_freed(from + 3071) && fake::is_freed(from + 3072) && fake::is_freed(from + 4095), "and the part behind");
+    expect(fake::is_freed(from) && fake::is_freed(from + 1023) && !fake::is_freed(from + 1024),
+           "the part before stays freed");
+    expect(!fake::is_freed(from + 3071) && fake::is_freed(from + 3072) && fake::is_freed(from + 4095),
+           "and the part after");
     expect(!fake::is_freed(from + 4096) && !fake::is_freed(from - 1), "and nothing else is");
     fake::forget_freed(from, 4096);
     expect(!fake::is_freed(from) && !fake::is_freed(from + 4095), "taken as a whole, nothing of it is freed");

@@ -1,9 +1,9 @@
-// A stand-in for libcublasLt.so.13: the part of the interface that this crate uses. Products are queued on the emulated
-// driver's streams and run as late as kernels do. What is refused says why on the standard error, which the real
-// library does not.
+// An emulated libcublasLt.so.13: the part of the interface that this crate uses. Products are queued on the emulated
+// driver's streams and run as late as kernels do. The reason for a refusal is printed to the standard error, which the
+// real library does not.
 //
 // Descriptors that were destroyed or never made are found. An algorithm is good for the product it was asked for, with
-// pointers aligned as the preference said; it needs a workspace where it may have one, and spoils what is in it.
+// pointers aligned as the preference declared; it needs a workspace where it may have one, and spoils what is in it.
 #include "fake_blas.h"
 
 #include <dlfcn.h>
@@ -23,7 +23,8 @@ const Driver& driver() {
     static const Driver found = [] {
         const bool inside = dlsym(RTLD_DEFAULT, "emulated_give") != nullptr;
         void* const library = inside ? RTLD_DEFAULT : dlopen("libcuda.so", RTLD_LAZY);
-        const auto function = [=](const char* name) { return library == nullptr && !inside ? nullptr : dlsym(library, name); };
+        const auto function = [=](const char* name) { return library == nullptr && !inside ? nullptr :
+            dlsym(library, name); };
         return Driver{reinterpret_cast<decltype(Driver::has_context)>(function("emulated_has_context")),
                       reinterpret_cast<decltype(Driver::is_allocated)>(function("emulated_is_allocated")),
                       reinterpret_cast<decltype(Driver::give)>(function("emulated_give"))};
@@ -83,7 +84,7 @@ struct Counts {
 
 Counts counts;
 
-// Copies an attribute whose size must be that of its place.
+// Copies an attribute whose size must match its field.
 template <class Value>
 Status set(Value& place, const void* from, std::size_t bytes) {
     if (from == nullptr || bytes != sizeof place) {
@@ -141,8 +142,9 @@ std::uint64_t workspace_for(const Product& p, std::uint64_t most) {
 // The product of descriptors; without an address yet.
 Answer describe(Product& p, const void* how, const void* a, const void* b, const void* c, const void* d) {
     const Description* const description = descriptions.find(how);
-    // Without a layout of its own c has that of d.
-    const Layout* const found[] = {layouts.find(a), layouts.find(b), layouts.find(c == nullptr ? d : c), layouts.find(d)};
+    // Without a layout of its own c has the layout of d.
+    const Layout* const found[] = {layouts.find(a), layouts.find(b), layouts.find(c == nullptr ? d : c),
+        layouts.find(d)};
     if (description == nullptr || std::find(std::begin(found), std::end(found), nullptr) != std::end(found)) {
         return {invalid_value, "a descriptor that is none, or was destroyed"};
     }
@@ -340,7 +342,8 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
     result.algorithm.mark = algorithm_mark;
     result.algorithm.problem = problem_of(product);
     result.algorithm.workspace_bytes = workspace_for(product, preference->workspace_bytes);
-    std::copy(std::begin(preference->alignment), std::end(preference->alignment), std::begin(result.algorithm.alignment));
+    std::copy(std::begin(preference->alignment), std::end(preference->alignment),
+              std::begin(result.algorithm.alignment));
     result.workspace_bytes = result.algorithm.workspace_bytes;
     result.state = success;
     result.waves = 1.0f;
@@ -349,7 +352,8 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
 }
 
 Status cublasLtMatmul(void* handle, void* how, const float* alpha, std::uint64_t a, void* a_layout, std::uint64_t b,
-                      void* b_layout, const float* beta, std::uint64_t c, void* c_layout, std::uint64_t d, void* d_layout,
+                      void* b_layout, const float* beta, std::uint64_t c, void* c_layout, std::uint64_t d,
+                          void* d_layout,
                       const Algorithm* algorithm, std::uint64_t workspace, std::size_t workspace_bytes, void* stream) {
     if (handle != &handle_token || alpha == nullptr || beta == nullptr) {
         return refuse(invalid_value, "a product without a handle or a factor");

@@ -45,7 +45,7 @@ inline constexpr unsigned ep_bias_gradient_b = 512;
 // Epilogues that read or write a vector at the bias pointer.
 inline constexpr unsigned ep_any_bias = ep_bias | ep_bias_gradient | ep_bias_gradient_a | ep_bias_gradient_b;
 
-// Where a matrix lies. Counted from a descriptor's creation, column-major and one matrix.
+// Position of a matrix. Counted from a descriptor's creation, column-major and one matrix.
 struct Layout {
     int type = type_f32;
     int order = order_columns;
@@ -61,7 +61,7 @@ struct Layout {
         return order == order_columns ? row + column * distance : row * distance + column;
     }
 
-    // Elements from the first to behind the last, of all matrices.
+    // Elements from the first to one past the last, of all matrices.
     std::uint64_t span() const {
         return at(rows - 1, columns - 1) + 1 +
                static_cast<std::uint64_t>(batch_count - 1) * static_cast<std::uint64_t>(batch_stride);
@@ -87,7 +87,7 @@ struct Description {
 
 struct Preference {
     std::uint64_t workspace_bytes = 0;
-    // Of a, b, c, d: as the library assumes it where nothing is said.
+    // Of a, b, c, d: as the library assumes it by default.
     unsigned alignment[4] = {256, 256, 256, 256};
 };
 
@@ -124,7 +124,7 @@ Answer check_shapes(const Product& product);
 // Whether pointers fit: present, aligned, apart from each other, in memory of the device.
 Answer check_pointers(const Product& product, const unsigned (&alignment)[4]);
 
-// Whether every range lies in memory of the device.
+// Whether every range is in memory of the device.
 Answer check_ranges(const Product& product);
 
 // Computes it.
@@ -140,7 +140,7 @@ struct Driver {
     int (*give)(void* stream, int (*work)(void*), void* data, void (*release)(void*));
 };
 
-// That of the process.
+// The library of the process.
 const Driver& driver();
 
 }  // namespace fake_blas

@@ -1,6 +1,6 @@
 // What an emulated matrix product refuses; see fake_blas.h.
 //
-// As strict as the library's documentation, and stricter where that is silent: combinations of number types that it
+// As strict as the library's documentation, and stricter where that is silent: combinations of dtypes that it
 // does not list, overlapping operands, an epilogue on row-major results. So what passes here is not proven to be
 // supported by a device's library, but what that is known to refuse is found.
 #include "fake_blas.h"
@@ -52,7 +52,7 @@ std::string text(std::uint64_t number) {
 Answer check_layout(const char* name, const Layout& layout) {
     const std::string which = std::string("matrix ") + name + ": ";
     if (bytes_of(layout.type) == 0) {
-        return unsupported(which + "number type " + std::to_string(layout.type));
+        return unsupported(which + "dtype " + std::to_string(layout.type));
     }
     if (layout.order != order_columns && layout.order != order_rows) {
         return unsupported(which + "order " + std::to_string(layout.order));
@@ -131,7 +131,7 @@ Answer check_types(const Product& p) {
     }
     const int a = p.a_layout.type, b = p.b_layout.type, c = p.c_layout.type, d = p.d_layout.type;
     if (a != b || c != d) {
-        return unsupported("a and b, or c and d, of different number types");
+        return unsupported("a and b, or c and d, of different dtypes");
     }
     if (d != a && d != type_f32) {
         return unsupported("a result of another 16-bit type than the factors, or narrower");
@@ -140,10 +140,10 @@ Answer check_types(const Product& p) {
         return unsupported("TF32 products of 16-bit factors");
     }
     if ((p.how.epilogue & ep_any_bias) != 0 && p.how.bias_type != type_unset && p.how.bias_type != d) {
-        return unsupported("a bias of another number type than the result");
+        return unsupported("a bias of another dtype than the result");
     }
     if ((p.how.epilogue & ep_aux) != 0 && p.how.aux_type != type_unset && p.how.aux_type != d) {
-        return unsupported("an auxiliary matrix of another number type than the result");
+        return unsupported("an auxiliary matrix of another dtype than the result");
     }
     return {};
 }
@@ -172,7 +172,8 @@ Answer check_epilogue(const Product& p) {
     }
     const std::int64_t multiple = p.relu_mask() ? mask_ld_multiple : copy_ld_multiple;
     if (p.how.aux_ld < 0 || static_cast<std::uint64_t>(p.how.aux_ld) < p.m() || p.how.aux_ld % multiple != 0) {
-        return invalid("leading dimension " + std::to_string(p.how.aux_ld) + " of the auxiliary matrix: below " + text(p.m()) +
+        return invalid("leading dimension " + std::to_string(p.how.aux_ld) + " of the auxiliary matrix: below " +
+                       text(p.m()) +
                        ", or no multiple of " + std::to_string(multiple));
     }
     const auto one = static_cast<std::uint64_t>(p.how.aux_ld) * (p.n() - 1) + p.m();
@@ -182,7 +183,7 @@ Answer check_epilogue(const Product& p) {
     return {};
 }
 
-// Bytes that a product reads or writes, from the first to behind the last.
+// Bytes that a product reads or writes, from the first to one past the last.
 struct Range {
     const char* name;
     std::uint64_t start, bytes;
@@ -253,7 +254,8 @@ Answer check_pointers(const Product& p, const unsigned (&alignment)[4]) {
     if (p.c == p.d && (p.c_layout.ld != p.d_layout.ld || p.c_layout.batch_stride != p.d_layout.batch_stride)) {
         return invalid("c is d, in another layout");
     }
-    if (((p.how.epilogue & ep_any_bias) != 0 && p.how.bias == 0) || ((p.how.epilogue & ep_aux) != 0 && p.how.aux == 0)) {
+    if (((p.how.epilogue & ep_any_bias) != 0 && p.how.bias == 0) ||
+        ((p.how.epilogue & ep_aux) != 0 && p.how.aux == 0)) {
         return invalid("the epilogue's vector or matrix has no address");
     }
     const std::uint64_t addresses[] = {p.a, p.b, p.beta != 0.0f ? p.c : p.d, p.d};
@@ -277,7 +279,8 @@ Answer check_pointers(const Product& p, const unsigned (&alignment)[4]) {
     const std::vector<Range> ranges = ranges_of(p);
     for (const Range& written : ranges) {
         for (const Range& other : ranges) {
-            const bool apart = written.start + written.bytes <= other.start || other.start + other.bytes <= written.start;
+            const bool apart = written.start + written.bytes <= other.start || other.start +
+                other.bytes <= written.start;
             if (written.written && &written != &other && !apart) {
                 return invalid(std::string(written.name) + " is written and overlaps " + other.name);
             }

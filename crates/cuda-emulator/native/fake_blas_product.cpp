@@ -32,7 +32,7 @@ void store(int type, std::uint64_t start, std::uint64_t index, float value) {
     }
 }
 
-// The nearest number with ten bits behind the point, as tensor cores take f32.
+// The nearest number with ten fraction bits, as tensor cores take f32.
 float to_tf32(float value) {
     const std::uint32_t bits = emulator::bits_as<std::uint32_t>(value);
     if ((bits & 0x7f800000u) == 0x7f800000u) {
@@ -41,9 +41,10 @@ float to_tf32(float value) {
     return emulator::bits_as<float>((bits + 0x1000u) & ~0x1fffu);
 }
 
-// The rows of a factor, `length` numbers each: those of op(a), or of the transpose of op(b), so that sums run along
+// The rows of a factor, `length` numbers each: rows of op(a), or of the transpose of op(b), so that sums run along
 // rows.
-std::vector<float> rows_of(const Product& p, const Layout& layout, std::uint64_t start, bool transpose, std::uint64_t count,
+std::vector<float> rows_of(const Product& p, const Layout& layout, std::uint64_t start, bool transpose,
+                           std::uint64_t count,
                            std::uint64_t length) {
     std::vector<float> rows(count * length);
     for (std::uint64_t row = 0; row < count; ++row) {

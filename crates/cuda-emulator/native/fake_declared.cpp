@@ -29,7 +29,8 @@ std::uint64_t sum_of(const DeclaredRange& range) {
 std::vector<DeclaredRange> only_read(const std::vector<DeclaredRange>& ranges) {
     std::vector<DeclaredRange> found;
     for (const DeclaredRange& range : ranges) {
-        const auto writes_into = [&range](const DeclaredRange& other) { return other.written && overlap(range, other); };
+        const auto writes_into = [&range](const DeclaredRange& other) { return other.written &&
+            overlap(range, other); };
         if (!range.written && std::none_of(ranges.begin(), ranges.end(), writes_into)) {
             found.push_back(range);
         }
@@ -71,7 +72,7 @@ Status run_declared(const std::vector<DeclaredRange>& ranges, const std::functio
     }
     for (std::size_t i = 0; status == success && i < constant.size(); ++i) {
         if (sum_of(constant[i]) != before[i]) {
-            std::fprintf(stderr, "emulated driver: %zu bytes from %llx are only read by their declaration, and were written\n",
+            std::fprintf(stderr, "emulated driver: %zu bytes from %llx are declared as only read, and were written\n",
                          constant[i].bytes, constant[i].start);
             return launch_failed;
         }

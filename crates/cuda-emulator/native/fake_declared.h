@@ -1,5 +1,5 @@
-// What the caller of a launch says that it may touch. A test declares the views of a kernel before the launch and ends
-// the declaration behind it; everything that this thread queues in between carries it.
+// The memory that a launch may touch, as declared by its caller. A test declares the views of a kernel before the
+// launch and ends the declaration after it; everything that this thread queues in between carries it.
 //
 // When such work runs, memory that is declared as read only is compared before and after. In a library that is built
 // with the address checker, allocations that hold a declared range are forbidden except for the declared ranges;

@@ -1,4 +1,4 @@
-// The device behind the emulated driver: memory, streams that run late, events. The interface is in fake_driver.cpp.
+// The device of the emulated driver: memory, streams that run late, events. The interface is in fake_driver.cpp.
 //
 // It is as late and as strict as a real one may be:
 //   - Work given to a stream waits in a queue. It runs when the host waits for some stream, streams taking turns in a
@@ -115,19 +115,19 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 // The context that was made current on this thread.
 extern thread_local void* current_context;
 
-// Takes memory of the device, filled with what is no number; 0 where the process has no more.
+// Allocates memory of the device, filled with NaN; 0 where the process has no more.
 Address allocate(std::size_t bytes);
 
 // Returns memory; not if there is none of that address.
 bool release(Address start);
 
-// Whether an address lies in memory that was returned and not taken again.
+// Whether an address is in memory that was freed and not allocated again.
 bool is_freed(Address address);
 
 // A range is memory again, of whatever kind.
 void forget_freed(Address start, std::size_t bytes);
 
-// Whether the range lies in memory that was taken and not returned.
+// Whether the range is in memory that was allocated and not freed.
 bool allocated(Address start, std::size_t bytes);
 
 // The first range that is not allocated becomes a message and the error.
@@ -151,7 +151,7 @@ Status remove_stream(void* stream);
 
 // ---- what was launched
 
-// Keeps a launch for tests that ask, if they said so before: see fake_hooks.cpp.
+// Keeps a launch for tests that ask, if they asked for it before: see fake_hooks.cpp.
 void record(const std::string& kernel, unsigned long long blocks, unsigned threads);
 
 }  // namespace fake

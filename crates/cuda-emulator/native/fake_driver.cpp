@@ -1,5 +1,5 @@
-// A stand-in for libcuda.so.1: the part of the CUDA driver's interface that this crate uses, over the memory of the
-// process, with kernels run by the emulator. Tests put it where the loader looks first; the device's name says
+// An emulated libcuda.so.1: the part of the CUDA driver's interface that this crate uses, over the memory of the
+// process, with kernels run by the emulator. Tests put it first in the loader's path; the device's name contains
 // "emulated".
 //
 // Memory is filled with NaN when it is taken. What runs when, and what is checked, is described in fake_device.h. A
@@ -46,7 +46,7 @@ unsigned long long from_environment(const char* name, unsigned long long otherwi
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// The arguments of a kernel as words that may be addresses.
+// The arguments of a kernel as integers that may be addresses.
 std::vector<Address> words_of(void** arguments, const std::vector<std::size_t>& sizes) {
     std::vector<Address> words;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -60,7 +60,7 @@ std::vector<Address> words_of(void** arguments, const std::vector<std::size_t>& 
 Status check_words(const std::vector<Address>& words, const std::string& kernel, Status error) {
     for (std::size_t i = 0; i < words.size(); ++i) {
         if (is_freed(words[i])) {
-            std::fprintf(stderr, "emulated driver: %s: its arguments hold, at byte %zu, the address %llx of memory that was freed\n",
+            std::fprintf(stderr, "emulated driver: %s: its arguments hold, at byte %zu, the freed address %llx\n",
                          kernel.c_str(), i * sizeof(Address), words[i]);
             return error;
         }
@@ -139,7 +139,8 @@ Status cuDeviceGetName(char* name, int bytes, int) {
 }
 
 Status cuDeviceGetPCIBusId(char* id, int bytes, int device) {
-    const unsigned number = static_cast<unsigned>(from_environment("EMULATED_CUDA_FIRST", 0)) + static_cast<unsigned>(device);
+    const unsigned number = static_cast<unsigned>(from_environment("EMULATED_CUDA_FIRST", 0)) +
+        static_cast<unsigned>(device);
     const int written = std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", 0x17 + number);
     return written < bytes ? success : invalid_value;
 }
@@ -407,7 +408,8 @@ Status cuModuleGetFunction(void** function, void*, const char* name) {
 }
 
 Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                      unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void**) {
+                      unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments,
+                          void**) {
     if (const unsigned long long time = from_environment("EMULATED_CUDA_DAWDLE", 0)) {
         std::this_thread::sleep_for(std::chrono::microseconds(time));
     }
@@ -455,7 +457,8 @@ Status cuFuncSetAttribute(void* function, int attribute, int value) {
     if (attribute == preferred_shared_carveout) {
         return value >= -1 && value <= 100 ? success : invalid_value;
     }
-    if (attribute != max_dynamic_shared_bytes || value < 0 || static_cast<std::size_t>(value) > shared_bytes_of_a_block) {
+    if (attribute != max_dynamic_shared_bytes || value < 0 ||
+        static_cast<std::size_t>(value) > shared_bytes_of_a_block) {
         return invalid_value;
     }
     shared_allowed[function] = static_cast<std::size_t>(value);

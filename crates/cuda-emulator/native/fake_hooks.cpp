@@ -55,7 +55,7 @@ void emulated_record(int on) {
     launches.clear();
 }
 
-// A launch that was recorded, with its name in at most `bytes` bytes; 0 behind the last.
+// A launch that was recorded, with its name in at most `bytes` bytes; 0 after the last.
 int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned long long* blocks, unsigned* threads) {
     Lock lock(device().mutex);
     if (index >= launches.size()) {

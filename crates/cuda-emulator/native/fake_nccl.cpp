@@ -1,7 +1,7 @@
-// A stand-in for libnccl.so.2: the part of NCCL's interface that this crate uses, on the streams of the emulated driver
+// An emulated libnccl.so.2: the part of NCCL's interface that this crate uses, on the streams of the emulated driver
 // and between processes of one machine. What it promises is described in fake_nccl.h.
 //
-// Environment: EMULATED_NCCL_VERSION, the version it says it is; EMULATED_NCCL_SILENT, if calls that do not fit
+// Environment: EMULATED_NCCL_VERSION, the version it reports; EMULATED_NCCL_SILENT, if mismatched calls
 // together are not reported.
 #include "fake_nccl.h"
 
@@ -45,7 +45,7 @@ const Driver& driver() {
     return found;
 }
 
-// ---- failures in words
+// ---- error messages
 
 std::mutex words_mutex;
 char words[600];

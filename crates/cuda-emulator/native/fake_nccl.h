@@ -38,7 +38,8 @@ struct Call {
     std::int32_t together = 1;
 
     bool operator==(const Call& other) const {
-        return operation == other.operation && type == other.type && reduction == other.reduction && root == other.root &&
+        return operation == other.operation && type == other.type && reduction == other.reduction &&
+            root == other.root &&
                count == other.count && place == other.place && together == other.together;
     }
 };

@@ -17,17 +17,19 @@ constexpr std::size_t board_bytes = (sizeof(Board) + 4095) / 4096 * 4096;
 constexpr std::size_t slots_bytes = 2 * most_ranks * slot_bytes;
 constexpr std::size_t file_bytes = board_bytes + slots_bytes + most_ranks * most_ranks * mail_bytes;
 
-const char* const operations[] = {"nothing", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "message"};
+const char* const operations[] = {"nothing", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast",
+    "message"};
 
 std::string in_words(int rank, const Call& call) {
     char text[160];
-    std::snprintf(text, sizeof text, "rank %d called %s of %llu, type %d, reduction %d, root %d (%d of %d at once)", rank,
+    std::snprintf(text, sizeof text, "rank %d called %s of %llu, type %d, reduction %d, root %d (%d of %d at once)",
+                  rank,
                   operations[static_cast<int>(call.operation)], static_cast<unsigned long long>(call.count), call.type,
                   call.reduction, call.root, call.place + 1, call.together);
     return text;
 }
 
-// All ranks find out, the first report counts. NCCL itself says nothing.
+// All ranks find out, the first report counts. NCCL itself reports nothing.
 void report(Comm& comm, const std::string& words) {
     std::uint32_t nobody = 0;
     if (std::getenv("EMULATED_NCCL_SILENT") == nullptr && comm.board->mismatched.compare_exchange_strong(nobody, 1)) {
@@ -83,7 +85,8 @@ void reduce(const std::vector<const char*>& sources, const Call& call, char* to)
                 return reduce_as<std::int64_t, std::int64_t>(sources, call, to, same, same);
             }
             return reduce_as<std::uint64_t, std::uint64_t>(sources, call, to, same, same);
-        case 6: return reduce_as<std::uint16_t, float>(sources, call, to, emulator::f32_from_f16, emulator::f16_from_f32);
+        case 6: return reduce_as<std::uint16_t,
+            float>(sources, call, to, emulator::f32_from_f16, emulator::f16_from_f32);
         case 7: return reduce_as<float, float>(sources, call, to, same, same);
         default: {
             const auto widen = [](std::uint16_t bits) { return emulator::bits_as<float>(std::uint32_t{bits} << 16); };
@@ -129,7 +132,8 @@ void finish_collective(Comm& comm, const Step& step) {
     const std::size_t bytes = call.count * size_of(call.type);
     const auto slot = [&](int rank) { return comm.slot(step.number, rank); };
     std::vector<const char*> sources;
-    const std::size_t part = call.operation == Operation::reduce_scatter ? static_cast<std::size_t>(comm.rank) * bytes : 0;
+    const std::size_t part = call.operation == Operation::reduce_scatter ?
+        static_cast<std::size_t>(comm.rank) * bytes : 0;
     for (int rank = 0; rank < comm.size; rank += 1) {
         sources.push_back(slot(rank) + part);
     }

@@ -8,7 +8,7 @@ namespace emulator {
 #if defined(__x86_64__)
 
 // Saves what a called function must preserve, stores the stack pointer, and goes on where the other stack left off. The
-// floating-point control words are the same on all stacks.
+// floating-point control registers are the same on all stacks.
 extern "C" void emulator_change_stack(void** save, void* load);
 asm(R"(
     .text

@@ -28,7 +28,7 @@ public:
 
 private:
 #if defined(__x86_64__)
-    // Where the registers lie, on the fiber's own stack.
+    // Where the registers are, on the fiber's own stack.
     void* stack_pointer = nullptr;
 #else
     ucontext_t context = {};

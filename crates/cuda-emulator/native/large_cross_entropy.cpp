@@ -16,7 +16,8 @@ int main() {
     targets[rows - 1] = classes - 1;
     Fault fault = {};
     const Criterion shared = {targets.data(), -100, 0, classes, classes, nullptr, nullptr, &fault, 0.0f, 0};
-    const CrossEntropyForwardArguments forward = {{logits.data(), kBF16, 0}, shared, losses.data(), lse.data(), classes};
+    const CrossEntropyForwardArguments forward = {{logits.data(), kBF16, 0}, shared, losses.data(), lse.data(),
+        classes};
     large::run_end([&] { cross_entropy_forward_bf16(forward); }, rows, 1, {kLossThreads, 1, 1});
     const double at_target = widen(logits[begin + classes - 1]);
     large::expect(large::close(lse[rows - 1], std::log(sum)), "the log-sum-exp of the last row");
@@ -28,7 +29,8 @@ int main() {
     large::run_end([&] { cross_entropy_backward_bf16(backward); }, rows, 1, {kLossThreads, 1, 1});
     const double expected = std::exp(at_target) / sum - 1.0;
     large::expect(std::fabs(widen(logits[begin + classes - 1]) - expected) < 4e-3, "the gradient at the last target");
-    large::expect(std::fabs(widen(logits[begin]) * sum - 1.0) < 4e-3, "the gradient at the first logit of the last row");
+    large::expect(std::fabs(widen(logits[begin]) * sum - 1.0) < 4e-3,
+                  "the gradient at the first logit of the last row");
     large::expect(fault.kernel == 0, "nothing is reported");
     return large::failures;
 }

@@ -1,7 +1,7 @@
 // For programs that run a kernel at the end of a tensor beyond 2^32 elements, after the text of the kernel's unit.
 //
 // Memory is reserved and not backed: only the pages that the kernel touches exist. A launch runs only the last blocks
-// of its grid, and an index that lost its upper bits reads zeros elsewhere or writes where nobody looks.
+// of its grid, and an index that lost its upper bits reads zeros elsewhere or writes where nothing is checked.
 #pragma once
 
 #include "cuda_emulator.h"

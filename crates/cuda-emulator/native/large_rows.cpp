@@ -59,7 +59,8 @@ void check_far_rows() {
     const CopyRowsArguments copy = {x.data(), out.data(), 3, kColumns / 8, one_axis(3, from / 8, to / 8), 16, 0};
     large::run_end([&] { copy_rows(copy); }, 3, 1, {kRowsThreads, 1, 1});
     large::expect(holds_row(out, 2 * to, 1.0f), "a row far away is copied");
-    const AddRowsArguments add = {{x.data(), kBF16, 0}, {out.data(), kBF16, 1}, 3, kColumns, one_axis(3, from, to), 1, 0};
+    const AddRowsArguments add = {{x.data(), kBF16, 0}, {out.data(), kBF16, 1}, 3, kColumns, one_axis(3, from, to), 1,
+        0};
     large::run_end([&] { add_rows_bf16(add); }, 3, 1, {kRowsThreads, 1, 1});
     large::expect(holds_row(out, 2 * to, 2.0f), "a row far away is added");
 }

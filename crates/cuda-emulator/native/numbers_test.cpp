@@ -27,7 +27,7 @@ struct Format {
     int mantissa_bits() const { return 15 - exponent_bits; }
     std::uint16_t infinity() const { return static_cast<std::uint16_t>(((1 << exponent_bits) - 1) << mantissa_bits()); }
 
-    // What bits without a sign stand for; infinity as the next power of two, which is what rounding goes by.
+    // The value of bits without a sign; infinity as the next power of two, which rounding uses.
     double value(std::uint32_t bits) const {
         const int exponent = static_cast<int>(bits >> mantissa_bits());
         const auto mantissa = static_cast<double>(bits & ((1u << mantissa_bits()) - 1));
@@ -83,11 +83,13 @@ void check_halves() {
             continue;
         }
         const double expected = magnitude == 0x7c00u ? HUGE_VAL : half.value(magnitude);
-        expect(std::fabs(static_cast<double>(wide)) == expected && std::signbit(wide) == (bits >> 15 != 0), "widening is exact", bits);
+        expect(std::fabs(static_cast<double>(wide)) == expected && std::signbit(wide) == (bits >> 15 != 0),
+               "widening is exact", bits);
         expect(emulator::f16_from_f32(wide) == bits, "there and back", bits);
         const std::uint32_t wide_bits = bits << 16;
         if (!is_nan(wide_bits)) {
-            expect(emulator::bf16_from_f32(emulator::bits_as<float>(wide_bits)) == bits, "a bfloat16 there and back", bits);
+            expect(emulator::bf16_from_f32(emulator::bits_as<float>(wide_bits)) == bits, "a bfloat16 there and back",
+                   bits);
         }
 #if defined(__FLT16_MANT_DIG__)
         _Float16 native;
@@ -123,7 +125,8 @@ void check_ties() {
     for (std::uint32_t magnitude = 0; magnitude < bfloat.infinity(); ++magnitude) {
         check_around(bfloat, magnitude << 16 | 0x8000u);
     }
-    for (std::uint32_t payload : {1u, 2u, 0x1000u, 0x1fffu, 0x2000u, 0x8000u, 0xffffu, 0x3fffffu, 0x400000u, 0x7fffffu}) {
+    for (std::uint32_t payload : {1u, 2u, 0x1000u, 0x1fffu, 0x2000u, 0x8000u, 0xffffu, 0x3fffffu, 0x400000u,
+        0x7fffffu}) {
         for (std::uint32_t sign : {0u, 0x80000000u}) {
             half.check(sign | 0x7f800000u | payload);
             bfloat.check(sign | 0x7f800000u | payload);

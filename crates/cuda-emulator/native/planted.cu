@@ -1,4 +1,4 @@
-// Mistakes on purpose, one for each word that EMULATED_PLANTED may hold. A test builds them behind the text of norm.cu,
+// Mistakes on purpose, one for each value of EMULATED_PLANTED. A test appends them to the source of norm.cu,
 // in place of its first kernel, and expects the checkers to find each and nothing where there is none.
 
 #include <cstdlib>
@@ -72,16 +72,16 @@ void kernel(const NormForwardArguments a) {
         add_up_blocks(a, word != "a missing fence");
     } else if (word == "blocks that write the same") {
         a.rstd[0] = 1.0f;
-    } else if (word == "blocks that write the same behind a barrier") {
+    } else if (word == "blocks that write the same after a barrier") {
         __syncthreads();
         if (threadIdx.x == 0) {
             a.rstd[0] = 1.0f;
         }
-    } else if (word == "a write behind a view") {
+    } else if (word == "a write beyond a view") {
         if (is_last()) {
             destination(a)[a.rows * a.columns] = 1.0f;
         }
-    } else if (word == "a write behind a view, in its allocation") {
+    } else if (word == "a write beyond a view, in its allocation") {
         if (is_last()) {
             a.mean[a.rows] = 1.0f;
         }
@@ -89,15 +89,15 @@ void kernel(const NormForwardArguments a) {
         if (is_last()) {
             destination(a)[-1] = 1.0f;
         }
-    } else if (word == "a read behind a view") {
+    } else if (word == "a read beyond a view") {
         if (is_last()) {
             a.rstd[0] = static_cast<const float*>(a.x.data)[a.rows * a.columns];
         }
-    } else if (word == "a read behind shared memory") {
+    } else if (word == "a read beyond shared memory") {
         SHARED(float, values, [kMostWarps]);
         float* const start = values;
         a.rstd[blockIdx.x] = start[kMostWarps + threadIdx.x / kNormThreads];
-    } else if (word == "an index behind an array") {
+    } else if (word == "an index beyond an array") {
         float values[4] = {1.0f, 2.0f, 3.0f, 4.0f};
         a.rstd[blockIdx.x] = values[blockDim.x / 32];
     } else if (word == "a misaligned pack") {
@@ -111,7 +111,7 @@ void kernel(const NormForwardArguments a) {
     }
 }
 
-// Behind that of the kernel itself, which it takes the place of.
+// Called after the kernel itself, which it replaces.
 const emulator::Registration registration("norm_forward_f32", kernel);
 
 }  // namespace planted

@@ -28,7 +28,7 @@ inline constexpr bool checks_threads = true;
 // A thread of the emulated device, which lives on, or the one that runs.
 inline void* make_thread() { return __tsan_create_fiber(0); }
 inline void* this_thread() { return __tsan_get_current_fiber(); }
-// The caller goes on as `thread`, which is not ordered behind it by that.
+// The caller continues as `thread`; that alone does not order it after the thread.
 inline void become(void* thread) { __tsan_switch_to_fiber(thread, 1); }
 
 // What was done before `release` is ordered before what is done after an `acquire` of the same place that follows it.

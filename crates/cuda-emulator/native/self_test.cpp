@@ -140,13 +140,17 @@ void give(double value) {
 
 void check_lanes() {
     const auto own = [] { return static_cast<int>(threadIdx.x) * 10; };
-    expect_results("a shuffle up leaves the first lanes what they have", [=] { give(__shfl_up_sync(all_lanes, own(), 3)); }, 64,
+    expect_results("a shuffle up leaves the first lanes what they have",
+                   [=] { give(__shfl_up_sync(all_lanes, own(), 3)); }, 64,
                    [](unsigned t) { return (t % 32 < 3 ? t : t - 3) * 10; });
-    expect_results("a shuffle down leaves the last lanes what they have", [=] { give(__shfl_down_sync(all_lanes, own(), 5)); }, 64,
+    expect_results("a shuffle down leaves the last lanes what they have",
+                   [=] { give(__shfl_down_sync(all_lanes, own(), 5)); }, 64,
                    [](unsigned t) { return (t % 32 > 26 ? t : t + 5) * 10; });
-    expect_results("a shuffle brings one lane's value, counted within the warp", [=] { give(__shfl_sync(all_lanes, own(), 33)); }, 64,
+    expect_results("a shuffle brings one lane's value, counted within the warp",
+                   [=] { give(__shfl_sync(all_lanes, own(), 33)); }, 64,
                    [](unsigned t) { return (t / 32 * 32 + 1) * 10; });
-    expect_results("a shuffle moves eight bytes", [] { give(static_cast<double>(__shfl_xor_sync(all_lanes, 1ll << (threadIdx.x + 8), 1) >> 20)); },
+    expect_results("a shuffle moves eight bytes",
+                   [] { give(static_cast<double>(__shfl_xor_sync(all_lanes, 1ll << (threadIdx.x + 8), 1) >> 20)); },
                    32, [](unsigned t) { return static_cast<double>((1ll << ((t ^ 1) + 8)) >> 20); });
     // Each half of a warp by itself, at different times.
     expect_results("lanes of a mask shuffle without the others",
@@ -159,13 +163,16 @@ void check_lanes() {
                        give(total);
                    },
                    64, [](unsigned) { return 16; });
-    expect_results("a ballot is the lanes that say yes", [] { give(__popc(__ballot_sync(all_lanes, threadIdx.x % 3 == 0)) + (__ballot_sync(all_lanes, threadIdx.x % 32 == 5) == 32u ? 100 : 0)); },
+    expect_results("a ballot is the lanes with a true predicate",
+        [] { give(__popc(__ballot_sync(all_lanes, threadIdx.x % 3 == 0)) +
+                  (__ballot_sync(all_lanes, threadIdx.x % 32 == 5) == 32u ? 100 : 0)); },
                    64, [](unsigned) { return 111; });
     expect_results("any and all of a mask",
                    [] {
                        const unsigned mask = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
                        const int low = threadIdx.x % 32 < 16;
-                       give(8 * __any_sync(mask, low) + 4 * __all_sync(mask, low) + 2 * __any_sync(mask, threadIdx.x % 32 == 3) +
+                       give(8 * __any_sync(mask, low) + 4 * __all_sync(mask, low) +
+                            2 * __any_sync(mask, threadIdx.x % 32 == 3) +
                             __all_sync(mask, threadIdx.x % 32 != 3));
                    },
                    64, [](unsigned t) { return t % 32 < 16 ? 14 : 1; });
@@ -222,9 +229,10 @@ void check_atomics() {
         };
         results[0][0] = -1.0f;
         const std::string message = emulator::run(kernel, {{3, 1, 1}, {64, 1, 1}}, seed);
-        const bool right = count_up == 192 && largest == 191 && smallest == -191 && bits_set == all_lanes && total == 96.0f;
+        const bool right = count_up == 192 && largest == 191 && smallest == -191 && bits_set == all_lanes &&
+            total == 96.0f;
         expect(right && results[0][0] == 0.0f && message.empty(), "atomics add up, whatever the order", message);
-        expect(atomicExch(&largest, 3) == 191 && largest == 3, "an exchange gives back what was there", "");
+        expect(atomicExch(&largest, 3) == 191 && largest == 3, "atomicExch returns the old value", "");
     }
 }
 
@@ -236,7 +244,7 @@ void check_shared_memory() {
             SHARED_AT_LAUNCH(chosen);
             const auto fresh = [](float value) { return value != value; };
             const bool are_fresh = fresh(first[0]) && fresh(second[1]) && fresh(reinterpret_cast<float*>(chosen)[63]);
-            // Nobody writes before all have looked.
+            // All read before any thread writes.
             __syncthreads();
             first[threadIdx.x % 2] = 1.0f;
             second[threadIdx.x % 2] = 2.0f;
@@ -248,7 +256,8 @@ void check_shared_memory() {
         const std::string message = emulator::run(kernel, {{4, 1, 1}, {64, 1, 1}, 256}, seed);
         bool right = message.empty();
         for (const auto& block : results) {
-            right = right && std::all_of(std::begin(block), std::end(block), [](float result) { return result == 1.0f; });
+            right = right && std::all_of(std::begin(block), std::end(block),
+                                         [](float result) { return result == 1.0f; });
         }
         expect(right, "every block has shared memory of its own, which holds no numbers at first", message);
     }
@@ -263,7 +272,8 @@ void check_indices() {
             seen[block * blockDim.x * blockDim.y * blockDim.z + thread] += 1;
         };
         const std::string message = emulator::run(kernel, {{3, 2, 2}, {4, 3, 2}}, seed);
-        expect(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }), "every thread of every block runs once", message);
+        expect(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }),
+               "every thread of every block runs once", message);
     }
 }
 

@@ -12,7 +12,7 @@ namespace emulator {
 
 // Of a block.
 constexpr unsigned most_threads = 1024;
-// The address checker puts space between what lies on a stack.
+// The address checker puts space between what is on a stack.
 constexpr std::size_t stack_bytes = 64 << 10;
 // To the race checker a thread is one of a number of slots. What follows each other in a slot is taken for ordered, so
 // there are this many, or enough for two blocks.
@@ -46,7 +46,7 @@ struct Slots {
         // Not all at the same distance from a page, or they would share few lines of the cache.
         return static_cast<char*>(stacks.get()) + slot * stack_bytes - slot % 16 * 64;
     }
-    // What stopped threads left on their stacks is nobody's.
+    // What stopped threads left on their stacks is unowned.
     void drop() {
         const sanitizer::Unseen unseen;
         stacks.reset();
@@ -55,7 +55,7 @@ struct Slots {
 };
 
 // Addresses by which the race checker remembers what orders the threads of a block; nothing is stored there. Each block
-// takes them anew, or it would be ordered behind the block before.
+// uses new ones, or it would be ordered after the previous block.
 struct Places {
     char barrier[2][8];
     char lanes[most_threads][2][8];

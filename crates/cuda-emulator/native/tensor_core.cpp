@@ -1,6 +1,6 @@
 // Fragments, matrices and late copies; see tensor_core.h.
 //
-// What the lanes of a warp give each other lies in memory of the running block, so that every block starts anew.
+// What the lanes of a warp pass each other is in memory of the running block, so that every block starts anew.
 // Checkers do not look at it; they do look at what matrices are loaded from and at both ends of a copy.
 #include "cuda_emulator.h"
 #include "sanitizer.h"
@@ -19,7 +19,7 @@ constexpr unsigned most_groups = 8;
 // Memory of a block starts with all bits set: counters start at -1, so that the first turn is 0.
 using Counter = std::uint32_t;
 
-// What a warp's lanes gave to their latest two collective words. Two, because a lane may already give to the next while
+// What a warp's lanes gave to their latest two collective calls. Two, because a lane may already give to the next while
 // others read; it cannot get to the one after that before all have come to the next.
 struct Warp {
     float left[2][16][16];
@@ -127,7 +127,7 @@ void load_matrices(unsigned* words, const void* row, bool turned, int line) {
         const sanitizer::Unseen unseen;
         Warp& here = warp();
         if (!aligned(row)) {
-            stop("a row of a matrix does not lie at a multiple of 16 bytes");
+            stop("a row of a matrix is not aligned to 16 bytes");
         }
         const unsigned turn = ++here.loads[me] % 2;
         here.rows[turn][me] = static_cast<const unsigned short*>(row);
@@ -154,7 +154,7 @@ void copy_later(void* to, const void* from, bool there) {
     const sanitizer::Unseen unseen;
     Copies& mine = copies();
     if (!aligned(to) || !aligned(from)) {
-        stop("a copy to shared memory does not lie at a multiple of 16 bytes");
+        stop("a copy to shared memory is not aligned to 16 bytes");
     }
     if (mine.count == most_copies) {
         stop("a thread has given too many copies without waiting");

@@ -1,6 +1,6 @@
 // What kernels with tensor cores need of the emulator: the functions that mma.cuh stands for on a device.
 //
-// Fragments and matrices are collective words: all 32 lanes of a warp meet, as at a shuffle, and the line of the call
+// Fragments and matrices are collective calls: all 32 lanes of a warp meet, as at a shuffle, and the line of the call
 // tells different calls apart. Copies to shared memory are carried out when their thread waits for them and no earlier,
 // so that a missing wait, or one that waits for too few, shows.
 #pragma once

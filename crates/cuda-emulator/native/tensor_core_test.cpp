@@ -1,5 +1,5 @@
 // What the emulated tensor core claims: every position of every fragment is where the instructions put it, and copies
-// are there behind a wait and not before. Behind the words of the kernels, of which mma.cuh is the last.
+// are visible after a wait and not before. Appended to the sources of the kernels, with mma.cuh last.
 // Prints what failed; the exit status is the number of failures.
 #include <cstdio>
 
@@ -117,7 +117,7 @@ void check_product(const char* claim, void (*kernel)()) {
 alignas(16) unsigned short source[2][64 * 8];
 unsigned short seen[4][64];
 
-// Two groups of copies, each of which is looked at before and behind its wait.
+// Two groups of copies, each checked before and after its wait.
 void copy_and_look() {
     SHARED(uint4, first, [64]);
     SHARED(uint4, second, [64]);
@@ -146,7 +146,7 @@ void check_copies() {
             right = right && seen[2][thread] == 0xFFFF;
             right = right && seen[3][thread] == (thread % 2 == 0 ? source[1][8 * thread] : 0);
         }
-        expect(right, "a copy is there behind the wait for its group and not before", message);
+        expect(right, "a copy is there after the wait for its group and not before", message);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Compiles and links what stands in for CUDA's libraries, once for everything that goes in.
+//! Compiles and links the emulated CUDA libraries, once for each set of inputs.
 
 use super::Checker;
 use bmtrain_kernels::UNITS;
@@ -69,11 +69,11 @@ pub(super) struct Target<'a> {
     pub(super) flags: &'static [&'static str],
 }
 
-/// Compile and link targets, in a directory named after everything that goes in. What lies there already is not made
+/// Compile and link targets, in a directory named by a hash of all inputs. What exists there already is not built
 /// again, neither the whole nor a file that did not change.
 pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    // Tests of this process build one after another; those of others write to names of their own.
+    // Tests of this process build one after another; other processes write to names of their own.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let headers = read_headers();
@@ -98,7 +98,7 @@ pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<
             fs::copy(&made, directory.join(format!("{first_name}.so"))).unwrap();
         }
     }
-    // What stands in for compiled kernels: the emulated driver has its own and does not look at these.
+    // In place of compiled kernels: the emulated driver has its own and does not look at these.
     for unit in UNITS {
         fs::write(directory.join(format!("{}.cubin", unit.name)), "emulated").unwrap();
     }

@@ -27,7 +27,7 @@ impl Declared {
     fn declare(&self, access: &Access<'_>) {
         let (start, bytes, written) = match access {
             Access::Read(view) => (view.address(), view.bytes(), false),
-            // The rows of a fused projection lie between each other: the whole span is declared.
+            // The rows of a fused projection are interleaved: the whole span is declared.
             Access::Write(view) | Access::WriteRows { view, .. } => (view.address(), view.bytes(), true),
         };
         // SAFETY: the function remembers the numbers.
@@ -48,7 +48,7 @@ impl Kernels for Declared {
 impl Backend for Declared {
     bmtrain_core::forward_to_inner!(name id allocate upload download copy on_host mark wait sync provided);
 
-    /// Memory is taken piece by piece: in a slab, what lies behind a tensor may be another of the same kernel.
+    /// Memory is taken piece by piece: in a slab, a tensor may be followed by another of the same kernel.
     fn slab_bytes(&self) -> usize {
         1
     }

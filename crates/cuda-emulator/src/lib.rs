@@ -27,7 +27,7 @@ const UNCHANGED: &str = "BMTRAIN_EMULATED_KERNELS_UNCHANGED";
 const LEDGER: [&str; 7] =
     ["cuda_conformance", "cuda_edges", "cuda_bits", "cuda_vocabulary", "cuda_large", "cuda_probe", "cuda_sanitized"];
 
-/// Whether the running test is left out because nothing that its module tests has changed; says so where it is.
+/// Whether the running test is left out because nothing that its module tests has changed; prints a line if so.
 ///
 /// The test harness names each test's thread after the test, `cuda_edges::some_test`.
 fn is_unchanged() -> bool {
@@ -59,10 +59,10 @@ const DRIVER: [&str; 8] = [
     "numbers.cpp",
 ];
 
-/// Those of the emulated library of matrix products. It has number conversions of its own.
+/// Sources of the emulated cuBLASLt. It has number conversions of its own.
 const BLAS: [&str; 4] = ["fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "numbers.cpp"];
 
-/// Those of the emulated NCCL.
+/// Sources of the emulated NCCL.
 const NCCL: [&str; 3] = ["fake_nccl.cpp", "fake_nccl_steps.cpp", "numbers.cpp"];
 
 /// A driver library of today has more than this one.
@@ -71,7 +71,7 @@ const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
 /// Which library a child finds as its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
-    /// The emulated one, beside emulated libraries of matrix products and of exchange between ranks.
+    /// The emulated driver, beside emulated cuBLASLt and NCCL.
     Emulated,
     /// The same, and what its kernels do is watched.
     Checked(Checker),
@@ -138,11 +138,11 @@ impl Checker {
 
 /// Run `body` in a process of its own that finds `driver`. `test` is the calling test's name.
 ///
-/// Without g++, or without what it needs for a checker, it says that the test was skipped.
+/// Without g++, or without what it needs for a checker, it reports that the test was skipped.
 pub fn with_driver(test: &str, driver: Driver, settings: &[(&str, &str)], body: impl FnOnce()) {
     if let Some(child) = in_child(test, driver, settings, body) {
-        assert!(child.passed, "in the child process:\n{}", child.said);
-        child.said.lines().map(str::trim).filter(|line| line.starts_with(TOLD)).for_each(|line| println!("{line}"));
+        assert!(child.passed, "in the child process:\n{}", child.text);
+        child.text.lines().map(str::trim).filter(|line| line.starts_with(TOLD)).for_each(|line| println!("{line}"));
     }
 }
 
@@ -154,7 +154,7 @@ pub struct Child {
     /// It got through its body.
     pub passed: bool,
     /// What it printed, indented so that its own summary is not taken for one of this program.
-    pub said: String,
+    pub text: String,
 }
 
 /// As [`with_driver`], for a test to judge how the child ended. None in the child itself, and where the test is
@@ -192,12 +192,12 @@ pub fn in_child(test: &str, driver: Driver, settings: &[(&str, &str)], body: imp
     command.env(MARKER, test).env("LD_LIBRARY_PATH", path).envs(settings.iter().copied());
     let output = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let said = out
+    let text = out
         .lines()
         .chain(err.lines())
         .chain([output.status.to_string().as_str()])
-        .fold(String::new(), |said, line| said + "    " + line + "\n");
-    Some(Child { passed: output.status.success() && out.contains(DONE), said })
+        .fold(String::new(), |text, line| text + "    " + line + "\n");
+    Some(Child { passed: output.status.success() && out.contains(DONE), text })
 }
 
 /// The name of a test with its modules, as `--exact` takes it.
@@ -227,7 +227,7 @@ fn checked_command(checker: Checker) -> Option<Command> {
     Some(command)
 }
 
-/// Say that a test was skipped and why, past the test harness, which hides what passing tests print.
+/// Report that a test was skipped and why, past the test harness, which hides what passing tests print.
 pub fn skipped(test: &str, why: &str) {
     let line = format!("\nSKIPPED {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -239,7 +239,7 @@ pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
     run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
 }
 
-/// The same for a program that stands behind the text of a unit, whose structures and kernels it uses.
+/// The same for a program that is appended to the source of a unit, whose structures and kernels it uses.
 pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
     let unit = bmtrain_kernels::Unit::named(unit).unwrap();
     let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
@@ -255,8 +255,8 @@ fn run_texts(files: Vec<(String, String)>) -> Option<(String, bool)> {
     let program =
         build(&[Target { name: "program", files: &files, flags: &["-rdynamic", "-ldl"] }], None)?.join("program");
     let output = Command::new(program).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    Some((said.into_owned(), output.status.success()))
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    Some((text.into_owned(), output.status.success()))
 }
 
 /// Build a driver, if it is not there: for a test that tells how long the rest takes.
@@ -300,7 +300,7 @@ fn build_driver(driver: Driver) -> Option<PathBuf> {
     build(&[driver, blas, nccl], checker)
 }
 
-/// The directory of the emulated driver, in a child that runs on it: that of the loader's path which holds it.
+/// The directory of the emulated driver, in a child that runs on it: the one in the loader's path that holds it.
 pub fn compiled_kernels() -> PathBuf {
     let path = env::var_os("LD_LIBRARY_PATH").unwrap();
     env::split_paths(&path).next().unwrap()

@@ -7,8 +7,8 @@ macro_rules! with_stems {
         $then! {
             products: ["gemm", "linear", "matmul", "feed_forward", "gated_feed_forward"];
             elementwise: [
-                "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply",
-                "scale"
+                "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul",
+                "multiply", "scale"
             ];
             attention: ["attention", "attention_cross", "attention_fused"];
             norms: ["norm", "residual_norm"];

@@ -1,6 +1,6 @@
 //! What a rank calls, encoded for the other ranks and shown to users.
 //!
-//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`]
+//! A rank publishes a call as [`What::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
 //! reads theirs, which may be anything.
 
 use crate::comm::{Collective, Reduction, Signature};
@@ -98,8 +98,8 @@ impl What {
         }
     }
 
-    /// Two words that are equal on all ranks if and only if the calls fit together. The first one is never zero.
-    pub(super) fn words(&self) -> [u64; 2] {
+    /// Two integers that are equal on all ranks if and only if the calls fit together. The first one is never zero.
+    pub(super) fn encoded(&self) -> [u64; 2] {
         let place = |name: &str| NAMES.iter().position(|known| *known == name).map_or(0, |place| place as u64 + 1);
         match self {
             What::Collective(signature) => encode(place(signature.name), signature),
@@ -130,8 +130,8 @@ fn encode(name: u64, signature: &Signature) -> [u64; 2] {
     [name | dtype << 8 | by << 16 | root << 32, signature.part as u64]
 }
 
-/// The call that another rank has encoded, for a message. The words are not trusted.
-pub(super) fn in_words([code, part]: [u64; 2]) -> String {
+/// The call that another rank has encoded, for a message. The code is not trusted.
+pub(super) fn describe([code, part]: [u64; 2]) -> String {
     let place = |shift: u32| (code >> shift & 0xff) as usize;
     let Some(name) = place(0).checked_sub(1).and_then(|place| NAMES.get(place)).copied() else {
         return format!("something unknown ({code:#x})");
@@ -160,9 +160,9 @@ mod tests {
                     for root in [None, Some(0), Some(63)] {
                         for part in [0, 1, usize::MAX] {
                             let signature = Signature { name, dtype, part, by, root };
-                            let words = What::Collective(signature).words();
-                            assert_eq!(in_words(words), signature.to_string());
-                            assert_eq!(seen.insert(words, signature), None);
+                            let encoded = What::Collective(signature).encoded();
+                            assert_eq!(describe(encoded), signature.to_string());
+                            assert_eq!(seen.insert(encoded, signature), None);
                         }
                     }
                 }
@@ -171,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn words_that_mean_nothing_are_said_to_mean_nothing() {
-        assert!(in_words([0, 0]).contains("unknown"));
-        assert!(in_words([u64::MAX, 5]).contains("unknown"));
-        assert!(in_words([1 | 77 << 8, 5]).contains("unknown type"));
-        assert_eq!(in_words(What::Barrier.words()), "barrier");
+    fn unknown_codes_are_described_as_unknown() {
+        assert!(describe([0, 0]).contains("unknown"));
+        assert!(describe([u64::MAX, 5]).contains("unknown"));
+        assert!(describe([1 | 77 << 8, 5]).contains("unknown type"));
+        assert_eq!(describe(What::Barrier.encoded()), "barrier");
     }
 }

@@ -72,7 +72,7 @@ pub trait Communicator: Debug + Send + Sync {
     fn barrier(&self) -> Result<()>;
 
     /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without
-    /// waiting for anybody. For whoever waits for the ranks in a way of its own; nothing from a communicator that
+    /// blocking. For callers that wait for the ranks in a way of their own; `None` from a communicator that
     /// cannot tell.
     fn failure(&self) -> Option<Error> {
         None

@@ -55,7 +55,7 @@ impl HeadsOf {
         }
     }
 
-    /// Whether every row of every head lies at a multiple of 16 bytes, if heads are multiples of [`PACK`].
+    /// Whether every row of every head is aligned to 16 bytes, if heads are multiples of [`PACK`].
     fn is_whole(&self) -> bool {
         let pack = PACK as i64;
         self.data.is_multiple_of(16) && self.batch_stride % pack == 0 && self.row_stride % pack == 0
@@ -117,7 +117,7 @@ impl Call<'_> {
             .map(|stride| stride as i64)
     }
 
-    /// From the number of a query to that of the first key that the window lets it see.
+    /// Distance from a query to the first key in its sliding window.
     fn window_shift(&self) -> i32 {
         let AttentionShape { queries, keys, .. } = self.shape;
         let own = keys as i64 + 1 - queries as i64;
@@ -210,7 +210,7 @@ fn on_tensor_cores(
     Some((kernels, plain))
 }
 
-/// Say once that heads of this size are computed without tensor cores.
+/// Report once that heads of this size are computed without tensor cores.
 fn warn_of_head_size(head_size: usize) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(head_size) {
@@ -350,7 +350,7 @@ impl<'l, 'a> BiasSums<'l, 'a> {
         Ok(BiasSums { groups, address, several: None })
     }
 
-    /// Queue the sum over the groups, behind the kernels that made them.
+    /// Queue the sum over the groups, after the kernels that made them.
     fn finish(self, launch: &Launch<'_>) -> Result<()> {
         let Some((sums, dest)) = self.several else {
             return Ok(());

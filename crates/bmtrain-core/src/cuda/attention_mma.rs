@@ -30,7 +30,7 @@ pub(super) struct Kernels {
 struct PassShape {
     /// Rows of a block.
     rows: usize,
-    /// Rows in shared memory: those of the block, and those that go by.
+    /// Rows in shared memory: the block's own, and the tile that is streamed.
     shared: usize,
 }
 

@@ -87,10 +87,10 @@ pub(super) fn forward(launch: &Launch<'_>, a: CrossEntropyForward<'_>) -> Result
         weights.as_ref().map(|weights| &weights.each),
         [losses, a.totals.address()],
     );
-    // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are rows x columns logits, of which all classes
-    // are read, a target, a loss and a log-sum-exp for each row, a weight for each class, three totals, and that
-    // nothing written overlaps anything; a target out of range is not looked up. The memory stays valid until the lane
-    // has run the kernels, because the pool gives it out in lane order; the record of faults lives as long as the
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are rows x columns logits, whose first classes
+    // columns are read, a target, a loss and a log-sum-exp for each row, a weight for each class, three totals, and
+    // that nothing written overlaps anything; a target out of range is not looked up. The memory stays valid until the
+    // lane has run the kernels, because the pool gives it out in lane order; the record of faults lives as long as the
     // backend.
     unsafe {
         launch.run(FORWARD.of([a.logits.dtype()]), rows_grid(NAME, a.rows, a.criterion.classes.count)?, arguments)?;
@@ -123,8 +123,8 @@ pub(super) fn statistics(launch: &Launch<'_>, a: CrossEntropyStatistics<'_>) -> 
     };
     let threads = threads_for(a.criterion.classes.count.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
-    // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits hold rows x columns elements, of which `count` of a
-    // row are read, that there are `rows` targets and 4 x rows statistics, and `total` class weights with
+    // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits hold rows x columns elements, whose first
+    // `count` of a row are read, that there are `rows` targets and 4 x rows statistics, and `total` class weights with
     // `first + count` within; a target is looked up only if it is a column that is here. The memory stays valid until
     // the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(STATISTICS.of([a.logits.dtype()]), grid, arguments) }

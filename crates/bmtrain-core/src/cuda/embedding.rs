@@ -166,7 +166,7 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
             fault: if pass == 0 { launch.fault } else { 0 },
             rows: long(NAME, "rows", a.ids.len())?,
             entries: long(NAME, "entries", a.entries)?,
-            // A negative number is no entry, so that a padding index of -1 changes nothing.
+            // A negative id selects no row, so a padding index of -1 changes nothing.
             padding: a.padding_index.unwrap_or(-1),
             range: long(NAME, "rows", by.range)?,
             shift: 8 * pass as i32,

@@ -1,4 +1,4 @@
-//! What kernels found outside of a table: an id that is no row, a target that is no class.
+//! Errors that kernels report: an id outside of the table, a target outside of the classes.
 //!
 //! A device cannot return an error. A kernel that meets such a value leaves it alone, goes on with the rest and reports
 //! it in a record of the device's memory; the host reads the records whenever it waits, and the error comes out there.
@@ -62,7 +62,7 @@ impl Record {
 /// How many records there are.
 const LANES: usize = Lane::ALL.len();
 
-/// The records of all lanes, one behind the other, and for each lane the host memory that its waits read them into.
+/// The records of all lanes, concatenated, and for each lane the host memory that its waits read them into.
 #[derive(Debug)]
 pub(super) struct Faults {
     context: Arc<Context>,
@@ -87,8 +87,8 @@ impl Faults {
         self.address + (lane as usize * size_of::<Record>()) as u64
     }
 
-    /// Wait for a lane, whose stream this is. What its kernels reported is the error; else what those of another lane
-    /// did.
+    /// Wait for a lane, whose stream this is. What its kernels reported is the error; else what kernels of another lane
+    /// reported.
     pub(super) fn wait(&self, lane: Lane, stream: &Stream) -> Result<()> {
         let mut seen = self.seen[lane as usize].lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the records live as long as `self`; the destination is locked until the stream is idle.

@@ -1,9 +1,9 @@
-//! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers
-//! too.
+//! Host functions in the order of a lane: for collectives without NCCL, checkpoints and offloaded optimizers.
+//!
 //!
 //! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory,
-//! writes a number there that says so, and waits for another number. A thread of the lane looks for the first number,
-//! does the work, and writes the second; the lane copies the result back and goes on.
+//! writes a number there when it is done, and waits for another number. A thread of the lane looks for the first
+//! number, does the work, and writes the second; the lane copies the result back and goes on.
 //!
 //! * Not the driver's own host functions: those run one after the other on one thread, and work that waits for another
 //!   rank would hold up the work that this rank waits for.
@@ -58,7 +58,7 @@ struct Running {
     give: Option<Sender<QueuedWork>>,
     thread: Option<JoinHandle<()>>,
     numbers: Arc<Numbers>,
-    /// Set when nobody waits for the thread's work any more.
+    /// Set when the lane no longer waits for the thread's work.
     left: Arc<AtomicBool>,
     /// Number of the latest work.
     latest: u32,
@@ -72,8 +72,8 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Words of the memory: work whose copies have arrived, written by the device; work that is done, written by the
-    /// thread.
+    /// Indices into the memory: work whose copies have arrived, written by the device; work that is done, written by
+    /// the thread.
     const COPIED: usize = 0;
     const DONE: usize = 1;
 
@@ -137,7 +137,7 @@ impl HostWorker {
                     unsafe { stream.download_later(place.address, block.address(), place.bytes) }?;
                 }
             }
-            // SAFETY: the numbers live until the thread has ended, which `Drop` waits for behind all streams' work.
+            // SAFETY: the numbers live until the thread has ended, which `Drop` waits for after all streams' work.
             unsafe {
                 stream.write_number(numbers.address_of(Numbers::COPIED), number)?;
                 stream.wait_for_number(numbers.address_of(Numbers::DONE), number)
@@ -155,19 +155,19 @@ impl HostWorker {
             give.send(job).map_err(|_| gone())
         });
         if given.is_err() {
-            // The lane may wait for a number that nobody else would write.
+            // Without the thread the lane would wait forever.
             numbers.memory.publish(Numbers::DONE, number);
         }
         let written = given.and_then(|()| {
             if write.bytes > 0 {
-                // SAFETY: the thread writes the memory before it writes the number, and nobody after; `blocks` gives it
+                // SAFETY: the thread writes the memory before it writes the number, and not after; `blocks` hands it
                 // out again only after the event below.
                 unsafe { stream.upload_later(writes.address(), write.bytes, write.address) }?;
             }
             Ok(())
         });
         let recorded = free.record(stream);
-        blocks.give_back(&free, [reads, writes]);
+        blocks.release(&free, [reads, writes]);
         written.and(recorded)
     }
 
@@ -224,7 +224,7 @@ fn run(read: &(Arc<Block>, usize), write: &(Arc<Block>, usize), work: HostWork) 
     ran.unwrap_or_else(|_| Err(failure("on_host", "work of the host panicked")))
 }
 
-/// Whether the copies of a work have arrived; not if nobody waits any more.
+/// Whether the copies of a work have arrived; false once the lane no longer waits.
 fn wait_for_copies(numbers: &Numbers, number: u32, left: &AtomicBool) -> bool {
     /// Copies of small ranges arrive within it; a nap costs about as much.
     const SPIN: Duration = Duration::from_micros(50);

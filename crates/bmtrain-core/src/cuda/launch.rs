@@ -1,7 +1,7 @@
 //! What the launch of a kernel is made of: its name for the dtypes at hand, its operands, the grid.
 //!
 //! Each stem of kernels has a file beside this one whose functions turn checked arguments of [`crate::kernel`] into one
-//! structure, laid out as that of the same name in the stem's source, and give it to [`Launch::run`].
+//! structure, laid out as the one of the same name in the stem's source, and give it to [`Launch::run`].
 #![allow(unsafe_code)]
 
 use super::driver::{Grid, Stream};

@@ -1,7 +1,7 @@
 //! Whether the driver's library is there and complete, asked before anything in it is called.
 //!
 //! The bindings open `libcuda` on the first call and panic where the library or a function of it is missing. So every
-//! function that `driver` uses is looked up here, once, and what is missing is an error in words.
+//! function that `driver` uses is looked up here, once, and what is missing is an error.
 #![allow(unsafe_code)]
 
 use super::driver::failure;
@@ -76,7 +76,7 @@ pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::
 /// A driver without it, which [`require`] refuses before.
 pub(super) fn elapsed_time() -> Result<ElapsedTime> {
     require()?;
-    // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.
+    // SAFETY: `require` has opened the library a moment ago; the type is as in the driver's documentation.
     let found = unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") };
     found.map(|function| *function).map_err(|error| failure("cuEventElapsedTime", error.to_string()))
 }
@@ -87,7 +87,7 @@ pub(super) type ParameterInfo = unsafe extern "C" fn(sys::CUfunction, usize, *mu
 /// The function that tells them; drivers before CUDA 12.4 have none.
 pub(super) fn parameter_info() -> Result<Option<ParameterInfo>> {
     require()?;
-    // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.
+    // SAFETY: `require` has opened the library a moment ago; the type is as in the driver's documentation.
     let found = unsafe { sys::culib().get::<ParameterInfo>(b"cuFuncGetParamInfo") };
     Ok(found.ok().map(|function| *function))
 }

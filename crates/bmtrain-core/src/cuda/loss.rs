@@ -60,7 +60,7 @@ impl TotalsArguments {
     }
 
     /// # Safety
-    /// The addresses are those of `rows` losses and targets, `classes` weights unless there are none, and three totals,
+    /// The addresses are of `rows` losses and targets, `classes` weights unless there are none, and three totals,
     /// and stay valid until the lane has run the kernel.
     pub(super) unsafe fn launch(self, launch: &Launch<'_>, rows: usize) -> Result<()> {
         // SAFETY: laid out as in loss.cu; a target out of range is not looked up. The caller vouches for the addresses.

@@ -1,14 +1,14 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
 //! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is
-//! needed, `order` makes lanes of streams and marks of events, `staging` carries uploads, `exchange` lets a
+//! needed, `order` makes lanes of streams and marks of events, `staging` carries uploads, `span` lets a
 //! communicator queue its calls, `scratch` is memory of launches, `fault` what kernels report, `compile`, `images` and
 //! `modules` bring compiled kernels to the device, `launch` is what a launch is made of, `blas` gives matrix products
 //! to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name. `trace` notes when
 //! what was given to lanes ran.
 //!
 //! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`]
-//! or the first launch says what is missing, and [`survey`] says it of all at once.
+//! or the first launch reports what is missing, and [`survey`] reports all of it at once.
 #![allow(unsafe_code)]
 
 mod attention;
@@ -68,7 +68,7 @@ pub(crate) use span::Span;
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
 
-/// Reads of up to so many bytes, such as losses and norms, go through page-locked memory.
+/// Reads of up to this size in bytes, such as losses and norms, go through page-locked memory.
 const SMALL_READ: usize = 4096;
 
 /// A device with NVIDIA's driver.
@@ -87,7 +87,7 @@ pub struct CudaBackend {
     modules: Modules,
     blas: Blas,
     threads: Option<Arc<Threads>>,
-    /// Why an exchange with other ranks was broken off: what lanes computed since is worth nothing.
+    /// Why a collective was aborted: what lanes computed since is invalid.
     broken: OnceLock<Error>,
     trace: Trace,
     context: Arc<Context>,
@@ -97,7 +97,7 @@ pub struct CudaBackend {
 #[derive(Debug, Clone, Default)]
 pub struct CudaOptions {
     /// A directory of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are:
-    /// whoever names the directory answers for it.
+    /// the caller vouches for the directory.
     pub compiled: Option<PathBuf>,
     /// Directories in which NVIDIA's libraries are looked for before anywhere else.
     pub libraries: Vec<PathBuf>,
@@ -196,8 +196,8 @@ impl CudaBackend {
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
         let waited = self.lanes.sync(on, |stream| self.faults.wait(on, stream));
-        // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was
-        // broken off, read what nobody wrote.
+        // The first failure is reported first: kernels after failed host work, or after an aborted collective,
+        // read undefined memory.
         let exchanged = self.broken.get().map_or(Ok(()), |error| Err(error.clone()));
         exchanged.and(self.workers[on as usize].take_failure()).and(waited)
     }
@@ -278,8 +278,8 @@ impl Backend for CudaBackend {
             unsafe { self.context.release(address) }?;
             return Err(failure("allocate", format!("address {address:#x} is not a multiple of {ALIGNMENT}")));
         }
-        // SAFETY: taken from this device, so valid for its copies and kernels and for nobody else until it is released.
-        // What it holds is some bytes, which is what device memory calls initialised.
+        // SAFETY: taken from this device, so valid for its copies and kernels and for no other user until it is
+        // released. What it holds is some bytes, which is what device memory calls initialised.
         Ok(unsafe { Memory::new(address, bytes) })
     }
 
@@ -437,8 +437,8 @@ impl CudaBackend {
     }
 }
 
-/// Options with the directory of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it
-/// was skipped.
+/// Options with the directory of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test reports that
+/// it was skipped.
 #[cfg(test)]
 fn libraries_for_tests(test: &str) -> Option<CudaOptions> {
     use std::io::Write as _;

@@ -94,7 +94,7 @@ struct BackwardArguments {
     unused: i32,
 }
 
-/// The block of the backward pass: threads of a row, and rows at a time, which divide those of a group as evenly as
+/// The block of the backward pass: threads of a row, and rows at a time, which divide the rows of a group as evenly as
 /// they can.
 fn backward_block(columns: usize, at_once: usize) -> [u32; 3] {
     let threads = threads_for(columns.div_ceil(PACK), THREADS);

@@ -38,7 +38,7 @@ pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> 
         largest: i32::from(a.order == NormOrder::Infinity),
         unused: 0,
     };
-    // SAFETY: laid out as in optimizer.cu. `check` saw that there are the words of a sum and two single numbers. The
+    // SAFETY: laid out as in optimizer.cu. `check` saw that there are the integers of a sum and two single numbers. The
     // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(CLIP_FACTOR, Grid::line(1, WARP as u32), arguments) }
 }

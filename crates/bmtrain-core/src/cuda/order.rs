@@ -1,6 +1,6 @@
 //! Lanes as streams, and marks as events that are used again.
 //!
-//! A mark's ticket is a count per lane, so it says by itself which of two marks is later. The event behind a ticket is
+//! A mark's ticket is a count per lane, so it tells which of two marks is later. The event of a ticket is
 //! kept until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another
 //! one.
 
@@ -48,7 +48,7 @@ impl Lanes {
     /// Give work to a lane: `work` queues it on the lane's stream.
     pub(super) fn give<T>(&self, on: Lane, work: impl FnOnce(&Stream) -> Result<T>) -> Result<T> {
         let given = work(&self.streams[on as usize]);
-        // Behind the work: a mark made in between would not cover it. After an error part of the work may be queued.
+        // After the work: a mark made in between would not cover it. After an error part of the work may be queued.
         self.lock().lanes[on as usize].has_new_work = true;
         given
     }
@@ -80,7 +80,7 @@ impl Lanes {
             let reason = format!("lane {:?} has made {} marks, not {}", mark.lane, marked.latest, mark.ticket);
             return Err(failure("wait", reason));
         }
-        // A lane is behind its own marks anyway.
+        // A lane follows its own marks anyway.
         if on == mark.lane || mark.ticket <= marked.passed {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl Lanes {
 }
 
 impl LaneTickets {
-    /// Give back the events that the device has passed.
+    /// Release the events that the device has passed.
     fn retire(&mut self, spare: &mut Vec<Event>) -> Result<()> {
         while let Some((ticket, event)) = self.pending.front() {
             if !event.is_reached()? {

@@ -31,7 +31,7 @@ impl Block {
     /// The first `bytes` bytes.
     ///
     /// # Safety
-    /// Nobody writes them while they are borrowed, neither the device nor another thread.
+    /// Neither the device nor another thread writes them while they are borrowed.
     pub(super) unsafe fn bytes(&self, bytes: usize) -> &[u8] {
         // SAFETY: promised by the caller.
         unsafe { &(&*self.memory.get()).bytes()[..bytes] }
@@ -40,7 +40,7 @@ impl Block {
     /// The first `bytes` bytes, for writing.
     ///
     /// # Safety
-    /// Nobody else reads or writes them while they are borrowed.
+    /// Neither the device nor another thread uses them while they are borrowed.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn bytes_mut(&self, bytes: usize) -> &mut [u8] {
         // SAFETY: promised by the caller.
@@ -48,14 +48,14 @@ impl Block {
     }
 }
 
-/// Blocks with the events behind which they are free.
+/// Blocks with the events after which they are free.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     used: VecDeque<(Arc<Event>, Arc<Block>)>,
 }
 
 impl Blocks {
-    /// A block of at least `bytes` bytes that nobody uses.
+    /// A block of at least `bytes` bytes that is not in use.
     pub(super) fn take(&mut self, context: &Arc<Context>, bytes: usize) -> Result<Arc<Block>> {
         let class = class(bytes);
         for index in 0..self.used.len() {
@@ -72,7 +72,7 @@ impl Blocks {
     }
 
     /// Blocks that are free once the event is reached.
-    pub(super) fn give_back(&mut self, free: &Arc<Event>, blocks: [Arc<Block>; 2]) {
+    pub(super) fn release(&mut self, free: &Arc<Event>, blocks: [Arc<Block>; 2]) {
         self.used.extend(blocks.into_iter().map(|block| (Arc::clone(free), block)));
     }
 

@@ -99,7 +99,7 @@ pub(super) fn column_sum(launch: &Launch<'_>, a: ColumnSum<'_>) -> Result<()> {
 /// Sums of groups that are to be added up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Partials {
-    /// f32 `[groups, stride]`: the columns of `first`, then those of `second`.
+    /// f32 `[groups, stride]`: the columns of `first`, then of `second`.
     pub(super) address: u64,
     pub(super) groups: usize,
     /// Columns of each destination.
@@ -125,7 +125,7 @@ struct SumPartialsArguments {
 /// Queue the sums over groups, for the kernel `op`.
 ///
 /// # Safety
-/// The sums lie there when the lane comes to it, the destinations hold `columns` elements each.
+/// The sums are there when the lane comes to it, the destinations hold `columns` elements each.
 pub(super) unsafe fn sum_partials(launch: &Launch<'_>, op: &'static str, sums: Partials) -> Result<()> {
     let arguments = SumPartialsArguments {
         partials: sums.address,
@@ -242,7 +242,7 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     let parts = scratch.address();
     let count = long(NAME, "elements", elements)?;
     let arguments = NormPartsArguments { x: In::of(&a.x), parts, count, whole: whole([a.x.address()], &[]), unused: 0 };
-    // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the words of each block. The memory stays
+    // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the integers of each block. The memory stays
     // valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name.of([a.x.dtype()]), Grid::line(blocks, NORM_THREADS as u32), arguments) }?;
     let arguments = NormTotalArguments {
@@ -252,7 +252,7 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
         largest: i32::from(a.order == NormOrder::Infinity),
         add: i32::from(a.out.add),
     };
-    // SAFETY: as above; `check` saw that `out` holds the words of a sum.
+    // SAFETY: as above; `check` saw that `out` holds the integers of a sum.
     unsafe { launch.run(NORM_TOTAL, Grid::line(1, (WORDS * WARP) as u32), arguments) }
 }
 

@@ -61,7 +61,7 @@ impl Axes {
     }
 }
 
-/// Rows that lie `from` apart in one place and `to` in the other, along axes.
+/// Rows at distance `from` in the source and `to` in the destination, along axes.
 #[derive(Debug)]
 struct Runs {
     /// Of all rows, outermost first; one at least.
@@ -101,7 +101,7 @@ impl Runs {
         self.axes.iter().map(|axis| axis.length).product()
     }
 
-    /// The distances that matter: those of axes with a second index.
+    /// The distances that matter: only of axes with a second index.
     fn distances(&self) -> impl Iterator<Item = usize> {
         self.axes.iter().filter(|axis| axis.length > 1).flat_map(|axis| [axis.from, axis.to])
     }
@@ -176,7 +176,7 @@ pub(super) fn row_copy(launch: &Launch<'_>, a: RowCopy<'_>) -> Result<()> {
     unsafe { runs.launch(RowCopy::NAME, launch, &a.x, &a.out) }
 }
 
-/// The axes of a permutation's result, outermost first, without those of length 1, neighbours joined where they are
+/// The axes of a permutation's result, outermost first, without axes of length 1, neighbours joined where they are
 /// neighbours in the input as well. The last has distance 1 in the output.
 fn merged(dims: &[usize], order: &[usize]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::with_capacity(MAX_RANK);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn axes_that_stay_together_are_one() {
         assert_eq!(merged(&[2, 3, 4, 5], &[0, 1, 2, 3]), [axis(120, 1, 1)]);
-        // Heads in front of positions.
+        // Heads before positions.
         let heads = merged(&[2, 7, 4, 8], &[0, 2, 1, 3]);
         assert_eq!(heads, [axis(2, 224, 224), axis(4, 8, 56), axis(7, 32, 8), axis(8, 1, 1)]);
         assert_eq!(merged(&[3, 1, 7, 9], &[0, 1, 3, 2]), [axis(3, 63, 63), axis(9, 1, 7), axis(7, 9, 1)]);

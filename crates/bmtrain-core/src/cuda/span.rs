@@ -1,7 +1,7 @@
 //! What a communicator of this device does with it: queue its calls on a lane's stream, see how far they are, and tell
 //! of a failure.
 //!
-//! Defines [`Span`] and adds [`CudaBackend::exchange`]. Called by `comm::nccl`, the only user.
+//! Used by `comm::nccl` alone.
 
 use super::CudaBackend;
 use super::driver::Event;
@@ -30,7 +30,7 @@ impl Span {
 
 impl CudaBackend {
     /// Queue the calls of a library on a lane: `work` is given the driver's handle of the lane's stream, with the
-    /// device current on this thread. `spare` is one that nobody asks any more.
+    /// device current on this thread. `spare` is an event that is no longer waited for.
     ///
     /// # Errors
     /// What `work` returns; a failing device.
@@ -57,7 +57,7 @@ impl CudaBackend {
         self.context.bind()
     }
 
-    /// A view that an exchange on a lane may use.
+    /// A view that a collective on a lane may use.
     ///
     /// # Errors
     /// One of another device or lane.
@@ -65,10 +65,10 @@ impl CudaBackend {
         self.check(op, device, lane, on)
     }
 
-    /// An exchange was broken off: every wait for this device ends in this error from now on.
+    /// A collective was aborted: every wait for this device ends in this error from now on.
     pub(crate) fn break_off(&self, error: Error) {
         if self.broken.set(error).is_err() {
-            tracing::debug!(device = %self.name(), "an exchange was broken off before");
+            tracing::debug!(device = %self.name(), "a collective was aborted before");
         }
     }
 }

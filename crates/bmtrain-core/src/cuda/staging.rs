@@ -22,7 +22,7 @@ pub(super) struct Staging {
 #[derive(Debug)]
 struct Block {
     memory: Pinned,
-    /// Recorded behind the latest copy from the block.
+    /// Recorded after the latest copy from the block.
     read: Event,
 }
 
@@ -42,11 +42,11 @@ impl Staging {
             let block = self.free_block(context)?;
             block.memory.bytes_mut()[..piece.len()].copy_from_slice(piece);
             let to = to + (index * BLOCK_BYTES) as u64;
-            // SAFETY: the destination is the caller's promise. The block is written again only after the event behind
-            // this copy is reached, and it is dropped only after `wait` (see `Drop`).
+            // SAFETY: the destination is the caller's promise. The block is written again only after the event that
+            // follows this copy is reached, and it is dropped only after `wait` (see `Drop`).
             unsafe { stream.upload(&block.memory, piece.len(), to) }?;
             if let Err(error) = block.read.record(stream) {
-                // Without the event nobody would know when the block is free.
+                // Without the event it is unknown when the block is free.
                 stream.synchronize()?;
                 return Err(error);
             }

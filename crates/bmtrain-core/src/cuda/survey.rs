@@ -1,4 +1,4 @@
-//! What of CUDA a machine has, for people: nothing here fails, and what is missing says how to get it.
+//! What a machine has of CUDA, for people: nothing here fails, and what is missing comes with how to get it.
 
 use super::CudaOptions;
 use super::blas;
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 /// What [`survey`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
-    /// Major and minor version of CUDA that the driver is made for; none where there is no driver, or it does not say.
+    /// Major and minor version of CUDA that the driver is made for; none where there is no driver, or it does not
+    /// report it.
     pub driver: Option<(u32, u32)>,
     /// The devices by their numbers, or why there are none.
     pub devices: Result<Vec<Installed>, String>,
@@ -31,7 +32,7 @@ pub struct Installed {
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of its memory, where the driver says.
+    /// Bytes of its memory, where the driver reports them.
     pub memory_bytes: Option<usize>,
 }
 
@@ -71,10 +72,10 @@ pub struct Present {
 pub fn survey(options: &CudaOptions) -> Survey {
     let driver = cuda_version();
     let libraries =
-        ALL.map(|wanted| Library { name: wanted.name, state: state(wanted, options, driver).map_err(words) });
+        ALL.map(|wanted| Library { name: wanted.name, state: state(wanted, options, driver).map_err(message) });
     Survey {
         driver,
-        devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(words),
+        devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(message),
         libraries: libraries.into(),
     }
 }
@@ -100,7 +101,7 @@ pub fn usable(numbers: Range<usize>, options: &CudaOptions) -> Result<()> {
     Ok(())
 }
 
-fn words(error: Error) -> String {
+fn message(error: Error) -> String {
     match error {
         Error::Device { call: OPEN_DRIVER, reason, .. } => {
             format!("{reason}; install NVIDIA's driver, or run on the CPU")
@@ -138,8 +139,8 @@ fn state(wanted: &'static Wanted, options: &CudaOptions, driver: Option<(u32, u3
     });
     let problem = match (cuda, driver) {
         (Some(cuda), Some((driver, minor))) if cuda > driver => Some(format!(
-            "it belongs to CUDA {cuda}, and the driver is made for {driver}.{minor}: update the driver, or install the library of \
-             CUDA {driver}"
+            "it belongs to CUDA {cuda}, and the driver is made for {driver}.{minor}: update the driver, or install the \
+             library of CUDA {driver}"
         )),
         _ => None,
     };

@@ -1,6 +1,6 @@
 //! When what was given to lanes ran on the device: a begin and an end for each, from events that keep time.
 //!
-//! Off unless somebody asks. Events of different lanes are measured from one origin, so that a trace shows which lanes
+//! Off by default. Events of different lanes are measured from one origin, so that a trace shows which lanes
 //! worked at the same time.
 
 use super::driver::{Context, Event};

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_another_message_are_no_header() {
+    fn integers_of_another_message_are_no_header() {
         let good = Header { dtype: DType::F32, shape: Shape::from([2, 3]), wants_gradient: true }.words();
         let with = |place: usize, word: i64| {
             let mut words = good;

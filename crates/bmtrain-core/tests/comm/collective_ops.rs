@@ -12,7 +12,7 @@ use std::sync::Arc;
 type Team = Arc<dyn Communicator>;
 type Op = fn(&Ctx, &Team, &Var) -> Result<Var>;
 
-/// Every op; those of one rank set apart take the last.
+/// Every op; with one rank set apart, that rank is the last.
 const OPS: [(&str, Op); 10] = [
     ("all_gather", |cx, team, x| ops::all_gather(cx, team, x)),
     ("reduce_scatter sum", |cx, team, x| ops::reduce_scatter(cx, team, x, Reduction::Sum)),
@@ -95,7 +95,7 @@ fn gradients_are_the_slopes_of_the_sum_of_all_losses_on_one_to_four_ranks() {
     for world in 1..=4 {
         let (elements, salts) = (world * 2, 0..world);
         let inputs: Vec<Vec<f32>> = salts.map(|salt| (0..elements).map(|i| 2.0 * noise(salt, i)).collect()).collect();
-        // The longest result is that of a gather.
+        // A gather has the longest result.
         let seed = |salt: usize| (0..elements * world).map(|i| noise(salt + 100, i)).collect();
         let seeds: Vec<Option<Vec<f32>>> = (0..world).map(|salt| Some(seed(salt))).collect();
         for (name, op) in OPS {

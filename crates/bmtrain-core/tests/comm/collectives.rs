@@ -45,11 +45,11 @@ fn every<'a>(places: &'a Places, by: Reduction, root: usize, peer: usize) -> Vec
     ]
 }
 
-/// Names of those that rank 1 of 4 is refused; every error begins with the name and says what was expected.
-fn refused(collectives: Vec<Collective<'_>>, says: &str) -> Vec<&'static str> {
+/// The collectives that rank 1 of 4 is refused; every error begins with the name and states what was expected.
+fn refused(collectives: Vec<Collective<'_>>, expected: &str) -> Vec<&'static str> {
     let check = |collective: &Collective<'_>| {
         let error = collective.check(1, 4).err()?.to_string();
-        assert!(error.starts_with(collective.name()) && error.contains(says), "{says}: {error}");
+        assert!(error.starts_with(collective.name()) && error.contains(expected), "{error} lacks {expected:?}");
         Some(collective.name())
     };
     collectives.iter().filter_map(check).collect()
@@ -60,7 +60,7 @@ fn each_collective_takes_its_own_lengths_and_no_others() {
     let device = nowhere();
     let f32s = |send, recv| Places::new(&device, (send, DType::F32), (recv, DType::F32));
     let lengths = |send, recv| refused(every(&f32s(send, recv), Reduction::Sum, 0, 2), "expected");
-    // Four ranks: a gather makes four of one, a scatter one of four, an exchange as many as there were.
+    // Four ranks: a gather makes four of one, a scatter one of four, an all-to-all as much as there was.
     assert_eq!(lengths(3, 12), ["reduce_scatter", "all_to_all"]);
     assert_eq!(lengths(12, 3), ["all_gather", "all_to_all"]);
     assert_eq!(lengths(12, 12), ["all_gather", "reduce_scatter"]);

@@ -288,7 +288,7 @@ fn a_handle_may_be_dropped_while_its_work_is_under_way() {
 }
 
 #[test]
-fn options_outside_their_ranges_are_refused_in_words() {
+fn options_outside_their_ranges_are_refused() {
     let refused = |size, options| HostGroup::threads(size, options).unwrap_err().to_string();
     assert!(refused(0, options()).contains("0 ranks"));
     assert!(refused(65, options()).contains("1 to 64"));
@@ -307,7 +307,7 @@ fn names_of_jobs_have_places_of_their_own() {
     for (index, place) in places.iter().enumerate() {
         assert!(!places[..index].contains(place), "{places:?}");
     }
-    // The names beside the place of a job are not those of another one.
+    // Jobs in the same place have names of their own.
     assert_eq!(HostGroup::place("a@0"), HostGroup::place("a_0"));
     assert_eq!(HostGroup::place("../a").parent(), HostGroup::place("a").parent());
 }

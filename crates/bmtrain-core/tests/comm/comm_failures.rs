@@ -17,13 +17,13 @@ fn other_calls_on_other_ranks_are_named_on_all_of_them() {
         ((SUM, 8), (Op::AllReduce(Reduction::Max), 8), ["8 x f32, Sum", "8 x f32, Max"]),
         ((Op::Broadcast(0), 30_000), (Op::Broadcast(1), 30_000), ["root 0", "root 1"]),
     ] {
-        let said = threads(3, options(), |rank| {
+        let reported = threads(3, options(), |rank| {
             let rank = Rank::new(rank);
             rank.sum(&[1.0]).unwrap();
             let (op, elements) = if rank.rank.rank() == 2 { second } else { first };
             failure(&rank, op, elements)
         });
-        for ((operation, sequence, reason, ranks), time) in said {
+        for ((operation, sequence, reason, ranks), time) in reported {
             assert!(names.iter().all(|name| reason.contains(name)), "{reason}");
             assert!(ranks.contains(&2) && ranks.len() == 2 && reason.contains("rank 2"), "{ranks:?}: {reason}");
             assert_eq!(sequence, 1, "{operation}");
@@ -34,7 +34,7 @@ fn other_calls_on_other_ranks_are_named_on_all_of_them() {
 
 #[test]
 fn a_message_that_is_not_the_expected_one_is_named_on_both_sides() {
-    let said = threads(2, options(), |rank| {
+    let reported = threads(2, options(), |rank| {
         let rank = Rank::new(rank);
         if rank.rank.rank() == 1 {
             return failure(&rank, Op::Recv(0, 9), 0).0.2;
@@ -43,7 +43,7 @@ fn a_message_that_is_not_the_expected_one_is_named_on_both_sides() {
         rank.call(Op::Send(1), DType::F32, &[0; 32]).unwrap();
         failure(&rank, SUM, 1).0.2
     });
-    for reason in said {
+    for reason in reported {
         assert!(reason.contains("rank 0 sent send of 8 x f32"), "{reason}");
         assert!(reason.contains("rank 1 called recv of 9 x f32"), "{reason}");
     }
@@ -51,16 +51,19 @@ fn a_message_that_is_not_the_expected_one_is_named_on_both_sides() {
 
 #[test]
 fn a_barrier_that_meets_a_split_fails_on_both_sides() {
-    let said = threads(2, options(), |rank| match rank.rank() {
+    let reported = threads(2, options(), |rank| match rank.rank() {
         0 => rank.barrier().unwrap_err().to_string(),
         _ => rank.split(0, 0).unwrap_err().to_string(),
     });
-    assert!(said.iter().all(|error| error.contains("called barrier") && error.contains("called split")), "{said:?}");
+    assert!(
+        reported.iter().all(|error| error.contains("called barrier") && error.contains("called split")),
+        "{reported:?}"
+    );
 }
 
 #[test]
 fn a_deadline_names_the_call_its_number_and_the_missing_ranks() {
-    let said = threads(4, short(300), |rank| {
+    let reported = threads(4, short(300), |rank| {
         let rank = Rank::new(rank);
         rank.sum(&[1.0]).unwrap();
         let own = rank.rank.rank();
@@ -68,10 +71,10 @@ fn a_deadline_names_the_call_its_number_and_the_missing_ranks() {
             // Long enough for the others to give up, without leaving.
             std::thread::sleep(Duration::from_millis(1200));
         }
-        let (said, time) = failure(&rank, SUM, 5);
-        (own, said, time)
+        let (reported, time) = failure(&rank, SUM, 5);
+        (own, reported, time)
     });
-    for (own, (operation, sequence, reason, ranks), time) in said {
+    for (own, (operation, sequence, reason, ranks), time) in reported {
         assert_eq!((operation.as_str(), sequence), ("all_reduce of 5 x f32, Sum", 1));
         assert_eq!(ranks, [1, 3], "rank {own}: {reason}");
         assert!(reason.contains("rank 1") && reason.contains("rank 3") && reason.contains("300.0ms"), "{reason}");
@@ -82,14 +85,14 @@ fn a_deadline_names_the_call_its_number_and_the_missing_ranks() {
 
 #[test]
 fn who_waits_for_a_missing_rank_is_not_missing_itself() {
-    let said = threads(3, short(400), |rank| {
+    let reported = threads(3, short(400), |rank| {
         let rank = Rank::new(rank);
         let own = rank.rank.rank();
         // Rank 0 waits for rank 1, rank 1 for rank 2 from a little later on, and rank 2 does nothing.
         std::thread::sleep(Duration::from_millis([0, 100, 1000][own]));
         (own < 2).then(|| failure(&rank, Op::Recv(own + 1, 1), 0).0)
     });
-    for (_, _, reason, ranks) in said.into_iter().flatten() {
+    for (_, _, reason, ranks) in reported.into_iter().flatten() {
         assert_eq!(ranks, [2], "{reason}");
     }
 }
@@ -120,7 +123,7 @@ fn after_a_failure_every_call_fails_at_once_with_the_first_reason() {
 /// Ranks 0 and 2 are in a call that rank 1 does not come to, and rank 1 does something else.
 fn while_others_wait(other: impl Fn(HostRank) + Sync) -> Vec<(String, u64, String, Vec<usize>)> {
     let ranks = HostGroup::threads(3, options()).unwrap();
-    let mut said = Vec::new();
+    let mut reported = Vec::new();
     std::thread::scope(|scope| {
         let other = &other;
         let threads: Vec<_> = ranks
@@ -142,11 +145,11 @@ fn while_others_wait(other: impl Fn(HostRank) + Sync) -> Vec<(String, u64, Strin
             })
             .collect();
         // The rank that panics on purpose is one of them.
-        said.extend(threads.into_iter().filter_map(|thread| thread.join().ok().flatten()));
+        reported.extend(threads.into_iter().filter_map(|thread| thread.join().ok().flatten()));
     });
-    assert_eq!(said.len(), 2);
-    assert!(said.iter().all(|(_, _, _, ranks)| *ranks == [1]), "{said:?}");
-    said
+    assert_eq!(reported.len(), 2);
+    assert!(reported.iter().all(|(_, _, _, ranks)| *ranks == [1]), "{reported:?}");
+    reported
 }
 
 #[test]
@@ -174,20 +177,20 @@ fn a_panic_on_one_rank_ends_the_calls_of_the_others() {
 
 #[test]
 fn a_rank_that_gives_up_is_named_with_its_reason() {
-    let said = while_others_wait(|rank| {
+    let reported = while_others_wait(|rank| {
         rank.abort("the loss is not a number");
         // It fails itself as well.
         let error = failure(&Rank::new(rank), SUM, 1).0;
         assert!(error.2.contains("the loss is not a number"), "{error:?}");
     });
     let reason = "rank 1 gave up: the loss is not a number";
-    assert!(said.iter().all(|(_, _, said, _)| said.contains(reason)), "{said:?}");
+    assert!(reported.iter().all(|(_, _, reported, _)| reported.contains(reason)), "{reported:?}");
 }
 
 #[test]
 fn a_rank_that_leaves_while_others_wait_for_it_is_named() {
-    let said = while_others_wait(drop);
-    assert!(said.iter().all(|(_, _, reason, _)| reason.contains("rank 1 has left the group")), "{said:?}");
+    let reported = while_others_wait(drop);
+    assert!(reported.iter().all(|(_, _, reason, _)| reason.contains("rank 1 has left the group")), "{reported:?}");
 }
 
 #[test]
@@ -220,7 +223,7 @@ fn giving_up_in_the_group_of_all_ends_calls_in_smaller_groups() {
             return;
         }
         if own < 2 {
-            // A whole group that has nothing to do with rank 3: it waits for a rank that waits for nobody.
+            // A whole group that has nothing to do with rank 3: it waits for a rank that does not wait.
             if own == 1 {
                 std::thread::sleep(SOON);
             }
@@ -250,12 +253,12 @@ fn failures_in_a_smaller_group_name_ranks_in_both_numberings() {
 
 #[test]
 fn a_circle_of_ranks_that_wait_for_each_other_ends_at_the_deadline() {
-    let said = threads(2, short(300), |rank| {
+    let reported = threads(2, short(300), |rank| {
         let rank = Rank::new(rank);
         let other = 1 - rank.rank.rank();
         failure(&rank, Op::Recv(other, 1), 0)
     });
-    for ((operation, _, reason, _), time) in said {
+    for ((operation, _, reason, _), time) in reported {
         assert!(operation.starts_with("recv of 1 x f32") && reason.contains("nothing from rank"), "{reason}");
         assert!(time < SOON + Duration::from_millis(300), "{time:?}");
     }

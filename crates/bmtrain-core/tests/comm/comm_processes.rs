@@ -7,7 +7,7 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostOptions, HostRank, Meeting};
 use bmtrain_core::{DType, Error};
 use ranks::{
-    Rank, SOON, SUM, afresh, failure, options, parts_of, place, program, said, short, start, started, threads,
+    Rank, SOON, SUM, afresh, failure, options, parts_of, place, printed, program, short, start, started, threads,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn processes_and_threads_give_the_same_bits_in_fifty_mixed_calls() {
     }
     let place = place();
     let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
-    let theirs = children.map(|child| said(child, "fingerprint "));
+    let theirs = children.map(|child| printed(child, "fingerprint "));
     let ours: Vec<String> =
         threads(3, options(), program).into_iter().map(|fingerprint| format!("{fingerprint:016x}")).collect();
     assert_eq!(ours, theirs);
@@ -36,7 +36,7 @@ fn as_process(test: &str, options: HostOptions) -> bool {
     let rank = Rank::new(HostRank::join(place, own, 3, options).unwrap());
     rank.sum(&[1.0]).unwrap();
     if test.contains("middle") {
-        // Until somebody is killed.
+        // Until a process is killed.
         while rank.call(SUM, DType::F32, &vec![0; 1 << 20]).is_ok() {}
     } else if own == 1 {
         std::thread::sleep(Duration::from_secs(60));
@@ -164,7 +164,7 @@ fn wait_for(place: &Path, file: &str) {
     }
 }
 
-/// Both errors say that the launch was wrong, in the same words; returns these.
+/// Both errors report the wrong launch with the same text; returns it.
 fn wrong_launch(errors: [Error; 2]) -> String {
     let [first, second] = errors.map(|error| error.to_string());
     assert_eq!(first, second);
@@ -236,7 +236,7 @@ fn files_of_killed_processes_are_taken_over() {
         killed(TEST, ranks, &place);
         assert!(left_of(&place).len() >= 3, "{:?}", left_of(&place));
         let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
-        assert_eq!(children.map(|child| said(child, "joined ")), ["3", "3", "3"]);
+        assert_eq!(children.map(|child| printed(child, "joined ")), ["3", "3", "3"]);
         assert_eq!(left_of(&place), NOTHING, "{ranks:?}");
     }
 }
@@ -329,7 +329,7 @@ fn a_rank_that_ends_before_it_joins_passes_its_exit_code_on_and_a_later_start_is
     assert_eq!(left_of(&place), [".", "@0", "@1"], "kept for the third");
     // Processes that are started now are another start, which takes the place over.
     let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
-    assert_eq!(children.map(|child| said(child, "sum ")), ["1.5", "1.5", "1.5"]);
+    assert_eq!(children.map(|child| printed(child, "sum ")), ["1.5", "1.5", "1.5"]);
     assert_eq!(left_of(&place), NOTHING);
     // The failure comes before the others; once all know of it, it is gone.
     fail();

@@ -121,7 +121,7 @@ fn divided_logits_give_the_loss_and_the_gradient_of_whole_rows() {
                     let shard = VocabularyShard::new(team, CLASSES).with_room(room).unwrap();
                     let (classes, criterion) = (shard.classes(), &criteria(&device)[number]);
                     let columns = classes.count + filling;
-                    // What stands in the filling makes no difference.
+                    // The content of the padding makes no difference.
                     let mut own = vec![f32::NAN; ROWS * columns];
                     let columns_of = cut(&logits, CLASSES, classes.first, classes.count);
                     for (own, row) in own.chunks_mut(columns.max(1)).zip(columns_of.chunks(classes.count.max(1))) {

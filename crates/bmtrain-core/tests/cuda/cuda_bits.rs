@@ -1,7 +1,7 @@
 //! Kernels of the CUDA backend that have the very bits of the CPU, on an emulated driver: masks, initial values, norms
 //! of gradients, clipping and Adam.
 //!
-//! Everything here is emulated: it says nothing about what the compiler for the device makes of a kernel.
+//! Everything here is emulated: it proves nothing about what the device's compiler makes of a kernel.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -93,12 +93,12 @@ fn initial_values_have_the_bits_of_the_cpu() {
     });
 }
 
-/// The one rounding to f32 hides nearly all of a double. Where the mean lies where the value would be, the two cancel
+/// The one rounding to f32 hides nearly all of a double. Where the mean is minus the value, the two cancel
 /// and what is left shows the last bits: a multiplication fused with an addition anywhere would be seen.
 #[test]
 fn initial_values_agree_in_the_last_bits_of_a_double() {
     on_pair("initial_values_agree_in_the_last_bits_of_a_double", |pair| {
-        let drawn = |device: &Device, distribution, offset, len: usize| {
+        let filled = |device: &Device, distribution, offset, len: usize| {
             let mut out = tensor(device, DType::F32, &vec![0.0; len]);
             let key = Key::new(11, "decoder.weight");
             device.launch(FillRandom { distribution, key, offset, out: out.view_mut().unwrap() }).unwrap();
@@ -106,15 +106,15 @@ fn initial_values_agree_in_the_last_bits_of_a_double() {
         };
         // A last bit of the logarithm survives to the value about once in a thousand.
         let count = 6000;
-        let normals = drawn(&pair.cpu, Distribution::Normal(0.0, 1.0), 0, count);
-        let truncated = drawn(&pair.cpu, Distribution::TruncatedNormal(0.0, 1.0), 0, count / 10);
-        let uniform = drawn(&pair.cpu, Distribution::Uniform(0.0, 1.0), 0, count / 10);
+        let normals = filled(&pair.cpu, Distribution::Normal(0.0, 1.0), 0, count);
+        let truncated = filled(&pair.cpu, Distribution::TruncatedNormal(0.0, 1.0), 0, count / 10);
+        let uniform = filled(&pair.cpu, Distribution::Uniform(0.0, 1.0), 0, count / 10);
         let normals = (0..).zip(normals).map(|(i, x)| (i, Distribution::Normal(-x, 1.0)));
         let truncated = (0..).zip(truncated).map(|(i, x)| (i, Distribution::TruncatedNormal(-x, 1.0)));
         let uniform = (0..).zip(uniform).map(|(i, x)| (i, Distribution::Uniform(-x / (1.0 - x), 1.0)));
         for (offset, distribution) in normals.chain(truncated).chain(uniform) {
             pair.same_bits(&format!("{distribution:?} of element {offset}"), |device| {
-                let [value] = drawn(device, distribution, offset, 1)[..] else { panic!("one value") };
+                let [value] = filled(device, distribution, offset, 1)[..] else { panic!("one value") };
                 assert!(value.abs() < 1e-3, "{value} has not cancelled");
                 value.to_bits()
             });
@@ -202,15 +202,15 @@ fn norms_of_gradients_have_the_bits_of_the_cpu() {
 }
 
 #[test]
-fn words_that_ranks_have_added_are_carried() {
-    on_pair("words_that_ranks_have_added_are_carried", |pair| {
+fn sums_that_ranks_have_added_are_carried() {
+    on_pair("sums_that_ranks_have_added_are_carried", |pair| {
         pair.same_bits("a sum of sums", |device| {
-            let words: [i64; WORDS] = std::array::from_fn(|i| ((i as i64 + 3) << 33) + 0xffff_fff1);
-            let mut words = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
+            let sum: [i64; WORDS] = std::array::from_fn(|i| ((i as i64 + 3) << 33) + 0xffff_fff1);
+            let mut sum = Tensor::from_slice_in(device, [WORDS], &sum, Segment::Data).unwrap();
             let x = tensor(device, DType::F32, &wide(300));
-            let out = Dest { view: words.view_mut().unwrap(), add: true };
+            let out = Dest { view: sum.view_mut().unwrap(), add: true };
             device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out }).unwrap();
-            bytes(&words)
+            bytes(&sum)
         });
     });
 }
@@ -225,23 +225,23 @@ fn clipping_factors_have_the_bits_of_the_cpu() {
         };
         let mut all: Vec<[i64; WORDS]> = wide(60).iter().map(|x| of(&[*x])).collect();
         all.extend((1..60).map(|n| of(&wide(n))));
-        // Bits that lie far apart, and words that were not carried.
+        // Bits far apart, and carries that are still pending.
         all.extend([0, 1, 2, 31, 32, 33, 63].map(|bits| {
-            let mut words = of(&[1.5]);
-            words[0] = 1;
-            words[8] = 1 << bits;
-            words
+            let mut sum = of(&[1.5]);
+            sum[0] = 1;
+            sum[8] = 1 << bits;
+            sum
         }));
         all.extend([of(&[f32::INFINITY]), of(&[f32::NAN, f32::INFINITY]), of(&[]), of(&values(1000, 4))]);
-        for words in all {
+        for sum in all {
             for order in [NormOrder::Two, NormOrder::Infinity] {
                 for (max_norm, scale) in [(1.0, 1.0), (3.7, 3.0), (f32::INFINITY, 65_536.0)] {
-                    let words = match order {
-                        NormOrder::Two => words,
-                        NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { words[9] & 0x7fff_ffff } else { 0 }),
+                    let sum = match order {
+                        NormOrder::Two => sum,
+                        NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { sum[9] & 0x7fff_ffff } else { 0 }),
                     };
-                    pair.same_bits(&format!("{order:?} of {words:?} under {max_norm} and {scale}"), |device| {
-                        let accumulated = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
+                    pair.same_bits(&format!("{order:?} of {sum:?} under {max_norm} and {scale}"), |device| {
+                        let accumulated = Tensor::from_slice_in(device, [WORDS], &sum, Segment::Data).unwrap();
                         let [mut norm, mut factor] = [0.0, 0.0].map(|x| tensor(device, DType::F32, &[x]));
                         let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
                         let factor_view = factor.view_mut().unwrap();

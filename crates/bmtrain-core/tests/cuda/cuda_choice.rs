@@ -1,5 +1,5 @@
-//! What `auto` and `cuda` come to where something is missing that CUDA needs: on an emulated driver, nothing of which
-//! says anything about a real one.
+//! What `auto` and `cuda` resolve to where something that CUDA needs is missing, on an emulated driver, which proves
+//! nothing about a real one.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn open(choice: DeviceChoice, ranks: usize, compiled: Option<PathBuf>) -> Result
     choice.open(&DeviceRequest { local_rank: 0, local_size: ranks, threads: 1, cuda })
 }
 
-/// `auto` runs on the CPU and says why; by name the device is refused for the same reason.
+/// `auto` runs on the CPU and reports why; by name the device is refused for the same reason.
 fn goes_to_the_cpu(ranks: usize, compiled: Option<PathBuf>, reasons: &[&str]) {
     let opened = open(DeviceChoice::Auto, ranks, compiled.clone()).unwrap();
     assert!(opened.cuda.is_none() && opened.device.is_none() && opened.backend.name().starts_with("cpu"));
@@ -37,7 +37,7 @@ fn with_all_it_needs_a_device_is_taken() {
             let two = Tensor::full_in(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
             assert_eq!(two.to_vec::<f32>().unwrap(), [2.0; 3]);
         }
-        // What is wrong with a number is said by what opens it.
+        // A wrong number is reported by what opens it.
         let error =
             open(DeviceChoice::CudaDevice(3), 1, Some(cuda_emulator::compiled_kernels())).unwrap_err().to_string();
         assert!(error.contains("no device has the number 3"), "{error}");

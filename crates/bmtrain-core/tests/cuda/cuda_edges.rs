@@ -106,7 +106,7 @@ fn rows_at_positions_outside_of_the_table_are_reported_and_not_turned() {
     });
 }
 
-/// The gradient of a table by the rule of the kernel: rows sorted by id, those of one id in their order; sums over
+/// The gradient of a table in the kernel's order: rows sorted by id, rows of one id in their order; sums over
 /// pieces of 32 rows, then over the pieces.
 fn gradient_in_order(ids: &[i64], dy: &[f32], entries: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..ids.len()).collect();

@@ -4,7 +4,7 @@
 #![cfg(all(feature = "cuda", target_pointer_width = "64"))]
 #![allow(missing_docs, clippy::unwrap_used)]
 
-/// Run `large_UNIT.cpp` behind the text of a unit.
+/// Run `large_UNIT.cpp` appended to the source of a unit.
 fn end_is_reached(test: &str, unit: &str) {
     match cuda_emulator::run_program_with(unit, &format!("large_{unit}.cpp")) {
         Some((output, passed)) => assert!(passed, "{output}"),

@@ -1,4 +1,4 @@
-//! The CUDA backend behind the seam, on an emulated driver: memory, copies, order, one kernel, and errors in words.
+//! The CUDA backend on an emulated driver: memory, copies, order, one kernel, and errors.
 //!
 //! Everything here is emulated: the driver is a library that runs kernels on the processor, late and in random order.
 //! It proves launch code, ordering and the logic of kernels, and nothing about speed or a real device.
@@ -139,7 +139,7 @@ fn layer_norm_on_an_emulated_device_equals_the_cpu() {
                 // One addition, rounded once on both sides.
                 assert_eq!(got.sum, expected.sum, "{case}");
                 // Sums are added up in another order. With n terms between -4 and 4 an order changes the mean by a few
-                // roundings of the largest partial sum over n, and the rest by as many: some 1e-7. Two columns may lie
+                // roundings of the largest partial sum over n, and the rest likewise: some 1e-7. Two columns may be
                 // so close to each other that their deviation magnifies that; 4e-6 leaves room for it.
                 assert_close(&format!("mean, {case}"), &got.mean, &expected.mean, 4e-6);
                 assert_close(&format!("rstd, {case}"), &got.rstd, &expected.rstd, 4e-6);
@@ -366,7 +366,7 @@ fn work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait() {
             device.sync().unwrap();
             assert_eq!(backend.has_reached(mark), Some(true));
 
-            let failing = |_: &[u8], _: &mut [u8]| Err(Error::argument("exchange", "no partner"));
+            let failing = |_: &[u8], _: &mut [u8]| Err(Error::argument("all_reduce", "no partner"));
             backend.on_host(None, None, Box::new(failing), Lane::Zero).unwrap();
             let error = backend.sync(Lane::Zero).unwrap_err().to_string();
             assert!(error.contains("no partner"), "{error}");
@@ -403,7 +403,7 @@ fn a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable() {
 }
 
 #[test]
-fn a_device_that_does_not_exist_is_an_error_in_words_with_or_without_a_driver() {
+fn a_device_that_does_not_exist_is_an_error_with_or_without_a_driver() {
     let error = CudaBackend::open(usize::MAX, &CudaOptions::default()).unwrap_err();
     let Error::Device { backend, reason, .. } = &error else { panic!("{error}") };
     assert_eq!(backend, "cuda");
@@ -423,9 +423,9 @@ fn the_number_of_devices_is_in_the_error_for_a_wrong_one() {
 }
 
 #[test]
-fn a_driver_without_devices_is_an_error_in_the_drivers_words() {
+fn a_driver_without_devices_is_the_drivers_error() {
     let settings = [("EMULATED_CUDA_DEVICES", "0")];
-    with_driver("a_driver_without_devices_is_an_error_in_the_drivers_words", Driver::Emulated, &settings, || {
+    with_driver("a_driver_without_devices_is_the_drivers_error", Driver::Emulated, &settings, || {
         let error = open(0).unwrap_err().to_string();
         assert_eq!(error, "cuda: cuInit failed: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
     });
@@ -447,7 +447,7 @@ fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
 
 #[test]
 fn emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place() {
-    // Behind a unit for the words of mma.cuh; its kernels are not looked at.
+    // Appended to a unit for the functions of mma.cuh; its kernels are not used.
     match cuda_emulator::run_program_with("attention_mma_32_f16", "tensor_core_test.cpp") {
         Some((output, passed)) => assert!(passed, "{output}"),
         None => cuda_emulator::skipped(

@@ -3,7 +3,7 @@
 //!
 //! Of each kernel the cheapest rows of the conformance table are run that have several warps or several blocks at work.
 //! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its
-//! value. The sanitizers' libraries come with g++; without them these tests say that they were skipped.
+//! value. The sanitizers' libraries come with g++; without them these tests report that they were skipped.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
@@ -42,9 +42,9 @@ fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
     }
     let idle = [("EMULATED_CUDA_IDLE", "1")];
     let Some(child) = in_child(test, Driver::Emulated, &idle, || choose(stems)) else { return };
-    assert!(child.passed, "in the child that chooses rows:\n{}", child.said);
-    let rows: Vec<&str> = child.said.lines().filter_map(|line| line.trim().strip_prefix(MARK)).collect();
-    assert!(!rows.is_empty(), "no row of {stems:?} launches a kernel:\n{}", child.said);
+    assert!(child.passed, "in the child that chooses rows:\n{}", child.text);
+    let rows: Vec<&str> = child.text.lines().filter_map(|line| line.trim().strip_prefix(MARK)).collect();
+    assert!(!rows.is_empty(), "no row of {stems:?} launches a kernel:\n{}", child.text);
     cuda_emulator::prepare(Driver::Checked(checker));
     let start = Instant::now();
     with_driver(test, Driver::Checked(checker), &[(CHOSEN, &rows.join("\n"))], || {});
@@ -101,7 +101,7 @@ fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<(String, u64, 
     loop {
         let mut name = [0; 256];
         let (mut blocks, mut threads) = (0, 0);
-        // SAFETY: the name has as many bytes as is said and is ended with a zero; the other places live.
+        // SAFETY: the name has that number of bytes and ends with a zero; the other pointers are live.
         let name = unsafe {
             if launch(launches.len(), name.as_mut_ptr(), name.len(), &mut blocks, &mut threads) == 0 {
                 return launches;
@@ -123,7 +123,7 @@ fn run_chosen() {
         let dtype = *case.dtypes.iter().find(|known| known.to_string() == dtype).unwrap();
         match conformance::compare(&reference, &tested, case, dtype) {
             Ok(check) => assert!(check.passed(), "{name} {dtype}: {check:?}"),
-            // A row is chosen for one of its kernels; that others are lacking is said by the conformance test.
+            // A row is chosen for one of its kernels; missing others are reported by the conformance test.
             Err(Error::Unsupported { .. }) => {}
             Err(error) => panic!("{name} {dtype}: {error}"),
         }
@@ -178,16 +178,16 @@ fn launch_planted() {
     device.sync().unwrap();
 }
 
-/// Each of these words of planted.cu, with what its report must say; nothing for those without a mistake.
+/// Each mistake of planted.cu, with what its report must contain; nothing for those without a mistake.
 fn mistakes_are_found(test: &str, checker: Checker, mistakes: &[(&str, &[&str])]) {
     for (mistake, words) in mistakes {
         let settings = [("EMULATED_PLANTED", *mistake)];
         let Some(child) = in_child(test, Driver::Planted(checker), &settings, launch_planted) else { return };
         if words.is_empty() {
-            assert!(child.passed, "{mistake}: reported\n{}", child.said);
+            assert!(child.passed, "{mistake}: reported\n{}", child.text);
         } else {
-            assert!(!child.passed, "{mistake}: not found\n{}", child.said);
-            assert!(words.iter().all(|word| child.said.contains(word)), "{mistake}: without {words:?}\n{}", child.said);
+            assert!(!child.passed, "{mistake}: not found\n{}", child.text);
+            assert!(words.iter().all(|word| child.text.contains(word)), "{mistake}: lacks {:?}\n{}", words, child.text);
         }
     }
 }
@@ -202,7 +202,7 @@ fn planted_races_are_found_and_right_orders_are_not() {
         ("a shuffle in place of an order", race),
         ("no mistake with an order of lanes", &[]),
         ("blocks that write the same", race),
-        ("blocks that write the same behind a barrier", race),
+        ("blocks that write the same after a barrier", race),
         ("a missing fence", race),
         ("no mistake with a fence", &[]),
     ];
@@ -214,14 +214,14 @@ fn planted_accesses_outside_are_found() {
     let mistakes: [(&str, &[&str]); 10] = [
         ("", &[]),
         ("no mistake with a barrier", &[]),
-        ("a write behind a view", &["AddressSanitizer", "WRITE", "planted.cu"]),
-        ("a write behind a view, in its allocation", &["use-after-poison", "WRITE", "planted.cu"]),
+        ("a write beyond a view", &["AddressSanitizer", "WRITE", "planted.cu"]),
+        ("a write beyond a view, in its allocation", &["use-after-poison", "WRITE", "planted.cu"]),
         ("a write before a view", &["AddressSanitizer", "WRITE", "planted.cu"]),
-        ("a read behind a view", &["AddressSanitizer", "READ", "planted.cu"]),
-        ("a read behind shared memory", &["heap-buffer-overflow", "READ", "planted.cu"]),
-        ("an index behind an array", &["out of bounds", "planted.cu"]),
+        ("a read beyond a view", &["AddressSanitizer", "READ", "planted.cu"]),
+        ("a read beyond shared memory", &["heap-buffer-overflow", "READ", "planted.cu"]),
+        ("an index beyond an array", &["out of bounds", "planted.cu"]),
         ("a misaligned pack", &["misaligned address", "numbers.cuh"]),
-        ("a write to what is read", &["only read by their declaration"]),
+        ("a write to what is read", &["declared as only read"]),
     ];
     mistakes_are_found("planted_accesses_outside_are_found", Checker::Addresses, &mistakes);
 }

@@ -1,5 +1,5 @@
 //! A trace of the CUDA backend's lanes, on an emulated driver: what is in it, and in which order. Its times are the
-//! host's and say nothing about a device.
+//! host's and prove nothing about a device.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ fn a_trace_holds_what_lanes_were_given_with_beginning_and_end() {
         let device = Device::new(backend.clone());
         let tensor = || Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Workspace).unwrap();
         let (x, mut y, mut dx) = (tensor(), tensor(), tensor());
-        assert_eq!(backend.take_trace().unwrap(), [], "nobody asked for a trace");
+        assert_eq!(backend.take_trace().unwrap(), [], "no trace was requested");
 
         backend.trace_on().unwrap();
         let (rows, columns, log) = (4, 8, false);
@@ -39,7 +39,7 @@ fn a_trace_holds_what_lanes_were_given_with_beginning_and_end() {
             "{trace:?}"
         );
         assert!(trace.iter().all(|Traced { begin, end, .. }| 0.0 <= *begin && begin <= end), "{trace:?}");
-        // What the trace tells of order is what was asked for: kernels after each other, the second behind the upload.
+        // What the trace tells of order is what was asked for: kernels after each other, the second after the upload.
         assert!(trace[0].end <= trace[2].begin && trace[1].end <= trace[2].end, "{trace:?}");
         assert_eq!(backend.take_trace().unwrap(), [], "a trace is given out once");
     });

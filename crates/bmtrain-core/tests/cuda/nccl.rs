@@ -1,4 +1,4 @@
-//! Ranks that exchange by NCCL: processes with an emulated device each and an emulated NCCL between them.
+//! Ranks that communicate by NCCL: processes with an emulated device each and an emulated NCCL between them.
 //!
 //! Everything here is emulated. It proves the order, the arguments and the failures of our calls, and nothing about
 //! NCCL or a device.
@@ -31,7 +31,7 @@ struct Start {
     place: PathBuf,
 }
 
-/// Run `body` as `size` processes. Those that `may_fail` says are not asked how they ended.
+/// Run `body` as `size` processes. The exit codes of ranks in `may_fail` are not checked.
 fn processes(test: &str, size: usize, settings: &[(&str, &str)], may_fail: &[usize], body: impl Fn(Start)) {
     with_driver(test, Driver::Emulated, settings, || {
         if let Some((number, place)) = started(test) {
@@ -42,8 +42,8 @@ fn processes(test: &str, size: usize, settings: &[(&str, &str)], may_fail: &[usi
         let children: Vec<Child> = (0..size).map(|rank| start(test, 100 * size + rank, &place)).collect();
         let begin = Instant::now();
         let ended: Vec<(bool, String)> = children.into_iter().map(|child| end(child, begin)).collect();
-        for (rank, (success, said)) in ended.iter().enumerate() {
-            assert!(*success || may_fail.contains(&rank), "rank {rank} of {size}:\n{said}");
+        for (rank, (success, text)) in ended.iter().enumerate() {
+            assert!(*success || may_fail.contains(&rank), "rank {rank} of {size}:\n{text}");
         }
     });
 }
@@ -60,7 +60,7 @@ fn start(test: &str, number: usize, place: &Path) -> Child {
         .unwrap()
 }
 
-/// Whether a process ended well, and what it said. One that hangs is killed.
+/// Whether a process ended well, and what it printed. One that hangs is killed.
 fn end(mut child: Child, begin: Instant) -> (bool, String) {
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > LIMIT {
@@ -69,8 +69,8 @@ fn end(mut child: Child, begin: Instant) -> (bool, String) {
         std::thread::sleep(Duration::from_millis(10));
     }
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), format!("{} after {:.1?}\n{said}", output.status, begin.elapsed()))
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), format!("{} after {:.1?}\n{text}", output.status, begin.elapsed()))
 }
 
 impl Start {
@@ -278,10 +278,10 @@ fn a_rank_that_does_not_call_is_named_at_the_deadline() {
         let begin = Instant::now();
         let error = rank.sum(&[1.0]).unwrap_err();
         assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
-        let words = error.to_string();
+        let text = error.to_string();
         let (_, sequence, reason, ranks) = parts_of(error);
-        assert!(sequence == 1 && ranks == [1] && reason.contains("rank 1"), "{words}");
-        assert!(reason.contains("3.0s"), "{words}");
+        assert!(sequence == 1 && ranks == [1] && reason.contains("rank 1"), "{text}");
+        assert!(reason.contains("3.0s"), "{text}");
     });
 }
 
@@ -298,9 +298,9 @@ fn a_killed_rank_is_named_long_before_the_deadline() {
         let begin = Instant::now();
         let error = rank.sum(&[1.0]).unwrap_err();
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-        let words = error.to_string();
+        let text = error.to_string();
         let (_, sequence, reason, ranks) = parts_of(error);
-        assert!(sequence == 1 && ranks == [1] && reason.contains("the process of rank 1 has ended"), "{words}");
+        assert!(sequence == 1 && ranks == [1] && reason.contains("the process of rank 1 has ended"), "{text}");
         // Work of other lanes goes on, and waits for it tell the same.
         assert!(rank.device.sync().unwrap_err().to_string().contains("rank 1 has ended"));
         let begin = Instant::now();
@@ -367,8 +367,8 @@ fn a_rank_without_the_library_says_so_and_the_others_do_not_wait_for_it() {
         let joined = start.join_with(Duration::from_secs(60), NcclOptions { libraries, ..patient() });
         let error = joined.map(|_| ()).unwrap_err().to_string();
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-        let said = if start.rank == 1 { "/no/such/libnccl.so.2" } else { "rank 1 cannot use NCCL" };
-        assert!(error.contains(said), "{error}");
+        let text = if start.rank == 1 { "/no/such/libnccl.so.2" } else { "rank 1 cannot use NCCL" };
+        assert!(error.contains(text), "{error}");
     });
 }
 

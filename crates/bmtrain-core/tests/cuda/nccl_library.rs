@@ -10,7 +10,7 @@ use std::path::PathBuf;
 fn the_real_library_tells_its_version_and_makes_ids_without_a_driver() {
     let directory = std::env::var_os("BMTRAIN_CUDA_LIB_DIR").map(PathBuf::from);
     let Some(directory) = directory.filter(|directory| directory.join("libnccl.so.2").exists()) else {
-        // Straight to the program's own stream, which is not held back as that of a passed test is.
+        // Straight to the program's own stream, which is not captured as the one of a passed test is.
         let why = "BMTRAIN_CUDA_LIB_DIR names no directory with libnccl.so.2 (pip package nvidia-nccl-cu13)";
         let line = format!("\nSKIPPED the_real_library_tells_its_version_and_makes_ids_without_a_driver: {why}\n");
         let _ = std::io::stderr().write_all(line.as_bytes());

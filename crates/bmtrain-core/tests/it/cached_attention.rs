@@ -1,4 +1,4 @@
-//! Attention to what earlier calls left behind is the attention over all tokens at once, however they are cut into
+//! Attention with a KV cache of earlier calls is the attention over all tokens at once, however they are cut into
 //! calls.
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ fn bias(tokens: usize) -> Vec<f32> {
     (0..HEADS).flat_map(|head| (0..tokens).map(move |token| (head * token % 5) as f32 * 0.3)).collect()
 }
 
-/// Runs `attend` with the options of a case, over so many tokens.
+/// Runs `attend` with the options of a case, over `total` tokens.
 fn with_options<T>(device: &Device, case: Case, tokens: usize, attend: impl FnOnce(&AttentionOptions<'_>) -> T) -> T {
     let mask = Tensor::from_slice_in(device, [ROWS, tokens], &mask(tokens), Segment::Data).unwrap();
     let bias = Var::constant(tensor(device, [1, HEADS, 1, tokens], &bias(tokens)));
@@ -73,8 +73,8 @@ fn whole(device: &Device, case: Case, all: &[f32]) -> Vec<f32> {
     })
 }
 
-/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of
-/// the pieces put together.
+/// In pieces of these lengths, with one tensor or with three, with capacity for that number of tokens; the output `[B,
+/// L, N*H]` of the pieces put together.
 fn in_pieces(
     device: &Device,
     case: Case,

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Run a check over rows and types, and say all that failed at once.
+/// Run a check over rows and types, and report all failures at once.
 fn all_pass(
     what: &str,
     cases: &[Case],

@@ -1,4 +1,4 @@
-//! Work of the host on lanes of the CPU: order behind a busy lane, memory such a lane still uses, failures, wrappers.
+//! Host functions on lanes of the CPU: order after a busy lane, memory such a lane still uses, failures, wrappers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::kernel::{
@@ -62,8 +62,8 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 /// Work that fails.
-fn failing(said: &'static str) -> bmtrain_core::backend::HostWork {
-    Box::new(move |_, _| Err(Error::argument("exchange", said)))
+fn failing(reason: &'static str) -> bmtrain_core::backend::HostWork {
+    Box::new(move |_, _| Err(Error::argument("all_reduce", reason)))
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn chain(device: &Device, lane: Lane, gated: bool) -> Vec<u32> {
     product(&x, &y);
     let to = copy.view_mut_on(0..SIZE * SIZE, lane).unwrap();
     backend.copy(y.view_on(0..SIZE * SIZE, lane).unwrap(), to, lane).unwrap();
-    // Behind the copy, which must not see it.
+    // After the copy, which must not see it.
     fill(device, &y, f32::NAN, lane);
     product(&copy, &z);
     if let Some(gate) = gate {

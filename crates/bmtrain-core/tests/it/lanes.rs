@@ -207,7 +207,7 @@ fn the_report_tells_what_was_held_at_the_peak_and_what_was_ever_touched() {
     let report = device.memory();
     assert_eq!((held(Segment::Parameters), held(Segment::Activations), held(Segment::Gradients)), (512, 4096, 0));
     assert_eq!(report.at_peak.iter().map(|(_, bytes)| bytes).sum::<usize>(), report.total.peak);
-    // The gradients lie where the activations were; of the slab of a megabyte nothing else was handed out.
+    // The gradients are where the activations were; of the slab of a megabyte nothing else was handed out.
     assert_eq!((report.touched.now, report.touched.peak), (4608, 4608));
     drop((kept, gradients));
     assert_eq!((device.memory().touched.now, device.memory().touched.peak), (4096, 4608));

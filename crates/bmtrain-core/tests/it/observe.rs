@@ -75,8 +75,8 @@ fn what_is_not_on_this_tape_is_refused() {
     let tensor = || Tensor::full_in(&device, [2], bmtrain_core::DType::F32, 1.0, Segment::Activations).unwrap();
     let mut cx = Ctx::gradients(&device);
     let other = Ctx::gradients(&device).tape().unwrap().input(tensor());
-    cx.observe("nobody looks", &other).unwrap();
+    cx.observe("not observed", &other).unwrap();
     cx.set_observer(Rc::new(Notes::default()));
-    let error = cx.observe("stranger", &other).unwrap_err().to_string();
+    let error = cx.observe("unknown", &other).unwrap_err().to_string();
     assert!(error.contains("a variable of another tape"), "{error}");
 }

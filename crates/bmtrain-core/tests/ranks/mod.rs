@@ -39,7 +39,7 @@ pub fn failure<C: Communicator>(
     (parts_of(error), begin.elapsed())
 }
 
-/// A device of its own: a lane that failed stays failed, and hides what the group says.
+/// A device of its own: a lane that failed stays failed, and hides what the group reports.
 pub fn afresh<C: Communicator>(rank: Rank<C>) -> Rank<C> {
     Rank::new(rank.rank)
 }
@@ -96,13 +96,13 @@ pub fn start(test: &str, rank: usize, place: &std::path::Path) -> Child {
         .unwrap()
 }
 
-/// What a process printed behind `key`, once it has ended well.
-pub fn said(child: Child, key: &str) -> String {
+/// What a process printed after `key`, once it has ended well.
+pub fn printed(child: Child, key: &str) -> String {
     let output = child.wait_with_output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // The harness prints the name of the test on the same line.
     let line = out.lines().find_map(|line| line.split_once(key).map(|(_, text)| text.trim().to_string()));
-    line.unwrap_or_else(|| panic!("a rank did not say {key} ({}):\n{out}\n{err}", output.status))
+    line.unwrap_or_else(|| panic!("a rank did not print {key} ({}):\n{out}\n{err}", output.status))
 }
 
 /// What to call.
@@ -115,7 +115,7 @@ pub enum Op {
     Broadcast(usize),
     AllToAll,
     Send(usize),
-    /// From a rank, so many elements.
+    /// From a rank, this number of elements.
     Recv(usize, usize),
 }
 

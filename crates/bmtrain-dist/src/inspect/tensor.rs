@@ -112,9 +112,9 @@ impl TensorInspector {
             blake3::hash(seen.rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join("\n").as_bytes());
         let fingerprint = names.as_bytes().iter().take(8).fold(0, |word, byte| word << 8 | i64::from(*byte));
         let own = [seen.rows.len() as i64, fingerprint];
-        let said = gather_words(ranks, device, &own)?;
-        if let Some(other) = said.iter().position(|words| *words != own) {
-            let (here, there) = (own[0], said[other][0]);
+        let all = gather_words(ranks, device, &own)?;
+        if let Some(other) = all.iter().position(|words| *words != own) {
+            let (here, there) = (own[0], all[other][0]);
             return refused(format!(
                 "rank {} named {here} values and rank {other} {there}, or others: all ranks have to name the same",
                 ranks.rank()

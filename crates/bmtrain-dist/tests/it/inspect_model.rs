@@ -155,7 +155,7 @@ fn nothing_is_gathered_for_a_look() {
         inspect_model(&rank.model.parameters, "*", 1.0).unwrap();
         let after = rank.device.memory();
         assert_eq!(peak(&after, Segment::Gathered), peak(&before, Segment::Gathered));
-        // The words of the table of all ranks, and no block of 64 x 128 values.
+        // The integers of the table of all ranks, and no block of 64 x 128 values.
         assert!(after.total.peak < before.total.now + (64 << 10), "{} {}", after.total.peak, before.total.now);
     });
 }

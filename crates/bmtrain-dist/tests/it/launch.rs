@@ -4,7 +4,7 @@
 use bmtrain_dist::launch::{Launch, Launcher, threads_per_rank};
 use std::collections::BTreeMap;
 
-/// Variables from words of `NAME=value`; of two with one name the later counts.
+/// Variables from strings `NAME=value`; of two with one name the later counts.
 fn variables(text: &str) -> BTreeMap<String, String> {
     text.split_whitespace()
         .map(|pair| pair.split_once('=').unwrap())
@@ -268,15 +268,16 @@ fn numbers_that_contradict_each_other_are_refused_by_name() {
 fn refusals_read_as_the_documents_show_them() {
     assert_eq!(
         refusal(None, "RANK=4 WORLD_SIZE=4"),
-        "launch: RANK=4: with WORLD_SIZE=4 the numbers go from 0 to 3; correct RANK or unset it, and look at who sets it"
+        "launch: RANK=4: with WORLD_SIZE=4 the numbers go from 0 to 3; correct RANK or unset it, \
+         and look at who sets it"
     );
     let two_hosts = detect(&format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4"));
     let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
     assert_eq!(
         two_hosts.require_one_host().unwrap_err().to_string(),
         format!(
-            "launch: several hosts: torchrun started 4 ranks on 2 hosts; between hosts they need mpirun{build}; or start all \
-             ranks on one host"
+            "launch: several hosts: torchrun started 4 ranks on 2 hosts; between hosts they need mpirun{build}; or \
+             start all ranks on one host"
         )
     );
 }
@@ -317,7 +318,7 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     let shared = RankDevice::SharedCuda([0, 2]);
     for asked in [None, Some(Connection::Nccl)] {
         assert_eq!(said(four, asked, RankDevice::Cuda), by(true));
-        // Nobody to exchange with.
+        // There is no other rank.
         assert_eq!(said("", asked, RankDevice::Cuda), by(false));
     }
     for device in [RankDevice::Processors, shared] {

@@ -240,7 +240,8 @@ fn the_recorded_delta_is_the_norm_of_what_a_step_changed() {
         for _ in 0..3 {
             step(&model, &mut optim);
         }
-        // With one gradient in every step Adam moves each value by the rate, also where a bf16 does not show it.
+        // With one gradient in every step Adam moves each value by the learning rate, also where a bf16 does not show
+        // it.
         let deltas = optim.deltas().unwrap();
         assert_eq!(deltas.iter().map(|delta| delta.name.as_str()).collect::<Vec<_>>(), ["layer.weight", "layer.bias"]);
         for (delta, elements) in deltas.iter().zip([4.0f64, 2.0]) {
@@ -290,7 +291,7 @@ fn a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
         };
         refused(&|state| state[1].tensors[0].1.truncate(1), "layer.bias", "m: expected 2 values, got 1 values");
         refused(&|state| drop(state[1].tensors.remove(1)), "layer.bias", "v: expected 2 values, got nothing");
-        refused(&|state| state[1].name = "somebody.else".into(), "somebody.else", "in no group");
+        refused(&|state| state[1].name = "another.weight".into(), "another.weight", "in no group");
         refused(&|state| state[1] = state[0].clone(), "layer.weight", "twice");
         refused(&|state| state[1].steps = 0, "layer.bias", "0 steps");
         match dtype {

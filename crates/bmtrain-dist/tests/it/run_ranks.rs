@@ -1,4 +1,4 @@
-//! Ranks as threads: results in order, the first failure by time, panics by name, nobody waits for ever.
+//! Ranks as threads: results in order, the first failure by time, panics by name, no rank waits for ever.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::backend::{Backend, Lane};
@@ -135,7 +135,7 @@ impl Communicator for Member {
         Solo.split(colour, key)
     }
 
-    /// Nobody ever comes: this ends when the group is given up.
+    /// No rank ever comes: this ends when the group is given up.
     fn barrier(&self) -> bmtrain_core::Result<()> {
         let (reason, changed) = &*self.given_up;
         let mut reason = reason.lock().unwrap();

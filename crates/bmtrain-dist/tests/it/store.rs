@@ -176,7 +176,7 @@ fn a_rank_that_dies_while_it_waits_is_noticed() {
     drop(server);
 }
 
-/// A port that passes one connection on to another, and the line behind it, to be cut.
+/// A port that passes one connection on to another, with a line after it that can be cut.
 fn proxy(port: u16) -> (u16, JoinHandle<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let front = listener.local_addr().unwrap().port();
@@ -276,7 +276,7 @@ fn a_server_that_does_not_know_the_token_is_found_out_before_anything_is_told() 
     });
     let (text, _) = refusal(Store::connect(&options(2, port)).unwrap_err());
     assert!(text.contains("the token differs"), "{text}");
-    assert!(impostor.join().unwrap().is_empty(), "nothing is said to a server that proved nothing");
+    assert!(impostor.join().unwrap().is_empty(), "nothing is sent to a server that proved nothing");
 }
 
 #[test]

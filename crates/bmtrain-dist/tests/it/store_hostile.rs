@@ -1,4 +1,4 @@
-//! The rendezvous store among strangers: junk, slow ones, lengths of 4 GiB, false tokens. The job forms all the same,
+//! The rendezvous store under attack: junk, slow clients, lengths of 4 GiB, false tokens. The job forms all the same,
 //! and memory stays where it was. A file of its own, because it looks at the memory of the whole process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -34,14 +34,14 @@ fn form(options: &StoreOptions) -> Duration {
     started.elapsed()
 }
 
-fn stranger(address: SocketAddr) -> Option<TcpStream> {
+fn attacker(address: SocketAddr) -> Option<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     Some(stream)
 }
 
-/// What a stranger sends: noise, a header that promises 4 GiB, half a header, a frame of another version, nothing.
+/// What an attacker sends: noise, a header that promises 4 GiB, half a header, a frame of another version, nothing.
 fn junk(number: usize) -> Vec<u8> {
     match number % 5 {
         0 => (0..200).map(|n| (n * 37 + number * 11) as u8).collect(),
@@ -59,54 +59,54 @@ fn resident() -> usize {
 }
 
 #[test]
-fn a_thousand_strangers_do_not_keep_the_ranks_out_and_take_no_memory() {
+fn a_thousand_attackers_do_not_keep_the_ranks_out_and_take_no_memory() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (_quiet_server, quiet_options) = server(4);
     let quiet = form(&quiet_options);
     let (server, options) = server(4);
     let before = resident();
     let address = server.address();
-    // Those that stay connected and say nothing, or too little.
-    let mut slow: Vec<TcpStream> = (0..250).filter_map(|_| stranger(address)).collect();
+    // Clients that stay connected and send nothing, or too little.
+    let mut slow: Vec<TcpStream> = (0..250).filter_map(|_| attacker(address)).collect();
     for (number, stream) in slow.iter_mut().enumerate() {
         let _ = stream.write_all(&junk(number));
     }
     let noisy = spawn(move || {
-        let sent = (0..750).filter_map(|number| stranger(address).map(|mut stream| stream.write_all(&junk(number))));
+        let sent = (0..750).filter_map(|number| attacker(address).map(|mut stream| stream.write_all(&junk(number))));
         sent.count()
     });
-    let among_strangers = form(&options);
+    let attacked = form(&options);
     let most = resident().saturating_sub(before);
-    println!("quiet {quiet:?}, among strangers {among_strangers:?}, {} KiB more", most >> 10);
-    // Far less than the five seconds after which a slow stranger is sent away: nobody waited for one.
-    assert!(among_strangers < Duration::from_secs(4), "{among_strangers:?}, quiet {quiet:?}");
+    println!("quiet {quiet:?}, under attack {attacked:?}, {} KiB more", most >> 10);
+    // Far less than the five seconds after which a slow client is disconnected: the job waited for none.
+    assert!(attacked < Duration::from_secs(4), "{attacked:?}, quiet {quiet:?}");
     assert!(most < 16 << 20, "{most} bytes more");
     drop(server);
     noisy.join().unwrap();
 }
 
 #[test]
-fn a_length_beyond_what_a_stranger_may_send_ends_its_connection_at_once() {
+fn a_length_beyond_what_a_attacker_may_send_ends_its_connection_at_once() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let token = Token::derive("job", "secret");
     let options = StoreOptions { handshake: 2 * SOON, ..StoreOptions::new(0, 4, 0, token, [7; 32]) };
     let server = StoreServer::start(&options).unwrap();
     for length in [73_u32, 65_536, 65_537, u32::MAX] {
-        let mut stream = stranger(server.address()).unwrap();
+        let mut stream = attacker(server.address()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         stream.write_all(b"BMTS\x01\0\x01\0").unwrap();
         stream.write_all(&length.to_le_bytes()).unwrap();
-        // Waiting for so many bytes would take until the end of the handshake.
+        // Waiting for that number of bytes would take until the end of the handshake.
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "{length}");
         assert!(stream.peek(&mut [0]).is_ok_and(|count| count == 0), "{length}: still open");
     }
 }
 
 #[test]
-fn strangers_never_hold_more_than_four_connections_for_each_rank() {
+fn attackers_never_hold_more_than_four_connections_for_each_rank() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (server, options) = server(2);
-    let mut silent: Vec<TcpStream> = (0..100).filter_map(|_| stranger(server.address())).collect();
+    let mut silent: Vec<TcpStream> = (0..100).filter_map(|_| attacker(server.address())).collect();
     assert_eq!(silent.len(), 100);
     let until = Instant::now() + SOON;
     while silent.len() > 8 {
@@ -117,7 +117,7 @@ fn strangers_never_hold_more_than_four_connections_for_each_rank() {
             stream.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
         });
     }
-    // The newest were kept: nobody was sent away for his time being over.
+    // The newest were kept: none was disconnected for its time being over.
     assert_eq!(silent.len(), 8);
     form(&options);
 }
@@ -144,7 +144,7 @@ fn is_refused(answer: Vec<u8>) -> bool {
 
 /// A proper hello of rank 1, and a guess instead of the proof. What is answered to it.
 fn guess(address: SocketAddr, number: usize) -> Vec<u8> {
-    let mut stream = stranger(address).unwrap();
+    let mut stream = attacker(address).unwrap();
     let mut hello = b"BMTS\x01\0\x01\0\x48\0\0\0".to_vec();
     hello.extend(1_u32.to_le_bytes());
     hello.extend(8_u32.to_le_bytes());
@@ -167,12 +167,12 @@ fn guess(address: SocketAddr, number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_slow_stranger_is_sent_away_after_its_time() {
+fn a_slow_attacker_is_sent_away_after_its_time() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let token = Token::derive("job", "secret");
     let options = StoreOptions { handshake: Duration::from_millis(400), ..StoreOptions::new(0, 4, 0, token, [7; 32]) };
     let server = StoreServer::start(&options).unwrap();
-    let mut slow = stranger(server.address()).unwrap();
+    let mut slow = attacker(server.address()).unwrap();
     slow.set_read_timeout(Some(SOON)).unwrap();
     let mut trickle = slow.try_clone().unwrap();
     let started = Instant::now();

@@ -1,8 +1,8 @@
-//! The first failure of a group or job, and its encoding in words for the other ranks.
+//! The first failure of a group or job, and its encoding as `u64`s for the other ranks.
 
 /// The exit code of a rank that lost another one: a restart can succeed, so it does not end all ranks.
 const LOST_RANK: u8 = 6;
-/// Words before the ranks and the text.
+/// Integers before the ranks and the text.
 const HEAD: usize = 4;
 
 /// What went wrong.
@@ -28,8 +28,8 @@ impl Failure {
         !matches!(self.code, 0 | LOST_RANK)
     }
 
-    /// At most `most` words: group, sequence, exit code and number of ranks, lengths of the texts; the ranks; operation
-    /// and reason, cut if they are too long.
+    /// At most `most` integers: group, sequence, exit code and number of ranks, lengths of the texts; the ranks;
+    /// operation and reason, cut if they are too long.
     pub(crate) fn words(&self, most: usize) -> Vec<u64> {
         let ranks: Vec<u64> = self.ranks.iter().take(most / 4).map(|rank| *rank as u64).collect();
         let room = 8 * (most - HEAD - ranks.len());
@@ -45,7 +45,7 @@ impl Failure {
         [self.group, self.sequence, counts, lengths].into_iter().chain(ranks).chain(text).collect()
     }
 
-    /// A failure that another rank reported. Its words are not trusted: they are shown and used for nothing else.
+    /// A failure that another rank reported. Its contents are not trusted: they are shown and used for nothing else.
     pub(crate) fn read(words: &[u64]) -> Self {
         let [group, sequence, counts, lengths, rest @ ..] = words else { return Failure::default() };
         let (ranks, text) = rest.split_at((*counts as u32 as usize).min(rest.len()));

@@ -3,7 +3,7 @@
 //! Defines [`Group`], which both transports implement, and [`Membership`], what a rank knows of its group.
 
 use super::{CollectiveKind, Failure};
-use crate::comm::call::{Call, Channel, What, in_words};
+use crate::comm::call::{Call, Channel, What, describe};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
 use std::sync::OnceLock;
@@ -99,13 +99,13 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     /// How many calls of a channel a rank has come to.
     fn calls_of(&self, rank: usize, channel: Channel) -> u64;
 
-    /// Show the other ranks what this one calls, with two words of its own.
+    /// Publish a call of this rank to the other ranks, with two integers of the caller.
     fn publish(&self, channel: Channel, call: &Call, extra: [u64; 2]);
 
     /// Wait until all other ranks have published their call of this number.
     fn await_calls(&self, channel: Channel, call: &Call) -> Result<()>;
 
-    /// What a rank has published: the two words of its call, and two of its own. Read once.
+    /// What a rank has published: the two integers of its call and the two of its caller. Can be read once.
     fn published(&self, rank: usize, channel: Channel, call: &Call) -> Option<[u64; 4]>;
 
     /// The group of the ranks that call with this `color`, in the order of `key` and then of their ranks, and how many
@@ -197,7 +197,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Wait until all ranks have come to a call that this one has published, and compare their calls with it. `extra`
-    /// gets the two words of each other rank.
+    /// gets the two integers of each other rank.
     ///
     /// # Errors
     /// Another call on some rank; a failed group; a rank that does not come before the deadline.
@@ -208,12 +208,12 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
             let Some([code, part, first, second]) = self.published(rank, channel, call) else {
                 return Err(self.fail(call, &[rank], format!("{} sent nothing about its call", members.label(rank))));
             };
-            if [code, part] != call.what.words() {
+            if [code, part] != call.what.encoded() {
                 let (own, other) = (members.label(members.rank), members.label(rank));
                 let reason = format!(
                     "{own} called {}, {other} called {}; all ranks have to make the same calls in the same order",
                     call.what,
-                    in_words([code, part])
+                    describe([code, part])
                 );
                 return Err(self.fail(call, &[members.rank.min(rank), members.rank.max(rank)], reason));
             }
@@ -222,7 +222,7 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Wait for all ranks on the calling thread, and gather two words of each.
+    /// Wait for all ranks on the calling thread, and gather two integers of each.
     fn meet(&self, call: &Call, words: [u64; 2]) -> Result<Vec<[u64; 2]>> {
         self.healthy(call)?;
         self.publish(Channel::Host, call, words);

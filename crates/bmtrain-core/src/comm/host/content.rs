@@ -276,12 +276,12 @@ mod tests {
     fn malformed_tables_are_refused() {
         let good = Content::new(2).to_bytes();
         assert!(Content::of_bytes(&good).is_some());
-        for (word, value) in
+        for (index, value) in
             [(0, 1), (1, 0), (1, 65), (1, u64::MAX), (2, 3), (2, 1), (6, u64::MAX), (7, 1), (11, 4), (16, 4)]
         {
             let mut bytes = good;
-            bytes[8 * word..][..8].copy_from_slice(&u64::to_le_bytes(value));
-            assert_eq!(Content::of_bytes(&bytes), None, "word {word} of {value}");
+            bytes[8 * index..][..8].copy_from_slice(&u64::to_le_bytes(value));
+            assert_eq!(Content::of_bytes(&bytes), None, "integer {index} of {value}");
         }
         assert_eq!(Content::of_bytes(&[0xa5; BYTES]), None);
     }

@@ -12,7 +12,7 @@ const EMPTY: u64 = 0;
 const BEING_WRITTEN: u64 = 1;
 const WRITTEN: u64 = 2;
 
-/// Words of a failure, after the word of its state.
+/// Integers of a failure, after the one of its state.
 const WORDS: usize = FAILURE_BYTES / 8 - 1;
 
 fn offset(word: usize) -> usize {
@@ -22,22 +22,22 @@ fn offset(word: usize) -> usize {
 /// Write a failure down, unless there is one already. A rank that dies while it writes leaves none; the others notice
 /// that its process has ended.
 pub(super) fn write(failure: &Failure, region: &Region) {
-    let state = region.word(FAILURE);
+    let state = region.slot(FAILURE);
     if state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
     for (index, word) in failure.words(WORDS).into_iter().enumerate() {
-        region.word(offset(index)).store(word, Ordering::Relaxed);
+        region.slot(offset(index)).store(word, Ordering::Relaxed);
     }
     state.store(WRITTEN, Ordering::Release);
 }
 
 /// The failure that is written down.
 pub(super) fn read(region: &Region) -> Option<Failure> {
-    if region.word(FAILURE).load(Ordering::Acquire) != WRITTEN {
+    if region.slot(FAILURE).load(Ordering::Acquire) != WRITTEN {
         return None;
     }
-    let words: Vec<u64> = (0..WORDS).map(|index| region.word(offset(index)).load(Ordering::Relaxed)).collect();
+    let words: Vec<u64> = (0..WORDS).map(|index| region.slot(offset(index)).load(Ordering::Relaxed)).collect();
     Some(Failure::read(&words))
 }
 
@@ -77,7 +77,7 @@ mod tests {
         write(&failure("short".into()), &region);
         // Its counts, the lengths of its texts and its text.
         for (index, word) in [(2, 0), (3, u64::MAX), (4, u64::MAX)] {
-            region.word(offset(index)).store(word, Ordering::Relaxed);
+            region.slot(offset(index)).store(word, Ordering::Relaxed);
         }
         let found = read(&region).unwrap();
         assert!(found.operation.len() >= 8 * (WORDS - 4) && found.reason.is_empty());

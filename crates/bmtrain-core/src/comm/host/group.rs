@@ -95,8 +95,8 @@ impl SharedGroup {
 
     fn record(&self, rank: usize, channel: Channel, sequence: u64) -> Option<[u64; 4]> {
         let record = self.layout.record(rank, channel as usize, sequence);
-        let has_come = self.region.word(record).load(Ordering::Acquire) == sequence + 1;
-        has_come.then(|| [1, 2, 3, 4].map(|word| self.region.word(record + 8 * word).load(Ordering::Relaxed)))
+        let has_come = self.region.slot(record).load(Ordering::Acquire) == sequence + 1;
+        has_come.then(|| [1, 2, 3, 4].map(|word| self.region.slot(record + 8 * word).load(Ordering::Relaxed)))
     }
 
     /// Reserve memory for this rank's rings, once.
@@ -122,7 +122,7 @@ impl SharedGroup {
 
     /// The ranks of `set` that have left.
     pub(super) fn left(&self, set: u64) -> u64 {
-        let left = |rank| self.region.word(self.layout.left(rank)).load(Ordering::Acquire) != 0;
+        let left = |rank| self.region.slot(self.layout.left(rank)).load(Ordering::Acquire) != 0;
         ranks_where(self.members.size, |rank| set >> rank & 1 == 1 && left(rank))
     }
 
@@ -171,20 +171,20 @@ impl Group for SharedGroup {
     fn calls_of(&self, rank: usize, channel: Channel) -> u64 {
         let count = |parity| {
             let record = self.layout.record(rank, channel as usize, parity);
-            self.region.word(record).load(Ordering::Relaxed)
+            self.region.slot(record).load(Ordering::Relaxed)
         };
         count(0).max(count(1))
     }
 
     fn publish(&self, channel: Channel, call: &Call, extra: [u64; 2]) {
         let record = self.layout.record(self.members.rank, channel as usize, call.sequence);
-        let words = call.what.words().into_iter().chain(extra);
+        let words = call.what.encoded().into_iter().chain(extra);
         for (word, value) in (1..).zip(words) {
-            self.region.word(record + 8 * word).store(value, Ordering::Relaxed);
+            self.region.slot(record + 8 * word).store(value, Ordering::Relaxed);
         }
         // The record was last used two calls ago. Every other rank has read that one: it came to the call between,
         // which this rank has finished, after reading it.
-        self.region.word(record).store(call.sequence + 1, Ordering::Release);
+        self.region.slot(record).store(call.sequence + 1, Ordering::Release);
         self.notify();
     }
 
@@ -238,9 +238,9 @@ impl Group for SharedGroup {
 
 impl Drop for SharedGroup {
     fn drop(&mut self) {
-        self.region.word(self.layout.left(self.members.rank)).store(1, Ordering::Release);
+        self.region.slot(self.layout.left(self.members.rank)).store(1, Ordering::Release);
         self.wake_all();
-        let departed = self.region.word(DEPARTED).fetch_add(1, Ordering::AcqRel) + 1;
+        let departed = self.region.slot(DEPARTED).fetch_add(1, Ordering::AcqRel) + 1;
         // The first group's memory ends with the file.
         if departed == self.members.size as u64
             && self.members.group != WORLD

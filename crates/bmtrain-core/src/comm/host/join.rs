@@ -105,7 +105,7 @@ pub(super) fn join(at: Rendezvous, rank: usize, size: usize, options: HostOption
     take_place(&job, rank, size)?;
     let layout = job.root_layout;
     let group = place_in(&job, rank, size);
-    let here = |rank: usize| job.root.word(layout.process(rank)).load(Ordering::Acquire) != 0;
+    let here = |rank: usize| job.root.slot(layout.process(rank)).load(Ordering::Acquire) != 0;
     group.notify();
     let all_here = group.wait(&Call { what: What::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
     if let Some(meeting) = &job.meeting
@@ -120,7 +120,7 @@ pub(super) fn join(at: Rendezvous, rank: usize, size: usize, options: HostOption
     }
     let own = Identity::own();
     let watch = |rank| {
-        let word = |offset| job.root.word(offset).load(Ordering::Relaxed);
+        let word = |offset| job.root.slot(offset).load(Ordering::Relaxed);
         let process = word(layout.process(rank));
         let whom = Identity { process, namespace: word(layout.namespace(rank)), start: word(layout.start(rank)) };
         match (Watch::over(whom), &job.meeting) {
@@ -139,7 +139,7 @@ fn take_place(job: &HostJob, rank: usize, size: usize) -> Result<()> {
         Some(meeting) => Err(meeting.refuse(format!("rank {rank} of {size}"), reason, fix)),
         None => Err(Error::Launch { place: format!("rank {rank} of {size}"), reason, fix: fix.into() }),
     };
-    let found = job.root.word(FORMAT).compare_exchange(0, layout.format(), Ordering::AcqRel, Ordering::Acquire);
+    let found = job.root.slot(FORMAT).compare_exchange(0, layout.format(), Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = found
         && other != layout.format()
     {
@@ -151,9 +151,9 @@ fn take_place(job: &HostJob, rank: usize, size: usize) -> Result<()> {
         return wrong(reason, "start all ranks with the same chunk size");
     }
     let own = Identity::own();
-    job.root.word(layout.namespace(rank)).store(own.namespace, Ordering::Relaxed);
-    job.root.word(layout.start(rank)).store(own.start, Ordering::Relaxed);
-    let seat = job.root.word(layout.process(rank));
+    job.root.slot(layout.namespace(rank)).store(own.namespace, Ordering::Relaxed);
+    job.root.slot(layout.start(rank)).store(own.start, Ordering::Relaxed);
+    let seat = job.root.slot(layout.process(rank));
     match seat.compare_exchange(0, own.process, Ordering::AcqRel, Ordering::Relaxed) {
         Ok(_) => Ok(()),
         Err(other) => {
@@ -188,7 +188,7 @@ pub(super) fn split(group: &SharedGroup, color: u64, key: u64, sequence: u64) ->
     let start = match group.members.rank {
         0 => {
             let bytes = colors.iter().map(|color| bytes_of(*color) as u64).sum();
-            group.job.root.word(HANDED_OUT).fetch_add(bytes, Ordering::Relaxed)
+            group.job.root.slot(HANDED_OUT).fetch_add(bytes, Ordering::Relaxed)
         }
         _ => 0,
     };

@@ -1,9 +1,9 @@
-//! Offsets in the region of a group: control words first, then staged chunks.
+//! Offsets in the region of a group: control slots first, then staged chunks.
 //!
 //! Defines [`Layout`], which [`super::group`], [`super::rings`] and [`super::pair`] ask for every offset. A pure
 //! function of the group's size and the bytes of a chunk, so all ranks agree without communication.
 
-/// Most ranks of a group: one bit each in a word.
+/// Most ranks of a group: one bit each in a `u64`.
 pub const MAX_RANKS: usize = 64;
 /// Chunks that a rank may be ahead of the others in a collective.
 pub(super) const SLOTS: usize = 8;
@@ -14,7 +14,7 @@ pub(super) const RINGS: usize = 2;
 
 /// Regions start and end at multiples of this: the page size of every machine of the target.
 pub(super) const PAGE: usize = 64 << 10;
-/// Two cache lines, which processors fetch together: words of different writers do not share them.
+/// Two cache lines, which processors load together: slots of different writers do not share them.
 const LINE: usize = 128;
 
 /// Tells a region of these ranks and chunks from others. See [`Layout::format`].
@@ -57,18 +57,18 @@ impl Layout {
         self.chunk
     }
 
-    /// A word that differs between layouts, and is never zero.
+    /// A number that differs between layouts, and is never zero.
     pub(super) fn format(&self) -> u64 {
         const VERSION: u64 = 2;
         VERSION << 56 | (self.size as u64) << 32 | self.chunk as u64
     }
 
-    /// Ranks and chunk of a format word, for an error.
+    /// Ranks and chunk of the number of a format, for an error.
     pub(super) fn of_format(format: u64) -> (usize, usize) {
         ((format >> 32 & 0xff_ffff) as usize, (format & 0xffff_ffff) as usize)
     }
 
-    /// Bytes of the control words.
+    /// Bytes of the control slots.
     pub(super) fn control_bytes(&self) -> usize {
         (RANKS + self.size * RANK_BYTES + self.size * self.size * PAIR_BYTES).next_multiple_of(PAGE)
     }
@@ -107,7 +107,7 @@ impl Layout {
         self.rank(rank) + 24
     }
 
-    /// The eight words in which a rank publishes its call number `sequence`, at two offsets in turn.
+    /// The eight slots in which a rank publishes its call number `sequence`, at two offsets in turn.
     pub(super) fn record(&self, rank: usize, channel: usize, sequence: u64) -> usize {
         self.rank(rank) + RECORDS + (channel * 2 + (sequence % 2) as usize) * RECORD_BYTES
     }
@@ -136,7 +136,7 @@ impl Layout {
         self.pair(from, to) + LINE
     }
 
-    /// The eight words that describe a chunk under way.
+    /// The eight slots that describe a chunk under way.
     pub(super) fn pair_record(&self, from: usize, to: usize, post: u64) -> usize {
         self.pair(from, to) + 2 * LINE + (post % PAIR_SLOTS as u64) as usize * RECORD_BYTES
     }

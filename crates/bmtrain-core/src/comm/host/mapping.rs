@@ -1,7 +1,7 @@
 //! Memory that ranks share: a file in memory, from which each rank maps the regions it needs.
 //!
 //! Defines [`SharedFile`] and [`Region`]; [`super::group`] makes them. Everything starts as zeros, and zeros are a
-//! valid start of every control word, so the ranks may come in any order.
+//! valid start of every control slot, so the ranks may come in any order.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fstat};
@@ -88,8 +88,8 @@ pub(super) struct Region {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the value until it is dropped. Its words are atomics, and the bytes are reached only
-// by `part`, whose callers promise that they are not used elsewhere meanwhile.
+// SAFETY: the mapping belongs to the value until it is dropped. Its control slots are atomics, and the bytes are
+// reached only by `part`, whose callers promise that they are not used elsewhere meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
@@ -106,20 +106,20 @@ impl Region {
         }
     }
 
-    /// A control word of 64 bits.
-    pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
+    /// A control slot of 64 bits.
+    pub(super) fn slot(&self, offset: usize) -> &AtomicU64 {
         let place = self.place(offset, size_of::<AtomicU64>()).cast();
         debug_assert!(place.is_aligned());
         // SAFETY: inside the mapping, which outlives `self`, aligned, of a type for which all bits are values, and
-        // reached by everybody as an atomic: the layout keeps control words apart from bytes.
+        // reached by every user as an atomic: the layout keeps control slots apart from bytes.
         unsafe { place.as_ref() }
     }
 
-    /// A control word of 32 bits, the size that a thread can sleep on.
+    /// A control slot of 32 bits, the size that a thread can sleep on.
     pub(super) fn short(&self, offset: usize) -> &AtomicU32 {
         let place = self.place(offset, size_of::<AtomicU32>()).cast();
         debug_assert!(place.is_aligned());
-        // SAFETY: as in `word`.
+        // SAFETY: as in `slot`.
         unsafe { place.as_ref() }
     }
 
@@ -174,15 +174,15 @@ mod tests {
         let file = SharedFile::without_name().unwrap();
         file.reserve(0, 8192).unwrap();
         let (a, b) = (Region::map(&file, 0, 8192).unwrap(), Region::map(&file, 4096, 4096).unwrap());
-        assert_eq!(b.word(8).load(Ordering::Relaxed), 0);
-        a.word(4104).store(7, Ordering::Relaxed);
-        assert_eq!(b.word(8).load(Ordering::Relaxed), 7);
+        assert_eq!(b.slot(8).load(Ordering::Relaxed), 0);
+        a.slot(4104).store(7, Ordering::Relaxed);
+        assert_eq!(b.slot(8).load(Ordering::Relaxed), 7);
         // SAFETY: one thread, one slice at a time.
         unsafe { a.part_mut(4096, 8) }.fill(3);
         // SAFETY: as above.
         assert_eq!(unsafe { b.part(0, 8) }, [3; 8]);
         file.release(4096, 4096).unwrap();
-        assert_eq!(b.word(8).load(Ordering::Relaxed), 0, "released memory");
+        assert_eq!(b.slot(8).load(Ordering::Relaxed), 0, "released memory");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use super::group::SharedGroup;
 use super::layout::PAIR_SLOTS;
-use crate::comm::call::{Call, in_words};
+use crate::comm::call::{Call, describe};
 use crate::comm::engine::Group;
 use crate::error::Result;
 use rustix::time::{ClockId, clock_gettime};
@@ -22,14 +22,14 @@ impl SharedGroup {
             self.reserve_pair(call, to)?;
         }
         let (layout, from) = (&self.layout, self.members.rank);
-        let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
-        let ([code, part], begin) = (call.what.words(), nanoseconds());
+        let (sent, received) = (self.region.slot(layout.sent(from, to)), self.region.slot(layout.received(from, to)));
+        let ([code, part], begin) = (call.what.encoded(), nanoseconds());
         for piece in pieces(data.len(), layout.chunk()) {
             let needed = (*next + 1).saturating_sub(PAIR_SLOTS as u64);
             self.wait(call, || if received.load(Ordering::Acquire) < needed { 1 << to } else { 0 })?;
             let record = layout.pair_record(from, to, *next);
             for (place, word) in [(0, code), (8, part), (16, call.sequence), (24, begin)] {
-                self.region.word(record + place).store(word, Ordering::Relaxed);
+                self.region.slot(record + place).store(word, Ordering::Relaxed);
             }
             // SAFETY: only this rank writes to the chunks of this pair, one message at a time, and the receiver has
             // marked what was here as received; it will not read before `sent` is stored below.
@@ -48,19 +48,19 @@ impl SharedGroup {
     /// A message of another length or type; as for every wait.
     pub(super) fn receive(&self, call: &Call, from: usize, data: &mut [u8], next: &mut u64) -> Result<Duration> {
         let (layout, to) = (&self.layout, self.members.rank);
-        let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
+        let (sent, received) = (self.region.slot(layout.sent(from, to)), self.region.slot(layout.received(from, to)));
         let mut begin = 0;
         for piece in pieces(data.len(), layout.chunk()) {
             self.wait(call, || if sent.load(Ordering::Acquire) <= *next { 1 << from } else { 0 })?;
             let record = layout.pair_record(from, to, *next);
-            let word = |place| self.region.word(record + place).load(Ordering::Relaxed);
+            let word = |place| self.region.slot(record + place).load(Ordering::Relaxed);
             let [code, part, sequence] = [0, 8, 16].map(word);
             begin = word(24);
-            if [code, part] != call.what.words() || sequence != call.sequence {
+            if [code, part] != call.what.encoded() || sequence != call.sequence {
                 let reason = format!(
                     "{} sent {} as message {sequence}, {} called {} for message {}",
                     self.members.label(from),
-                    in_words([code, part]),
+                    describe([code, part]),
                     self.members.label(to),
                     call.what,
                     call.sequence

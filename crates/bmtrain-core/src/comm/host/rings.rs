@@ -40,7 +40,7 @@ impl Rings<'_> {
     fn readers(&self, ring: usize, round: usize) -> u64 {
         let SharedGroup { layout, region, members, .. } = self.group;
         let needed = (self.number(ring, round) + 1).saturating_sub(SLOTS as u64);
-        let is_behind = |other: usize| region.word(layout.taken(other, ring)).load(Ordering::Acquire) < needed;
+        let is_behind = |other: usize| region.slot(layout.taken(other, ring)).load(Ordering::Acquire) < needed;
         ranks_where(members.size, |other| other != members.rank && is_behind(other))
     }
 }
@@ -99,7 +99,7 @@ impl Transport for Rings<'_> {
             let values = piece(members.rank);
             slot[..values.len()].copy_from_slice(values);
         }
-        region.word(layout.staged(members.rank, ring)).store(number + 1, Ordering::Release);
+        region.slot(layout.staged(members.rank, ring)).store(number + 1, Ordering::Release);
         self.group.notify();
         Ok(())
     }
@@ -115,14 +115,14 @@ impl Transport for Rings<'_> {
         let SharedGroup { layout, region, members, .. } = self.group;
         let number = self.number(ring, round);
         let from = ranks_where(members.size, |other| flow.sends(other, members.rank));
-        let is_behind = |other: usize| region.word(layout.staged(other, ring)).load(Ordering::Acquire) <= number;
+        let is_behind = |other: usize| region.slot(layout.staged(other, ring)).load(Ordering::Acquire) <= number;
         let behind = || ranks_in(from).filter(|other| is_behind(*other)).fold(0, |set, other| set | 1 << other);
         self.group.wait(self.call, behind)?;
         if from != 0 {
             let start = if flow == Flow::Scatter { members.rank * self.piece(flow) } else { 0 };
             read(&Staged { group: self.group, ring, number, from, start })?;
         }
-        region.word(layout.taken(members.rank, ring)).store(number + 1, Ordering::Release);
+        region.slot(layout.taken(members.rank, ring)).store(number + 1, Ordering::Release);
         self.group.notify();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the
 //! deadline.
 //!
-//! Defines [`Patience`] and adds [`SharedGroup::wait`] and [`SharedGroup::notify`]. A rank that changes a control word
+//! A rank that changes a control slot
 //! rings the bell of its group if any rank sleeps. A sleeper wakes up some times a second to see whether the group has
 //! failed, whether the ranks it waits for have left or ended, and what time it is.
 
@@ -19,7 +19,7 @@ pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// How often a core is offered to others before the thread sleeps.
 const YIELDS: usize = 2;
-/// Fewest looks at a word before that: about a microsecond.
+/// Fewest looks at a slot before that: about a microsecond.
 const LEAST_LOOKS: u32 = 50;
 /// Most looks, about as long as falling asleep and waking up.
 const MOST_LOOKS: u32 = 2000;
@@ -82,7 +82,7 @@ impl SharedGroup {
                 return Ok(());
             }
         }
-        let waits_for = self.region.word(self.layout.waits_for(self.members.rank));
+        let waits_for = self.region.slot(self.layout.waits_for(self.members.rank));
         let result = self.sleep(call, &missing);
         waits_for.store(0, Ordering::Relaxed);
         result
@@ -90,11 +90,11 @@ impl SharedGroup {
 
     fn sleep(&self, call: &Call, missing: &dyn Fn() -> u64) -> Result<()> {
         let (bell, sleepers) = (self.region.short(BELL), self.region.short(SLEEPERS));
-        let waits_for = self.region.word(self.layout.waits_for(self.members.rank));
+        let waits_for = self.region.slot(self.layout.waits_for(self.members.rank));
         let begin = Instant::now();
         let mut next_look = begin;
         loop {
-            // Announced before the last look: `notify` changes a word before it looks for sleepers, so that at least
+            // Announced before the last look: `notify` changes a slot before it looks for sleepers, so that at least
             // one of the two sees what the other did.
             sleepers.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -149,7 +149,7 @@ impl SharedGroup {
             return Ok(());
         }
         let waits_for = |rank| {
-            let waits_for = self.region.word(self.layout.waits_for(rank)).load(Ordering::Relaxed);
+            let waits_for = self.region.slot(self.layout.waits_for(rank)).load(Ordering::Relaxed);
             Some(ranks_in(waits_for & ranks_where(self.members.size, |_| true)).collect())
         };
         let blamed = blamed(&ranks_in(absent).collect::<Vec<_>>(), self.members.rank, waits_for);
@@ -158,7 +158,7 @@ impl SharedGroup {
         Err(self.fail(call, &blamed, reason))
     }
 
-    /// Tell sleepers that a word has changed. Costs next to nothing without sleepers.
+    /// Tell sleepers that a slot has changed. Costs next to nothing without sleepers.
     pub(super) fn notify(&self) {
         fence(Ordering::SeqCst);
         if self.region.short(SLEEPERS).load(Ordering::Relaxed) != 0 {

@@ -84,7 +84,7 @@ impl Group for MpiGroup {
     }
 
     fn publish(&self, channel: call::Channel, call: &Call, extra: [u64; 2]) {
-        let words: Vec<u64> = call.what.words().into_iter().chain(extra).collect();
+        let words: Vec<u64> = call.what.encoded().into_iter().chain(extra).collect();
         let key = self.message_key(channel.into(), self.members.rank, call.sequence, 0);
         for other in self.members.others() {
             self.post(other, Message::of_words(Kind::Record, key, &words));

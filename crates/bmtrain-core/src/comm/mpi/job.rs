@@ -153,7 +153,7 @@ impl MpiJob {
         self.work.notify_all();
     }
 
-    /// Send words about the job to every other rank.
+    /// Send a message about the job to every other rank.
     pub(super) fn tell_all(&self, kind: Kind, content: &[u64]) {
         let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
         for other in self.others() {

@@ -1,13 +1,13 @@
-//! What ranks send each other: a head of six words, then words or bytes.
+//! What ranks send each other: a header of six `u64`s, then `u64`s or bytes.
 //!
-//! Defines [`Message`] and its [`Kind`]s. Messages are vectors of words, so that the numbers in them are aligned. What
+//! Messages are vectors of `u64`s, so that the numbers in them are aligned. What
 //! comes from other ranks is compared or shown; lengths are checked before anything is read.
 
 use super::job::Channel;
 
-/// Words before the content.
+/// `u64`s of the header.
 pub(super) const HEAD: usize = 6;
-/// Longest message on the tag of urgent ones, in words. MPI sends it whatever its receiver does.
+/// Longest message on the urgent tag, in `u64`s. MPI sends it whatever its receiver does.
 pub(super) const SHORT: usize = 400;
 
 /// What a message is about.
@@ -77,7 +77,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message with words.
+    /// A message of integers.
     pub(super) fn of_words(kind: Kind, place: MessageKey, content: &[u64]) -> Self {
         let mut words = Vec::with_capacity(HEAD + content.len());
         words.extend(head(kind, &place, content.len() * 8));
@@ -164,6 +164,6 @@ mod tests {
         assert_eq!(Message::read(vec![0; 5], 5), None);
         assert_eq!(Message::read(vec![77, 0, 0, 0, 0, 0], 6), None, "an unknown kind");
         assert_eq!(Message::read(vec![0, 0, 0, 0, 0, 9, 1], 7), None, "more content than there is");
-        assert_eq!(Message::read(vec![0; 9], 2), None, "fewer words than a head");
+        assert_eq!(Message::read(vec![0; 9], 2), None, "shorter than a header");
     }
 }

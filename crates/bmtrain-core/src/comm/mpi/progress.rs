@@ -18,7 +18,7 @@ const VALUES: i32 = 1;
 const URGENT: i32 = 2;
 /// Started receives of each kind.
 const RECEIVES: usize = 6;
-/// Messages of fewer words are copied out of the receive's vector, which is used again at once.
+/// Messages of fewer `u64`s are copied out of the receive's vector, which is used again at once.
 const COPIED: usize = 512;
 /// Looks in a row without news before the thread sleeps between looks.
 const LOOKS: u32 = 200;
@@ -209,7 +209,7 @@ impl Progress {
         };
         let (Some(from), Some(message)) = (from.filter(|from| *from < self.job.size), message) else {
             let who = from.map_or("an unknown rank".into(), |from| format!("rank {from}"));
-            self.fail(&format!("{who} sent a message of {count} words that is not from this program"), vec![]);
+            self.fail(&format!("{who} sent a message of {count} integers that is not from this program"), vec![]);
             return;
         };
         if tag == URGENT {

@@ -6,7 +6,7 @@
 use super::group::MpiGroup;
 use super::job::Channel;
 use super::message::{Kind, Message, MessageKey};
-use crate::comm::call::{self, Call, in_words};
+use crate::comm::call::{self, Call, describe};
 use crate::comm::engine::{Flow, Group, Pieces, Transport};
 use crate::error::{Error, Result};
 
@@ -126,7 +126,7 @@ impl MpiGroup {
     /// Send a message. `sent` counts the pieces that this rank sent to the other one before.
     pub(super) fn send(&self, call: &Call, to: usize, bytes: &[u8], sent: &mut u64) -> Result<()> {
         let key = |piece| self.message_key(Channel::Messages, self.members.rank, call.sequence, piece);
-        self.post(to, Message::of_words(Kind::Record, key(0), &call.what.words()));
+        self.post(to, Message::of_words(Kind::Record, key(0), &call.what.encoded()));
         for (piece, part) in (1..).zip(bytes.chunks(self.session.job.options.chunk)) {
             let rank_key = self.rank_key(to);
             self.wait(call, |state| {
@@ -152,10 +152,10 @@ impl MpiGroup {
             message.ok_or_else(|| self.fail(call, &[from], format!("{} sent nothing", self.members.label(from))))
         };
         let record = next(0)?;
-        if record.content() != call.what.words() {
+        if record.content() != call.what.encoded() {
             let words = *record.content().first_chunk().unwrap_or(&[0; 2]);
             let (own, other) = (self.members.label(self.members.rank), self.members.label(from));
-            let reason = format!("{other} sent {}, {own} called {}", in_words(words), call.what);
+            let reason = format!("{other} sent {}, {own} called {}", describe(words), call.what);
             return Err(self.fail(call, &[self.members.rank, from], reason));
         }
         for (piece, part) in (1..).zip(bytes.chunks_mut(self.session.job.options.chunk)) {

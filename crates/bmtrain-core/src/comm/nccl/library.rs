@@ -120,7 +120,7 @@ impl Library {
             // call rests as well.
             match unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(opened) => return Library::of(opened, path),
-                Err(error) => reasons.push(in_words(path, &error)),
+                Err(error) => reasons.push(describe(path, &error)),
             }
         }
         let tried = if reasons.is_empty() { "nothing was named".into() } else { reasons.join("; ") };
@@ -218,7 +218,7 @@ pub(super) fn config() -> ncclConfig_t {
 }
 
 /// Why a library could not be opened, without its name twice.
-fn in_words(path: &Path, error: &libloading::Error) -> String {
+fn describe(path: &Path, error: &libloading::Error) -> String {
     let (path, text) = (path.display().to_string(), error.to_string());
     if text.contains(&path) { text } else { format!("{path}: {text}") }
 }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_missing_or_is_another_one_is_an_error_in_words() {
+    fn a_library_that_is_missing_or_is_another_one_is_an_error() {
         let missing = Library::open(&["/no/such/directory/libnccl.so.2".into()]).unwrap_err().to_string();
         assert!(missing.contains("/no/such/directory/libnccl.so.2") && missing.contains("install NCCL"), "{missing}");
         assert!(!missing.contains('\n'), "{missing}");

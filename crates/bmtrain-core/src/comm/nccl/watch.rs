@@ -8,7 +8,7 @@ use super::job::NcclJob;
 use super::join;
 use super::rank::{Member, Route};
 use crate::backend::Lane;
-use crate::comm::call::{Call, What, in_words};
+use crate::comm::call::{Call, What, describe};
 use crate::comm::queue::lock;
 use crate::cuda::Span;
 use crate::error::{Error, Result};
@@ -173,7 +173,7 @@ impl Member {
     /// Ask the watches of the other ranks what they wait in. They come when they have waited as long as this one.
     fn ask_around(&self, call: &Call) -> (String, Vec<usize>) {
         let deadline = self.job.options.deadline;
-        let own = [call.what.words()[0], call.what.words()[1], call.sequence];
+        let own = [call.what.encoded()[0], call.what.encoded()[1], call.sequence];
         let bytes: Vec<u8> = own.into_iter().flat_map(u64::to_le_bytes).collect();
         let answers = match join::gather(&*self.inquest, &bytes) {
             Ok(answers) => answers,
@@ -197,10 +197,10 @@ impl Member {
         if calls.iter().all(|other| *other == own) {
             return (format!("all ranks are in this call and it has not ended for {deadline:.1?}"), vec![]);
         }
-        let said = |(rank, [first, second, sequence]): (usize, &[u64; 3])| {
-            format!("{} waits in {} (number {sequence})", self.label(rank), in_words([*first, *second]))
+        let pending = |(rank, [first, second, sequence]): (usize, &[u64; 3])| {
+            format!("{} waits in {} (number {sequence})", self.label(rank), describe([*first, *second]))
         };
-        let who: Vec<String> = calls.iter().enumerate().map(said).collect();
+        let who: Vec<String> = calls.iter().enumerate().map(pending).collect();
         let differ = (0..calls.len()).filter(|rank| calls[*rank] != own).chain([self.rank]).collect();
         (format!("{}; all ranks have to make the same calls in the same order", who.join(", ")), differ)
     }

@@ -15,7 +15,7 @@
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`),
 //! one after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone;
-//! within a path each element of C is summed by itself, in the same order at every position of a tile, by one thread. So
+//! on a path each element of C is summed separately, in the same order at every position of a tile, by one thread. So
 //! the bits of a result depend on shape, strides and machine, never on the number of threads or on which thread did
 //! what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!

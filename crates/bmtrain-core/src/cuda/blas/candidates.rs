@@ -1,7 +1,7 @@
 //! The candidates for a product: ways to ask the library for it, the best first.
 //!
 //! The library takes factors of one dtype and gives a result of the same or of f32. Of epilogues it does a bias of the
-//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument; the derivative
+//! result's type, and with it ReLU or the tanh approximation of GELU, whose argument it can keep; the derivative
 //! of that; or, alone, sums of the rows of a factor, in the result's type. What it refuses all the
 //! same is known only when it is asked: then the next candidate is tried.
 
@@ -53,7 +53,7 @@ impl Candidate {
     }
 }
 
-/// All ways for a product; what stands behind the first that works is not needed.
+/// All candidates for a product; only what precedes the first that works is needed.
 pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<> {
     let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
     let plain = work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
@@ -86,7 +86,7 @@ fn whole(work: &Work) -> Option<Fused> {
     let function = match (work.activation, work.copy) {
         (None, None) => return Some(Fused { bias, ..Fused::default() }),
         (Some(Activation::Relu), None) => Function::Relu,
-        // It is not said how exactly the library computes it: well enough for 16 bits.
+        // The library's accuracy here is not documented: well enough for 16 bits.
         (Some(Activation::GeluTanh), None) if work.c.numbers.dtype != DType::F32 => Function::GeluTanh,
         (Some(Activation::GeluTanh), Some(copy)) if work.c.numbers.dtype != DType::F32 && fits(work, copy) => {
             Function::GeluTanh
@@ -97,7 +97,7 @@ fn whole(work: &Work) -> Option<Fused> {
 }
 
 /// The product with its sums, if the library can make them as exactly as a kernel does: it gives them in the result's
-/// type. How it adds up f32 is not said.
+/// type. How it adds up f32 is not documented.
 fn sums(work: &Work) -> Option<Fused> {
     let sums = work.sums.as_ref()?;
     let alone = work.bias.is_none() && work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();

@@ -95,8 +95,8 @@ impl Finish {
     /// Queue it.
     ///
     /// # Safety
-    /// The addresses are of this device, valid until the lane has run the kernel, and as large as the sizes say; `c`
-    /// and the copy overlap nothing, but `x` may be `c` itself.
+    /// The addresses are of this device, valid until the lane has run the kernel, and as large as the sizes declare;
+    /// `c` and the copy overlap nothing, but `x` may be `c` itself.
     pub(super) unsafe fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         const NAME: &str = Gemm::NAME;
         let Batch { outer, inner } = self.batch;

@@ -167,7 +167,7 @@ impl Lt {
         Ok(Descriptor { object, set: self.functions.product_set, destroy: self.functions.product_destroy })
     }
 
-    /// Where a matrix lies, in columns.
+    /// Position of a matrix, in columns.
     pub(super) fn layout(&self, dtype: DType, rows: usize, columns: usize, ld: usize) -> Result<Descriptor> {
         let mut object = ptr::null_mut();
         let ld = signed(ld)?;
@@ -217,7 +217,7 @@ impl Lt {
         let status = unsafe {
             (self.functions.heuristic)(self.handle, product, a, b, c, d, preference, 1, &mut found, &mut count)
         };
-        // What cannot be done is said in several ways: as a value or a combination that is not supported, or by no
+        // A combination that is not supported is reported as an invalid value, as unsupported, or by no
         // answer.
         if ![SUCCESS, INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
             self.answer("cublasLtMatmulAlgoGetHeuristic", status)?;
@@ -229,7 +229,7 @@ impl Lt {
     /// Queue a product.
     ///
     /// # Safety
-    /// The addresses are of this device, valid until the lane has run the product, as large as the layouts say and
+    /// The addresses are of this device, valid until the lane has run the product, as large as the layouts declare and
     /// aligned as the algorithm was chosen for; what is written overlaps nothing.
     pub(super) unsafe fn multiply(&self, plan: &GemmPlan, call: &Call) -> Result<()> {
         let GemmPlan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;

@@ -164,8 +164,8 @@ impl Blas {
         }
         if work.k == 0 {
             let finish = work.finish(None, work.beta, true);
-            // SAFETY: `check` saw that c, bias and copy are as large as the sizes say and overlap nothing. The memory
-            // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+            // SAFETY: `check` saw that c, bias and copy are as large as the sizes declare and overlap nothing. The
+            // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
             return unsafe { finish.queue(launch) }.map(|()| false);
         }
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;

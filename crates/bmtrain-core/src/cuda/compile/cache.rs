@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 512 << 20;
 /// What is left of a process that died while it wrote.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// A directory of compiled kernels. It must be the user's own: the driver trusts what lies in it.
+/// A directory of compiled kernels. It must be the user's own: the driver trusts its contents.
 #[derive(Debug)]
 pub(in crate::cuda) struct Cache {
     directory: PathBuf,
@@ -131,7 +131,7 @@ impl Cache {
 
     fn warn(&self, path: &Path, error: &io::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(path = %path.display(), %error, "compiled kernels are not kept, so every start compiles them again");
+            tracing::warn!(path = %path.display(), %error, "kernels are compiled at every start: no cache");
         }
     }
 }
@@ -281,8 +281,8 @@ mod tests {
         thread::scope(|scope| {
             let children: Vec<_> = (0..3).map(|_| scope.spawn(child)).collect();
             for output in children.into_iter().map(|child| child.join().unwrap()) {
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
-                assert!(output.status.success() && said.contains("1 passed"), "{said}");
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(output.status.success() && text.contains("1 passed"), "{text}");
             }
         });
         assert_eq!(files(&cache).len(), 1);

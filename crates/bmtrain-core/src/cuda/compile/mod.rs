@@ -25,7 +25,7 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler found and a cache kept where the options say.
+    /// With a compiler that was found and a cache where the options declare it.
     pub(super) fn new(options: &CudaOptions) -> Self {
         let cache = options.cache.clone().map(Cache::new);
         Compiler { options: options.clone(), cache, nvrtc: OnceLock::new(), warned: Once::new() }
@@ -49,7 +49,7 @@ impl Compiler {
         tracing::debug!(unit = unit.name, architecture = target.architecture, "compiling kernels");
         let compiled = nvrtc.compile(unit.source.file, &text, &options, target.image)?;
         if !compiled.log.is_empty() {
-            tracing::warn!(unit = unit.name, log = compiled.log, "the compiler of kernels has something to say");
+            tracing::warn!(unit = unit.name, log = compiled.log, "the kernel compiler printed warnings");
         }
         if let Some(cache) = &self.cache {
             cache.keep(&key, &compiled.image);
@@ -61,7 +61,8 @@ impl Compiler {
 fn warn_of_translation(nvrtc: &Nvrtc, (major, minor): (u32, u32), target: &Target) {
     let ((compiler, release), architecture) = (nvrtc.version(), &target.architecture);
     tracing::warn!(
-        "NVRTC {compiler}.{release} does not know compute capability {major}.{minor}: kernels are compiled for {architecture} and \
+        "NVRTC {compiler}.{release} does not know compute capability {major}.{minor}: kernels are compiled for \
+         {architecture} and \
          translated by the driver, which may be slower; a newer NVRTC does better"
     );
 }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_compiler_is_an_error_in_words() {
+    fn a_missing_compiler_is_an_error() {
         let nowhere = CudaOptions { libraries: vec!["/nowhere".into()], ..CudaOptions::default() };
         match Compiler::new(&nowhere).image(Unit::named("norm").unwrap(), PROPERTIES) {
             // The system has one.

@@ -52,7 +52,7 @@ impl Nvrtc {
         type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
         type Count = unsafe extern "C" fn(*mut c_int) -> Status;
         let library = open(&NVRTC, options)?;
-        // SAFETY: each function has the type that its place says, by the interface that all versions from 11.1 on
+        // SAFETY: each function has the type of its field, by the interface that all versions from 11.1 on
         // share.
         let nvrtc = unsafe {
             let get_version: Version = library.function(c"nvrtcVersion")?;
@@ -88,7 +88,7 @@ impl Nvrtc {
         &self.library
     }
 
-    /// Where it lies.
+    /// Its path.
     pub(in crate::cuda) fn path(&self) -> &PathBuf {
         &self.path
     }
@@ -101,7 +101,7 @@ impl Nvrtc {
     /// Compile a text, called `name` in messages.
     ///
     /// # Errors
-    /// The compiler's own words.
+    /// The compiler's log.
     pub(in crate::cuda) fn compile(
         &self,
         name: &str,
@@ -120,7 +120,7 @@ impl Nvrtc {
         let made =
             unsafe { (self.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, no_headers, no_names) };
         self.answer(name, made)?;
-        // SAFETY: the program was made; as many options as the count says, each ended by a zero byte.
+        // SAFETY: the program was created; `count` options are passed, each ended by a zero byte.
         let status = unsafe { (self.compile)(program.program, count, options.as_ptr()) };
         let log = self.content(name, &program, self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
@@ -160,7 +160,7 @@ impl Nvrtc {
 #[derive(Debug)]
 pub(in crate::cuda) struct Compiled {
     pub(in crate::cuda) image: Vec<u8>,
-    /// What the compiler had to say; empty as a rule.
+    /// The compiler's log; usually empty.
     pub(in crate::cuda) log: String,
 }
 
@@ -190,7 +190,7 @@ fn version(get: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status) -> Resul
     let status = unsafe { get(&mut major, &mut minor) };
     match (u32::try_from(major), u32::try_from(minor)) {
         (Ok(major), Ok(minor)) if status == 0 => Ok((major, minor)),
-        _ => Err(failure("open NVRTC", format!("it does not say its version (error {status})"))),
+        _ => Err(failure("open NVRTC", format!("it does not report its version (error {status})"))),
     }
 }
 
@@ -205,7 +205,7 @@ fn known(
     // SAFETY: as many numbers are written as were counted.
     let listed = unsafe { list(known.as_mut_ptr()) };
     if counted != 0 || listed != 0 || known.is_empty() {
-        return Err(failure("open NVRTC", "it does not say which architectures it knows"));
+        return Err(failure("open NVRTC", "it does not report its architectures"));
     }
     let mut known: Vec<u32> = known.into_iter().filter_map(|arch| u32::try_from(arch).ok()).collect();
     known.sort_unstable();

@@ -26,8 +26,8 @@ impl Target {
             return Ok(());
         }
         let reason = format!(
-            "the device has compute capability {major}.{minor}, and the kernels need 8.0 or later (A100, RTX 30 and newer); \
-             run on the CPU"
+            "the device has compute capability {major}.{minor}, and the kernels need 8.0 or later (A100, RTX 30 and \
+             newer); run on the CPU"
         );
         Err(failure("compile kernels", reason))
     }
@@ -42,7 +42,7 @@ impl Target {
         Self::check_age((major, minor))?;
         let device = major * 10 + minor;
         if known.contains(&device) {
-            // The one architecture whose own instructions (asynchronous products) go by another name than its common
+            // The one architecture whose own instructions (asynchronous products) have another name than its common
             // ones.
             let own = if device == 90 { "a" } else { "" };
             return Ok(Target { architecture: format!("sm_{device}{own}"), image: Image::Cubin });
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_too_old_for_the_kernels_or_the_compiler_is_refused_in_words() {
+    fn a_device_that_is_too_old_for_the_kernels_or_the_compiler_is_refused() {
         let error = Target::of((7, 5), &KNOWN).unwrap_err().to_string();
         assert!(error.contains("compute capability 7.5") && error.contains("8.0"), "{error}");
         let error = Target::of((8, 0), &[90, 100]).unwrap_err().to_string();

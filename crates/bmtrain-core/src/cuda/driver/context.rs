@@ -79,7 +79,7 @@ impl Context {
         let (pci_bus_id, properties) = (pci_bus_id(device)?, properties(device)?);
         // SAFETY: the device was returned by `get`.
         let handle = answer("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        // Dropping it gives the context back; nothing that can fail stands between.
+        // Dropping it releases the context; nothing that can fail comes before that.
         let context = Arc::new(Context { device, handle, name, pci_bus_id, properties });
         context.bind()?;
         Ok(context)
@@ -134,7 +134,7 @@ impl Context {
 fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
     // Domain, bus, device and function in hexadecimal digits: 13 bytes, or some more where there are many domains.
     let mut text: [c_char; 64] = [0; 64];
-    // SAFETY: the device was returned by `get`; so many bytes are written at most.
+    // SAFETY: the device was returned by `get`; at most that number of bytes is written.
     let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, device) };
     answer("cuDeviceGetPCIBusId", status.result())?;
     let bytes = text.map(c_char::cast_unsigned);

@@ -1,4 +1,4 @@
-//! What the driver says of itself and of the devices, without opening one.
+//! What the driver reports of itself and of the devices, without opening one.
 #![allow(unsafe_code)]
 
 use super::super::library;
@@ -14,7 +14,7 @@ use std::ffi::CStr;
 pub(in crate::cuda) struct Described {
     pub(in crate::cuda) name: String,
     pub(in crate::cuda) properties: Properties,
-    /// None where the driver does not say.
+    /// None where the driver does not report it.
     pub(in crate::cuda) memory_bytes: Option<usize>,
 }
 

@@ -24,7 +24,7 @@ use std::ffi::CStr;
 /// What errors of this backend are headed by.
 const BACKEND: &str = "cuda";
 
-/// An error of this backend: the call, and the reason in words.
+/// An error of this backend: the call and the reason.
 pub(in crate::cuda) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
     Error::Device { backend: BACKEND.into(), call, reason: reason.into() }
 }
@@ -39,7 +39,7 @@ pub(in crate::cuda) fn answer<T>(call: &'static str, result: Result<T, DriverErr
     })
 }
 
-/// On drop nobody is there to take an error.
+/// Errors on drop are logged: no caller can take them.
 pub(in crate::cuda) fn warn_of<T>(result: Result<T>) {
     if let Err(error) = result {
         tracing::warn!(%error, "a driver object could not be returned");

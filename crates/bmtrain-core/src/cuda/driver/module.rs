@@ -82,8 +82,9 @@ impl Function {
         answer("cuFuncSetAttribute", allowed)
     }
 
-    /// Ask that of the memory which a multiprocessor divides into shared memory and cache, as much as can be is shared
-    /// memory.
+    /// Prefer shared memory over cache, as far as possible, in the memory that a multiprocessor divides between the
+    /// two.
+    ///
     ///
     /// # Errors
     /// A driver that refuses; nothing but speed rests on it.

@@ -48,25 +48,25 @@ impl Pinned {
         Ok(address)
     }
 
-    /// Write a number to the `word`th four bytes, for a stream that waits for it. What was written to other memory
-    /// before is seen first.
-    pub(in crate::cuda) fn publish(&self, word: usize, number: u32) {
-        self.word(word).store(number, Ordering::Release);
+    /// Write a number to the `u32` at `index`, for a stream that waits for it, with release ordering: what was written
+    /// to other memory before is visible first.
+    pub(in crate::cuda) fn publish(&self, index: usize, number: u32) {
+        self.number_at(index).store(number, Ordering::Release);
     }
 
-    /// The number in the `word`th four bytes, which a stream may write at any time. What it did before is seen too.
-    pub(in crate::cuda) fn number(&self, word: usize) -> u32 {
-        self.word(word).load(Ordering::Acquire)
+    /// The number in the `u32` at `index`, which a stream may write at any time, with acquire ordering.
+    pub(in crate::cuda) fn number(&self, index: usize) -> u32 {
+        self.number_at(index).load(Ordering::Acquire)
     }
 
-    fn word(&self, word: usize) -> &AtomicU32 {
-        assert!((word + 1) * size_of::<u32>() <= self.bytes, "a word behind the end of the memory");
-        // SAFETY: page-locked memory is aligned to a page, and the word is inside of it; it is used as an atomic by
-        // all.
-        unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast::<u32>().add(word)) }
+    fn number_at(&self, index: usize) -> &AtomicU32 {
+        assert!((index + 1) * size_of::<u32>() <= self.bytes, "an index beyond the end of the memory");
+        // SAFETY: page-locked memory is aligned to a page, and the index is inside of it; all use it as an
+        // atomic.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast::<u32>().add(index)) }
     }
 
-    /// The memory. Nobody writes it while it is borrowed.
+    /// The memory. The device must not write it while it is borrowed.
     pub(in crate::cuda) fn bytes(&self) -> &[u8] {
         // SAFETY: the range is owned, initialised in `new` and written only through `bytes_mut`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }

@@ -59,8 +59,8 @@ impl Stream {
         answer("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to, source, self.handle) })
     }
 
-    /// Queue a copy of `bytes` bytes from an address of page-locked memory that somebody else still writes: whoever
-    /// does so is done before the stream gets here.
+    /// Queue a copy of `bytes` bytes from an address of page-locked memory that another thread still writes: it
+    /// must have finished before the stream gets here.
     ///
     /// # Safety
     /// `from` is such memory, which lives until the copy has run; the rest as in [`Stream::upload`].
@@ -75,7 +75,7 @@ impl Stream {
     /// Queue a copy of `bytes` bytes from the device to an address of page-locked memory.
     ///
     /// # Safety
-    /// `to` is such memory, which lives until the copy has run and is touched by nobody until then; the source is valid
+    /// `to` is such memory, which lives until the copy has run and is not used until then; the source is valid
     /// until then.
     pub(in crate::cuda) unsafe fn download_later(&self, from: u64, to: usize, bytes: usize) -> Result<()> {
         self.context.bind()?;
@@ -88,7 +88,7 @@ impl Stream {
     /// Let the stream write a number to page-locked memory when it gets here; what it did before is seen first.
     ///
     /// # Safety
-    /// The device address is that of four bytes of such memory, which lives until then.
+    /// The device address is of four bytes of such memory, which lives until then.
     pub(in crate::cuda) unsafe fn write_number(&self, address: u64, number: u32) -> Result<()> {
         self.context.bind()?;
         const WITH_BARRIER: u32 = 0;
@@ -100,7 +100,7 @@ impl Stream {
     /// Let the stream wait until a number in page-locked memory is `number` or, counted in a circle, later.
     ///
     /// # Safety
-    /// The device address is that of four bytes of such memory, which lives until the stream has gone on.
+    /// The device address is of four bytes of such memory, which lives until the stream has gone on.
     pub(in crate::cuda) unsafe fn wait_for_number(&self, address: u64, number: u32) -> Result<()> {
         self.context.bind()?;
         const AT_LEAST: u32 = 0;
@@ -112,7 +112,7 @@ impl Stream {
     /// Queue a copy from the device to the host.
     ///
     /// # Safety
-    /// The source is valid and `to` is used by nobody until the copy has run.
+    /// The source is valid and `to` is not used until the copy has run.
     pub(in crate::cuda) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
         self.context.bind()?;
         // SAFETY: promised by the caller.

@@ -12,7 +12,7 @@ pub(in crate::cuda) struct Wanted {
     /// File names, each with the major version of CUDA that it belongs to, the newest first. Where none is known it
     /// fits all.
     files: &'static [(Option<u32>, &'static str)],
-    /// The Python package of CUDA 13, and that of CUDA 12.
+    /// The Python packages of CUDA 13 and CUDA 12.
     packages: [&'static str; 2],
     /// Debian's and Red Hat's package from NVIDIA's own repository.
     system: &'static str,
@@ -69,8 +69,8 @@ impl Wanted {
         let [cuda13, cuda12] = self.packages;
         let Wanted { system, .. } = self;
         format!(
-            "get it with `pip install {cuda13}` (for a driver of CUDA 12: {cuda12}) or as the package {system} of NVIDIA's \
-             repository, or name its directory (BMTRAIN_CUDA_LIB_DIR)"
+            "get it with `pip install {cuda13}` (for a driver of CUDA 12: {cuda12}) or as the package {system} of \
+             NVIDIA's repository, or name its directory (BMTRAIN_CUDA_LIB_DIR)"
         )
     }
 }

@@ -1,7 +1,7 @@
 //! NVIDIA's libraries beside the driver: where they are looked for, and how they are opened.
 //!
 //! A library is opened by its path and its functions are looked up one by one, so that the one that was found is the
-//! one that is called, whatever else the process has loaded, and what is missing is an error in words and never a
+//! one that is called, whatever else the process has loaded, and what is missing is an error and never a
 //! panic.
 #![allow(unsafe_code)]
 
@@ -46,7 +46,7 @@ enum SearchPath {
 /// in any of these.
 ///
 /// # Errors
-/// It is nowhere, or lies there and cannot be loaded: where it was looked for, and how to get it.
+/// It is not found, or it cannot be loaded: where it was looked for, and how to get it.
 pub(in crate::cuda) fn open(wanted: &'static Wanted, options: &CudaOptions) -> Result<Opened> {
     search(wanted, &places(options), driver_major()).map_err(|reason| failure(wanted.call, reason))
 }
@@ -64,8 +64,8 @@ fn search(wanted: &'static Wanted, places: &[SearchPath], major: Option<u32>) ->
     let tried = [&fitting, &others].into_iter().flat_map(|files| places.iter().map(move |place| (place, files)));
     for (place, files) in tried {
         for path in place.paths(files) {
-            // SAFETY: opening a library runs its initialisers. The names are those of NVIDIA's libraries, and the
-            // directories the caller's or the system's own; whoever names a directory answers for what lies in it.
+            // SAFETY: opening a library runs its initialisers. The names belong to NVIDIA's libraries, and the
+            // directories the caller's or the system's own; a caller that names a directory vouches for its contents.
             match unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(library) => {
                     let before = places.iter().take_while(|earlier| *earlier != place).chain([place]);
@@ -74,7 +74,7 @@ fn search(wanted: &'static Wanted, places: &[SearchPath], major: Option<u32>) ->
                     let rather_than = directories.flat_map(|place| place.paths(&others)).collect();
                     return Ok(Opened { library: ManuallyDrop::new(library), wanted, path, rather_than });
                 }
-                // Not to be found is no news there.
+                // Not found there is expected.
                 Err(_) if *place == SearchPath::Loader => {}
                 Err(error) => refused.push(format!("{}: {error}", path.display())),
             }
@@ -155,7 +155,7 @@ impl Opened {
         &self.rather_than
     }
 
-    /// Where the library lies: of a function of it, by the process's own list of mappings where the loader found it.
+    /// Path of the library: by a function of it in the process's list of mappings where the loader found it.
     pub(in crate::cuda) fn path_of(&self, function: usize) -> PathBuf {
         if self.path.components().count() > 1 {
             return self.path.clone();
@@ -179,7 +179,7 @@ fn mapped_at(address: usize) -> Option<PathBuf> {
 /// Load a library that another one will ask for by its bare name. Some versions of NVIDIA's libraries look for their
 /// own parts only where the loader looks, and not beside themselves.
 pub(in crate::cuda) fn load_for_others(path: &Path) -> bool {
-    // SAFETY: as in `search`; the file lies beside the library that needs it.
+    // SAFETY: as in `search`; the file is beside the library that needs it.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     // Open until the process ends, like the one that needs it.
     opened.map(ManuallyDrop::new).is_ok()
@@ -217,8 +217,8 @@ mod tests {
     fn what_is_missing_says_where_it_was_looked_for_and_how_to_get_it() {
         let root = tempfile::tempdir().unwrap();
         let error = search(&NVRTC, &[SearchPath::Directory(root.path().into())], None).unwrap_err();
-        for words in ["NVRTC", "libnvrtc.so.13 or libnvrtc.so.12", &root.path().display().to_string(), "pip install"] {
-            assert!(error.contains(words), "{words} is not in: {error}");
+        for part in ["NVRTC", "libnvrtc.so.13 or libnvrtc.so.12", &root.path().display().to_string(), "pip install"] {
+            assert!(error.contains(part), "{error} lacks {part:?}");
         }
     }
 
