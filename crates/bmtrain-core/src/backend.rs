@@ -127,33 +127,18 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     fn slab_bytes(&self) -> usize;
 
     /// Copy host bytes to the device. The host slice is free for reuse when this returns.
-    ///
-    /// # Errors
-    /// Lengths that differ; a failing device.
     fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()>;
 
     /// Copy device bytes to the host. Waits for the lane: the one blocking call of a training step.
-    ///
-    /// # Errors
-    /// Lengths that differ; a failing device, including failures of kernels queued before on any lane.
     fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()>;
 
     /// Copy within the device.
-    ///
-    /// # Errors
-    /// Lengths or types that differ, overlapping ranges.
     fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()>;
 
     /// Remember the present end of a lane.
-    ///
-    /// # Errors
-    /// A failing device.
     fn mark(&self, on: Lane) -> Result<Mark>;
 
     /// Let a lane wait, on the device, until the mark is reached.
-    ///
-    /// # Errors
-    /// A failing device.
     fn wait(&self, on: Lane, mark: Mark) -> Result<()>;
 
     /// Whether a mark is reached, without waiting; `None` from a backend that cannot tell.
@@ -163,9 +148,6 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     }
 
     /// Let the host wait until all work of a lane is done; reports failures of queued work.
-    ///
-    /// # Errors
-    /// A failing device, or a kernel that failed.
     fn sync(&self, on: Lane) -> Result<()>;
 
     /// Let the host work on a range that is read and a range that is written, in the order of the lane: how ranks that
@@ -181,9 +163,6 @@ pub trait Backend: Kernels + Debug + Send + Sync {
 
     /// As [`Backend::on_host`], for work that writes the whole of the range that is written and reads nothing of it:
     /// what was there need not be brought to the host, and the work finds any bytes there.
-    ///
-    /// # Errors
-    /// As [`Backend::on_host`].
     fn fill_on_host(&self, read: Option<View<'_>>, write: ViewMut<'_>, work: HostWork, on: Lane) -> Result<()> {
         self.on_host(read, Some(write), work, on)
     }

@@ -28,17 +28,11 @@ pub struct Buffer {
 
 impl Buffer {
     /// Take `bytes` bytes for `segment`. The content is unspecified but initialised.
-    ///
-    /// # Errors
-    /// The device has no memory left.
     pub fn new(device: &Device, bytes: usize, segment: Segment) -> Result<Self> {
         Buffer::new_on(device, bytes, segment, Lane::Compute)
     }
 
     /// As [`Buffer::new`], for memory whose first use is on another lane than `Compute`.
-    ///
-    /// # Errors
-    /// The device has no memory left.
     pub fn new_on(device: &Device, bytes: usize, segment: Segment, first_use: Lane) -> Result<Self> {
         let chunk = device.take(bytes, segment, first_use)?;
         let (device, address, chunk) = (device.clone(), chunk.address(), Some(chunk));
@@ -56,9 +50,6 @@ impl Buffer {
     }
 
     /// A readable view of `len` elements from element `start` on.
-    ///
-    /// # Errors
-    /// A range outside the buffer.
     pub fn view(&self, start: usize, len: usize, dtype: DType, on: Lane) -> Result<View<'_>> {
         Ok(View { range: self.range(start, len, dtype, on)?, life: PhantomData })
     }
@@ -66,9 +57,6 @@ impl Buffer {
     /// A writable view. Whether others may see the change is for the caller to know: tensors ask for it only when they
     /// own the buffer alone, storages share their content by design. The lane waits until a message that is sent from
     /// here has left.
-    ///
-    /// # Errors
-    /// A range outside the buffer; a failing device.
     pub(crate) fn view_mut(&self, start: usize, len: usize, dtype: DType, on: Lane) -> Result<ViewMut<'_>> {
         if let Some(mark) = self.read_until.get().filter(|mark| mark.lane != on) {
             self.device.backend().wait(on, mark)?;
@@ -197,9 +185,6 @@ macro_rules! view_facts {
             }
 
             /// The part of `len` elements from element `start` on.
-            ///
-            /// # Errors
-            /// A part that is not inside.
             pub fn part(self, start: usize, len: usize) -> Result<Self> {
                 if start.checked_add(len).is_none_or(|end| end > self.range.len) {
                     let got = format!("{len} from {start}");
@@ -226,9 +211,6 @@ impl<'a> ViewMut<'a> {
     }
     /// Split rows of `stride` elements into neighbouring columns, one view for each width, from its first element to
     /// its last. The views interleave in memory: a kernel takes several of them where it knows them as rows.
-    ///
-    /// # Errors
-    /// Widths that do not add up to the stride, a length that is not a number of rows.
     pub fn split_columns<const N: usize>(self, stride: usize, widths: [usize; N]) -> Result<[ViewMut<'a>; N]> {
         let whole = widths.iter().try_fold(0usize, |sum, width| sum.checked_add(*width)) == Some(stride);
         if !whole || stride == 0 || !self.range.len.is_multiple_of(stride) {

@@ -31,9 +31,6 @@ impl Device {
     }
 
     /// The CPU with this many threads.
-    ///
-    /// # Errors
-    /// The system refuses the threads.
     pub fn cpu(threads: usize) -> Result<Self> {
         Ok(Device::new(Arc::new(crate::cpu::CpuBackend::new(threads)?)))
     }
@@ -49,17 +46,11 @@ impl Device {
     }
 
     /// Give a kernel to the compute lane.
-    ///
-    /// # Errors
-    /// Arguments that do not fit, a kernel the backend lacks, a failing device.
     pub fn launch<'a>(&self, kernel: impl Into<Kernel<'a>>) -> Result<()> {
         self.launch_on(kernel, Lane::Compute)
     }
 
     /// Give a kernel to a lane, after checking its arguments once for all backends.
-    ///
-    /// # Errors
-    /// As [`Device::launch`].
     pub fn launch_on<'a>(&self, kernel: impl Into<Kernel<'a>>, on: Lane) -> Result<()> {
         let kernel = kernel.into();
         kernel.check(self.inner.id, on)?;
@@ -67,9 +58,6 @@ impl Device {
     }
 
     /// Let the host wait until all lanes are idle.
-    ///
-    /// # Errors
-    /// A kernel or the device failed.
     pub fn sync(&self) -> Result<()> {
         // Every lane is waited for, also after a failure: each clears its own when it has reported it.
         Lane::ALL.into_iter().map(|lane| self.inner.backend.sync(lane)).fold(Ok(()), Result::and)

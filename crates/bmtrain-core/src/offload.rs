@@ -52,9 +52,6 @@ pub struct HostBuffer {
 
 impl HostBuffer {
     /// `len` zeros beside this device.
-    ///
-    /// # Errors
-    /// The system has no memory left.
     pub fn zeros(device: &Device, len: usize) -> Result<Self> {
         let bytes = len
             .checked_mul(size_of::<f32>())

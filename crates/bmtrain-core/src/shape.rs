@@ -69,9 +69,6 @@ impl Shape {
     }
 
     /// Destructure into exactly `N` dimensions, naming the operation that asks.
-    ///
-    /// # Errors
-    /// Another rank.
     pub fn split<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
         self.dims().try_into().map_err(|_| Error::shape(op, "rank", format!("{N} dimensions"), format!("{self:?}")))
     }
@@ -104,9 +101,6 @@ impl fmt::Display for Shape {
 /// nothing is reached.
 ///
 /// Enough, not needed: interleaved axes (three indices each at strides 2 and 3) can be apart and are refused.
-///
-/// # Errors
-/// The stride that is too short, as text.
 pub(crate) fn expect_apart<const N: usize>(mut axes: [(usize, usize); N]) -> Result<(), String> {
     if axes.iter().any(|(_, length)| *length == 0) {
         return Ok(());

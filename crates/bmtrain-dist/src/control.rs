@@ -53,9 +53,6 @@ impl ControlGroup {
 
     /// As [`ControlGroup::gather`], without a wait: the concatenated f32 tensors of this rank to `[ranks, numbers]` on
     /// the device.
-    ///
-    /// # Errors
-    /// A tensor of another dtype.
     pub fn gather_later(&self, numbers: &[&Tensor]) -> Result<Tensor> {
         let own = join(&self.device, numbers)?;
         let count = own.elements();
@@ -94,9 +91,6 @@ impl ControlGroup {
 
     /// Run `work` on the first rank while the others wait, longer than the deadline of a collective if need be. Returns
     /// its result on the first rank and `None` on the others.
-    ///
-    /// # Errors
-    /// An all-gather failed, `work` panicked, or no thread could be started.
     pub fn while_first<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<Option<T>> {
         if self.size() == 1 {
             return Ok(Some(work()));

@@ -95,9 +95,6 @@ impl Requirements {
 /// assert!(needs.memory.segments.iter().any(|(segment, use_)| *segment == Segment::Optimizer && use_.peak >= moments));
 /// # Ok::<(), bmtrain_dist::Error>(())
 /// ```
-///
-/// # Errors
-/// A rank that is not below the number of ranks, and whatever `run` returns.
 pub fn count<T, E: From<bmtrain_core::Error>>(
     rank: SimulatedRank,
     run: impl FnOnce(&Device, Arc<dyn Communicator>) -> Result<T, E>,

@@ -36,9 +36,6 @@ pub trait Model: Module {
     fn stacks(&self) -> Vec<usize>;
 
     /// Run the blocks `range` of a stack; with its last block also what follows it, such as a norm.
-    ///
-    /// # Errors
-    /// XX
     fn run_stack(
         &self,
         stack: usize,
@@ -60,9 +57,6 @@ pub trait Model: Module {
     }
 
     /// Run the blocks `range`, counted through all stacks.
-    ///
-    /// # Errors
-    /// XX
     fn run_blocks(
         &self,
         range: Range<usize>,
@@ -86,9 +80,6 @@ pub trait Model: Module {
     }
 
     /// The whole model.
-    ///
-    /// # Errors
-    /// XX
     fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output> {
         let mut flow = self.embed(batch, cx)?;
         for (stack, count) in self.stacks().into_iter().enumerate().filter(|(_, count)| *count > 0) {
@@ -107,9 +98,6 @@ pub trait Model: Module {
     }
 
     /// The whole model; `observe` is called with the input of the first block and with the output of each block.
-    ///
-    /// # Errors
-    /// XX
     fn forward_observed(
         &self,
         batch: &Self::Batch,

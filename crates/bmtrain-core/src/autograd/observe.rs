@@ -14,15 +14,9 @@ use std::rc::Rc;
 pub trait Observer: fmt::Debug {
     /// A value was named. The context holds its path, the micro-batch, and whether a block runs again. Returns the
     /// number under which the gradient will come.
-    ///
-    /// # Errors
-    /// A failing device; a name that cannot be.
     fn value(&self, cx: &Ctx, name: &str, value: &Tensor) -> Result<usize>;
 
     /// The gradient of the value that got this number, complete. It does not come where nothing flowed back.
-    ///
-    /// # Errors
-    /// A failing device.
     fn gradient(&self, number: usize, gradient: &Tensor) -> Result<()>;
 }
 

@@ -11,9 +11,6 @@ use std::rc::Rc;
 /// shards are gathered when they are needed.
 pub trait Recall: fmt::Debug {
     /// The value where it is now.
-    ///
-    /// # Errors
-    /// It was released: the backward pass has to gather it first.
     fn recall(&self) -> Result<Tensor>;
 }
 
@@ -41,9 +38,6 @@ impl Saved {
     }
 
     /// The value, in the shape in which it was saved.
-    ///
-    /// # Errors
-    /// Its origin does not have it now.
     pub fn get(&self) -> Result<Tensor> {
         match &self.place {
             Place::Kept(tensor) => Ok(tensor.clone()),

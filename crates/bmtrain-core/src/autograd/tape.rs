@@ -22,9 +22,6 @@ pub type Grads = Vec<Option<Tensor>>;
 /// What an op does on the backward pass. One structure per op; what it saved are its named fields.
 pub trait Backward: fmt::Debug {
     /// Turn the gradients of the results into gradients of the inputs, through [`BackwardCtx`].
-    ///
-    /// # Errors
-    /// A kernel or the device failed.
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()>;
 
     /// Bytes this op keeps alive for its backward pass, for the memory planner.
@@ -118,9 +115,6 @@ impl Tape {
     }
 
     /// Show the gradient of a result to an observer when it is complete, under this number.
-    ///
-    /// # Errors
-    /// A result of another tape.
     pub(crate) fn watch(&self, id: VarId, observer: Rc<dyn Observer>, number: usize) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         if id.tape != inner.id {
@@ -143,9 +137,6 @@ impl Tape {
     /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of
     /// leaves go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of
     /// them here.
-    ///
-    /// # Errors
-    /// A kernel failed; a variable of another tape; a seed of another shape.
     pub fn backward(&self, device: &Device, seeds: Vec<(Var, Tensor)>, wanted: &[&Var]) -> Result<Grads> {
         let (id, results, watched) = {
             let mut inner = self.inner.borrow_mut();
@@ -311,9 +302,6 @@ impl BackwardCtx<'_> {
     }
 
     /// Deliver a finished gradient of input `index`.
-    ///
-    /// # Errors
-    /// No memory left, a kernel failed.
     pub fn give(&mut self, index: usize, grad: Tensor) -> Result<()> {
         match self.inputs.get(index).cloned() {
             Some(source) => self.add(&source, grad),

@@ -35,9 +35,6 @@ pub struct SinkTarget {
 
 impl SinkTarget {
     /// As the destination of a kernel.
-    ///
-    /// # Errors
-    /// A range outside the storage.
     pub fn dest(&self) -> Result<Dest<'_>> {
         Ok(Dest { view: self.storage.view_mut(self.start..self.start + self.len)?, add: self.add })
     }
@@ -47,9 +44,6 @@ impl SinkTarget {
 pub trait GradSink: fmt::Debug {
     /// Called once for each contribution. The first one after the gradient was taken finds `add == false`; from then
     /// on the range counts as written.
-    ///
-    /// # Errors
-    /// No memory for the gradient.
     fn target(&self) -> Result<SinkTarget>;
 }
 
@@ -149,17 +143,11 @@ impl Var {
     }
 
     /// Exactly `N` dimensions, naming the operation that asks.
-    ///
-    /// # Errors
-    /// Another rank.
     pub fn dims<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
         self.value.dims(op)
     }
 
     /// The same elements in another shape; not an op, the gradient is seen in whichever shape it is asked for.
-    ///
-    /// # Errors
-    /// Another number of elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         Ok(Var { value: self.value.reshape(shape)?, ..self.clone() })
     }

@@ -182,9 +182,6 @@ impl Collective<'_> {
     }
 
     /// Check lengths, types and ranks for `rank` in a group of `size`.
-    ///
-    /// # Errors
-    /// The first thing that does not fit.
     pub fn check(&self, rank: usize, size: usize) -> Result<()> {
         let name = self.name();
         let lengths = |what: &str, expected: Option<usize>, got: usize| match expected {

@@ -15,9 +15,6 @@ pub struct CountingRank {
 
 impl CountingRank {
     /// Rank `rank` of `size`.
-    ///
-    /// # Errors
-    /// A rank that is not below the size.
     pub fn new(rank: usize, size: usize) -> Result<Self> {
         if rank >= size {
             return Err(Error::argument("counting rank", format!("rank {rank} of {size} ranks")));

@@ -63,9 +63,6 @@ pub trait Communicator: Debug + Send + Sync {
 
     /// A group of those ranks that give the same `color`, in the order of `key` and, where keys are equal, of their
     /// ranks. Every rank of this group has to call it.
-    ///
-    /// # Errors
-    /// As for a collective; waits for the other ranks.
     fn split(&self, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
 
     /// Wait until every rank has come here. For the host alone; lanes go on.

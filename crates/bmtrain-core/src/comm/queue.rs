@@ -59,9 +59,6 @@ impl CallQueues {
 
 impl CallQueue {
     /// Launch a call with the next number. A launch that fails before the call has run takes no number.
-    ///
-    /// # Errors
-    /// What `launch` returns.
     pub(super) fn launch(&self, launch: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let mut launched = lock(&self.launched);
         let number = *launched;

@@ -53,9 +53,6 @@ enum Source<'a> {
 ///
 /// Numerics: 16-bit floats are widened to f32 and rounded once at the end; integers wrap around. The largest and the
 /// smallest of floats are NaN where one of them is.
-///
-/// # Errors
-/// Bytes that do not start or end with an element; lengths that differ; averages of integers.
 fn reduce(dtype: DType, by: Reduction, sources: &[Source<'_>], out: &mut [u8]) -> Result<()> {
     for source in sources {
         if let Source::Bytes(bytes) = source

@@ -16,9 +16,6 @@ use crate::tensor::Tensor;
 /// The tensors of all ranks one after the other, in the order of the ranks.
 ///
 /// Shapes: `[A, ..]`, alike on all W ranks → `[W A, ..]`; a scalar → `[W]`.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn all_gather(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     let mut all = empty(x.device(), stacked("all_gather", x.shape(), ranks.size())?, x.dtype())?; // [W A, ..]
     launch(ranks, x.device(), Collective::AllGather { send: x.view()?, recv: all.view_mut()? })?;
@@ -39,9 +36,6 @@ pub fn reduce_scatter(ranks: &dyn Communicator, x: &Tensor, by: Reduction) -> Re
 
 /// The reduction of the tensors of all ranks, on every rank. Memory that `x` owns alone, and that no
 /// message is sent from, is used again.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn all_reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction) -> Result<Tensor> {
     let mut data = owned(x)?;
     let device = data.device().clone();
@@ -50,9 +44,6 @@ pub fn all_reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction) -> Result<
 }
 
 /// The reduction of the tensors of all ranks, on rank `root` alone; nothing on the others.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction, root: usize) -> Result<Option<Tensor>> {
     let mut data = owned(x)?;
     let device = data.device().clone();
@@ -61,9 +52,6 @@ pub fn reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction, root: usize) -
 }
 
 /// What rank `root` has, on every rank; the others give a tensor of the same shape, whose values are not read.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn broadcast(ranks: &dyn Communicator, x: Tensor, root: usize) -> Result<Tensor> {
     let mut data = owned(x)?;
     let device = data.device().clone();
@@ -96,9 +84,6 @@ pub fn send(ranks: &dyn Communicator, x: &Tensor, to: usize) -> Result<()> {
 }
 
 /// A tensor that another rank sends.
-///
-/// # Errors
-/// As for every collective; no memory left.
 pub fn recv(
     ranks: &dyn Communicator,
     device: &Device,

@@ -24,9 +24,6 @@ const NOISE: f64 = 8.0 * f32::EPSILON as f64;
 
 /// Check all gradients of a case in f32: written into fresh destinations and added to present ones. It also checks
 /// that recording changes no result. Rows without gradient pass trivially.
-///
-/// # Errors
-/// The device failed, or lacks a kernel. A wrong gradient is not an error but a [`Check`] that did not pass.
 pub fn run_finite_differences(device: &Device, case: &Case) -> Result<Check> {
     if !case.is_differentiable() {
         return Ok(Check { part: "nothing to differentiate".into(), error: 0.0, tolerance: 0.0 });

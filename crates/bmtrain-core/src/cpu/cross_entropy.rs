@@ -26,8 +26,6 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// # Errors
-    /// A target out of range, before anything is written.
     fn new(op: &'static str, criterion: Criterion<'a>) -> Result<Self> {
         let Criterion { classes, ignore_index, smoothing, weights, .. } = criterion;
         let targets = read::<i64>(op, criterion.targets)?;

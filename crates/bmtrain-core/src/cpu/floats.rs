@@ -48,9 +48,6 @@ fn torn(op: &'static str, error: bytemuck::PodCastError) -> Error {
 
 impl<'a> Floats<'a> {
     /// The elements of a view.
-    ///
-    /// # Errors
-    /// Not a floating-point type.
     pub(crate) fn of(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => Floats::F32(access::read(op, view)?),
@@ -61,9 +58,6 @@ impl<'a> Floats<'a> {
     }
 
     /// The elements in bytes of the host.
-    ///
-    /// # Errors
-    /// Not a floating-point type; bytes that are not whole, aligned elements of it.
     pub(crate) fn of_bytes(op: &'static str, bytes: &'a [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => Floats::F32(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
@@ -83,9 +77,6 @@ impl<'a> Floats<'a> {
     }
 
     /// The elements of a view that may be absent.
-    ///
-    /// # Errors
-    /// Not a floating-point type.
     pub(crate) fn maybe(op: &'static str, view: Option<View<'a>>) -> Result<Option<Self>> {
         view.map(|view| Floats::of(op, view)).transpose()
     }
@@ -133,9 +124,6 @@ pub(crate) enum FloatsMut<'a> {
 
 impl<'a> FloatsMut<'a> {
     /// The elements of a written view.
-    ///
-    /// # Errors
-    /// Not a floating-point type.
     pub(crate) fn of(op: &'static str, view: ViewMut<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => FloatsMut::F32(access::write(op, view)?),

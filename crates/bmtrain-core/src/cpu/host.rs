@@ -37,9 +37,6 @@ pub struct HostAdam<'a> {
 impl HostAdam<'_> {
     /// Take the step, divided among `threads`. With `moved`, the sum of the squares of what every f32 value changed by
     /// is added to it.
-    ///
-    /// # Errors
-    /// Lengths that differ, bytes that are not whole elements, a master beside an f32 parameter or none beside another.
     pub fn run(self, threads: &Threads, moved: Option<&mut Sum>) -> Result<()> {
         const NAME: &str = "host adam";
         let parameter = FloatsMut::of_bytes(NAME, self.parameter, self.dtype)?;
@@ -69,9 +66,6 @@ impl HostAdam<'_> {
 }
 
 /// Floating-point elements of type `dtype` as f32, which is exact.
-///
-/// # Errors
-/// Lengths that differ, bytes that are not whole elements.
 pub fn widen(from: &[u8], dtype: DType, to: &mut [f32]) -> Result<()> {
     const NAME: &str = "widen";
     let from = Floats::of_bytes(NAME, from, dtype)?;

@@ -52,9 +52,6 @@ pub struct CpuBackend {
 
 impl CpuBackend {
     /// A backend with this many threads of its own.
-    ///
-    /// # Errors
-    /// No thread asked for, or the system refuses.
     pub fn new(threads: usize) -> Result<Self> {
         Ok(CpuBackend { id: DeviceId::fresh(), lanes: Lanes::default(), threads: Arc::new(Threads::new(threads)?) })
     }

@@ -11,9 +11,6 @@ use crate::kernel::{Arguments as _, RotaryApply, RotaryLayout};
 const PIECE: usize = 1 << 15;
 
 /// See [`RotaryApply`].
-///
-/// # Errors
-/// Views of a wrong type, a position outside of the table.
 pub(super) fn rotary(threads: &Threads, a: RotaryApply<'_>) -> Result<()> {
     const NAME: &str = RotaryApply::NAME;
     let RotaryApply { rows, length, columns, heads, head_size, dims, layout, inverse, entries, .. } = a;

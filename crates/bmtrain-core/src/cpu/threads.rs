@@ -58,9 +58,6 @@ divide_tuples!(A, B, C, D);
 
 impl Threads {
     /// A pool of `count` threads.
-    ///
-    /// # Errors
-    /// No thread asked for, or the system refuses.
     pub fn new(count: usize) -> Result<Self> {
         if count == 0 {
             return Err(Error::argument("threads", "at least one thread is needed"));

@@ -128,9 +128,6 @@ impl Call<'_> {
 
 impl Arguments {
     /// Arguments without operands.
-    ///
-    /// # Errors
-    /// A size that is none on a device.
     fn new(call: &Call<'_>) -> Result<Self> {
         let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = call.shape;
         // Some room, so that the kernels may add a tile to a position.

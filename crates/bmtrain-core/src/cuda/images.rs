@@ -26,9 +26,6 @@ impl Images {
     }
 
     /// The compiled kernels of a unit for a device.
-    ///
-    /// # Errors
-    /// They cannot be read or made.
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         match self {
             Images::Directory(directory) => {

@@ -211,17 +211,11 @@ pub(super) fn whole(addresses: impl IntoIterator<Item = u64>, strides: &[usize])
 }
 
 /// A size as the kernels' `long long`.
-///
-/// # Errors
-/// A size that is none on any device.
 pub(super) fn long(op: &'static str, what: &str, size: usize) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::shape(op, what, "a count below 2^63", size))
 }
 
 /// One block for each of `items`.
-///
-/// # Errors
-/// More than a grid has.
 pub(super) fn block_each(op: &'static str, what: &str, items: usize) -> Result<u32> {
     let most = i32::MAX.cast_unsigned();
     let blocks = u32::try_from(items).ok().filter(|blocks| *blocks <= most);

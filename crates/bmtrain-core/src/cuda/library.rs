@@ -71,9 +71,6 @@ pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::
 
 /// The function of that name. The bindings know only a newer one, which drivers before CUDA 12.8 lack; the signature is
 /// the same.
-///
-/// # Errors
-/// A driver without it, which [`require`] refuses before.
 pub(super) fn elapsed_time() -> Result<ElapsedTime> {
     require()?;
     // SAFETY: `require` has opened the library a moment ago; the type is as in the driver's documentation.

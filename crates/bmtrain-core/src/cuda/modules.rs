@@ -49,9 +49,6 @@ impl Modules {
     }
 
     /// A kernel that takes a structure of `bytes` bytes and may choose up to `shared` bytes of shared memory.
-    ///
-    /// # Errors
-    /// It cannot be compiled or loaded.
     pub(super) fn function(&self, name: Name, bytes: usize, shared: u32) -> Result<Function> {
         /// What every kernel may choose without asking.
         const GRANTED: u32 = 48 << 10;

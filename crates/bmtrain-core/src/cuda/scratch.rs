@@ -51,9 +51,6 @@ impl Scratch {
 
     /// At least `bytes` bytes, for work that is queued on `stream` while they are held. What an earlier launch left
     /// there is overwritten by the next. A launch takes them once: a second time it would wait for itself.
-    ///
-    /// # Errors
-    /// The device has no more memory, or has failed.
     pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<Taken<'_>> {
         let mut block = self.lock();
         if block.bytes < bytes {

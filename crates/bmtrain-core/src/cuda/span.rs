@@ -31,9 +31,6 @@ impl Span {
 impl CudaBackend {
     /// Queue the calls of a library on a lane: `work` is given the driver's handle of the lane's stream, with the
     /// device current on this thread. `spare` is an event that is no longer waited for.
-    ///
-    /// # Errors
-    /// What `work` returns; a failing device.
     pub(crate) fn exchange(
         &self,
         on: Lane,
@@ -58,9 +55,6 @@ impl CudaBackend {
     }
 
     /// A view that a collective on a lane may use.
-    ///
-    /// # Errors
-    /// One of another device or lane.
     pub(crate) fn accept(&self, op: &'static str, (device, lane): (DeviceId, Lane), on: Lane) -> Result<()> {
         self.check(op, device, lane, on)
     }

@@ -128,9 +128,6 @@ const STACK: usize = 1 << 20;
 
 /// Let the stack of the main thread take its addresses now. It grows when it is touched, and a limit that refuses that
 /// ends the process by a signal. Where the stack itself is bound to less than twice that, nothing is done.
-///
-/// # Errors
-/// There are not as many addresses.
 pub fn reserve_stack() -> Result<()> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
     if most.is_some_and(|most| most < 2 * STACK as u64) {

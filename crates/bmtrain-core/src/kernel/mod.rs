@@ -125,9 +125,6 @@ pub trait Arguments {
     const NAME: &'static str;
 
     /// Lengths, types and settings that fit together.
-    ///
-    /// # Errors
-    /// The first thing that does not fit.
     fn check(&self) -> Result<()>;
 
     /// Every view, written or read.

@@ -43,9 +43,6 @@ impl Backward for ActivationNode {
 ///
 /// Shapes: x `[.., 2F]`, the gate first → `[.., F]`.
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
-///
-/// # Errors
-/// An odd innermost axis.
 pub fn gated(cx: &Ctx, x: &Var, activation: Activation) -> Result<Var> {
     let y = gate(cx.device(), activation, x.value(), "gated")?; // [.., F]
     Ok(cx.record(y, &[x], || Box::new(GatedNode { activation, x: x.value().clone() })))
@@ -87,9 +84,6 @@ impl Backward for GatedNode {
 }
 
 /// `y = a + b`, of one shape.
-///
-/// # Errors
-/// Shapes that differ.
 pub fn add(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     expect_shape("add", "b", a.shape(), b.shape())?;
     let mut y = empty(cx, a.shape(), a.dtype())?;
@@ -135,9 +129,6 @@ impl Backward for ScaleBackward {
 }
 
 /// `y = a * b`, elementwise, of one shape.
-///
-/// # Errors
-/// Shapes that differ.
 pub fn mul(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     expect_shape("mul", "b", a.shape(), b.shape())?;
     let mut y = empty(cx, a.shape(), a.dtype())?;
@@ -182,9 +173,6 @@ impl Backward for MulBackward {
 }
 
 /// The same values in another dtype, rounded to nearest, ties to even.
-///
-/// # Errors
-/// A type that is not floating-point.
 pub fn cast(cx: &Ctx, x: &Var, dtype: DType) -> Result<Var> {
     if x.dtype() == dtype {
         return Ok(x.clone());

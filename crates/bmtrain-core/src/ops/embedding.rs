@@ -28,9 +28,6 @@ pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>
 /// `x + table[ids]`, in place when x owns its memory alone.
 ///
 /// Shapes: x `[.., D]`, ids i64 `[..]`, table `[V, D]` → `[.., D]`.
-///
-/// # Errors
-/// A shape of x that differs from the embedded ids.
 pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
     let [entries, columns] = table.dims("add_embedding")?;
     check("add_embedding", ids, entries, padding_index)?;

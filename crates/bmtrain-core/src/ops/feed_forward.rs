@@ -15,9 +15,6 @@ use crate::tensor::Tensor;
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
 /// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in
 /// the backward pass, together with its derivative, unless the device applies that to a product as it makes it.
-///
-/// # Errors
-/// Shapes that do not fit.
 pub fn feed_forward(
     cx: &Ctx,
     x: &Var,

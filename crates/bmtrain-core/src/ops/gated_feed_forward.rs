@@ -18,9 +18,6 @@ const NAME: &str = "gated_feed_forward";
 /// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up,
 /// `[.., 2F]`; what they make is made again in the backward pass.
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
-///
-/// # Errors
-/// Shapes that do not fit.
 pub fn gated_feed_forward(
     cx: &Ctx,
     x: &Var,

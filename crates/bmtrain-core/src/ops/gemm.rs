@@ -14,9 +14,6 @@ use crate::tensor::Tensor;
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
-///
-/// # Errors
-/// Shapes that do not fit.
 pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
     let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
     let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
@@ -223,9 +220,6 @@ impl Backward for LinearBackward {
 ///
 /// Shapes: a `[.., M, K]` (`[.., K, M]` if transposed), b `[.., K, N]` (`[.., N, K]`), leading axes alike, or b with
 /// two axes for all of them → `[.., M, N]`.
-///
-/// # Errors
-/// Shapes that do not fit.
 pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) -> Result<Var> {
     let (plan, shape) = Product::plan(a.shape(), b.shape(), transpose_a, transpose_b)?;
     let mut c = empty(cx, shape, a.dtype())?; // [.., M, N]

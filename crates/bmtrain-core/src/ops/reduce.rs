@@ -55,9 +55,6 @@ pub fn sum(cx: &Ctx, x: &Var) -> Result<Var> {
 }
 
 /// The mean of all elements, f32 `[1]`.
-///
-/// # Errors
-/// No element.
 pub fn mean(cx: &Ctx, x: &Var) -> Result<Var> {
     match x.shape().elements() {
         0 => Err(Error::shape("mean", "x", "at least one element", x.shape())),

@@ -73,9 +73,6 @@ impl Backward for PermuteBackward {
 }
 
 /// Columns of every row: `y = x[.., range]`.
-///
-/// # Errors
-/// A range outside the innermost axis.
 pub fn slice_last(cx: &Ctx, x: &Var, range: Range<usize>) -> Result<Var> {
     let wide = x.shape().last();
     if x.shape().rank() == 0 || range.start > range.end || range.end > wide {
@@ -93,9 +90,6 @@ pub fn slice_last(cx: &Ctx, x: &Var, range: Range<usize>) -> Result<Var> {
 /// One row of every sequence, such as the row of the first token.
 ///
 /// Shapes: x `[B, L, D]` → `[B, D]`.
-///
-/// # Errors
-/// An index outside the sequence.
 pub fn select_row(cx: &Ctx, x: &Var, index: usize) -> Result<Var> {
     let [batch, length, columns] = x.dims("select_row")?;
     if index >= length {

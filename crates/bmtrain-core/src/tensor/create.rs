@@ -27,9 +27,6 @@ impl Tensor {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// The length of `values` differs from the number of elements of `shape`.
     pub fn from_slice<T: Element>(device: &Device, shape: impl Into<Shape>, values: &[T]) -> Result<Self> {
         Tensor::from_slice_in(device, shape, values, Segment::Data)
     }

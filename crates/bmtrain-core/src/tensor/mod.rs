@@ -28,9 +28,6 @@ pub struct Tensor {
 
 impl Tensor {
     /// The values on the host. Waits for the compute lane.
-    ///
-    /// # Errors
-    /// Another dtype, a failing device or an earlier kernel that failed.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
             let expected = T::DTYPE.name().into();
@@ -42,9 +39,6 @@ impl Tensor {
     }
 
     /// The single value of a tensor with one f32 element. Waits for the compute lane.
-    ///
-    /// # Errors
-    /// Another number of elements, another type, a failing device.
     pub fn item(&self) -> Result<f32> {
         match self.to_vec::<f32>()?.as_slice() {
             [value] => Ok(*value),
@@ -78,17 +72,11 @@ impl Tensor {
     }
 
     /// Exactly `N` dimensions, naming the operation that asks.
-    ///
-    /// # Errors
-    /// Another rank.
     pub fn dims<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
         self.shape.split(op)
     }
 
     /// The same elements in another shape.
-    ///
-    /// # Errors
-    /// Another number of elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != self.elements() {
@@ -98,9 +86,6 @@ impl Tensor {
     }
 
     /// Part of the leading axis.
-    ///
-    /// # Errors
-    /// A scalar, a range outside the axis.
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         let Some((&first, inner)) = self.shape.dims().split_first() else {
             return Err(Error::shape("slice", "rank", "at least 1", 0));
@@ -132,25 +117,16 @@ impl Tensor {
     }
 
     /// A readable view for the compute lane.
-    ///
-    /// # Errors
-    /// Never for a tensor made by this crate; the range is checked all the same.
     pub fn view(&self) -> Result<View<'_>> {
         self.view_on(Lane::Compute)
     }
 
     /// A readable view for another lane.
-    ///
-    /// # Errors
-    /// As [`Tensor::view`].
     pub fn view_on(&self, on: Lane) -> Result<View<'_>> {
         self.buffer.view(self.offset, self.elements(), self.dtype, on)
     }
 
     /// A writable view for the compute lane, which waits until messages sent from the memory have left.
-    ///
-    /// # Errors
-    /// The memory is shared with another tensor; a failing device.
     pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
         self.view_mut_on(Lane::Compute)
     }

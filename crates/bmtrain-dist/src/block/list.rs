@@ -108,9 +108,6 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first
     /// twice and then the second twice. Its gradient is the sum over its places, reduced once; random numbers differ by
     /// place.
-    ///
-    /// # Errors
-    /// A number that no block has.
     pub fn in_order(&self, order: &[usize]) -> Result<Self> {
         let entry = |&number: &usize| match self.entries.get(number) {
             Some(entry) => Ok(Rc::clone(entry)),

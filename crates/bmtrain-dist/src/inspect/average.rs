@@ -22,9 +22,6 @@ impl Default for AverageRecorder {
 
 impl AverageRecorder {
     /// Keep the share `alpha` of what was before at each new value.
-    ///
-    /// # Errors
-    /// A share outside `[0, 1)`.
     pub fn new(alpha: f64) -> Result<Self> {
         if !(0.0..1.0).contains(&alpha) {
             return Err(Error::setting("average recorder", format!("alpha {alpha} must be in 0..1")));

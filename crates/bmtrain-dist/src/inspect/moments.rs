@@ -51,9 +51,6 @@ impl Moments {
     }
 
     /// Of the values of a floating-point tensor. Waits for the compute lane.
-    ///
-    /// # Errors
-    /// A tensor of integers.
     pub fn of_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.dtype() {
             DType::F16 => Moments::of_typed::<f16>(tensor),

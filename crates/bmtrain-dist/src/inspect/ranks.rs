@@ -11,9 +11,6 @@ use bmtrain_core::{Lane, Segment, Shape, Tensor};
 use std::io::{ErrorKind, Write};
 
 /// The sum of the losses of all ranks. Waits for them.
-///
-/// # Errors
-/// A loss that is not one element.
 pub fn sum_loss(ranks: &dyn Communicator, loss: &Tensor) -> Result<f32> {
     reduce_loss(ranks, loss, Reduction::Sum)
 }
@@ -37,9 +34,6 @@ fn reduce_loss(ranks: &dyn Communicator, loss: &Tensor, by: Reduction) -> Result
 /// also none.
 ///
 /// Shapes: `[A_r, ..]` on rank r → `[sum of A_r, ..]` on every rank.
-///
-/// # Errors
-/// A scalar; other axes or dtypes on another rank.
 pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     let (device, shape) = (x.device(), x.shape());
     let Some((&rows, inner)) = shape.dims().split_first() else {
@@ -81,17 +75,11 @@ pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Print lines on standard output if this is rank `rank`. A closed pipe is not an error.
-///
-/// # Errors
-/// Standard output cannot be written to.
 pub fn print_rank(ranks: &dyn Communicator, rank: usize, text: &str) -> std::io::Result<()> {
     write_rank(ranks, rank, text, &mut std::io::stdout().lock())
 }
 
 /// [`print_rank`] to somewhere else.
-///
-/// # Errors
-/// It cannot be written to.
 pub fn write_rank(ranks: &dyn Communicator, rank: usize, text: &str, to: &mut dyn Write) -> std::io::Result<()> {
     if ranks.rank() != rank {
         return Ok(());

@@ -49,9 +49,6 @@ impl Embedding {
     }
 
     /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding.
-    ///
-    /// # Errors
-    /// Another length of the last axis.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
         Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
     }

@@ -85,9 +85,6 @@ impl Linear {
     }
 
     /// `x [.., inputs]` to `[.., outputs]`.
-    ///
-    /// # Errors
-    /// Another length of the last axis.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
         self.apply(x, None, cx)
     }
@@ -110,9 +107,6 @@ impl Linear {
     }
 
     /// Weight and bias for an op that fuses several layers.
-    ///
-    /// # Errors
-    /// The parameters are not gathered.
     pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
         Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
     }

@@ -64,18 +64,12 @@ impl Norm {
     }
 
     /// `x [.., size]` to the same shape.
-    ///
-    /// # Errors
-    /// Another length of the last axis.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::norm(cx, self.kind, x, &weight, bias.as_ref(), self.epsilon)?)
     }
 
     /// `sum = dropout(x) + residual` and its normalisation, in one pass.
-    ///
-    /// # Errors
-    /// Shapes that differ.
     pub fn forward_residual(&self, x: &Var, residual: &Var, dropout: Option<Dropout>, cx: &Ctx) -> Result<(Var, Var)> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::residual_norm(cx, self.kind, x, residual, dropout, &weight, bias.as_ref(), self.epsilon)?)

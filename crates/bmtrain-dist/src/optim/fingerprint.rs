@@ -16,9 +16,6 @@ pub struct Fingerprint {
 impl OptimManager {
     /// What the parameters, the optimizers and the schedules hold now. Waits for the device; copies a stretch of a few
     /// megabytes at a time to the host.
-    ///
-    /// # Errors
-    /// Parameters without values.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let mut weights = Vec::new();
         for param in self.params() {

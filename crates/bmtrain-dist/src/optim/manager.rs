@@ -81,9 +81,6 @@ impl std::fmt::Debug for OptimManager {
 
 impl OptimManager {
     /// A manager without optimizers yet.
-    ///
-    /// # Errors
-    /// A bound that is not above 0.
     pub fn new(device: &Device, clip: Clip) -> Result<Self> {
         if clip.max_norm.is_nan() || clip.max_norm <= 0.0 {
             return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
@@ -172,9 +169,6 @@ impl OptimManager {
     }
 
     /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
-    ///
-    /// # Errors
-    /// A loss that is not one element or was not recorded.
     pub fn backward(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
         let Some(tape) = cx.take_tape() else {
             return Err(Error::setting("backward", "the forward pass was not recorded"));
@@ -250,18 +244,12 @@ impl OptimManager {
 
     /// Measure, clip, update every optimizer, move the schedules on, free the gradients. The one host wait is for the
     /// norm.
-    ///
-    /// # Errors
-    /// No memory for optimizer state.
     pub fn step(&mut self) -> Result<StepInfo> {
         Ok(self.step_and_read(&[])?.0)
     }
 
     /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses,
     /// concatenated: all with the one wait that a step makes.
-    ///
-    /// # Errors
-    /// As [`OptimManager::step`]; another dtype.
     pub fn step_and_read(&mut self, beside: &[&Tensor]) -> Result<(StepInfo, Vec<f32>)> {
         let flats = self.flats()?;
         for flat in flats.iter() {
@@ -305,9 +293,6 @@ impl OptimManager {
     }
 
     /// Forget all gradients.
-    ///
-    /// # Errors
-    /// A parameter whose block is not complete.
     pub fn zero_grad(&self) -> Result<()> {
         self.flats()?.iter().for_each(|flat| flat.clear_grads());
         Ok(())

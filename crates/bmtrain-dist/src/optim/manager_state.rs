@@ -23,9 +23,6 @@ pub struct ManagerState {
 impl OptimManager {
     /// Everything, gathered from all ranks, which have to do the same: as much host memory as the state has. Waits for
     /// the device.
-    ///
-    /// # Errors
-    /// A parameter in two optimizers.
     pub fn state(&self) -> Result<ManagerState> {
         self.flats()?;
         let (mut params, mut schedules) = (Vec::new(), Vec::new());

@@ -116,9 +116,6 @@ pub trait Optimizer {
 
     /// Update every trainable parameter that has a gradient: now, or on a lane that users of the values wait for
     /// ([`Flat::updates_until`](crate::param::Flat::updates_until)).
-    ///
-    /// # Errors
-    /// No memory for the state.
     fn step(&mut self, args: StepArgs<'_>) -> Result<()>;
 
     /// Take back the step counts of the last step, which changed nothing.
@@ -127,9 +124,6 @@ pub trait Optimizer {
     /// Show the state of every parameter that has one, one at a time, gathered from all ranks, which have to do the
     /// same: storage by storage, in the order in which the groups first name them, and within a storage in the order of
     /// the groups. Each storage is gathered once. Waits for the device.
-    ///
-    /// # Errors
-    /// A failing device; what `visit` returns.
     fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()>;
 
     /// Show the same state in stretches of a bounded number of elements, so that no whole tensor is copied to the host.
@@ -138,9 +132,6 @@ pub trait Optimizer {
     /// alternate.
     ///
     /// The provided implementation copies the whole state of one parameter at a time.
-    ///
-    /// # Errors
-    /// A failing device; what `visit` returns.
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
         self.visit_state(&mut |state| {
             state.tensors.iter().try_for_each(|(tensor, values)| {
@@ -161,16 +152,10 @@ pub trait Optimizer {
     }
 
     /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
-    ///
-    /// # Errors
-    /// A parameter whose block is not complete.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
 
     /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this
     /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
-    ///
-    /// # Errors
-    /// What `read` returns, another number of values.
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
 
     /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any

@@ -222,9 +222,6 @@ impl LossScaler {
     pub const LIMIT: u32 = 8;
 
     /// A scaler before its first step.
-    ///
-    /// # Errors
-    /// Values of the policy that make no sense; a limit of 0.
     pub fn new(policy: ScalePolicy, limit: u32) -> Result<Self> {
         let policy = policy.checked()?;
         if limit == 0 {

@@ -12,9 +12,6 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Settings in range, every parameter in one group.
-///
-/// # Errors
-/// What is not.
 pub(super) fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
     let AdamOptions { beta1, beta2, epsilon, .. } = *options;
     if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
@@ -92,9 +89,6 @@ pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]>
 
 /// The parameters of all groups by the storages they are in, each with its number there: storages in the order in which
 /// the groups first name them, and in each its parameters in the order of the groups.
-///
-/// # Errors
-/// A parameter whose block is not complete.
 pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>> {
     let mut all: Vec<StorageParams<'_>> = Vec::new();
     let mut places: HashMap<*const Flat, usize> = HashMap::new();
@@ -114,9 +108,6 @@ pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);
 
 /// Show the elements `range` of an f32 storage in stretches: the tensor `tensor` of the parameter `param`
 /// after `steps` steps. Waits for the device.
-///
-/// # Errors
-/// A failing device; what `visit` returns.
 pub(super) fn stretches_of(
     storage: &Storage,
     range: Range<usize>,

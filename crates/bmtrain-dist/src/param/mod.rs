@@ -175,9 +175,6 @@ impl Param {
     }
 
     /// Set this rank's part of the values from the full parameter, rounded to nearest.
-    ///
-    /// # Errors
-    /// Another number of values.
     pub fn load(&self, whole: &[f32]) -> Result<()> {
         let home = self.home()?;
         let expected = self.inner.spec.shape.elements();
@@ -324,9 +321,6 @@ fn narrow<T: Float>(values: &[f32]) -> Vec<T> {
 }
 
 /// The values of a floating-point tensor on the host, widened to f32. Waits for the device.
-///
-/// # Errors
-/// A tensor of integers.
 pub fn widen(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(match tensor.dtype() {
         DType::F16 => tensor.to_vec::<f16>()?.into_iter().map(Float::to_f32).collect(),

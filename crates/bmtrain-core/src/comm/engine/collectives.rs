@@ -10,9 +10,6 @@ use crate::error::Result;
 use std::ops::Range;
 
 /// Run a collective on this rank: `send` is what it reads, `data` what it writes, or both where it works in place.
-///
-/// # Errors
-/// Another call on another rank; a failed group; a rank that does not come before the deadline.
 pub(crate) fn run(
     kind: CollectiveKind,
     dtype: DType,

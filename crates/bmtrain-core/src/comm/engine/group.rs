@@ -116,9 +116,6 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     fn run(&self, call: &Call, kind: Option<CollectiveKind>, send: &[u8], data: &mut [u8]) -> Result<Duration>;
 
     /// A call of `bytes` bytes that began at `begin` has succeeded; `under_way` is none for calls of the host.
-    ///
-    /// # Errors
-    /// The group failed while this slowed down the call to the speed of a simulated link.
     fn completed(&self, _call: &Call, _bytes: usize, _begin: Instant, _under_way: Option<Duration>) -> Result<()> {
         Ok(())
     }
@@ -198,9 +195,6 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
 
     /// Wait until all ranks have come to a call that this one has published, and compare their calls with it. `extra`
     /// gets the two integers of each other rank.
-    ///
-    /// # Errors
-    /// Another call on some rank; a failed group; a rank that does not come before the deadline.
     fn agree(&self, channel: Channel, call: &Call, mut extra: impl FnMut(usize, [u64; 2])) -> Result<()> {
         self.await_calls(channel, call)?;
         let members = self.members();

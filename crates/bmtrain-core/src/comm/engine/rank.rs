@@ -125,9 +125,6 @@ macro_rules! communicator {
     ($rank:ident) => {
         impl $rank {
             /// As [`Communicator::split`](crate::comm::Communicator::split), with the type of this rank.
-            ///
-            /// # Errors
-            /// As [`Communicator::split`](crate::comm::Communicator::split).
             pub fn subgroup(&self, color: usize, key: usize) -> $crate::error::Result<$rank> {
                 Ok($rank { member: self.member.split(color, key)? })
             }

@@ -67,9 +67,6 @@ impl SharedFile {
 }
 
 /// A regular file of this user.
-///
-/// # Errors
-/// Another one.
 pub(super) fn require_own_file(file: &OwnedFd) -> io::Result<()> {
     let facts = fstat(file)?;
     if facts.st_uid != rustix::process::geteuid().as_raw() {

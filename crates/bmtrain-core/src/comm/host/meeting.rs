@@ -132,9 +132,6 @@ impl Meeting {
     }
 
     /// The memory that the ranks share; this rank waits for the others from now on.
-    ///
-    /// # Errors
-    /// The start has failed; what the system refuses.
     pub(super) fn memory(&self) -> Result<SharedFile> {
         let mut table = self.0.table()?;
         if let Some(failure) = table.content.as_ref().and_then(|content| content.failure.as_ref()) {
@@ -159,9 +156,6 @@ impl Meeting {
     }
 
     /// See whether the start has failed while this rank waits for those that are `missing`.
-    ///
-    /// # Errors
-    /// It has, or the process of a rank has ended before all have come.
     pub(super) fn look(&self, missing: &dyn Fn() -> u64) -> Result<()> {
         let mut table = self.0.table()?;
         let Some(content) = &table.content else { return Ok(()) };
@@ -257,9 +251,6 @@ impl Drop for Member {
 }
 
 /// Ranks and world sizes that can be.
-///
-/// # Errors
-/// Others.
 pub(super) fn require_ranks(rank: usize, size: usize) -> Result<()> {
     let wrong = |reason: String, fix: &str| {
         Err(Error::Launch { place: format!("rank {rank} of {size}"), reason, fix: fix.into() })

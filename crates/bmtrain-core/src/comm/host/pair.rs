@@ -43,9 +43,6 @@ impl SharedGroup {
     }
 
     /// Take a message of rank `from`. Returns how long ago it began to be sent.
-    ///
-    /// # Errors
-    /// A message of another length or type; as for every wait.
     pub(super) fn receive(&self, call: &Call, from: usize, data: &mut [u8], next: &mut u64) -> Result<Duration> {
         let (layout, to) = (&self.layout, self.members.rank);
         let (sent, received) = (self.region.slot(layout.sent(from, to)), self.region.slot(layout.received(from, to)));

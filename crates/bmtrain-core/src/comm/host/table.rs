@@ -103,9 +103,6 @@ impl Table {
     }
 
     /// Whether the process of a rank lives and has not left.
-    ///
-    /// # Errors
-    /// What the system refuses, other than a file that is not there.
     fn is_living(&self, rank: usize) -> Result<bool> {
         let path = seat(&self.path, rank);
         match File::open(&path) {
@@ -116,9 +113,6 @@ impl Table {
     }
 
     /// The ranks whose processes live.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn living(&self) -> Result<Vec<usize>> {
         let size = self.content.as_ref().map_or(0, |content| content.seats.len());
         let mut living = Vec::new();
@@ -131,9 +125,6 @@ impl Table {
     }
 
     /// What `rank` of `size` finds, in a process that was started at `started`.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Result<Verdict> {
         Ok(match &self.content {
             None if self.is_living(rank)? => Verdict::Taken,
@@ -143,9 +134,6 @@ impl Table {
     }
 
     /// Make this process the rank: its lock, which lasts as long as the file that is returned.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn sit(&mut self, (rank, size): (usize, usize), own: Identity) -> Result<File> {
         if self.content.is_none() {
             // Memory of another table, which may have other content.
@@ -169,9 +157,6 @@ impl Table {
     }
 
     /// Write what has been changed.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn write(&self) -> Result<()> {
         let Some(content) = &self.content else { return Ok(()) };
         // One page in one call: a process that is killed leaves the old content or the new one.
@@ -179,18 +164,12 @@ impl Table {
     }
 
     /// Write what has been changed, or remove the table if no process needs it any more.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn close(self) -> Result<()> {
         let is_needed = self.content.as_ref().is_some_and(Content::awaits_ranks);
         if is_needed || !self.living()?.is_empty() { self.write() } else { self.remove() }
     }
 
     /// Remove the table and all that belongs to it.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn remove(self) -> Result<()> {
         let of_ranks = (0..MAX_RANKS).map(|rank| seat(&self.path, rank));
         for path in of_ranks.chain([memory_path(&self.path), self.path.clone()]) {
@@ -200,9 +179,6 @@ impl Table {
     }
 
     /// The file of the memory that the ranks share, made by the first of them that asks.
-    ///
-    /// # Errors
-    /// What the system refuses.
     pub(super) fn memory(&self) -> Result<SharedFile> {
         let path = memory_path(&self.path);
         SharedFile::of_name(&path).map_err(|error| refused(&path, error))

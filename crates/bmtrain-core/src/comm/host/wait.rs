@@ -175,9 +175,6 @@ impl SharedGroup {
     }
 
     /// Let time pass, unless the group fails.
-    ///
-    /// # Errors
-    /// The group has failed.
     pub(super) fn pause(&self, call: &Call, time: Duration) -> Result<()> {
         const DAY: Duration = Duration::from_secs(24 * 3600);
         let until = Instant::now() + time.min(DAY);

@@ -42,9 +42,6 @@ impl Connection {
     }
 
     /// Whether the latest call is done.
-    ///
-    /// # Errors
-    /// What failed in the background.
     pub(super) fn progress(&self) -> Result<Progress> {
         let mut state = 0;
         // SAFETY: the communicator lives; a place for an int.

@@ -99,9 +99,6 @@ impl NcclJob {
     }
 
     /// A new handle; its group is watched from now on.
-    ///
-    /// # Errors
-    /// No thread for the watch.
     pub(super) fn enter(self: &Arc<Self>, member: &Arc<Member>) -> Result<()> {
         self.handles.fetch_add(1, Ordering::AcqRel);
         lock(&self.members).push(Arc::clone(member));
@@ -121,9 +118,6 @@ impl NcclJob {
     }
 
     /// Nothing has failed so far.
-    ///
-    /// # Errors
-    /// The first failure, as a call of a group reports it.
     pub(super) fn healthy(&self, member: &Member, call: &Call) -> Result<()> {
         self.failure.get().map_or(Ok(()), |failure| Err(failure.told_by(member, call)))
     }

@@ -109,10 +109,6 @@ pub(super) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
 
 impl Library {
     /// Open the first of these that can be opened: paths, or bare names for the system to find.
-    ///
-    /// # Errors
-    /// None of them is there, which are named; a library that lacks a function or is too old, and which it is. Never a
-    /// panic.
     pub fn open(candidates: &[PathBuf]) -> Result<Arc<Self>> {
         let mut reasons: Vec<String> = Vec::new();
         for path in candidates {
@@ -163,9 +159,6 @@ impl Library {
     }
 
     /// A new id: ranks that begin with the same one come together. Needs no device.
-    ///
-    /// # Errors
-    /// No network interface that ranks could meet at; errors of NCCL.
     pub fn unique_id(&self) -> Result<[u8; 128]> {
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: a place for an id.

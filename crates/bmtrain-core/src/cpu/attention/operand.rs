@@ -23,9 +23,6 @@ pub(super) struct ReadHeads<'a> {
 
 impl<'a> ReadHeads<'a> {
     /// Heads of `head_size` elements.
-    ///
-    /// # Errors
-    /// A type that is not a floating-point one.
     pub(super) fn new(op: &'static str, heads: Heads<'a>, head_size: usize) -> Result<Self> {
         let Heads { view, batch_stride, row_stride } = heads;
         Ok(ReadHeads { data: Floats::of(op, view)?, batch_stride, row_stride, head_size })
@@ -59,9 +56,6 @@ enum Sink<'a> {
 
 impl<'a> WriteHeads<'a> {
     /// Heads of `head_size` elements.
-    ///
-    /// # Errors
-    /// A type that is not a floating-point one.
     pub(super) fn new(op: &'static str, heads: HeadsMut<'a>, head_size: usize) -> Result<Self> {
         let HeadsMut { view, batch_stride, row_stride, add } = heads;
         let data = match view.dtype() {

@@ -113,9 +113,6 @@ pub(in crate::cuda) fn version(library: &Opened) -> Result<(PathBuf, [u32; 3])> 
 
 impl Lt {
     /// Open the library, with the device's context current on this thread.
-    ///
-    /// # Errors
-    /// It is not there, lacks a function, or does not work with this driver.
     pub(super) fn open(context: &Arc<Context>, options: &CudaOptions) -> Result<Self> {
         let library = open(&CUBLASLT, options)?;
         // SAFETY: each function has the type of its place, by the interface that all versions from 11 on share.
@@ -199,9 +196,6 @@ impl Lt {
     }
 
     /// The best algorithm for a product of these matrices; none if the library has none.
-    ///
-    /// # Errors
-    /// The library fails for another reason than that: then no other way of making the product would do better.
     pub(super) fn heuristic(
         &self,
         product: &Descriptor,

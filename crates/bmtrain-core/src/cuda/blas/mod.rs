@@ -139,9 +139,6 @@ impl Blas {
     }
 
     /// Queue a product.
-    ///
-    /// # Errors
-    /// No library, one that refuses, a size beyond what it takes.
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
         let work = Work::of(&a);
         let Work { m, k, .. } = work;

@@ -98,9 +98,6 @@ pub(super) struct PlanCache {
 
 impl PlanCache {
     /// The plan of a product, made if this is the first of its kind; none if the library has no algorithm for it.
-    ///
-    /// # Errors
-    /// A size beyond what the library takes, a library that does not do as it is told.
     pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<&GemmPlan>> {
         if self.known.len() >= MOST_PLANS && !self.known.contains_key(problem) {
             self.known.clear();

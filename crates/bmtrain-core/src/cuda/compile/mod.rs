@@ -32,9 +32,6 @@ impl Compiler {
     }
 
     /// The kernels of a unit for a device, from the cache if they are there.
-    ///
-    /// # Errors
-    /// No compiler, a device that is too old, a source that does not compile.
     pub(super) fn image(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::open(&self.options)).as_ref().map_err(Clone::clone)?;
         let target = Target::of(properties.capability, nvrtc.known())?;

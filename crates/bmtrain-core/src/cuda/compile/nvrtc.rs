@@ -45,9 +45,6 @@ pub(in crate::cuda) enum Image {
 
 impl Nvrtc {
     /// Open the compiler.
-    ///
-    /// # Errors
-    /// It is not there, or lacks a function.
     pub(in crate::cuda) fn open(options: &CudaOptions) -> Result<Self> {
         type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
         type Count = unsafe extern "C" fn(*mut c_int) -> Status;
@@ -99,9 +96,6 @@ impl Nvrtc {
     }
 
     /// Compile a text, called `name` in messages.
-    ///
-    /// # Errors
-    /// The compiler's log.
     pub(in crate::cuda) fn compile(
         &self,
         name: &str,

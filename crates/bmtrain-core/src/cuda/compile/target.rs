@@ -18,9 +18,6 @@ pub(in crate::cuda) struct Target {
 
 impl Target {
     /// Whether the kernels are written for devices of compute capability `major.minor`.
-    ///
-    /// # Errors
-    /// It is too old.
     pub(in crate::cuda) fn check_age((major, minor): (u32, u32)) -> Result<()> {
         if major * 10 + minor >= OLDEST {
             return Ok(());

@@ -38,9 +38,6 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Open a device by its number.
-    ///
-    /// # Errors
-    /// No driver, an incomplete one, no such device, one that does not answer.
     pub(in crate::cuda) fn open(ordinal: usize) -> Result<Arc<Self>> {
         let opened = catch(|| {
             library::require()?;
@@ -50,9 +47,6 @@ impl Context {
     }
 
     /// How many devices the driver has.
-    ///
-    /// # Errors
-    /// No driver, an incomplete one, one without devices.
     pub(in crate::cuda) fn count() -> Result<usize> {
         let counted = catch(|| {
             library::require()?;

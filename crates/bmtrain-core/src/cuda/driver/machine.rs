@@ -30,9 +30,6 @@ pub(in crate::cuda) fn cuda_version() -> Option<(u32, u32)> {
 }
 
 /// Every device, by its number.
-///
-/// # Errors
-/// No driver, an incomplete one, one that does not answer.
 pub(in crate::cuda) fn devices() -> Result<Vec<Described>> {
     let described = catch(|| {
         library::require()?;

@@ -71,9 +71,6 @@ unsafe impl Sync for Function {}
 
 impl Function {
     /// Let launches choose up to this many bytes of shared memory, beyond the 48 KiB that every kernel may have.
-    ///
-    /// # Errors
-    /// The device has less.
     pub(in crate::cuda) fn allow_shared(&self, context: &Context, bytes: u32) -> Result<()> {
         context.bind()?;
         let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -85,9 +82,6 @@ impl Function {
     /// Prefer shared memory over cache, as far as possible, in the memory that a multiprocessor divides between the
     /// two.
     ///
-    ///
-    /// # Errors
-    /// A driver that refuses; nothing but speed rests on it.
     pub(in crate::cuda) fn prefer_shared(&self, context: &Context) -> Result<()> {
         context.bind()?;
         const ALL_OF_IT: i32 = 100;

@@ -133,9 +133,6 @@ fn package_directories(packages: &Path) -> Vec<PathBuf> {
 impl Opened {
     /// Look up a function.
     ///
-    /// # Errors
-    /// The library has none of that name.
-    ///
     /// # Safety
     /// `F` is the type of that function, a pointer.
     pub(in crate::cuda) unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F> {

@@ -41,9 +41,6 @@ impl KeyValues {
 
     /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer. Without tokens so
     /// far there is nothing to do.
-    ///
-    /// # Errors
-    /// A row that is not there.
     pub fn reorder(&mut self, from: &[usize]) -> Result<()> {
         let Some(kv) = &self.kv else { return Ok(()) };
         let [rows, capacity, width] = kv.dims("reorder")?;

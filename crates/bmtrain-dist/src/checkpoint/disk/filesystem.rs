@@ -84,9 +84,6 @@ pub struct RealDisk {
 
 impl RealDisk {
     /// An existing directory.
-    ///
-    /// # Errors
-    /// `NotFound` if it does not exist.
     pub fn open(root: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(RealDisk { path: root.to_path_buf(), root: rustix::fs::open(root, flags, Mode::empty())? })

@@ -78,9 +78,6 @@ impl Checkpoint {
 
     /// As [`read_range`](Checkpoint::read_range), into memory of exactly the right length. After an error it holds
     /// zeros.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::read_range`], and memory of another length.
     pub fn read_range_into(&self, name: &str, kind: &Kind, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let tensor = self.find(name, kind)?;
         let length = self.range_bytes(tensor, &range)?;

@@ -189,9 +189,6 @@ impl FileRecord {
     }
 
     /// A record that another rank sent, checked.
-    ///
-    /// # Errors
-    /// Text that is not a record, or a record that contradicts itself.
     pub fn from_json(text: &[u8]) -> Result<Self> {
         let wrong = |reason| request("record of a file", reason, "run the same version of the program on every rank");
         let record: FileRecord = serde_json::from_slice(text).map_err(|e| wrong(printable(&e.to_string(), 300)))?;

@@ -75,9 +75,6 @@ impl ShardWriter {
     }
 
     /// The next bytes, of the current piece and perhaps of those after it.
-    ///
-    /// # Errors
-    /// More bytes than the pieces have.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             if self.left == 0 {
@@ -98,9 +95,6 @@ impl ShardWriter {
     }
 
     /// Flush and close the file.
-    ///
-    /// # Errors
-    /// Fewer bytes than the pieces have.
     pub fn finish(mut self) -> Result<FileRecord> {
         if self.records.len() < self.specs.len() {
             return Err(self.misfit("fewer bytes than its pieces have"));

@@ -151,9 +151,6 @@ impl Store {
     }
 
     /// Open a checkpoint and check every byte of it.
-    ///
-    /// # Errors
-    /// As [`Store::checkpoint`], and files whose hash differs.
     pub fn verify(&self, name: &CheckpointName) -> Result<Checkpoint> {
         let checkpoint = self.checkpoint(name)?;
         checkpoint.verify_files()?;

@@ -40,9 +40,6 @@ pub struct Committed {
 impl Writer {
     /// Create or open the temporary directory of a save of optimizer step `step`. `id` is the same on all ranks and
     /// different for every attempt: 1 to 64 letters, digits, hyphens and underscores.
-    ///
-    /// # Errors
-    /// An invalid id.
     pub fn begin(store: &Store, step: u64, id: &str) -> Result<Self> {
         if !name::is_id(id) {
             let reason = format!("invalid id of a save: {:?}", printable(id, 80));
@@ -95,9 +92,6 @@ impl Writer {
     }
 
     /// Start the file of `rank` for pieces whose bytes come later, for callers that do not hold them all at once.
-    ///
-    /// # Errors
-    /// An invalid piece; a piece given twice.
     pub fn shard(&self, rank: usize, specs: Vec<PieceSpec>) -> Result<ShardWriter> {
         self.fail_points().reach(FailPoint::SaveBeforeShard)?;
         let file_name = name::shard_file(rank);

@@ -86,9 +86,6 @@ impl AdamOffload {
     }
 
     /// The same on this number of threads of its own.
-    ///
-    /// # Errors
-    /// As [`AdamOffload::new`]; no thread asked for, or the system refuses.
     pub fn with_threads(groups: Vec<ParamGroup>, options: AdamOptions, threads: usize) -> Result<Self> {
         let mut this = AdamOffload::new(groups, options)?;
         this.threads = Some(Arc::new(Threads::new(threads)?));

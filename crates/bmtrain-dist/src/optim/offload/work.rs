@@ -38,9 +38,6 @@ pub struct HostTensor {
 
 impl HostTensor {
     /// Append the bytes of these f32 to a buffer.
-    ///
-    /// # Errors
-    /// Elements outside of the tensor.
     pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> Result<()> {
         let mut host = lock(&self.host);
         let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
