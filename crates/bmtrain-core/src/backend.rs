@@ -32,7 +32,6 @@ impl Lane {
     /// Every lane, in the order of their numbers.
     pub const ALL: [Lane; 5] = [Lane::Compute, Lane::Zero, Lane::Tensor, Lane::Pipe, Lane::Copy];
 
-    /// The bit of this lane in a set of lanes.
     pub(crate) const fn bit(self) -> u8 {
         1 << self as u8
     }

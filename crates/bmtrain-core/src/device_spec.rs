@@ -125,7 +125,6 @@ pub(crate) const OPEN_DRIVER: &str = "open the driver";
 /// The call that fails where there is a driver, but not the device.
 pub(crate) const OPEN_DEVICE: &str = "open a device";
 
-/// Why there is no CUDA device for a rank.
 enum Refused {
     /// Nothing on this machine speaks of one.
     NoDriver(Error),

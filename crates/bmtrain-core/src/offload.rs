@@ -18,7 +18,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of the host's memory that a device's state takes.
 #[derive(Debug, Default)]
 pub(crate) struct HostAccount {
     now: AtomicUsize,

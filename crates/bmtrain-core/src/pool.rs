@@ -140,7 +140,6 @@ pub struct Report {
     pub system_requests: u64,
 }
 
-/// The pool itself; [`crate::Device`] owns one.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     slabs: Vec<Option<Slab>>,

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::ops;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A context that records on the tape of the operands.
 fn context(operator: &'static str, operands: &[&Var]) -> Result<Ctx> {
     let device = operands[0].device();
     let tape = operands.iter().find_map(|operand| operand.tape());

@@ -38,7 +38,6 @@ pub trait Backward: fmt::Debug {
 struct Node {
     op: Box<dyn Backward>,
     inputs: Vec<Source>,
-    /// First result and number of results.
     first: u32,
     count: u32,
 }
@@ -51,7 +50,6 @@ struct Inner {
     watched: Watched,
 }
 
-/// Who watches which result, under which number.
 type Watched = BTreeMap<u32, Vec<(Rc<dyn Observer>, usize)>>;
 
 /// The record of a forward pass. Clones share the record.
@@ -177,7 +175,6 @@ impl Tape {
     }
 }
 
-/// Where one gradient is written.
 enum Place {
     Unwanted,
     Sink(SinkTarget),

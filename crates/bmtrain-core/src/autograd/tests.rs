@@ -21,7 +21,6 @@ fn tensor(device: &Device, values: &[f32]) -> Tensor {
     Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
-/// Gradients of `wanted` from seeds of ones on `outputs`.
 fn walk(cx: &Ctx, outputs: Vec<Var>, wanted: &[&Var]) -> Vec<Option<Vec<f32>>> {
     let seed = |var: Var| {
         let ones = Tensor::full_in(cx.device(), var.shape(), var.dtype(), 1.0, Segment::Activations).unwrap();

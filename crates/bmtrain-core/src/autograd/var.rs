@@ -14,9 +14,7 @@ use std::rc::Rc;
 /// A place on one tape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VarId {
-    /// Which tape.
     pub(crate) tape: u64,
-    /// Which result on it.
     pub(crate) index: u32,
 }
 
@@ -47,14 +45,11 @@ pub trait GradSink: fmt::Debug {
     fn target(&self) -> Result<SinkTarget>;
 }
 
-/// What a value is on the tape.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// No gradient wanted.
     Constant,
     /// The result of a recorded op, or an input of the tape.
     Node(VarId),
-    /// A parameter.
     Leaf(Rc<dyn GradSink>),
 }
 

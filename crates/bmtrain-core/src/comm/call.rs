@@ -25,10 +25,8 @@ const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I64, DTy
 const REDUCTIONS: [Reduction; 5] =
     [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product];
 
-/// A call, and which of its kind it is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// What this rank does.
     pub(super) what: What,
     /// Its number, from 0: among the collectives of the group, the meetings of the host, or the messages between two
     /// ranks.
@@ -60,25 +58,17 @@ impl Call {
     }
 }
 
-/// What a rank does with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum What {
-    /// A collective of all ranks.
     Collective(Signature),
-    /// A message to a rank.
     Send(Signature, usize),
-    /// A message from a rank.
     Recv(Signature, usize),
-    /// Waiting for all.
     Barrier,
-    /// Making smaller groups.
     Split,
-    /// Coming together.
     Join,
 }
 
 impl What {
-    /// What a rank does in a collective.
     pub(super) fn of(collective: &Collective<'_>) -> Self {
         let signature = collective.signature();
         match collective {
@@ -88,7 +78,6 @@ impl What {
         }
     }
 
-    /// Name for statistics and traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
             What::Collective(signature) | What::Send(signature, _) | What::Recv(signature, _) => signature.name,

@@ -103,7 +103,6 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Bytes of this rank's part.
     pub(super) fn bytes(&self) -> usize {
         self.part * self.dtype.size()
     }

@@ -12,7 +12,6 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-/// A process as others know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     /// Its number; never zero.
@@ -28,7 +27,6 @@ pub(super) struct Identity {
 pub(super) const TICKS: u64 = 100;
 
 impl Identity {
-    /// This process.
     pub(super) fn own() -> Self {
         let process = getpid().as_raw_nonzero().get() as u64;
         let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |facts| facts.ino());
@@ -114,7 +112,6 @@ impl Watch {
         }
     }
 
-    /// Whether it is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         match self {
             Watch::Nothing => false,

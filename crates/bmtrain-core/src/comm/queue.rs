@@ -15,9 +15,7 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Numbers calls and lets one after the other run.
 #[derive(Debug, Default)]
 pub(super) struct CallQueue {
-    /// Calls launched so far.
     launched: Mutex<u64>,
-    /// Calls that have ended.
     ended: Mutex<u64>,
     changed: Condvar,
 }
@@ -41,13 +39,11 @@ pub(super) struct CallQueues {
 }
 
 impl CallQueues {
-    /// For a group of `size` ranks.
     pub(super) fn new(size: usize) -> Self {
         let queue = || (0..size).map(|_| CallQueue::default()).collect();
         CallQueues { collectives: CallQueue::default(), sends: queue(), receives: queue() }
     }
 
-    /// The queue of a call.
     pub(super) fn of(&self, what: &What) -> &CallQueue {
         match what {
             What::Send(_, to) => &self.sends[*to],

@@ -11,18 +11,15 @@ use crate::tensor::{Storage, Tensor};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A result or a gradient.
 #[derive(Debug, Clone)]
 pub(super) struct NamedValues {
     pub(super) name: String,
     pub(super) values: Vec<f32>,
 }
 
-/// What a case computed.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) outputs: Vec<NamedValues>,
-    /// Dtypes of the outputs.
     pub(super) dtypes: Vec<DType>,
     /// One for each input; `None` where none was asked for.
     pub(super) gradients: Vec<Option<NamedValues>>,
@@ -34,10 +31,8 @@ impl Run {
     }
 }
 
-/// What is done with the gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gradients {
-    /// Forward only, nothing recorded.
     None,
     /// Into destinations that hold nothing: leaves are filled with NaN to show reads.
     Fresh,
@@ -55,7 +50,6 @@ pub(super) fn projection(case: &Case, index: usize, len: usize, dtype: DType) ->
     values::normals(&case.name, &format!("projection {index}"), len, dtype)
 }
 
-/// Inputs on a device.
 pub(super) struct Bound<'c> {
     case: &'c Case,
     device: Device,
@@ -63,7 +57,6 @@ pub(super) struct Bound<'c> {
     tensors: Vec<Tensor>,
 }
 
-/// The gradient of a leaf.
 #[derive(Debug)]
 struct Sink {
     storage: Storage,
@@ -98,7 +91,6 @@ impl<'c> Bound<'c> {
         Ok(Bound { case, device: device.clone(), dtype, tensors })
     }
 
-    /// Wait until the device is idle.
     pub(super) fn sync(&self) -> Result<()> {
         self.device.sync()
     }
@@ -115,7 +107,6 @@ impl<'c> Bound<'c> {
         }
     }
 
-    /// Results on a tape; `None` for a kernel.
     pub(super) fn record(&self, gradients: Gradients) -> Result<Option<Recorded>> {
         let Body::Op(body) = &self.case.body else { return Ok(None) };
         let cx = Ctx::gradients(&self.device);
@@ -180,7 +171,6 @@ impl<'c> Bound<'c> {
         grads.into_iter().zip(&sinks).map(|(grad, sink)| Ok(grad.or(of_leaf(sink)?))).collect()
     }
 
-    /// Everything, on the host.
     pub(super) fn run(&self, gradients: Gradients) -> Result<Run> {
         let recorded = if gradients == Gradients::None { None } else { self.record(gradients)? };
         let Some(recorded) = recorded else {

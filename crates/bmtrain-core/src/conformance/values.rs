@@ -10,7 +10,6 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 
-/// The values of one input.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Host {
     Floats(Vec<f32>),
@@ -26,7 +25,6 @@ impl Host {
         }
     }
 
-    /// As numbers for host arithmetic.
     pub(super) fn numbers(&self) -> Vec<f64> {
         match self {
             Host::Floats(values) => values.iter().map(|&value| f64::from(value)).collect(),
@@ -78,7 +76,6 @@ fn normal([a, b, ..]: [u32; 4]) -> f32 {
     radius * angle.cos()
 }
 
-/// The nearest value of a dtype.
 pub(super) fn rounded(value: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => Float::to_f32(<f16 as Float>::from_f32(value)),
@@ -87,7 +84,6 @@ pub(super) fn rounded(value: f32, dtype: DType) -> f32 {
     }
 }
 
-/// Host values on a device; floats in `dtype`.
 pub(super) fn upload(device: &Device, shape: Shape, host: &Host, dtype: DType) -> Result<Tensor> {
     fn narrow<T: Float>(device: &Device, shape: Shape, values: &[f32]) -> Result<Tensor> {
         let values: Vec<T> = values.iter().map(|&value| T::from_f32(value)).collect();

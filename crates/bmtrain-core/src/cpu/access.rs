@@ -5,7 +5,6 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 
-/// The elements of a view.
 pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&'a [T]> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });
@@ -20,7 +19,6 @@ pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(view.address() as *const T, view.len()) })
 }
 
-/// The elements of a written view.
 pub(super) fn write<'a, T: Element>(op: &'static str, view: ViewMut<'a>) -> Result<&'a mut [T]> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });
@@ -33,7 +31,6 @@ pub(super) fn write<'a, T: Element>(op: &'static str, view: ViewMut<'a>) -> Resu
     Ok(unsafe { std::slice::from_raw_parts_mut(view.address() as *mut T, view.len()) })
 }
 
-/// The bytes of a view.
 pub(super) fn read_bytes<'a>(view: View<'a>) -> &'a [u8] {
     if view.is_empty() {
         return &[];
@@ -42,7 +39,6 @@ pub(super) fn read_bytes<'a>(view: View<'a>) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(view.address() as *const u8, view.bytes()) }
 }
 
-/// The bytes of a written view.
 pub(super) fn write_bytes<'a>(view: ViewMut<'a>) -> &'a mut [u8] {
     if view.is_empty() {
         return &mut [];
@@ -80,7 +76,6 @@ impl<T: Element> Rows<'_, T> {
     }
 }
 
-/// A written view for several threads.
 pub(super) fn write_rows<'a, T: Element>(op: &'static str, view: ViewMut<'a>) -> Result<Rows<'a, T>> {
     if view.dtype() != T::DTYPE {
         return Err(Error::DType { op, what: "view".into(), expected: T::DTYPE.name().into(), got: view.dtype() });

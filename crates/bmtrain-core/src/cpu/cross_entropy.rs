@@ -13,7 +13,6 @@ use crate::kernel::{
     Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics, ShardClasses,
 };
 
-/// [`Criterion`] with its views as slices.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     classes: ShardClasses,
@@ -21,7 +20,6 @@ struct Rows<'a> {
     ignore_index: i64,
     smoothing: f32,
     weights: Option<&'a [f32]>,
-    /// Sum of the weights of all classes.
     weight_sum: f32,
 }
 
@@ -53,12 +51,10 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// The column of a class, if it is here.
     fn column(&self, class: usize) -> Option<usize> {
         class.checked_sub(self.classes.first).filter(|column| *column < self.classes.count)
     }
 
-    /// The weights of the classes of some columns.
     fn weights_of(&self, start: usize, len: usize) -> Option<&'a [f32]> {
         self.weights.map(|weights| &weights[self.classes.first + start..][..len])
     }

@@ -25,12 +25,10 @@ impl Spare {
     }
 }
 
-/// The start and length of every tile of `len` elements.
 pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
 }
 
-/// Numbers to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Floats<'a> {
     F32(&'a [f32]),
@@ -47,7 +45,6 @@ fn torn(op: &'static str, error: bytemuck::PodCastError) -> Error {
 }
 
 impl<'a> Floats<'a> {
-    /// The elements of a view.
     pub(crate) fn of(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => Floats::F32(access::read(op, view)?),
@@ -57,7 +54,6 @@ impl<'a> Floats<'a> {
         })
     }
 
-    /// The elements in bytes of the host.
     pub(crate) fn of_bytes(op: &'static str, bytes: &'a [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => Floats::F32(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
@@ -67,7 +63,6 @@ impl<'a> Floats<'a> {
         })
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Floats::F32(data) => data.len(),
@@ -76,12 +71,10 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// The elements of a view that may be absent.
     pub(crate) fn maybe(op: &'static str, view: Option<View<'a>>) -> Result<Option<Self>> {
         view.map(|view| Floats::of(op, view)).transpose()
     }
 
-    /// Elements `start..start + len`.
     pub(crate) fn part(self, start: usize, len: usize) -> Self {
         match self {
             Floats::F32(data) => Floats::F32(&data[start..start + len]),
@@ -114,7 +107,6 @@ impl<'a> Floats<'a> {
     }
 }
 
-/// Numbers to write.
 #[derive(Debug)]
 pub(crate) enum FloatsMut<'a> {
     F32(&'a mut [f32]),
@@ -123,7 +115,6 @@ pub(crate) enum FloatsMut<'a> {
 }
 
 impl<'a> FloatsMut<'a> {
-    /// The elements of a written view.
     pub(crate) fn of(op: &'static str, view: ViewMut<'a>) -> Result<Self> {
         Ok(match view.dtype() {
             DType::F32 => FloatsMut::F32(access::write(op, view)?),
@@ -133,7 +124,6 @@ impl<'a> FloatsMut<'a> {
         })
     }
 
-    /// The elements in bytes of the host.
     pub(crate) fn of_bytes(op: &'static str, bytes: &'a mut [u8], dtype: DType) -> Result<Self> {
         Ok(match dtype {
             DType::F32 => FloatsMut::F32(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
@@ -143,7 +133,6 @@ impl<'a> FloatsMut<'a> {
         })
     }
 
-    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             FloatsMut::F32(data) => data.len(),
@@ -152,7 +141,6 @@ impl<'a> FloatsMut<'a> {
         }
     }
 
-    /// The same elements, to read.
     pub(crate) fn read(&self) -> Floats<'_> {
         match self {
             FloatsMut::F32(data) => Floats::F32(data),
@@ -209,7 +197,6 @@ impl<'a> FloatsMut<'a> {
         self.narrow(start, wide);
     }
 
-    /// Write `from` to the elements from `start` on.
     pub(crate) fn narrow(&mut self, start: usize, from: &[f32]) {
         let end = start + from.len();
         match self {
@@ -219,7 +206,6 @@ impl<'a> FloatsMut<'a> {
         }
     }
 
-    /// Write zeros everywhere.
     pub(crate) fn zero(&mut self) {
         match self {
             FloatsMut::F32(data) => data.fill(0.0),

@@ -83,17 +83,11 @@ pub(super) trait Function {
     fn both<I: Isa>(x: f32) -> (f32, f32);
 }
 
-/// [`Activation::Gelu`].
 pub(super) struct Gelu;
-/// [`Activation::GeluTanh`].
 pub(super) struct GeluTanh;
-/// [`Activation::Relu`].
 pub(super) struct Relu;
-/// [`Activation::Silu`].
 pub(super) struct Silu;
-/// [`Activation::Tanh`].
 pub(super) struct Tanh;
-/// [`Activation::QuickGelu`].
 pub(super) struct QuickGelu;
 
 impl Function for Gelu {
@@ -179,14 +173,12 @@ macro_rules! with_function {
 pub(super) use with_function;
 
 super::simd::vectorised! {
-    /// `x = activation(x)` for every element.
     pub(super) fn activate<I>(activation: Activation, x: &mut [f32]) {
         with_function!(activation, F => for x in x.iter_mut() {
             *x = F::both::<I>(*x).0;
         });
     }
 
-    /// `x *= activation'(point)` for every element.
     pub(super) fn times_slope<I>(activation: Activation, points: &[f32], x: &mut [f32]) {
         with_function!(activation, F => for (x, point) in x.iter_mut().zip(points) {
             *x *= F::both::<I>(*point).1;

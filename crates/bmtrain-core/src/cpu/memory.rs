@@ -26,7 +26,6 @@ pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
     Ok(unsafe { Memory::new(address as u64, length) })
 }
 
-/// Give memory back.
 pub(crate) fn release(memory: Memory) {
     // SAFETY: the range was mapped by `allocate` and is consumed here; the pool has waited for the work on it.
     if let Err(error) = unsafe { munmap(memory.address() as *mut c_void, memory.bytes()) } {

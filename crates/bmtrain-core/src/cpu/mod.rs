@@ -90,7 +90,6 @@ impl<T> Late<T> {
     }
 }
 
-/// One kernel, on the calling thread and on `threads`.
 fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
         Kernel::Gemm(a) => gemm::launch::gemm(threads, a),

@@ -10,7 +10,6 @@ use crate::kernel::{Arguments as _, RotaryApply, RotaryLayout};
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 15;
 
-/// See [`RotaryApply`].
 pub(super) fn rotary(threads: &Threads, a: RotaryApply<'_>) -> Result<()> {
     const NAME: &str = RotaryApply::NAME;
     let RotaryApply { rows, length, columns, heads, head_size, dims, layout, inverse, entries, .. } = a;
@@ -50,7 +49,6 @@ fn checked(positions: &[i64], entries: usize) -> Result<&[i64]> {
     }
 }
 
-/// Rows of one piece of work.
 struct RotaryPart<'a> {
     /// The input of all rows; none in place.
     x: Option<Floats<'a>>,
@@ -90,7 +88,6 @@ impl RotaryPart<'_> {
         }
     }
 
-    /// Elements that are not turned.
     fn pass(&mut self, at: usize, len: usize) {
         let RotaryPart { x: Some(x), skip, y, add, spare: [from, _, room] } = self else { return };
         for (start, len) in tiles(len) {

@@ -13,7 +13,6 @@ pub(crate) enum Level {
     Baseline,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
-    /// 512-bit vectors.
     Avx512,
 }
 
@@ -42,7 +41,6 @@ impl Isa for Separate {
     }
 }
 
-/// The best level of this machine.
 pub(crate) fn level() -> Level {
     #[cfg(test)]
     if let Some(forced) = forced::LEVEL.get() {
@@ -135,7 +133,6 @@ pub(crate) mod forced {
         pub(crate) static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
     }
 
-    /// Run `work` once for each level this machine has.
     pub(crate) fn for_each_level(work: impl Fn(Level)) {
         for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
             if level <= detect() {

@@ -37,7 +37,6 @@ pub(super) fn integers(device: &Device, values: &[i64]) -> Tensor {
     Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
-/// The values of a tensor as doubles, exact.
 pub(super) fn numbers(tensor: &Tensor) -> Vec<f64> {
     fn of<T: Float>(tensor: &Tensor) -> Vec<f64> {
         tensor.to_vec::<T>().unwrap().into_iter().map(|x| f64::from(x.to_f32())).collect()

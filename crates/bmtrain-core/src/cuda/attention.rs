@@ -32,7 +32,6 @@ struct HeadsOf {
 }
 
 impl HeadsOf {
-    /// No operand.
     const NONE: HeadsOf = HeadsOf { data: 0, dtype: 0, add: 0, batch_stride: 0, row_stride: 0 };
 
     fn read(heads: &Heads<'_>) -> Self {
@@ -95,7 +94,6 @@ struct Arguments {
     scale: f32,
 }
 
-/// What both passes know.
 struct Call<'a> {
     op: &'static str,
     shape: AttentionShape,
@@ -127,7 +125,6 @@ impl Call<'_> {
 }
 
 impl Arguments {
-    /// Arguments without operands.
     fn new(call: &Call<'_>) -> Result<Self> {
         let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = call.shape;
         // Some room, so that the kernels may add a tile to a position.
@@ -243,7 +240,6 @@ impl Widths {
     }
 }
 
-/// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
     let (op, shape) = (AttentionForward::NAME, a.shape);
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
@@ -288,7 +284,6 @@ struct BiasGroups {
     /// Sequences of a group, which one block takes in turn.
     in_turn: usize,
     groups: usize,
-    /// Elements of a shared gradient.
     len: usize,
 }
 
@@ -316,7 +311,6 @@ impl BiasGroups {
 /// Where the kernels for queries add up the gradient of the bias, cleared where it has to be.
 struct BiasSums<'l, 'a> {
     groups: BiasGroups,
-    /// 0 if no gradient is wanted.
     address: u64,
     /// Where there are several groups, their sums and what these are added up to.
     several: Option<(Taken<'l>, Dest<'a>)>,
@@ -367,7 +361,6 @@ impl<'l, 'a> BiasSums<'l, 'a> {
     }
 }
 
-/// Queue the backward pass.
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
     let (op, shape) = (AttentionBackward::NAME, a.shape);
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);

@@ -9,14 +9,12 @@ use crate::error::Result;
 /// `kMmaThreads`.
 const THREADS: u32 = 128;
 
-/// A kernel in its two kinds.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     plain: Name,
     general: Name,
 }
 
-/// The kernels of a head size and dtype.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kernels {
     head_size: usize,
@@ -28,7 +26,6 @@ pub(super) struct Kernels {
 /// One of the passes of a head size, as `Plan` in attention_mma.cu.
 #[derive(Debug, Clone, Copy)]
 struct PassShape {
-    /// Rows of a block.
     rows: usize,
     /// Rows in shared memory: the block's own, and the tile that is streamed.
     shared: usize,

@@ -142,7 +142,6 @@ struct LossArguments {
     shards: i64,
 }
 
-/// Queue [`CrossEntropyLoss`].
 pub(super) fn loss(launch: &Launch<'_>, a: CrossEntropyLoss<'_>) -> Result<()> {
     const NAME: &str = CrossEntropyLoss::NAME;
     let arguments = LossArguments {

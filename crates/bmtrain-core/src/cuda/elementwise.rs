@@ -72,7 +72,6 @@ struct ForwardArguments {
     whole: i32,
 }
 
-/// Queue [`ActivationForward`].
 pub(super) fn activation_forward(launch: &Launch<'_>, a: ActivationForward<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_FORWARD, &[a.x, a.y.as_view()], &[]);
     let arguments = ForwardArguments {
@@ -99,7 +98,6 @@ struct BackwardArguments {
     whole: i32,
 }
 
-/// Queue [`ActivationBackward`].
 pub(super) fn activation_backward(launch: &Launch<'_>, a: ActivationBackward<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[]);
     let arguments = BackwardArguments {
@@ -125,7 +123,6 @@ struct SplitArguments {
     whole: i32,
 }
 
-/// Queue [`ActivationSplit`].
 pub(super) fn activation_split(launch: &Launch<'_>, a: ActivationSplit<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_SPLIT, &[a.x.as_view(), a.y.as_view()], &[]);
     let arguments = SplitArguments {
@@ -139,7 +136,6 @@ pub(super) fn activation_split(launch: &Launch<'_>, a: ActivationSplit<'_>) -> R
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
-/// `GatedForwardArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct GatedForwardArguments {
@@ -153,7 +149,6 @@ struct GatedForwardArguments {
     whole: i32,
 }
 
-/// Queue [`GatedForward`].
 pub(super) fn gated_forward(launch: &Launch<'_>, a: GatedForward<'_>) -> Result<()> {
     const NAME: &str = GatedForward::NAME;
     let (name, whole) = operands(&GATED_FORWARD, &[a.gate, a.up, a.y.as_view()], &[a.columns, a.ld]);
@@ -172,7 +167,6 @@ pub(super) fn gated_forward(launch: &Launch<'_>, a: GatedForward<'_>) -> Result<
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 
-/// `GatedBackwardArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct GatedBackwardArguments {
@@ -185,7 +179,6 @@ struct GatedBackwardArguments {
     whole: i32,
 }
 
-/// Queue [`GatedBackward`].
 pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Result<()> {
     const NAME: &str = GatedBackward::NAME;
     let (name, whole) = operands(&GATED_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[a.columns]);
@@ -203,7 +196,6 @@ pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Resul
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 
-/// `AddScaledArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct AddScaledArguments {
@@ -217,7 +209,6 @@ struct AddScaledArguments {
     unused: i32,
 }
 
-/// Queue [`AddScaled`].
 pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
     let out = a.out.as_view();
     // What is not read does not choose the dtype either.
@@ -238,7 +229,6 @@ pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
     unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
 }
 
-/// `MultiplyArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct MultiplyArguments {
@@ -250,7 +240,6 @@ struct MultiplyArguments {
     unused: i32,
 }
 
-/// Queue [`Multiply`].
 pub(super) fn multiply(launch: &Launch<'_>, a: Multiply<'_>) -> Result<()> {
     let out = a.out.view.as_view();
     let (name, whole) = operands(&MULTIPLY, &[a.a, a.b.unwrap_or(out), out], &[]);
@@ -266,7 +255,6 @@ pub(super) fn multiply(launch: &Launch<'_>, a: Multiply<'_>) -> Result<()> {
     unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
 }
 
-/// `CastArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct CastArguments {
@@ -277,7 +265,6 @@ struct CastArguments {
     unused: i32,
 }
 
-/// Queue [`Cast`].
 pub(super) fn cast(launch: &Launch<'_>, a: Cast<'_>) -> Result<()> {
     let (name, whole) = operands(&CAST, &[a.x, a.out.view.as_view()], &[]);
     let count = a.x.len();
@@ -301,7 +288,6 @@ fn elements(launch: &Launch<'_>, count: usize) -> Grid {
     Grid::line(launch.blocks(count.div_ceil(THREADS)), THREADS as u32)
 }
 
-/// `FillArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct FillArguments {

@@ -107,11 +107,8 @@ struct Division {
     passes: u32,
     /// Positions of a block that sorts.
     range: usize,
-    /// Blocks that sort.
     blocks: usize,
-    /// Rows of a piece.
     piece: usize,
-    /// Pieces.
     pieces: usize,
 }
 
@@ -152,7 +149,6 @@ pub(super) fn backward(launch: &Launch<'_>, a: EmbeddingBackward<'_>) -> Result<
     sum(launch, a, division, sorted, at(2 * order + counts))
 }
 
-/// Queue the sort; the address of the order.
 fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u64; 2], counts: u64) -> Result<u64> {
     let grid = Grid::line(by.blocks as u32, DIGITS as u32);
     let [mut to, mut other] = orders;
@@ -185,7 +181,6 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
     Ok(from)
 }
 
-/// Queue the sums over the sorted rows.
 fn sum(launch: &Launch<'_>, a: EmbeddingBackward<'_>, by: Division, order: u64, partials: u64) -> Result<()> {
     let (dy, table) = (a.dy, a.dtable.view.as_view());
     let arguments = SumArguments {

@@ -59,7 +59,6 @@ impl Record {
     }
 }
 
-/// How many records there are.
 const LANES: usize = Lane::ALL.len();
 
 /// The records of all lanes, concatenated, and for each lane the host memory that its waits read them into.
@@ -71,7 +70,6 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Empty records; `stream` clears them.
     pub(super) fn new(context: &Arc<Context>, stream: &Stream) -> Result<Self> {
         let seen = || Ok(Mutex::new(Pinned::new(context, LANES * size_of::<Record>())?));
         let seen = [seen()?, seen()?, seen()?, seen()?, seen()?];
@@ -82,7 +80,6 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Where the kernels of a lane report to.
     pub(super) fn address(&self, lane: Lane) -> u64 {
         self.address + (lane as usize * size_of::<Record>()) as u64
     }
@@ -107,7 +104,6 @@ impl Faults {
         records.iter().find(|record| record.is_whole()).map_or(Ok(()), |record| Err(record.error()))
     }
 
-    /// Empty a lane's record, in the order of the stream.
     fn clear(&self, lane: Lane, stream: &Stream) -> Result<()> {
         // SAFETY: the record's own memory, aligned.
         unsafe { stream.fill(self.address(lane), Pattern::Word(0), size_of::<Record>() / size_of::<u32>()) }

@@ -176,7 +176,6 @@ impl HostWorker {
         locked(&self.failed).take().map_or(Ok(()), Err)
     }
 
-    /// Page-locked bytes held.
     pub(super) fn bytes(&self) -> usize {
         locked(&self.state).blocks.bytes()
     }

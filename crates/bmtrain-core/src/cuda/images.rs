@@ -7,17 +7,13 @@ use crate::error::Result;
 use bmtrain_kernels::Unit;
 use std::path::PathBuf;
 
-/// A source of compiled kernels.
 #[derive(Debug)]
 pub(super) enum Images {
-    /// Files `UNIT.cubin` in a directory, compiled elsewhere.
     Directory(PathBuf),
-    /// Compiled for the device when they are first needed.
     Compiled(Box<Compiler>),
 }
 
 impl Images {
-    /// The source that options name.
     pub(super) fn of_options(options: &CudaOptions) -> Self {
         match &options.compiled {
             Some(directory) => Images::Directory(directory.clone()),
@@ -25,7 +21,6 @@ impl Images {
         }
     }
 
-    /// The compiled kernels of a unit for a device.
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         match self {
             Images::Directory(directory) => {

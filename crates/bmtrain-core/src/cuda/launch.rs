@@ -12,13 +12,11 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Dest, Dropout};
 
-/// Threads of a warp.
 pub(super) const WARP: usize = 32;
 
 /// The number of elements that kernels move at once: `kPack` of numbers.cuh.
 pub(super) const PACK: usize = 8;
 
-/// One lane's way to launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Launch<'a> {
     pub(super) stream: &'a Stream,
@@ -120,20 +118,16 @@ pub(super) struct In {
 }
 
 impl In {
-    /// No operand.
     pub(super) const NONE: In = In { data: 0, dtype: 0, unused: 0 };
 
-    /// An operand that is read.
     pub(super) fn of(view: &View<'_>) -> Self {
         In::at(view.address(), view.dtype())
     }
 
-    /// An operand by its address.
     pub(super) fn at(address: u64, dtype: DType) -> Self {
         In { data: address, dtype: tag(dtype), unused: 0 }
     }
 
-    /// An operand that may be there.
     pub(super) fn maybe(view: Option<&View<'_>>) -> Self {
         view.map_or(In::NONE, In::of)
     }
@@ -149,25 +143,20 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// No operand.
     pub(super) const NONE: Out = Out { data: 0, dtype: 0, add: 0 };
 
-    /// An operand that is overwritten.
     pub(super) fn of(view: &ViewMut<'_>) -> Self {
         Out::at(view.address(), view.dtype())
     }
 
-    /// An operand that is overwritten, by its address.
     pub(super) fn at(address: u64, dtype: DType) -> Self {
         Out { data: address, dtype: tag(dtype), add: 0 }
     }
 
-    /// An operand that is overwritten or added to.
     pub(super) fn into(dest: &Dest<'_>) -> Self {
         Out { add: i32::from(dest.add), ..Out::of(&dest.view) }
     }
 
-    /// A destination that may be there.
     pub(super) fn maybe(dest: Option<&Dest<'_>>) -> Self {
         dest.map_or(Out::NONE, Out::into)
     }
@@ -197,7 +186,6 @@ impl Mask {
         Mask { threshold: d.threshold, scale: d.scale, key: d.key.0, step, micro_batch, offset, row_stride }
     }
 
-    /// Whether anything is masked.
     pub(super) fn drops(&self) -> bool {
         self.threshold != 0
     }
@@ -215,7 +203,6 @@ pub(super) fn long(op: &'static str, what: &str, size: usize) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::shape(op, what, "a count below 2^63", size))
 }
 
-/// One block for each of `items`.
 pub(super) fn block_each(op: &'static str, what: &str, items: usize) -> Result<u32> {
     let most = i32::MAX.cast_unsigned();
     let blocks = u32::try_from(items).ok().filter(|blocks| *blocks <= most);

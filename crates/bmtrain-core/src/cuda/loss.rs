@@ -68,7 +68,6 @@ impl TotalsArguments {
     }
 }
 
-/// Queue [`LossTotals`].
 pub(super) fn totals(launch: &Launch<'_>, a: LossTotals<'_>) -> Result<()> {
     const NAME: &str = LossTotals::NAME;
     let (rows, addresses) = (a.losses.len(), [a.losses.address(), a.totals.address()]);
@@ -95,7 +94,6 @@ struct ScaleArguments {
     unused: i32,
 }
 
-/// Queue [`ScaleBy`].
 pub(super) fn scale_by(launch: &Launch<'_>, a: ScaleBy<'_>) -> Result<()> {
     let out = a.out.view.as_view();
     let x = a.x.as_ref().unwrap_or(&out);
@@ -140,7 +138,6 @@ struct MeanArguments {
     unused: i32,
 }
 
-/// Queue [`SquaredErrorForward`].
 pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<'_>) -> Result<()> {
     const NAME: &str = SquaredErrorForward::NAME;
     let len = a.x.len();
@@ -183,7 +180,6 @@ struct SquaredBackwardArguments {
     unused: i32,
 }
 
-/// Queue [`SquaredErrorBackward`].
 pub(super) fn squared_error_backward(launch: &Launch<'_>, a: SquaredErrorBackward<'_>) -> Result<()> {
     let len = a.x.len();
     let dx = a.dx.as_view();

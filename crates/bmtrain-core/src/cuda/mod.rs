@@ -185,7 +185,6 @@ impl CudaBackend {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Give a launch to a lane.
     fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
         let scratch = &self.scratch[on as usize];
         let Properties { multiprocessors, capability, .. } = self.context.properties();

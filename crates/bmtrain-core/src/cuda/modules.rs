@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Where a kernel is found, and under which name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Name {
-    /// The unit it is compiled in.
     pub(super) unit: &'static str,
-    /// Its name there.
     pub(super) kernel: &'static CStr,
 }
 
@@ -27,7 +25,6 @@ impl Name {
     }
 }
 
-/// The compiled kernels of a device.
 #[derive(Debug)]
 pub(super) struct Modules {
     context: Arc<Context>,
@@ -43,7 +40,6 @@ struct Loaded {
 }
 
 impl Modules {
-    /// Kernels that come from `images`.
     pub(super) fn new(context: &Arc<Context>, images: Images) -> Self {
         Modules { context: Arc::clone(context), images, loaded: Mutex::default() }
     }

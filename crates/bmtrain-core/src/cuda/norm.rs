@@ -43,7 +43,6 @@ struct ForwardArguments {
     whole: i32,
 }
 
-/// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
     const NAME: &str = NormForward::NAME;
     let large = [Some(a.x), a.residual, a.sum.as_ref().map(ViewMut::as_view), Some(a.y.as_view())];

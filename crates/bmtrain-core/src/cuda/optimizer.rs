@@ -14,7 +14,6 @@ const THREADS: usize = 256;
 const CLIP_FACTOR: Name = Name { unit: "optimizer", kernel: c"clip_factor" };
 const ADAM: Typed = typed!("optimizer", "adam");
 
-/// `ClipFactorArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct ClipFactorArguments {
@@ -27,7 +26,6 @@ struct ClipFactorArguments {
     unused: i32,
 }
 
-/// Queue the clipping factor.
 pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> {
     let arguments = ClipFactorArguments {
         accumulated: a.accumulated.address(),
@@ -43,7 +41,6 @@ pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> 
     unsafe { launch.run(CLIP_FACTOR, Grid::line(1, WARP as u32), arguments) }
 }
 
-/// `AdamArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct AdamArguments {
@@ -68,7 +65,6 @@ struct AdamArguments {
     unused: i32,
 }
 
-/// Queue a step.
 pub(super) fn adam(launch: &Launch<'_>, a: Adam<'_>) -> Result<()> {
     // The factor of the gradient is on the device; here is its sign.
     let numbers = a.settings().numbers(1.0);

@@ -10,7 +10,6 @@ use crate::error::Result;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The lanes of a device.
 #[derive(Debug)]
 pub(super) struct Lanes {
     context: Arc<Context>,
@@ -38,7 +37,6 @@ struct LaneTickets {
 }
 
 impl Lanes {
-    /// A stream for each lane.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
         let stream = || Stream::new(context);
         let streams = [stream()?, stream()?, stream()?, stream()?, stream()?];
@@ -53,7 +51,6 @@ impl Lanes {
         given
     }
 
-    /// Remember the present end of a lane.
     pub(super) fn mark(&self, on: Lane) -> Result<Mark> {
         let mut tickets = self.lock();
         let Tickets { lanes, spare } = &mut *tickets;
@@ -72,7 +69,6 @@ impl Lanes {
         Ok(Mark { lane: on, ticket: lane.latest })
     }
 
-    /// Let a lane wait for a mark.
     pub(super) fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
         let mut tickets = self.lock();
         let marked = &tickets.lanes[mark.lane as usize];
@@ -92,7 +88,6 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether the device has passed a mark.
     pub(super) fn has_reached(&self, mark: Mark) -> Result<bool> {
         let mut tickets = self.lock();
         let Tickets { lanes, spare } = &mut *tickets;
@@ -117,7 +112,6 @@ impl Lanes {
 }
 
 impl LaneTickets {
-    /// Release the events that the device has passed.
     fn retire(&mut self, spare: &mut Vec<Event>) -> Result<()> {
         while let Some((ticket, event)) = self.pending.front() {
             if !event.is_reached()? {
@@ -129,7 +123,6 @@ impl LaneTickets {
         Ok(())
     }
 
-    /// The device has passed `ticket`.
     fn pass(&mut self, ticket: u64, spare: &mut Vec<Event>) {
         while self.pending.front().is_some_and(|(pending, _)| *pending <= ticket) {
             spare.extend(self.pending.pop_front().map(|(_, event)| event));

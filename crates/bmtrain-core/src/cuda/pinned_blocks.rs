@@ -11,7 +11,6 @@ use std::sync::Arc;
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 16 << 20;
 
-/// One block.
 #[derive(Debug)]
 pub(super) struct Block {
     memory: UnsafeCell<Pinned>,
@@ -23,7 +22,6 @@ pub(super) struct Block {
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Where it is in this process.
     pub(super) fn address(&self) -> usize {
         self.address
     }
@@ -76,12 +74,10 @@ impl Blocks {
         self.used.extend(blocks.into_iter().map(|block| (Arc::clone(free), block)));
     }
 
-    /// Wait until all are free.
     pub(super) fn wait(&self) -> Result<()> {
         self.used.iter().try_for_each(|(free, _)| free.synchronize())
     }
 
-    /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         self.used.iter().map(|(_, block)| block.bytes).sum()
     }

@@ -13,7 +13,6 @@ const THREADS: usize = 256;
 const DROPOUT: Typed = typed!("random", "dropout");
 const FILL_RANDOM: Name = Name { unit: "random", kernel: c"fill_random" };
 
-/// `DropoutArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct DropoutArguments {
@@ -27,7 +26,6 @@ struct DropoutArguments {
     unused: i32,
 }
 
-/// Queue a dropout.
 pub(super) fn dropout(launch: &Launch<'_>, a: DropoutApply<'_>) -> Result<()> {
     const NAME: &str = DropoutApply::NAME;
     // Without gaps between rows the whole tensor is one row.
@@ -53,7 +51,6 @@ pub(super) fn dropout(launch: &Launch<'_>, a: DropoutApply<'_>) -> Result<()> {
     unsafe { launch.run(name, grid, arguments) }
 }
 
-/// `FillRandomArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct FillRandomArguments {
@@ -67,7 +64,6 @@ struct FillRandomArguments {
     unused: i32,
 }
 
-/// Queue initial values.
 pub(super) fn fill_random(launch: &Launch<'_>, a: FillRandom<'_>) -> Result<()> {
     // `kNormal`, `kUniform` and `kTruncated`.
     let (distribution, first, second) = match a.distribution {

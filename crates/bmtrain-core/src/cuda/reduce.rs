@@ -29,7 +29,6 @@ const LARGEST_PARTS: Typed = typed!("reduce", "largest_parts");
 const NORM_TOTAL: Name = Name { unit: "reduce", kernel: c"norm_total" };
 const NON_FINITE: Typed = typed!("reduce", "non_finite");
 
-/// `ColumnPartsArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct ColumnPartsArguments {
@@ -110,7 +109,6 @@ pub(super) struct Partials {
     pub(super) second: Out,
 }
 
-/// `SumPartialsArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct SumPartialsArguments {
@@ -140,7 +138,6 @@ pub(super) unsafe fn sum_partials(launch: &Launch<'_>, op: &'static str, sums: P
     unsafe { launch.run(SUM_PARTIALS, grid, arguments) }
 }
 
-/// `SoftmaxArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct SoftmaxArguments {
@@ -152,7 +149,6 @@ struct SoftmaxArguments {
     whole: i32,
 }
 
-/// Queue a softmax along rows.
 pub(super) fn softmax(launch: &Launch<'_>, a: Softmax<'_>) -> Result<()> {
     const NAME: &str = Softmax::NAME;
     let arguments = SoftmaxArguments {
@@ -174,7 +170,6 @@ fn rows_grid(op: &'static str, rows: usize, columns: usize) -> Result<Grid> {
     Ok(Grid::line(block_each(op, "rows", rows)?, threads_for(columns.div_ceil(PACK), SOFTMAX_THREADS)))
 }
 
-/// `SoftmaxBackwardArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct SoftmaxBackwardArguments {
@@ -187,7 +182,6 @@ struct SoftmaxBackwardArguments {
     whole: i32,
 }
 
-/// Queue the gradient of a softmax.
 pub(super) fn softmax_backward(launch: &Launch<'_>, a: SoftmaxBackward<'_>) -> Result<()> {
     const NAME: &str = SoftmaxBackward::NAME;
     let views = [a.y, a.dy, a.dx.view.as_view()];
@@ -206,7 +200,6 @@ pub(super) fn softmax_backward(launch: &Launch<'_>, a: SoftmaxBackward<'_>) -> R
     unsafe { launch.run(SOFTMAX_BACKWARD.of(views.iter().map(View::dtype)), grid, arguments) }
 }
 
-/// `NormPartsArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct NormPartsArguments {
@@ -217,7 +210,6 @@ struct NormPartsArguments {
     unused: i32,
 }
 
-/// `NormTotalArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct NormTotalArguments {
@@ -256,7 +248,6 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     unsafe { launch.run(NORM_TOTAL, Grid::line(1, (WORDS * WARP) as u32), arguments) }
 }
 
-/// `NonFiniteArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct NonFiniteArguments {
@@ -267,7 +258,6 @@ struct NonFiniteArguments {
     unused: i32,
 }
 
-/// Queue the search for what is not finite.
 pub(super) fn non_finite(launch: &Launch<'_>, a: NonFinite<'_>) -> Result<()> {
     let arguments = NonFiniteArguments {
         x: In::of(&a.x),

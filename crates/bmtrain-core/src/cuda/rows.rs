@@ -66,7 +66,6 @@ impl Axes {
 struct Runs {
     /// Of all rows, outermost first; one at least.
     axes: Vec<Axis>,
-    /// Elements of a row.
     columns: usize,
 }
 
@@ -162,7 +161,6 @@ impl Runs {
     }
 }
 
-/// Queue [`RowCopy`].
 pub(super) fn row_copy(launch: &Launch<'_>, a: RowCopy<'_>) -> Result<()> {
     let (length, from, to) = (a.rows, a.x_ld, a.out_ld);
     // Without gaps all rows are one.
@@ -195,7 +193,6 @@ fn merged(dims: &[usize], order: &[usize]) -> Vec<Axis> {
     axes
 }
 
-/// `TransposeArguments`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct TransposeArguments {
@@ -220,7 +217,6 @@ fn transpose_kernel(size: usize) -> (Name, usize) {
     (Name { unit: "rows", kernel }, side)
 }
 
-/// Queue [`Permute`].
 pub(super) fn permute(launch: &Launch<'_>, a: Permute<'_>) -> Result<()> {
     const NAME: &str = Permute::NAME;
     if a.x.is_empty() {

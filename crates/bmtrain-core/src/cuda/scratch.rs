@@ -30,7 +30,6 @@ impl Taken<'_> {
     }
 }
 
-/// The block of one lane.
 #[derive(Debug)]
 pub(super) struct Scratch {
     context: Arc<Context>,
@@ -67,7 +66,6 @@ impl Scratch {
         Ok(Taken { block })
     }
 
-    /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         self.lock().bytes
     }

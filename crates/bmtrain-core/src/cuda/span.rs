@@ -17,7 +17,6 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Whether the device has come to it.
     pub(crate) fn has_begun(&self) -> Result<bool> {
         self.begin.is_reached()
     }
@@ -49,7 +48,6 @@ impl CudaBackend {
         Ok(span)
     }
 
-    /// Make this device current on this thread.
     pub(crate) fn make_current(&self) -> Result<()> {
         self.context.bind()
     }

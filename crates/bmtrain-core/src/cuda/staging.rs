@@ -54,7 +54,6 @@ impl Staging {
         Ok(())
     }
 
-    /// Page-locked bytes held.
     pub(super) fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES
     }

@@ -23,7 +23,6 @@ pub struct Traced {
     pub end: f64,
 }
 
-/// What is noted.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     is_on: AtomicBool,

@@ -76,7 +76,6 @@ pub(super) fn read(own: &Path, mount: &Path) -> Vec<Limit> {
     [Resource::Memory, Resource::Threads].into_iter().filter_map(|resource| tightest(resource).cloned()).collect()
 }
 
-/// The directories of a group and of those above it.
 fn directories(mount: &Path, group: &str) -> Vec<PathBuf> {
     let below: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     below.ancestors().map(|part| mount.join(part)).collect()

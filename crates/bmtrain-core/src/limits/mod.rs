@@ -109,7 +109,6 @@ pub fn limits(resource: Option<Resource>) -> Vec<Limit> {
     own().into_iter().chain(groups).filter(is_meant).collect()
 }
 
-/// The limits of the process itself.
 fn own() -> Vec<Limit> {
     let limit = |kind, what, resource, used: Option<u64>, place: &str| {
         let most = getrlimit(kind).current?;
@@ -130,7 +129,6 @@ fn own() -> Vec<Limit> {
     .collect()
 }
 
-/// Bytes of address space this process has in use.
 fn address_space() -> Option<u64> {
     let status = control_groups::text(Path::new("/proc/self/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;

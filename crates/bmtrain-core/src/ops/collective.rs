@@ -104,7 +104,6 @@ struct CollectiveBackward {
     dtype: DType,
 }
 
-/// Which collective, with what its gradient needs.
 #[derive(Debug)]
 enum Kind {
     Gather,

@@ -222,7 +222,6 @@ impl Backward for CrossEntropyNode {
     }
 }
 
-/// The inputs of a cross-entropy besides logits.
 #[derive(Debug)]
 pub(super) struct Terms {
     classes: ShardClasses,
@@ -233,7 +232,6 @@ pub(super) struct Terms {
     weights: Option<(Tensor, Option<Tensor>)>,
 }
 
-/// A range of the rows of logits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowRange {
     pub(super) first: usize,
@@ -243,7 +241,6 @@ pub(super) struct RowRange {
 }
 
 impl Terms {
-    /// The terms of [`CrossEntropyForward`], for a whole vocabulary.
     fn fused(targets: &Tensor, classes: ShardClasses, options: &CrossEntropy) -> Terms {
         Terms {
             classes,
@@ -271,7 +268,6 @@ impl Terms {
         Ok(terms)
     }
 
-    /// The arguments of kernels for some rows.
     pub(super) fn criterion(&self, first: usize, count: usize) -> Result<Criterion<'_>> {
         let weights = match &self.weights {
             Some((each, sum)) => {

@@ -56,7 +56,6 @@ fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i
     }
 }
 
-/// The rows that were taken, and their table.
 #[derive(Debug)]
 struct Rows {
     ids: Tensor,

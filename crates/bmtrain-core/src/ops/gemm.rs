@@ -238,7 +238,6 @@ pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) 
     }))
 }
 
-/// Sizes of a batched product.
 #[derive(Debug, Clone, Copy)]
 struct Product {
     batch: usize,

@@ -100,7 +100,6 @@ impl Backward for RecvBackward {
     }
 }
 
-/// The header of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Header {
     dtype: DType,

@@ -57,7 +57,6 @@ fn only(op: &'static str, dy: Grads) -> Result<Tensor> {
     dy.into_iter().flatten().next().ok_or_else(|| Error::argument(op, "no gradient of the result"))
 }
 
-/// A result, or a gradient on its way: unspecified content.
 fn empty(cx: &Ctx, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     Tensor::empty_in(cx.device(), shape, dtype, Segment::Activations)
 }
@@ -90,7 +89,6 @@ fn own(tensor: Tensor) -> Result<Tensor> {
     Ok(copy)
 }
 
-/// Bytes of saved tensors.
 fn bytes_of<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> usize {
     tensors.into_iter().map(Tensor::bytes).sum()
 }

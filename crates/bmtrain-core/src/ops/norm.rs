@@ -112,7 +112,6 @@ fn check(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>, epsilon: 
     bias.map_or(Ok(()), |bias| expect_elements(op, "bias", x.last(), bias.shape()))
 }
 
-/// What the forward pass learned about each row.
 #[derive(Debug)]
 struct Statistics {
     kind: NormKind,
@@ -129,7 +128,6 @@ impl Statistics {
     }
 }
 
-/// A normalisation, as the backward pass sees it.
 #[derive(Debug)]
 struct Normalised {
     /// What was normalised.
@@ -140,7 +138,6 @@ struct Normalised {
 }
 
 impl Normalised {
-    /// Launch the backward kernel with these destinations.
     fn launch<'a>(
         &'a self,
         device: &Device,
@@ -166,7 +163,6 @@ impl Normalised {
         })
     }
 
-    /// Requests for the gradients of scale and shift.
     fn affine(&self, weight: usize) -> [(usize, Shape, DType); 2] {
         [weight, weight + 1].map(|index| (index, Shape::from([self.x.shape().last()]), self.weight_dtype))
     }

@@ -28,7 +28,6 @@ struct Order {
 }
 
 impl Order {
-    /// The order and the shape it leads to.
     fn new(shape: Shape, axes: &[usize]) -> Result<(Order, Shape)> {
         let rank = shape.rank();
         if axes.len() != rank || !(0..rank).all(|axis| axes.contains(&axis)) {
@@ -40,7 +39,6 @@ impl Order {
         Ok((order, Shape::new(&dims)?))
     }
 
-    /// The order that undoes this one.
     fn inverse(&self) -> Result<Order> {
         let rank = self.shape.rank();
         let mut axes = [0; MAX_RANK];

@@ -151,7 +151,6 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
     Ok(())
 }
 
-/// Errors of a block, for the tape.
 fn core_error(error: Error) -> bmtrain_core::Error {
     match error {
         Error::Core(error) => error,

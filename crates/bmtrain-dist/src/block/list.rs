@@ -27,10 +27,8 @@ pub struct BlockOptions {
     pub recompute: Recompute,
 }
 
-/// A block with its storages and its policy.
 pub(super) struct ListedBlock<B> {
     pub(super) block: B,
-    /// The storages of its parameters.
     pub(super) flats: Vec<Rc<Flat>>,
     pub(super) options: BlockOptions,
 }
@@ -156,12 +154,10 @@ impl<B: Block + 'static> TransformerBlockList<B> {
 }
 
 impl<B> TransformerBlockList<B> {
-    /// The block at a place inside the list.
     pub(super) fn entry(&self, place: usize) -> &ListedBlock<B> {
         &self.entries[place]
     }
 
-    /// The storages of the block at a place.
     pub(super) fn flats(&self, place: usize) -> Vec<Rc<Flat>> {
         self.entries.get(place).map_or_else(Vec::new, |entry| entry.flats.clone())
     }

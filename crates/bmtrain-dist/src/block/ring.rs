@@ -30,7 +30,6 @@ impl GatherRing {
         if wanted { self.begin(next, || then) } else { Ok(()) }
     }
 
-    /// The block at `place` has done its work.
     pub(super) fn release(&mut self, place: usize) {
         if let Some(at) = self.present.iter().position(|(present, _)| *present == place)
             && let Some((_, flats)) = self.present.remove(at)

@@ -60,7 +60,6 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
     Ok(chosen.iter().zip(all.chunks_exact(2)).map(row).collect())
 }
 
-/// The gradients of one storage.
 struct Sums {
     flat: Rc<Flat>,
     /// What holds this rank's shard, and the element at which that begins.
@@ -85,7 +84,6 @@ fn of_range(storage: &Storage, range: Range<usize>) -> Result<Moments> {
     Ok(Moments::of_tensor(&tensor)?)
 }
 
-/// Whether a name is what a pattern describes.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     // Where to continue after a mismatch: after the last star, one letter further in the name.

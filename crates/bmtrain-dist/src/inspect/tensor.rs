@@ -50,7 +50,6 @@ impl Seen {
     }
 }
 
-/// A name in one micro-batch.
 #[derive(Debug, Default)]
 struct Place {
     sightings: Vec<usize>,

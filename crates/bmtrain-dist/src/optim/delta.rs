@@ -26,7 +26,6 @@ pub struct Delta {
     pub norm: f64,
 }
 
-/// The values of one parameter before a kernel updates them.
 pub(super) struct Before<'a> {
     values: &'a Storage,
     range: Range<usize>,

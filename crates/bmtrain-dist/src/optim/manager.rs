@@ -211,7 +211,6 @@ impl OptimManager {
         Ok(Rc::clone(self.others.get_or_init(|| others.into())))
     }
 
-    /// The storages of all parameters that are updated, each once.
     pub(super) fn flats(&self) -> Result<Rc<[Rc<Flat>]>> {
         if let Some(flats) = self.flats.get() {
             return Ok(Rc::clone(flats));
@@ -237,7 +236,6 @@ impl OptimManager {
         self.broken.as_deref()
     }
 
-    /// Every parameter that is updated, group by group.
     pub(super) fn params(&self) -> impl Iterator<Item = &Param> {
         self.entries.iter().flat_map(|entry| entry.optimizer.groups()).flat_map(|group| &group.params)
     }

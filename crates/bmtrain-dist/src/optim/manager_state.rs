@@ -70,7 +70,6 @@ impl OptimManager {
         Ok(())
     }
 
-    /// States of parameters, for each optimizer its own.
     fn divided(&self, params: &[ParamState]) -> Result<Vec<Vec<ParamState>>> {
         let mut owners = HashMap::new();
         for (number, (optimizer, _)) in self.parts().enumerate() {

@@ -11,7 +11,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Settings in range, every parameter in one group.
 pub(super) fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
     let AdamOptions { beta1, beta2, epsilon, .. } = *options;
     if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
@@ -82,7 +81,6 @@ fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// The tensor of this name.
 pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]> {
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }

@@ -184,17 +184,14 @@ impl Builder {
         Ok(())
     }
 
-    /// Number of parameters in complete blocks so far.
     pub(crate) fn count(&self) -> usize {
         self.state.params.borrow().len()
     }
 
-    /// The parameters of the blocks completed since there were `count`.
     pub(crate) fn since(&self, count: usize) -> Vec<Param> {
         self.state.params.borrow().iter().skip(count).cloned().collect()
     }
 
-    /// The counter of uses of trained parameters.
     pub(crate) fn asked(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.state.asked)
     }

@@ -32,7 +32,6 @@ impl NamePatterns {
     }
 }
 
-/// Whether a pattern matches all of a name.
 fn matches_whole(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(head) else { return false };

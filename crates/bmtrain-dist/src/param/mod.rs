@@ -44,7 +44,6 @@ struct Inner {
     initialized: Cell<bool>,
 }
 
-/// The storage of a parameter, once its block is complete.
 #[derive(Debug)]
 struct StorageSlot {
     flat: Rc<Flat>,
@@ -204,7 +203,6 @@ impl Param {
         Ok(())
     }
 
-    /// Upload values rounded to the dtype of the parameter.
     fn upload_as(&self, dtype: DType, values: &[f32], to: Range<usize>) -> Result<()> {
         match dtype {
             DType::F16 => self.upload(&narrow::<f16>(values), to),

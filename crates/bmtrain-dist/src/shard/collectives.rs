@@ -24,7 +24,6 @@ pub(crate) enum Sums {
     Tree(SumTree),
 }
 
-/// The collectives of a storage of this layout.
 pub(crate) struct ShardCollectives<'a> {
     pub(crate) device: &'a Device,
     pub(crate) sharding: &'a Sharding,
@@ -65,7 +64,6 @@ impl ShardCollectives<'_> {
         Ok(self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
     }
 
-    /// The sum so far, which stays as it is.
     pub(crate) fn peek(&self, sums: &Sums) -> Result<Option<Storage>> {
         match sums {
             Sums::Shard(sum) => Ok(Some(sum.clone())),
@@ -85,7 +83,6 @@ impl ShardCollectives<'_> {
         Ok(shard)
     }
 
-    /// The sum over the ranks, in place.
     pub(crate) fn all_reduce(&self, full: &Storage) -> Result<()> {
         self.follow_compute()?;
         let data = full.view_mut_on(0..full.len(), Lane::Zero)?;

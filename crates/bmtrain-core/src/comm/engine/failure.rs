@@ -5,18 +5,15 @@ const LOST_RANK: u8 = 6;
 /// Integers before the ranks and the text.
 const HEAD: usize = 4;
 
-/// What went wrong.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Failure {
     /// The group it happened in.
     pub(crate) group: u64,
     /// The operation that failed; empty outside of any.
     pub(crate) operation: String,
-    /// Number of the call.
     pub(crate) sequence: u64,
     /// The exit code of the rank that gave up, for all ranks; zero if it has none.
     pub(crate) code: u8,
-    /// What happened.
     pub(crate) reason: String,
     /// The ranks concerned, numbered among all ranks.
     pub(crate) ranks: Vec<usize>,

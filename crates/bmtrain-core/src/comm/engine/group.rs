@@ -19,7 +19,6 @@ pub(crate) struct Membership {
     pub(crate) group: u64,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// The ranks' numbers among all ranks.
     pub(crate) world: Vec<usize>,
     /// The first error of this rank in this group: every later call ends with it.
     first_error: OnceLock<Error>,
@@ -30,7 +29,6 @@ impl Membership {
         Membership { group, rank, size: world.len(), world, first_error: OnceLock::new() }
     }
 
-    /// The other ranks of the group.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.rank;
         (0..self.size).filter(move |rank| *rank != own)
@@ -57,7 +55,6 @@ impl Membership {
         self.first_error.get_or_init(|| error).clone()
     }
 
-    /// The error of a call after `failure`.
     fn error(&self, call: &Call, failure: Failure) -> Error {
         if failure.has_exit_code() {
             let rank = failure.ranks.first().copied().unwrap_or(0);
@@ -84,10 +81,8 @@ pub(crate) trait Group: Debug + Send + Sync + Sized + 'static {
     /// What this rank knows of the group.
     fn members(&self) -> &Membership;
 
-    /// How long to wait for other ranks.
     fn deadline(&self) -> Duration;
 
-    /// The first failure that any rank has reported.
     fn reported(&self) -> Option<Failure>;
 
     /// Report a failure to all ranks, unless there has been one.

@@ -25,18 +25,13 @@ pub(super) const REDUCED: usize = 1;
 /// Which ranks send values to which others in a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Flow {
-    /// Every rank sends one piece to all others.
     Gather,
-    /// Every rank sends each other rank a different piece.
     Scatter,
-    /// All other ranks send a piece to the root.
     ToRoot(usize),
-    /// The root sends one piece to all others.
     FromRoot(usize),
 }
 
 impl Flow {
-    /// Whether rank `from` sends values to rank `to`.
     pub(super) fn sends(self, from: usize, to: usize) -> bool {
         from != to
             && match self {
@@ -49,7 +44,6 @@ impl Flow {
 
 /// Moves the pieces of one collective between this rank and the others, in rounds.
 pub(super) trait Transport {
-    /// This rank and the size of its group.
     fn rank_and_size(&self) -> (usize, usize);
 
     /// Most bytes that a rank sends to one other rank in a round: a multiple of [`GRAIN`](super::reduce::GRAIN).
@@ -58,13 +52,10 @@ pub(super) trait Transport {
     /// Up to this many bytes every rank reduces everything itself, which takes one phase instead of two.
     fn small(&self) -> usize;
 
-    /// Whether [`Transport::send`] does anything on this rank.
     fn sends(&self, flow: Flow) -> bool;
 
-    /// Show the other ranks which collective this one calls.
     fn publish(&mut self);
 
-    /// Wait until all ranks have published the same call.
     fn agree(&mut self) -> Result<()>;
 
     /// Whether a later round can be sent before round `current` is received, without waiting.

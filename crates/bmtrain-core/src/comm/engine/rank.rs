@@ -92,7 +92,6 @@ impl<G: Group> Member<G> {
         self.group.completed(call, bytes, begin, Some(under_way))
     }
 
-    /// As [`Communicator::split`](crate::comm::Communicator::split).
     pub(crate) fn split(&self, color: usize, key: usize) -> Result<Arc<Self>> {
         let mut meetings = lock(&self.meetings);
         let (call, begin) = (Call { what: What::Split, sequence: *meetings }, Instant::now());
@@ -102,7 +101,6 @@ impl<G: Group> Member<G> {
         Ok(Member::new(group))
     }
 
-    /// As [`Communicator::barrier`](crate::comm::Communicator::barrier).
     pub(crate) fn barrier(&self) -> Result<()> {
         let mut meetings = lock(&self.meetings);
         let (call, begin) = (Call { what: What::Barrier, sequence: *meetings }, Instant::now());

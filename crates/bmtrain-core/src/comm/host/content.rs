@@ -19,7 +19,6 @@ const TEXT_BYTES: usize = BYTES - TEXT;
 /// Between place, reason and fix.
 const SEPARATOR: char = '\u{1f}';
 
-/// How far a rank has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     /// Its process has not come yet.
@@ -32,7 +31,6 @@ pub(super) enum Presence {
     Left,
 }
 
-/// The process of a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Seat {
     pub(super) whom: Identity,
@@ -41,12 +39,10 @@ pub(super) struct Seat {
     pub(super) at: u64,
 }
 
-/// Why a start has failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StartFailure {
     /// The exit code for every rank.
     pub(super) code: u8,
-    /// The rank at which it failed.
     pub(super) rank: usize,
     /// When, in ticks since the machine was booted.
     pub(super) at: u64,
@@ -55,10 +51,8 @@ pub(super) struct StartFailure {
     pub(super) reason: String,
 }
 
-/// A table as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Content {
-    /// By rank.
     pub(super) seats: Vec<Seat>,
     pub(super) failure: Option<StartFailure>,
 }
@@ -77,7 +71,6 @@ pub(super) fn now() -> u64 {
 }
 
 impl StartFailure {
-    /// A wrong launch.
     pub(super) fn launch(rank: usize, place: String, reason: String, fix: String) -> Self {
         StartFailure { code: USAGE, rank, at: now(), launch: Some([place, fix]), reason }
     }
@@ -94,7 +87,6 @@ impl StartFailure {
         StartFailure { code: PEER, rank, at: now(), launch: None, reason }
     }
 
-    /// As every rank returns it.
     pub(super) fn error(&self) -> Error {
         let (rank, reason) = (self.rank, self.reason.clone());
         match &self.launch {
@@ -115,7 +107,6 @@ impl StartFailure {
 }
 
 impl Content {
-    /// Of ranks that have not come.
     pub(super) fn new(size: usize) -> Self {
         Content { seats: vec![Seat { whom: NO_PROCESS, presence: Presence::Absent, at: 0 }; size], failure: None }
     }
@@ -127,17 +118,14 @@ impl Content {
         }
     }
 
-    /// Whether no process of a rank has come.
     pub(super) fn is_absent(&self, rank: usize) -> bool {
         self.seats.get(rank).is_some_and(|seat| seat.presence == Presence::Absent)
     }
 
-    /// The process of a rank.
     pub(super) fn whom(&self, rank: usize) -> Identity {
         self.seats.get(rank).map_or(NO_PROCESS, |seat| seat.whom)
     }
 
-    /// Note a failure, unless there is one.
     pub(super) fn fail(&mut self, failure: StartFailure) {
         self.failure.get_or_insert(failure);
     }
@@ -153,7 +141,6 @@ impl Content {
         self.failure.as_ref().filter(|_| started != 0).filter(is_of_start)
     }
 
-    /// Whether all ranks have joined.
     pub(super) fn is_complete(&self) -> bool {
         self.failure.is_none() && self.seats.iter().all(|seat| seat.presence == Presence::Joined)
     }
@@ -170,7 +157,6 @@ impl Content {
         self.failure.is_some() && self.has_absent()
     }
 
-    /// Whether a rank has not come yet.
     pub(super) fn has_absent(&self) -> bool {
         self.seats.iter().any(|seat| seat.presence == Presence::Absent)
     }

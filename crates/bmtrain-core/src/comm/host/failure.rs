@@ -32,7 +32,6 @@ pub(super) fn write(failure: &Failure, region: &Region) {
     state.store(WRITTEN, Ordering::Release);
 }
 
-/// The failure that is written down.
 pub(super) fn read(region: &Region) -> Option<Failure> {
     if region.slot(FAILURE).load(Ordering::Acquire) != WRITTEN {
         return None;

@@ -34,7 +34,6 @@ pub(super) struct HostJob {
     pub(super) meeting: Option<Meeting>,
 }
 
-/// One rank in one group.
 #[derive(Debug)]
 pub(super) struct SharedGroup {
     pub(super) job: Arc<HostJob>,
@@ -51,7 +50,6 @@ pub(super) struct SharedGroup {
     traffic: Mutex<[Traffic; NAMES.len()]>,
 }
 
-/// The ranks of a set, ascending.
 pub(super) fn ranks_in(set: u64) -> impl Iterator<Item = usize> {
     (0..64).filter(move |rank| set >> rank & 1 == 1)
 }
@@ -84,7 +82,6 @@ impl SharedGroup {
         }
     }
 
-    /// All ranks but this one.
     pub(super) fn others(&self) -> u64 {
         ranks_where(self.members.size, |rank| rank != self.members.rank)
     }
@@ -99,7 +96,6 @@ impl SharedGroup {
         has_come.then(|| [1, 2, 3, 4].map(|word| self.region.slot(record + 8 * word).load(Ordering::Relaxed)))
     }
 
-    /// Reserve memory for this rank's rings, once.
     pub(super) fn reserve_rings(&self, call: &Call) -> Result<()> {
         if self.rings_reserved.load(Ordering::Relaxed) {
             return Ok(());
@@ -110,7 +106,6 @@ impl SharedGroup {
         Ok(())
     }
 
-    /// Reserve memory for messages to a rank.
     pub(super) fn reserve_pair(&self, call: &Call, to: usize) -> Result<()> {
         let start = self.offset() + self.layout.pair_data(self.members.rank, to, 0);
         self.reserve(call, start, self.layout.pair_bytes())
@@ -120,13 +115,11 @@ impl SharedGroup {
         self.job.file.reserve(start, bytes).map_err(|error| self.fail_with(call, refused("shared memory", &error)))
     }
 
-    /// The ranks of `set` that have left.
     pub(super) fn left(&self, set: u64) -> u64 {
         let left = |rank| self.region.slot(self.layout.left(rank)).load(Ordering::Acquire) != 0;
         ranks_where(self.members.size, |rank| set >> rank & 1 == 1 && left(rank))
     }
 
-    /// The ranks of `set` whose processes have ended.
     pub(super) fn ended(&self, set: u64) -> u64 {
         let Some(watch) = self.job.watch.get() else { return 0 };
         let ended = |rank: usize| watch.get(self.members.world[rank]).is_some_and(Watch::has_ended);

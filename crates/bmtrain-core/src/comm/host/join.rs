@@ -85,7 +85,6 @@ pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<SharedGrou
     Ok((0..size).map(|rank| place_in(&job, rank, size)).collect())
 }
 
-/// One rank among processes.
 pub(super) fn join(at: Rendezvous, rank: usize, size: usize, options: HostOptions) -> Result<SharedGroup> {
     options.check(rank, size)?;
     let (file, meeting) = match at {

@@ -39,7 +39,6 @@ const PAIR_BYTES: usize = 2 * LINE + PAIR_SLOTS * RECORD_BYTES;
 
 const _: () = assert!(FAILURE + FAILURE_BYTES <= RANKS && COUNTERS + RINGS * 2 * LINE <= RANK_BYTES);
 
-/// Offsets in the region of one group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: usize,
@@ -52,7 +51,6 @@ impl Layout {
         Layout { size, chunk }
     }
 
-    /// Bytes of a chunk.
     pub(super) fn chunk(&self) -> usize {
         self.chunk
     }
@@ -68,12 +66,10 @@ impl Layout {
         ((format >> 32 & 0xff_ffff) as usize, (format & 0xffff_ffff) as usize)
     }
 
-    /// Bytes of the control slots.
     pub(super) fn control_bytes(&self) -> usize {
         (RANKS + self.size * RANK_BYTES + self.size * self.size * PAIR_BYTES).next_multiple_of(PAGE)
     }
 
-    /// Bytes of the whole region.
     pub(super) fn bytes(&self) -> usize {
         (self.pair_data(self.size, 0, 0)).next_multiple_of(PAGE)
     }
@@ -82,7 +78,6 @@ impl Layout {
         RANKS + rank * RANK_BYTES
     }
 
-    /// The process of a rank; zero before it has joined.
     pub(super) fn process(&self, rank: usize) -> usize {
         self.rank(rank)
     }
@@ -97,7 +92,6 @@ impl Layout {
         self.rank(rank) + 32
     }
 
-    /// Whether a rank has left.
     pub(super) fn left(&self, rank: usize) -> usize {
         self.rank(rank) + 16
     }
@@ -136,12 +130,10 @@ impl Layout {
         self.pair(from, to) + LINE
     }
 
-    /// The eight slots that describe a chunk under way.
     pub(super) fn pair_record(&self, from: usize, to: usize, post: u64) -> usize {
         self.pair(from, to) + 2 * LINE + (post % PAIR_SLOTS as u64) as usize * RECORD_BYTES
     }
 
-    /// Where a rank stages its chunk number `post`.
     pub(super) fn slot(&self, rank: usize, ring: usize, post: u64) -> usize {
         let slot = (post % SLOTS as u64) as usize;
         self.control_bytes() + ((rank * RINGS + ring) * SLOTS + slot) * self.chunk
@@ -159,7 +151,6 @@ impl Layout {
         pairs + ((from * self.size + to) * PAIR_SLOTS + slot) * self.chunk
     }
 
-    /// Bytes of all chunks between two ranks.
     pub(super) fn pair_bytes(&self) -> usize {
         PAIR_SLOTS * self.chunk
     }

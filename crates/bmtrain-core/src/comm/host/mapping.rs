@@ -36,7 +36,6 @@ impl SharedFile {
         SharedFile::of(file)
     }
 
-    /// A file that is open already.
     pub(super) fn of(file: OwnedFd) -> io::Result<Self> {
         require_own_file(&file)?;
         Ok(SharedFile(file))
@@ -50,7 +49,6 @@ impl SharedFile {
         Ok(())
     }
 
-    /// Give the memory of a part back.
     pub(super) fn release(&self, offset: usize, bytes: usize) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.0, hole, offset as u64, bytes as u64)?)
@@ -66,7 +64,6 @@ impl SharedFile {
     }
 }
 
-/// A regular file of this user.
 pub(super) fn require_own_file(file: &OwnedFd) -> io::Result<()> {
     let facts = fstat(file)?;
     if facts.st_uid != rustix::process::geteuid().as_raw() {

@@ -196,7 +196,6 @@ impl Meeting {
 }
 
 impl Member {
-    /// The table that this process has entered.
     fn table(&self) -> Result<Table> {
         let table = Table::open(&self.path, Instant::now() + LOCKED)?;
         if table.number()? == self.number {
@@ -250,7 +249,6 @@ impl Drop for Member {
     }
 }
 
-/// Ranks and world sizes that can be.
 pub(super) fn require_ranks(rank: usize, size: usize) -> Result<()> {
     let wrong = |reason: String, fix: &str| {
         Err(Error::Launch { place: format!("rank {rank} of {size}"), reason, fix: fix.into() })

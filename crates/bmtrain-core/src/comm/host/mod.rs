@@ -115,7 +115,6 @@ impl HostGroup {
 }
 
 impl HostOptions {
-    /// See that ranks and options are inside their ranges.
     fn check(&self, rank: usize, size: usize) -> Result<()> {
         let wrong = |reason: String| Err(Error::argument("ranks of one machine", reason));
         meeting::require_ranks(rank, size)?;
@@ -134,7 +133,6 @@ impl HostOptions {
     }
 }
 
-/// A group of one rank, to test with.
 #[cfg(test)]
 pub(super) fn group_of_one(deadline: Duration) -> impl super::engine::Group {
     let mut groups = join::places(1, HostOptions { deadline, ..HostOptions::default() }).unwrap();

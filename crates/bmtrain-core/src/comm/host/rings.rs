@@ -31,7 +31,6 @@ pub(super) struct Rings<'a> {
 const SMALL: usize = 16 << 10;
 
 impl Rings<'_> {
-    /// The number of the chunk of a round.
     fn number(&self, ring: usize, round: usize) -> u64 {
         self.next[ring] + round as u64
     }

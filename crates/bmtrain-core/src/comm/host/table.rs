@@ -20,7 +20,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts to lock a table.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A locked table that has its name. It is unlocked when it is dropped.
@@ -39,7 +38,6 @@ pub(super) enum Verdict {
     New,
     /// A table without a living process.
     Stale,
-    /// The rank has no process yet.
     Free,
     /// The start that this process belongs to has failed.
     Failed(StartFailure),
@@ -49,9 +47,7 @@ pub(super) enum Verdict {
     LostAlone(usize),
     /// An earlier start whose last ranks have not ended yet.
     Ending(Vec<usize>),
-    /// A living process has this rank.
     Taken,
-    /// The living ranks have another world size.
     OtherSize,
 }
 
@@ -112,7 +108,6 @@ impl Table {
         }
     }
 
-    /// The ranks whose processes live.
     pub(super) fn living(&self) -> Result<Vec<usize>> {
         let size = self.content.as_ref().map_or(0, |content| content.seats.len());
         let mut living = Vec::new();
@@ -156,7 +151,6 @@ impl Table {
         Ok(File::from(file))
     }
 
-    /// Write what has been changed.
     pub(super) fn write(&self) -> Result<()> {
         let Some(content) = &self.content else { return Ok(()) };
         // One page in one call: a process that is killed leaves the old content or the new one.
@@ -169,7 +163,6 @@ impl Table {
         if is_needed || !self.living()?.is_empty() { self.write() } else { self.remove() }
     }
 
-    /// Remove the table and all that belongs to it.
     pub(super) fn remove(self) -> Result<()> {
         let of_ranks = (0..MAX_RANKS).map(|rank| seat(&self.path, rank));
         for path in of_ranks.chain([memory_path(&self.path), self.path.clone()]) {
@@ -244,7 +237,6 @@ fn is_there(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
 
-/// Remove a file, if it is there.
 fn remove_file(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refused(path, error)),

@@ -36,14 +36,12 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// For this many ranks.
     pub(super) fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let most = if ranks <= cores { MOST_LOOKS } else { LEAST_LOOKS };
         Patience { most, looks: AtomicU32::new(most), waits: AtomicU32::new(0) }
     }
 
-    /// How often to look this time.
     fn looks(&self) -> u32 {
         match self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE) {
             true => self.most,
@@ -166,7 +164,6 @@ impl SharedGroup {
         }
     }
 
-    /// Wake everybody who sleeps.
     pub(super) fn wake_all(&self) {
         let bell = self.region.short(BELL);
         bell.fetch_add(1, Ordering::Release);
@@ -174,7 +171,6 @@ impl SharedGroup {
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Let time pass, unless the group fails.
     pub(super) fn pause(&self, call: &Call, time: Duration) -> Result<()> {
         const DAY: Duration = Duration::from_secs(24 * 3600);
         let until = Instant::now() + time.min(DAY);

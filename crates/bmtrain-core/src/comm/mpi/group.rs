@@ -14,17 +14,14 @@ use crate::error::Result;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// This rank in a group.
 #[derive(Debug)]
 pub(super) struct MpiGroup {
     pub(super) session: Arc<Session>,
     pub(super) members: Membership,
-    /// Pieces sent to each rank.
     sent: Vec<Mutex<u64>>,
 }
 
 impl MpiGroup {
-    /// The group of all ranks.
     pub(super) fn world(session: Arc<Session>) -> Self {
         let (rank, size) = (session.job.rank, session.job.size);
         MpiGroup::new(session, Membership::new(WORLD, rank, (0..size).collect()))
@@ -40,12 +37,10 @@ impl MpiGroup {
         MessageKey { group: self.members.group, channel, from: self.members.world[from], sequence, piece }
     }
 
-    /// The key of a rank in this group.
     pub(super) fn rank_key(&self, rank: usize) -> (u64, usize) {
         (self.members.group, self.members.world[rank])
     }
 
-    /// Send a message to a rank of the group.
     pub(super) fn post(&self, to: usize, message: Message) {
         self.session.job.post(self.members.world[to], message);
     }

@@ -52,7 +52,6 @@ impl Channel {
 /// What the progress thread is to do at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Finalize MPI.
     Finalize,
     /// Leave MPI as it is and call it no more.
     Park,
@@ -63,21 +62,16 @@ pub(super) enum End {
 /// This process's part of the job.
 #[derive(Debug)]
 pub(super) struct MpiJob {
-    /// This process.
     pub(super) rank: usize,
-    /// Processes of the job.
     pub(super) size: usize,
     pub(super) options: MpiOptions,
     /// How to see whether a process still lives; set when all have come.
     pub(super) watch: OnceLock<Vec<Watch>>,
     state: Mutex<State>,
-    /// Something came.
     pub(super) arrived: Condvar,
-    /// There is something for the progress thread to do.
     pub(super) work: Condvar,
 }
 
-/// What changes.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Messages to be sent, with their receivers.
@@ -88,21 +82,17 @@ pub(super) struct State {
     pub(super) taken: HashMap<(u64, usize), u64>,
     /// How many calls of a group's channel a rank has come to.
     pub(super) calls: HashMap<(u64, Channel, usize), u64>,
-    /// Ranks that have left a group.
     pub(super) left: HashSet<(u64, usize)>,
     /// What each rank sent about itself when it joined.
     pub(super) hello: HashMap<usize, Vec<u64>>,
-    /// Ranks that have left the job.
     pub(super) gone: HashSet<usize>,
     /// Ranks whose users know of the failure.
     pub(super) spoken: HashSet<usize>,
     /// The last question that each rank has answered, and whom it waited for.
     pub(super) answers: HashMap<usize, (u64, Vec<usize>)>,
-    /// Questions asked so far.
     pub(super) questions: u64,
     /// Whom the waits of this process wait for, by number of the wait.
     pub(super) waits: HashMap<u64, Vec<usize>>,
-    /// Waits so far.
     pub(super) waited: u64,
     pub(super) failure: Option<Failure>,
     /// Vectors that are used again.
@@ -147,13 +137,11 @@ impl MpiJob {
         (0..self.size).filter(move |rank| *rank != own)
     }
 
-    /// Send a message.
     pub(super) fn post(&self, to: usize, message: Message) {
         self.lock().outgoing.push_back((to, message));
         self.work.notify_all();
     }
 
-    /// Send a message about the job to every other rank.
     pub(super) fn tell_all(&self, kind: Kind, content: &[u64]) {
         let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
         for other in self.others() {

@@ -23,7 +23,6 @@ const SLICE: Duration = Duration::from_millis(50);
 /// How long the others may take to speak before MPI ends them.
 const TO_SPEAK: Duration = Duration::from_secs(1);
 
-/// The membership of this process.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) job: Arc<MpiJob>,
@@ -33,7 +32,6 @@ fn failed(call: &'static str, reason: impl std::fmt::Display) -> Error {
     Error::Device { backend: "MPI".into(), call, reason: reason.to_string() }
 }
 
-/// Start MPI and wait until all ranks have come.
 pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     options.check()?;
     let (tell, told) = channel();
@@ -64,7 +62,6 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     Ok(group)
 }
 
-/// The life of the thread of MPI.
 fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<MpiJob>>) {
     let mpi = match Mpi::init_thread(ThreadLevel::Funneled) {
         Ok(mpi) => mpi,
@@ -103,7 +100,6 @@ fn host_number() -> u64 {
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-/// See that all ranks came with the same options.
 fn compare(group: &MpiGroup, call: &Call, options: MpiOptions) -> Result<()> {
     let own = options.chunk as u64;
     let other = {

@@ -10,7 +10,6 @@ pub(super) const HEAD: usize = 6;
 /// Longest message on the urgent tag, in `u64`s. MPI sends it whatever its receiver does.
 pub(super) const SHORT: usize = 400;
 
-/// What a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Who a rank is: the first message to everybody.
@@ -55,29 +54,23 @@ impl Kind {
     }
 }
 
-/// Where a message belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct MessageKey {
-    /// The group.
     pub(super) group: u64,
     /// Which of its sequences of calls.
     pub(super) channel: Channel,
     /// The rank it is from, in the numbering of the job.
     pub(super) from: usize,
-    /// Number of the call.
     pub(super) sequence: u64,
-    /// Number of the piece within the call.
     pub(super) piece: u64,
 }
 
-/// A message as it is sent.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Message {
     words: Vec<u64>,
 }
 
 impl Message {
-    /// A message of integers.
     pub(super) fn of_words(kind: Kind, place: MessageKey, content: &[u64]) -> Self {
         let mut words = Vec::with_capacity(HEAD + content.len());
         words.extend(head(kind, &place, content.len() * 8));
@@ -115,13 +108,11 @@ impl Message {
         KINDS.get(usize::try_from(self.words[0] & 0xff).ok()?).copied()
     }
 
-    /// Where it belongs, given who sent it.
     pub(super) fn place(&self, from: usize) -> MessageKey {
         let channel = Channel::of_number(self.words[0] >> 8 & 0xff);
         MessageKey { group: self.words[2], channel, from, sequence: self.words[3], piece: self.words[4] }
     }
 
-    /// The content as whole words.
     pub(super) fn content(&self) -> &[u64] {
         &self.words[HEAD..][..self.words[5] as usize / 8]
     }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Messages of values, in the order of each sender.
 const VALUES: i32 = 1;
-/// Urgent messages.
 const URGENT: i32 = 2;
 /// Started receives of each kind.
 const RECEIVES: usize = 6;
@@ -32,17 +31,14 @@ const LAST: Duration = Duration::from_secs(1);
 struct Started {
     request: PersistentRequest<u64>,
     tag: i32,
-    /// The receiver; none for a receive.
     to: Option<usize>,
 }
 
-/// The progress thread of a process.
 pub(super) struct Progress {
     job: Arc<MpiJob>,
     world: Communicator,
     receives: Vec<Started>,
     sends: Vec<Started>,
-    /// Number of the next message to each rank.
     next: Vec<u64>,
     /// Number of the next message from each rank, and those that came before it.
     expected: Vec<u64>,
@@ -178,7 +174,6 @@ impl Progress {
         }
     }
 
-    /// Memory for the longest message on a tag.
     fn room(&self, tag: i32) -> Vec<u64> {
         let mut room = self.job.lock().spare.pop().unwrap_or_default();
         room.resize(if tag == URGENT { SHORT } else { HEAD + self.job.options.chunk / 8 }, 0);

@@ -18,7 +18,6 @@ const WINDOW: u64 = 4;
 /// Up to this many bytes every rank reduces everything itself.
 const SMALL: usize = 32 << 10;
 
-/// The transport of one collective.
 pub(super) struct Transfer<'a> {
     pub(super) group: &'a MpiGroup,
     pub(super) call: &'a Call,

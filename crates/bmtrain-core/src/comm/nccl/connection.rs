@@ -41,7 +41,6 @@ impl Connection {
         connection.ok_or_else(|| failure("ncclCommInitRankConfig", "no communicator came back"))
     }
 
-    /// Whether the latest call is done.
     pub(super) fn progress(&self) -> Result<Progress> {
         let mut state = 0;
         // SAFETY: the communicator lives; a place for an int.
@@ -135,7 +134,6 @@ impl Connection {
         Ok(())
     }
 
-    /// End it, when all ranks have.
     pub(super) fn finish(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: read once, from a value that is not dropped. The library stays open for the life of the process.

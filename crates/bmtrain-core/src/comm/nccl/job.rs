@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 /// Between two looks at calls that NCCL completes in the background.
 pub(super) const NAP: Duration = Duration::from_micros(200);
 
-/// A rank's part in the job.
 #[derive(Debug)]
 pub(super) struct NcclJob {
     pub(super) backend: Arc<CudaBackend>,
@@ -43,29 +42,20 @@ pub(super) struct NcclJob {
     changed: Condvar,
 }
 
-/// How far the watch has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// The watch has not started.
     New,
-    /// It looks.
     Watched,
-    /// It is asked to end.
     Over,
-    /// It has ended.
     Ended,
 }
 
-/// The first failure.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     /// In which group; the first one is 0.
     pub(super) group: usize,
-    /// In which call; empty if in none.
     pub(super) operation: String,
-    /// Which one.
     pub(super) sequence: u64,
-    /// What happened.
     pub(super) reason: String,
     /// Whom it happened to, by their numbers among all.
     pub(super) ranks: Vec<usize>,
@@ -93,7 +83,6 @@ impl NcclJob {
         })
     }
 
-    /// A number for a new group of this rank.
     pub(super) fn next_group(&self) -> usize {
         self.groups.fetch_add(1, Ordering::Relaxed)
     }
@@ -117,7 +106,6 @@ impl NcclJob {
         lock(&self.members).clone()
     }
 
-    /// Nothing has failed so far.
     pub(super) fn healthy(&self, member: &Member, call: &Call) -> Result<()> {
         self.failure.get().map_or(Ok(()), |failure| Err(failure.told_by(member, call)))
     }
@@ -165,7 +153,6 @@ impl NcclJob {
         *stage < Stage::Over
     }
 
-    /// The watch has ended.
     pub(super) fn has_ended(&self) {
         *lock(&self.stage) = Stage::Ended;
         self.changed.notify_all();

@@ -26,7 +26,6 @@ use std::time::Instant;
 const WAYS: usize = 3;
 const ID: usize = 128;
 
-/// A rank of a control plane.
 pub(super) fn join(
     backend: Arc<CudaBackend>,
     control: Arc<dyn Communicator>,
@@ -112,7 +111,6 @@ fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[
     Ok(((0..ids.len()).map(id).collect(), world))
 }
 
-/// One connection of all ranks.
 fn connect(job: &NcclJob, control: &dyn Communicator, id: &[u8; ID]) -> Result<Connection> {
     let Some(library) = &job.library else { return Err(failure("join", "no library")) };
     job.backend.make_current()?;

@@ -85,12 +85,9 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// What a call came to that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It is done.
     Done,
-    /// It continues in the background.
     UnderWay,
 }
 
@@ -102,7 +99,6 @@ pub struct Library {
     version: Version,
 }
 
-/// An error of the library: the call and the reason.
 pub(super) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
     Error::Device { backend: "NCCL".into(), call, reason: reason.into() }
 }

@@ -34,7 +34,6 @@ pub struct NcclRank {
 /// Connections of a group, by what goes over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// Collectives.
     All = 0,
     /// Messages to higher ranks.
     Up = 1,
@@ -42,18 +41,15 @@ pub(super) enum Route {
     Down = 2,
 }
 
-/// A rank in a group.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) job: Arc<NcclJob>,
-    /// The group's number on this rank.
     pub(super) group: usize,
     pub(super) control: Arc<dyn Communicator>,
     /// A second group of the same ranks, for the watches to speak to each other.
     pub(super) inquest: Arc<dyn Communicator>,
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// The ranks' numbers among all.
     pub(super) world: Vec<usize>,
     /// One for each route. None for a rank alone, and when they are broken off or ended.
     pub(super) connections: Mutex<Option<Vec<Connection>>>,
@@ -62,11 +58,9 @@ pub(super) struct Member {
     numbers: Mutex<Numbers>,
 }
 
-/// Calls so far.
 #[derive(Debug, Default)]
 struct Numbers {
     collectives: u64,
-    /// By the other rank.
     sends: Vec<u64>,
     receives: Vec<u64>,
 }
@@ -244,7 +238,6 @@ impl Member {
         }
     }
 
-    /// Use a connection.
     fn with<T>(&self, way: Route, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let connections = lock(&self.connections);
         match connections.as_ref().and_then(|connections| connections.get(way as usize)) {
@@ -301,7 +294,6 @@ impl Member {
         self.job.fail(Failure { group: self.group, operation: String::new(), sequence: 0, reason, ranks });
     }
 
-    /// Whether anything is under way.
     pub(super) fn has_work(&self) -> bool {
         lock(&self.watched).is_busy()
     }

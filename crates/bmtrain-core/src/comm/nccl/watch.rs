@@ -38,18 +38,13 @@ struct UnderWay {
     begun: Option<Instant>,
 }
 
-/// What a look comes upon.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// NCCL or the device reports a failure.
     Library(Error),
-    /// The control plane knows of one.
     Control(Error),
-    /// A call takes longer than the deadline.
     Deadline,
 }
 
-/// Look after all groups of a rank until it leaves.
 pub(super) fn run(job: &Arc<NcclJob>) {
     if let Err(error) = job.backend.make_current() {
         tracing::warn!(%error, "the watch of a rank has no device");
@@ -76,12 +71,10 @@ pub(super) fn run(job: &Arc<NcclJob>) {
 }
 
 impl Watched {
-    /// Note what was given to a lane.
     pub(super) fn add(&mut self, call: Call, on: Lane, span: Span) {
         self.lanes[on as usize].push_back(UnderWay { call, span, begun: None });
     }
 
-    /// A span that is no longer needed.
     pub(super) fn spare(&mut self, on: Lane) -> Result<Option<Span>> {
         self.retire(on)?;
         Ok(self.spare.pop())
@@ -92,7 +85,6 @@ impl Watched {
         Lane::ALL.into_iter().any(|lane| self.retire(lane).is_err() || !self.lanes[lane as usize].is_empty())
     }
 
-    /// Forget what has ended on a lane.
     fn retire(&mut self, on: Lane) -> Result<()> {
         let lane = &mut self.lanes[on as usize];
         while let Some(first) = lane.front() {
@@ -206,7 +198,6 @@ impl Member {
     }
 }
 
-/// Reason and ranks of an error of the control plane.
 fn parts(error: Error) -> (String, Vec<usize>) {
     match error {
         Error::Communication { reason, ranks, .. } => (reason, ranks),

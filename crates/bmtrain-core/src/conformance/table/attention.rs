@@ -31,7 +31,6 @@ enum Biased {
     RowPerSequence,
 }
 
-/// The tensors that hold queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Placed {
     Separate,
@@ -39,7 +38,6 @@ enum Placed {
     Fused,
 }
 
-/// One call.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     batch: usize,

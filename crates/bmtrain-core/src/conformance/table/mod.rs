@@ -40,12 +40,10 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A tensor of zeros for a kernel to write.
 fn zeros(device: &Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::full_in(device, crate::shape::Shape::new(shape)?, dtype, 0.0, Segment::Activations)
 }
 
-/// A copy that a kernel may change.
 fn copy(x: &Tensor) -> Result<Tensor> {
     let mut copy = Tensor::empty_in(x.device(), x.shape(), x.dtype(), Segment::Activations)?;
     x.device().backend().copy(x.view()?, copy.view_mut()?, crate::backend::Lane::Compute)?;

@@ -8,7 +8,6 @@ use crate::kernel::{Adam, Cast, ClipFactor, Dest, GradNorm, NormOrder};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
-/// Settings of one step.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     decay: f32,

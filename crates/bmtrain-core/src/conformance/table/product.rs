@@ -144,7 +144,6 @@ impl Product {
         MatrixLayout { ld, batch: [inner * rows * ld, rows * ld], len: outer * inner * rows * ld }
     }
 
-    /// Layouts of a, b and c as they are stored.
     fn layouts(&self) -> [MatrixLayout; 3] {
         let stored = |rows, columns, transposed| {
             if transposed { self.layout(columns, rows) } else { self.layout(rows, columns) }

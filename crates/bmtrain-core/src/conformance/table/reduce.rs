@@ -91,7 +91,6 @@ fn column_sum(name: &str, rows: usize, columns: usize, add: bool) -> Case {
     })
 }
 
-/// The accumulated norm as a number.
 fn norm_of(device: &Device, order: NormOrder, words: &Tensor) -> Result<Vec<Tensor>> {
     let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
     device.launch(ClipFactor {

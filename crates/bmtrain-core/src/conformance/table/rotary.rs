@@ -6,7 +6,6 @@ use crate::dtype::DType;
 use crate::kernel::{Dest, RotaryApply, RotaryLayout};
 use crate::ops::{self, Rotary};
 
-/// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     batch: usize,

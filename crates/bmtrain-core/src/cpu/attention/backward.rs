@@ -20,7 +20,6 @@ use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionShape};
 use std::ops::Range;
 
-/// See [`AttentionBackward`].
 pub(super) fn run(threads: &Threads, a: AttentionBackward<'_>, settings: Settings) -> Result<()> {
     let shape = a.shape;
     // Sequences that share the gradient of a bias are done in turn, by one piece.

@@ -16,7 +16,6 @@ use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward, AttentionShape};
 use std::ops::Range;
 
-/// See [`AttentionForward`].
 pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
     let (shape, h) = (a.shape, a.shape.head_size);

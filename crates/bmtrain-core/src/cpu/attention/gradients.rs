@@ -105,7 +105,6 @@ impl<'a> Pass<'a> {
         kv * group..(kv + 1) * group
     }
 
-    /// All queries, block by block.
     pub(super) fn query_blocks(&self) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
         tiles::blocks(0..self.rules.shape.queries, self.tiles.queries, 1)
     }
@@ -141,7 +140,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Fill the tiles of keys and values.
     pub(super) fn load_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &mut Work<'_>) {
         let size = (keys.len(), self.rules.shape.head_size);
         self.v.rows(b, kv, keys.clone(), work.key, self.tiles.head);
@@ -181,7 +179,6 @@ impl<'a> Pass<'a> {
         rows::differentiate(tile);
     }
 
-    /// Set the sums for keys and values to zero.
     pub(super) fn start_key_sums(&self, keys: &Range<usize>, work: &mut Work<'_>) {
         work.dkey[..keys.len() * self.tiles.head].fill(0.0);
         work.dvalue[..keys.len() * self.tiles.head].fill(0.0);
@@ -196,7 +193,6 @@ impl<'a> Pass<'a> {
         multiply(size, transposed(work.dscores), Right::rows(work.query, head), work.dkey, head);
     }
 
-    /// Add a tile's part of the gradients of its queries.
     pub(super) fn add_query_sums(&self, place: &ScoreTile, dquery: &mut [f32], work: &mut Work<'_>) {
         let Tiles { keys: stride, head, .. } = self.tiles;
         let size = Size { m: place.rows, n: head, k: place.width, add: true };
@@ -204,7 +200,6 @@ impl<'a> Pass<'a> {
         multiply(size, dscores, Right::rows(work.key, head), dquery, head);
     }
 
-    /// Write the gradients of a block of keys and values.
     pub(super) fn finish_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &Work<'_>) {
         let (head, h) = (self.tiles.head, self.rules.shape.head_size);
         for (row, s) in keys.clone().enumerate() {
@@ -230,7 +225,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Write the gradients of some queries.
     pub(super) fn finish_queries(&self, b: usize, n: usize, queries: Range<usize>, dquery: &[f32]) {
         for (row, l) in queries.enumerate() {
             let values = &dquery[row * self.tiles.head..][..self.rules.shape.head_size];
@@ -252,7 +246,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Add a tile's part of the gradient of the bias.
     pub(super) fn add_bias(&self, place: &ScoreTile, work: &Work<'_>) {
         let Some((dbias, _)) = &self.dbias else { return };
         for r in 0..place.rows {

@@ -34,12 +34,10 @@ use tiles::Settings;
 
 pub(in crate::cpu) use scratch::bytes as scratch_bytes;
 
-/// See [`AttentionForward`].
 pub(super) fn forward(threads: &Threads, a: AttentionForward<'_>) -> Result<()> {
     forward::run(threads, a, Settings::default())
 }
 
-/// See [`AttentionBackward`].
 pub(super) fn backward(threads: &Threads, a: AttentionBackward<'_>) -> Result<()> {
     backward::run(threads, a, Settings::default())
 }

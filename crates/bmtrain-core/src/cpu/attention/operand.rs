@@ -12,7 +12,6 @@ use crate::kernel::{Heads, HeadsMut};
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// Heads to read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadHeads<'a> {
     data: Floats<'a>,
@@ -22,7 +21,6 @@ pub(super) struct ReadHeads<'a> {
 }
 
 impl<'a> ReadHeads<'a> {
-    /// Heads of `head_size` elements.
     pub(super) fn new(op: &'static str, heads: Heads<'a>, head_size: usize) -> Result<Self> {
         let Heads { view, batch_stride, row_stride } = heads;
         Ok(ReadHeads { data: Floats::of(op, view)?, batch_stride, row_stride, head_size })
@@ -39,7 +37,6 @@ impl<'a> ReadHeads<'a> {
     }
 }
 
-/// Heads to write, by several threads at once.
 pub(super) struct WriteHeads<'a> {
     data: Sink<'a>,
     batch_stride: usize,
@@ -55,7 +52,6 @@ enum Sink<'a> {
 }
 
 impl<'a> WriteHeads<'a> {
-    /// Heads of `head_size` elements.
     pub(super) fn new(op: &'static str, heads: HeadsMut<'a>, head_size: usize) -> Result<Self> {
         let HeadsMut { view, batch_stride, row_stride, add } = heads;
         let data = match view.dtype() {

@@ -43,7 +43,6 @@ impl<'a> Right<'a> {
     }
 }
 
-/// Sizes of a product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) m: usize,
@@ -119,7 +118,6 @@ struct Tile {
 
 /// A vector register.
 trait Vector: Copy {
-    /// Numbers in it.
     const LANES: usize;
     /// Rows and vectors of the largest tile whose sums fit the registers beside its operands.
     const ROWS: usize;

@@ -23,7 +23,6 @@ pub(super) struct Soften<'t> {
     pub(super) place: ScoreTile,
     /// Raw scores, then probabilities before normalisation, dropped.
     pub(super) scores: &'t mut [f32],
-    /// Distance between rows of scores.
     pub(super) stride: usize,
     /// Largest score of each row so far.
     pub(super) largest: &'t mut [f32],
@@ -31,9 +30,7 @@ pub(super) struct Soften<'t> {
     pub(super) sum: &'t mut [f32],
     /// Rows of the result so far.
     pub(super) out: &'t mut [f32],
-    /// Distance between rows of the result.
     pub(super) out_stride: usize,
-    /// Space for a row of multipliers.
     pub(super) row: &'t mut [f32],
 }
 
@@ -84,13 +81,11 @@ pub(super) struct Differentiate<'t> {
     pub(super) scores: &'t mut [f32],
     /// Gradients of dropped probabilities, then of scores.
     pub(super) dscores: &'t mut [f32],
-    /// Distance between rows of both.
     pub(super) stride: usize,
     /// Log of the sum of exponentials of each row.
     pub(super) lse: &'t [f32],
     /// Sum of result times gradient of each row.
     pub(super) delta: &'t [f32],
-    /// Space for a row of multipliers.
     pub(super) row: &'t mut [f32],
 }
 
@@ -134,12 +129,10 @@ pub(super) struct RowDots<'t> {
     pub(super) y: &'t [f32],
     pub(super) stride: usize,
     pub(super) length: usize,
-    /// The sum of products of each row.
     pub(super) out: &'t mut [f32],
 }
 
 vectorised! {
-    /// Sums of products, row by row.
     pub(super) fn row_dots<I>(rows: RowDots<'_>) {
         let RowDots { x, y, stride, length, out } = rows;
         for (r, out) in out.iter_mut().enumerate() {

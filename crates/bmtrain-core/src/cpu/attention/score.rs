@@ -55,7 +55,6 @@ pub(super) struct ScoreTile {
 }
 
 impl<'a> Rules<'a> {
-    /// The rules of a call.
     pub(super) fn new(
         op: &'static str,
         shape: AttentionShape,
@@ -111,7 +110,6 @@ impl<'a> Rules<'a> {
         (b * self.shape.heads + n) * self.shape.queries + l
     }
 
-    /// Whether there is one bias for every sequence.
     pub(super) fn shares_bias(&self) -> bool {
         self.bias.is_some_and(|bias| !bias.per_sequence)
     }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes held by all threads of the process.
 pub(in crate::cpu) fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
@@ -20,7 +19,6 @@ pub(super) struct Scratch {
     pub(super) query: Region,
     /// Keys by row; in the forward pass also values.
     pub(super) key: Region,
-    /// Keys, transposed.
     pub(super) key_panels: Region,
     /// Values, transposed; by row on the way there.
     pub(super) value_panels: Region,
@@ -30,21 +28,16 @@ pub(super) struct Scratch {
     pub(super) dscores: Region,
     /// Sums of the result, or gradients of the result.
     pub(super) out: Region,
-    /// Sums for the gradient of queries.
     pub(super) dquery: Region,
-    /// Sums for the gradient of keys.
     pub(super) dkey: Region,
-    /// Sums for the gradient of values.
     pub(super) dvalue: Region,
     /// Maximum and sum of every row.
     pub(super) statistics: Region,
-    /// One row of dropout multipliers.
     pub(super) row: Region,
 }
 
 #[cfg(test)]
 impl Scratch {
-    /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         let Scratch {
             query,
@@ -68,7 +61,6 @@ impl Scratch {
 /// Numbers in a cache line: vectors that straddle two cost two loads.
 const LINE: usize = 16;
 
-/// A slice that grows and never shrinks.
 #[derive(Debug, Default)]
 pub(super) struct Region(Vec<f32>);
 

@@ -9,7 +9,6 @@ use std::ops::Range;
 /// Largest tiles of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tiles {
-    /// Queries of a tile.
     pub(super) queries: usize,
     /// Keys of a tile, a multiple of 16.
     pub(super) keys: usize,

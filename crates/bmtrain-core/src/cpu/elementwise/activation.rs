@@ -85,7 +85,6 @@ vectorised! {
     }
 }
 
-/// Rows of a piece of work.
 fn rows_at_once(columns: usize) -> usize {
     (super::PIECE / columns.max(1)).max(1)
 }

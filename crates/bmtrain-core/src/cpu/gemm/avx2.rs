@@ -15,7 +15,6 @@ const COLUMNS: usize = 2 * LANES;
 /// How far `copy` looks ahead.
 const ROWS_AHEAD: usize = 8;
 
-/// The table for AVX2 with FMA.
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2+fma",
     lanes: LANES,

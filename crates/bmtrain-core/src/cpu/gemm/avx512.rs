@@ -17,7 +17,6 @@ const COLUMNS: usize = 4 * LANES;
 /// How far `copy` looks ahead.
 const ROWS_AHEAD: usize = 8;
 
-/// The table for AVX-512F.
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx512f",
     lanes: LANES,

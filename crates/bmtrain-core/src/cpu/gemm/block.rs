@@ -26,7 +26,6 @@ const ROWS_AT_ONCE: usize = 96;
 /// Up to this many rows, B is read in place if its columns are adjacent: packing would cost more than it saves.
 const ROWS_UNPACKED: usize = 24;
 
-/// A checked product.
 #[derive(Clone, Copy)]
 pub(super) struct GemmJob<'a> {
     pub(super) m: usize,
@@ -46,7 +45,6 @@ pub(super) struct GemmJob<'a> {
 }
 
 impl<'a> GemmJob<'a> {
-    /// Checks every length before anything is touched.
     pub(super) fn new(product: Product<'a>) -> Result<Self> {
         Self::with_reach(product, "gemm", [0; 3])
     }
@@ -86,7 +84,6 @@ impl<'a> GemmJob<'a> {
         })
     }
 
-    /// Floating-point operations.
     pub(super) fn operations(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
@@ -116,7 +113,6 @@ fn check_rows(
     check_extent(len, &[(m, leading), (n, 1)], reach, op, name)
 }
 
-/// A checked batch.
 pub(super) struct Batch<'a> {
     pub(super) first: GemmJob<'a>,
     count: [usize; 3],
@@ -190,7 +186,6 @@ struct Left<'s> {
 struct Right<'s> {
     data: &'s [f32],
     step: usize,
-    /// First column in C.
     j: usize,
     columns: usize,
     width: usize,
@@ -214,7 +209,6 @@ struct Pass<'p, 'a> {
     last: bool,
 }
 
-/// Computes the rows and columns of one unit.
 pub(super) fn run(
     kernel: &Kernel,
     job: &GemmJob<'_>,

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use super::portable;
 
-/// Elements of the largest tile of any table.
 pub(super) const MAX_TILE: usize = 512;
 
 /// One tile of a product: `C = alpha * A·B + beta * C` with `ROWS x (VECTORS * lanes)` elements of C.
@@ -100,9 +99,7 @@ pub(super) type DotsRoutine = unsafe fn(&Dots);
 
 /// The innermost routines of one instruction set.
 pub(super) struct Kernel {
-    /// Name of the instruction set, for reports.
     pub(super) name: &'static str,
-    /// `f32` per vector.
     pub(super) lanes: usize,
     /// `tiles[rows - 1][vectors - 1]`.
     pub(super) tiles: &'static [&'static [TileRoutine]],
@@ -123,7 +120,6 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Rows of the tallest tile.
     pub(super) fn rows(&self) -> usize {
         self.tiles.len()
     }
@@ -139,7 +135,6 @@ impl Kernel {
         CHOSEN.get_or_init(|| Self::available()[0])
     }
 
-    /// Every table this machine can run, best first.
     pub(super) fn available() -> Vec<&'static Kernel> {
         let mut tables: Vec<&'static Kernel> = Vec::new();
         #[cfg(target_arch = "x86_64")]

@@ -34,7 +34,6 @@ impl Source<'_> {
         self.len() == 0
     }
 
-    /// Bytes of an element.
     pub(super) fn element_bytes(&self) -> usize {
         match self {
             Source::F32(_) => 4,

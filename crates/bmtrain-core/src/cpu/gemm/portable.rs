@@ -7,7 +7,6 @@ use super::kernel::{Dots, Kernel, Tile};
 
 const LANES: usize = 8;
 
-/// The table that needs no instruction set.
 pub(super) static KERNEL: Kernel = Kernel {
     name: "portable",
     lanes: LANES,

@@ -28,7 +28,6 @@ const COLUMNS_AT_ONCE: usize = 768;
 const ROWS_OF_SUMS: usize = 1024;
 const COLUMNS_OF_SUMS: usize = 256;
 
-/// Computes one product.
 pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &GemmJob<'_>) {
     if job.m == 0 || job.n == 0 {
         return;
@@ -59,7 +58,6 @@ fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
     job.operations() >= WORTH_SPLITTING || reads_much()
 }
 
-/// Computes every product of a batch.
 pub(super) fn run_batch(threads: Threads<'_>, kernel: &Kernel, batch: &Batch<'_>) {
     let count = batch.count();
     if count < threads.count() {
@@ -103,7 +101,6 @@ fn on_workers(threads: Threads<'_>, workers: usize, work: impl Fn(&mut Scratch) 
 struct Units {
     m: usize,
     n: usize,
-    /// Columns of a panel.
     panel: usize,
     panels: usize,
     row_blocks: usize,
@@ -147,7 +144,6 @@ impl Units {
         Units { m, n, panel, panels, row_blocks, rows, part, narrowest, widest, taken: AtomicUsize::new(0) }
     }
 
-    /// The next unit: rows and columns.
     fn next(&self) -> Option<(Range<usize>, Range<usize>)> {
         let total = self.panels * self.row_blocks;
         let mut start = self.taken.load(Ordering::Relaxed);

@@ -14,7 +14,6 @@ pub fn scratch_bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
 
-/// The regions of one thread's scratch.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Packed panels of B.
@@ -29,13 +28,11 @@ pub(super) struct Scratch {
 
 #[cfg(test)]
 impl Scratch {
-    /// Bytes held by this thread.
     pub(super) fn bytes(&self) -> usize {
         [&self.panels, &self.left, &self.lines, &self.sums].iter().map(|region| region.0.len() * size_of::<f32>()).sum()
     }
 }
 
-/// A slice that grows and never shrinks.
 #[derive(Debug, Default)]
 pub(super) struct Region(Vec<f32>);
 

@@ -44,7 +44,6 @@ impl<'a> Shared<'a> {
         Shared { address, len, owner: PhantomData }
     }
 
-    /// Whether the elements are 32 bits wide.
     pub(super) fn is_f32(&self) -> bool {
         matches!(self.address, Address::F32(_))
     }

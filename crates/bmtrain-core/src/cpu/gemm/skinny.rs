@@ -26,13 +26,11 @@ const STRETCH: usize = 2048;
 /// Shortest sum for which adding up lanes is cheap beside the products.
 const SHORTEST: usize = 64;
 
-/// Whether a product is computed here.
 pub(super) fn takes(job: &GemmJob<'_>) -> bool {
     let along_k = job.b.row_stride == 1 && job.b.col_stride >= job.k && job.a.col_stride == 1;
     along_k && job.m <= ROWS && job.k >= SHORTEST && job.n > 1
 }
 
-/// Computes the rows and columns of one unit.
 pub(super) fn run(
     kernel: &Kernel,
     job: &GemmJob<'_>,

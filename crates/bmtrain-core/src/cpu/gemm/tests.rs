@@ -108,13 +108,11 @@ fn slope(run: &mut [f32], saved: &[f32]) {
     run.iter_mut().zip(saved).for_each(|(x, s)| *x *= 2.0 * s + 1.0);
 }
 
-/// What a run stored.
 struct Outcome {
     c: Store,
     pre: Store,
 }
 
-/// The operands of a case.
 struct Trial {
     case: Case,
     a: Store,
@@ -213,7 +211,6 @@ impl Trial {
     }
 }
 
-/// Runs a case and compares it with f64.
 fn check(kernel: &Kernel, threads: Threads<'_>, case: Case) -> Outcome {
     let trial = Trial::new(case);
     let outcome = trial.run(kernel, threads);

@@ -19,7 +19,6 @@ struct Case {
     dtype: DType,
     smoothing: f32,
     weighted: bool,
-    /// Some rows are ignored.
     ignores: bool,
 }
 

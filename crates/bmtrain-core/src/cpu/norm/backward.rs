@@ -24,7 +24,6 @@ struct Inputs<'a> {
     dropout: Option<Dropout>,
 }
 
-/// A written gradient and whether it is added to.
 struct Gradient<'a> {
     rows: RowsMut<'a>,
     add: bool,
@@ -98,7 +97,6 @@ pub(in crate::cpu) fn backward(threads: &Threads, a: NormBackward<'_>) -> Result
     Ok(())
 }
 
-/// Tiles of one thread.
 struct Room {
     x: Spare,
     dy: Spare,

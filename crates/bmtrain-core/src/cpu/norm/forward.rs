@@ -62,7 +62,6 @@ pub(in crate::cpu) fn forward(threads: &Threads, a: NormForward<'_>) -> Result<(
     Ok(())
 }
 
-/// Tiles of one thread.
 struct Room {
     x: Spare,
     other: Spare,

@@ -8,7 +8,6 @@ mod tests;
 pub(super) use backward::backward;
 pub(super) use forward::forward;
 
-/// Rows of a piece of work where rows are independent.
 fn rows_at_once(columns: usize) -> usize {
     ((1 << 15) / columns.max(1)).max(1)
 }

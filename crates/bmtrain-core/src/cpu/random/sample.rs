@@ -19,7 +19,6 @@ const CUT: f64 = 2.0;
 /// After the last attempt (a probability of 1e-86) the value is the mean.
 const ATTEMPTS: u32 = 64;
 
-/// Write the values of the elements from `first` on.
 pub(super) fn sample(distribution: Distribution, key: Key, first: u64, out: &mut [f32]) {
     let mut done = 0;
     while done < out.len() {
@@ -108,7 +107,6 @@ fn sample_again(key: Key, block: u64, word: usize) -> f64 {
     0.0
 }
 
-/// Two independent standard normals.
 #[inline(always)]
 fn normal_pair(first: u32, second: u32) -> (f64, f64) {
     let radius = (-2.0 * ln(open_unit(first))).sqrt();

@@ -14,7 +14,6 @@ fn example(probability: f32) -> Dropout {
     Dropout::new(probability, Key::new(5, "site"), 7, 3).unwrap().unwrap()
 }
 
-/// The multiplier of one element, by its definition.
 fn multiplier(dropout: &Dropout, element: u64) -> f32 {
     let block = element / 4;
     let counter = [block as u32, (block >> 32) as u32, dropout.step, dropout.micro_batch];

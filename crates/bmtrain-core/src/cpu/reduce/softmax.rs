@@ -34,7 +34,6 @@ impl RowStatistics {
         row
     }
 
-    /// Log of the sum of exponentials.
     pub(in crate::cpu) fn lse(&self) -> f32 {
         self.largest + self.sum.ln()
     }
@@ -90,7 +89,6 @@ pub(in crate::cpu) fn softmax_backward(threads: &Threads, a: SoftmaxBackward<'_>
 }
 
 vectorised! {
-    /// The largest number; NaN is passed over.
     pub(in crate::cpu) fn largest<I>(x: &[f32]) -> f32 {
         let mut lanes = [f32::NEG_INFINITY; LANES];
         let chunks = x.chunks_exact(LANES);

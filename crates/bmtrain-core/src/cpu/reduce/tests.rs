@@ -136,7 +136,6 @@ fn the_flag_is_set_by_anything_that_is_not_finite_and_by_nothing_else() {
     }
 }
 
-/// Exact softmax, or its logarithm.
 fn exact(x: &[f64], columns: usize, log: bool) -> Vec<f64> {
     let mut y = Vec::new();
     for row in x.chunks(columns) {

@@ -32,7 +32,6 @@ fn floats<T: Float>(threads: &Threads, a: Permute<'_>) -> Result<()> {
 /// input as well are joined.
 #[derive(Clone, Copy)]
 struct StridedAxes {
-    /// Length of each axis.
     len: [usize; MAX_RANK],
     /// Elements of the input from one index of the axis to the next.
     stride: [usize; MAX_RANK],
@@ -56,7 +55,6 @@ impl StridedAxes {
         plan
     }
 
-    /// The axis along which the input is contiguous.
     fn contiguous(&self) -> usize {
         self.stride[..self.rank].iter().position(|stride| *stride == 1).unwrap_or(self.rank - 1)
     }

@@ -9,7 +9,6 @@ use crate::kernel::*;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
-/// Ids that repeat, some of them often.
 fn ids(rows: usize, entries: usize) -> Vec<i64> {
     values(rows, 9).iter().map(|x| ((x.abs() * x.abs() / 4.0) * entries as f32) as i64).collect()
 }
@@ -124,7 +123,6 @@ fn strided_rows_are_copied_or_added_and_gaps_left_alone() {
     assert_eq!(out.to_vec::<i64>().unwrap(), [2, 4]);
 }
 
-/// Every order of `rank` axes.
 fn orders(rank: usize) -> Vec<Vec<usize>> {
     if rank == 0 {
         return vec![vec![]];

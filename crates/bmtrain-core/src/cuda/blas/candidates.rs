@@ -11,18 +11,15 @@ use super::{Factor, Work};
 use crate::dtype::DType;
 use crate::kernel::{Activation, Batch};
 
-/// A way to ask the library for a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// The factors are first widened to f32, without gaps.
     pub(super) widened: bool,
-    /// Where the product goes.
     pub(super) into: Destination,
     /// What the library does to it.
     pub(super) fused: Fused,
 }
 
-/// Where a product goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Destination {
     /// To where the result belongs; the old content is taken into account.
@@ -45,7 +42,6 @@ impl Candidate {
         [factor(work.a), factor(work.b), c]
     }
 
-    /// Whether a kernel has something left to do.
     pub(super) fn finishes(&self, work: &Work) -> bool {
         self.into != Destination::Result
             || (work.activation.is_some() && self.fused.function.is_none())
@@ -76,7 +72,6 @@ pub(super) fn candidates(work: &Work) -> impl Iterator<Item = Candidate> + use<>
     [sums, whole, parted, unfused, widened, Some(last)].into_iter().flatten()
 }
 
-/// All of the epilogue, if the library can do it.
 fn whole(work: &Work) -> Option<Fused> {
     let bias = work.bias.is_some();
     if let Some((activation, points)) = work.derivative {

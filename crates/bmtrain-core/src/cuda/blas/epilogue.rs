@@ -13,14 +13,12 @@ const THREADS: usize = 256;
 
 const EPILOGUE: Typed = typed!("gemm", "gemm_epilogue");
 
-/// Numbers at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) address: u64,
     pub(super) dtype: DType,
 }
 
-/// Matrices of a batch, in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Matrices {
     pub(super) numbers: Numbers,

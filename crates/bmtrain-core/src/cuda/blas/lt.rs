@@ -25,7 +25,6 @@ const SUCCESS: Status = 0;
 const INVALID_VALUE: Status = 7;
 const NOT_SUPPORTED: Status = 15;
 
-/// The functions.
 #[derive(Debug)]
 struct Functions {
     words: unsafe extern "C" fn(Status) -> *const c_char,
@@ -85,7 +84,6 @@ struct Found {
 
 const _: () = assert!(size_of::<Found>() == size_of::<sys::cublasLtMatmulHeuristicResult_t>());
 
-/// The library with a handle of its own.
 #[derive(Debug)]
 pub(super) struct Lt {
     functions: Functions,
@@ -100,7 +98,6 @@ unsafe impl Send for Lt {}
 // SAFETY: as above.
 unsafe impl Sync for Lt {}
 
-/// The library's file, and its version as it counts.
 pub(in crate::cuda) fn version(library: &Opened) -> Result<(PathBuf, [u32; 3])> {
     type GetVersion = unsafe extern "C" fn() -> usize;
     // SAFETY: the function has this type.
@@ -176,7 +173,6 @@ impl Lt {
         Ok(Descriptor { object, set: self.functions.layout_set, destroy: self.functions.layout_destroy })
     }
 
-    /// What a heuristic may choose from.
     pub(super) fn preference(&self) -> Result<Descriptor> {
         let mut object = ptr::null_mut();
         // SAFETY: one pointer is written.
@@ -185,7 +181,6 @@ impl Lt {
         Ok(Descriptor { object, set: self.functions.preference_set, destroy: self.functions.preference_destroy })
     }
 
-    /// Set an attribute of a descriptor.
     pub(super) fn set<T: Copy>(&self, descriptor: &Descriptor, attribute: u32, value: T) -> Result<()> {
         let attribute = attribute as c_int;
         // SAFETY: the descriptor lives; as many bytes are read as the value has, and their number is checked by the
@@ -311,7 +306,6 @@ pub(super) struct Call {
     pub(super) stream: *mut c_void,
 }
 
-/// A dtype as the library counts them.
 pub(super) fn number_type(dtype: DType) -> Result<c_int> {
     use sys::cudaDataType_t as Type;
     match dtype {
@@ -322,12 +316,10 @@ pub(super) fn number_type(dtype: DType) -> Result<c_int> {
     }
 }
 
-/// A distance as the library's type.
 pub(super) fn signed(size: usize) -> Result<i64> {
     i64::try_from(size).map_err(|_| too_large(size))
 }
 
-/// A size that the library does not take.
 pub(super) fn too_large(size: usize) -> Error {
     failure("multiply", format!("a size of {size} is more than the library takes"))
 }

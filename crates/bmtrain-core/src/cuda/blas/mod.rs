@@ -36,7 +36,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Parts of scratch memory start at multiples of this.
 const ALIGNMENT: usize = 256;
 
-/// The matrix products of a backend.
 #[derive(Debug)]
 pub(super) struct Blas {
     options: CudaOptions,
@@ -46,7 +45,6 @@ pub(super) struct Blas {
     lt: OnceLock<Result<Lt>>,
 }
 
-/// A product, by addresses.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     m: usize,
@@ -124,7 +122,6 @@ impl ScratchLayout {
         layout
     }
 
-    /// Append a range. Returns its offset.
     fn add(&mut self, bytes: usize) -> usize {
         let offset = self.bytes;
         self.bytes += bytes.next_multiple_of(ALIGNMENT);
@@ -133,12 +130,10 @@ impl ScratchLayout {
 }
 
 impl Blas {
-    /// Products of a device; nothing is opened before the first.
     pub(super) fn new(context: &Arc<Context>, options: &CudaOptions) -> Self {
         Blas { options: options.clone(), context: Arc::clone(context), plans: Mutex::default(), lt: OnceLock::new() }
     }
 
-    /// Queue a product.
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
         let work = Work::of(&a);
         let Work { m, k, .. } = work;
@@ -343,7 +338,6 @@ impl Work {
         FusedAddresses { vector, matrix: matrix.map_or(0, |numbers| numbers.address) }
     }
 
-    /// What is left to do once `x` is there.
     fn finish(&self, x: Option<Matrices>, beta: f32, bias: bool) -> Finish {
         Finish {
             rows: self.m,
@@ -372,7 +366,6 @@ impl Factor {
         (Factor { stored, ..*self }, outer * inner * entry)
     }
 
-    /// Entries that differ.
     fn entries(&self, batch: Batch) -> Batch {
         let of = |count, stride| if stride == 0 { 1 } else { count };
         let [outer, inner] = self.stored.batch;
@@ -394,11 +387,9 @@ impl Factor {
 /// A batch of two levels as one of the library's, which has one distance, repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Folded {
-    /// Entries of one call.
     count: usize,
     /// Elements from one of them to the next, of a, b and c.
     stride: [usize; 3],
-    /// Calls.
     steps: usize,
     /// Elements from one call to the next.
     step: [usize; 3],

@@ -26,7 +26,6 @@ pub(super) struct Stored {
     pub(super) ld: usize,
     /// The product sees the transpose.
     pub(super) transposed: bool,
-    /// Elements from one entry of the batch to the next.
     pub(super) stride: usize,
     /// The power of two that the addresses of all entries are multiples of.
     pub(super) alignment: u32,
@@ -35,9 +34,7 @@ pub(super) struct Stored {
 /// What the library does to a product before it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Fused {
-    /// Adds a bias of the result's type.
     pub(super) bias: bool,
-    /// Applies a function.
     pub(super) function: Option<Function>,
     /// Keeps a copy of the function's argument, of the result's type, without gaps.
     pub(super) copy: bool,
@@ -48,12 +45,10 @@ pub(super) struct Fused {
 }
 
 impl Fused {
-    /// It has a vector beside the matrices.
     fn has_vector(self) -> bool {
         self.bias || self.sums
     }
 
-    /// It has another matrix.
     fn has_matrix(self) -> bool {
         self.copy || self.derivative
     }
@@ -66,7 +61,6 @@ pub(super) enum Function {
     GeluTanh,
 }
 
-/// Everything that an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Problem {
     pub(super) m: usize,
@@ -89,7 +83,6 @@ pub(super) struct FusedAddresses {
     pub(super) matrix: u64,
 }
 
-/// The plans of a backend.
 #[derive(Debug, Default)]
 pub(super) struct PlanCache {
     /// None for a product that the library does not do.
@@ -150,7 +143,6 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<GemmPlan>> {
     }))
 }
 
-/// The layout of a matrix stored as `rows` of `columns`.
 fn layout(lt: &Lt, matrix: &Stored, (rows, columns): (usize, usize), count: usize) -> Result<Descriptor> {
     use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
     let layout = lt.layout(matrix.dtype, columns, rows, matrix.ld)?;
@@ -203,7 +195,6 @@ fn epilogue(fused: Fused) -> u32 {
     epilogue as u32
 }
 
-/// Set the addresses that the description of a plan contains.
 pub(super) fn set_addresses(lt: &Lt, plan: &GemmPlan, fused: Fused, beside: FusedAddresses) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     if fused.has_vector() {

@@ -29,7 +29,6 @@ pub(in crate::cuda) struct Cache {
     warned: AtomicBool,
 }
 
-/// What a compilation is known by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cuda) struct Key {
     name: String,
@@ -58,7 +57,6 @@ impl Cache {
         Cache { directory, most_bytes: MOST_BYTES, warned: AtomicBool::new(false) }
     }
 
-    /// What was kept under a key, if it is whole.
     pub(in crate::cuda) fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.directory.join(&key.name);
         let content = match read_whole(&path) {

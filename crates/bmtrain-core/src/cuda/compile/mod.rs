@@ -14,7 +14,6 @@ use bmtrain_kernels::Unit;
 use cache::{Cache, Key};
 use std::sync::{Once, OnceLock};
 
-/// Compiles units when they are first asked for.
 #[derive(Debug)]
 pub(super) struct Compiler {
     options: CudaOptions,

@@ -16,7 +16,6 @@ type Text = *const c_char;
 type Size = unsafe extern "C" fn(Program, *mut usize) -> Status;
 type Content = unsafe extern "C" fn(Program, *mut c_char) -> Status;
 
-/// The compiler.
 #[derive(Debug)]
 pub(in crate::cuda) struct Nvrtc {
     version: (u32, u32),
@@ -44,7 +43,6 @@ pub(in crate::cuda) enum Image {
 }
 
 impl Nvrtc {
-    /// Open the compiler.
     pub(in crate::cuda) fn open(options: &CudaOptions) -> Result<Self> {
         type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
         type Count = unsafe extern "C" fn(*mut c_int) -> Status;
@@ -80,12 +78,10 @@ impl Nvrtc {
         self.version
     }
 
-    /// Its file, opened.
     pub(in crate::cuda) fn library(&self) -> &Opened {
         &self.library
     }
 
-    /// Its path.
     pub(in crate::cuda) fn path(&self) -> &PathBuf {
         &self.path
     }
@@ -95,7 +91,6 @@ impl Nvrtc {
         &self.known
     }
 
-    /// Compile a text, called `name` in messages.
     pub(in crate::cuda) fn compile(
         &self,
         name: &str,
@@ -150,15 +145,12 @@ impl Nvrtc {
     }
 }
 
-/// What came out of a compilation.
 #[derive(Debug)]
 pub(in crate::cuda) struct Compiled {
     pub(in crate::cuda) image: Vec<u8>,
-    /// The compiler's log; usually empty.
     pub(in crate::cuda) log: String,
 }
 
-/// A program that is destroyed when it is dropped.
 struct Open {
     program: Program,
     destroy: unsafe extern "C" fn(*mut Program) -> Status,

@@ -7,12 +7,10 @@ use crate::error::Result;
 /// The oldest compute capability that the kernels are written for: they use its asynchronous copies and its bf16.
 const OLDEST: u32 = 80;
 
-/// An architecture, and what is made for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cuda) struct Target {
     /// As the compiler calls it: `sm_90a`, or `compute_90` for the driver to go on with.
     pub(in crate::cuda) architecture: String,
-    /// What comes out.
     pub(in crate::cuda) image: Image,
 }
 

@@ -37,7 +37,6 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Open a device by its number.
     pub(in crate::cuda) fn open(ordinal: usize) -> Result<Arc<Self>> {
         let opened = catch(|| {
             library::require()?;
@@ -46,7 +45,6 @@ impl Context {
         opened.unwrap_or_else(|panic| Err(failure(OPEN_DRIVER, format!("the driver library failed: {panic}"))))
     }
 
-    /// How many devices the driver has.
     pub(in crate::cuda) fn count() -> Result<usize> {
         let counted = catch(|| {
             library::require()?;
@@ -79,7 +77,6 @@ impl Context {
         Ok(context)
     }
 
-    /// What the driver calls the device.
     pub(in crate::cuda) fn name(&self) -> &str {
         &self.name
     }
@@ -89,7 +86,6 @@ impl Context {
         &self.pci_bus_id
     }
 
-    /// What the device has.
     pub(in crate::cuda) fn properties(&self) -> Properties {
         self.properties
     }
@@ -136,7 +132,6 @@ fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// What a device has.
 pub(super) fn properties(device: sys::CUdevice) -> Result<Properties> {
     use sys::CUdevice_attribute as Attribute;
     let of = |what| {

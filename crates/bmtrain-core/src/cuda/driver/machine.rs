@@ -9,7 +9,6 @@ use crate::panics::catch;
 use cudarc::driver::{result, sys};
 use std::ffi::CStr;
 
-/// A device as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cuda) struct Described {
     pub(in crate::cuda) name: String,
@@ -29,7 +28,6 @@ pub(in crate::cuda) fn cuda_version() -> Option<(u32, u32)> {
     Some((version / 1000, version % 1000 / 10))
 }
 
-/// Every device, by its number.
 pub(in crate::cuda) fn devices() -> Result<Vec<Described>> {
     let described = catch(|| {
         library::require()?;

@@ -24,12 +24,10 @@ use std::ffi::CStr;
 /// What errors of this backend are headed by.
 const BACKEND: &str = "cuda";
 
-/// An error of this backend: the call and the reason.
 pub(in crate::cuda) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
     Error::Device { backend: BACKEND.into(), call, reason: reason.into() }
 }
 
-/// The driver's answer as a result of this crate.
 pub(in crate::cuda) fn answer<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T> {
     result.map_err(|error| {
         let words = |text: Result<&CStr, DriverError>| text.ok().map(|text| text.to_string_lossy().into_owned());

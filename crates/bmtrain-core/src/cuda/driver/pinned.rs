@@ -22,7 +22,6 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Take page-locked memory, filled with zeros.
     pub(in crate::cuda) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
         context.bind()?;
         // SAFETY: the memory is given a value below, before anything reads it.
@@ -38,7 +37,6 @@ impl Pinned {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Where the device finds the memory.
     pub(in crate::cuda) fn device_address(&self) -> Result<u64> {
         self.context.bind()?;
         let mut address = 0;

@@ -9,12 +9,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 owned! {
-    /// An ordered queue of work on the device.
     Stream(sys::CUstream), "cuStreamDestroy", result::stream::destroy
 }
 
 owned! {
-    /// A point in a stream's work, recorded again and again.
     Event(sys::CUevent), "cuEventDestroy", result::event::destroy
 }
 
@@ -183,16 +181,12 @@ impl Grid {
 /// What memory is filled with, by the size of its elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) enum Pattern {
-    /// One byte.
     Byte(u8),
-    /// Two bytes.
     Half(u16),
-    /// Four bytes.
     Word(u32),
 }
 
 impl Event {
-    /// An event that keeps order and no time.
     pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
         Event::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
@@ -203,7 +197,6 @@ impl Event {
         Ok(Event { handle, context: Arc::clone(context) })
     }
 
-    /// An event that remembers when it was reached.
     pub(in crate::cuda) fn timed(context: &Arc<Context>) -> Result<Self> {
         Event::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -219,14 +212,12 @@ impl Event {
         Ok(f64::from(milliseconds) / 1e3)
     }
 
-    /// Remember the present end of a stream.
     pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<()> {
         self.context.bind()?;
         // SAFETY: both live and belong to the same context.
         answer("cuEventRecord", unsafe { result::event::record(self.handle, stream.handle) })
     }
 
-    /// Whether the latest recording is reached.
     pub(in crate::cuda) fn is_reached(&self) -> Result<bool> {
         self.context.bind()?;
         // SAFETY: the event lives.
@@ -236,7 +227,6 @@ impl Event {
         }
     }
 
-    /// Let the host wait for the latest recording.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the event lives.

@@ -1,9 +1,7 @@
 //! Which libraries there are, under which names, and how a user gets them.
 
-/// One of NVIDIA's libraries.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct Wanted {
-    /// What it is called.
     pub(in crate::cuda) name: &'static str,
     /// What it is, and what needs it.
     pub(super) what: &'static str,
@@ -18,7 +16,6 @@ pub(in crate::cuda) struct Wanted {
     system: &'static str,
 }
 
-/// The run-time compiler.
 pub(in crate::cuda) const NVRTC: Wanted = Wanted {
     name: "NVRTC",
     what: "NVIDIA's run-time compiler (NVRTC), which kernels are compiled with",
@@ -28,7 +25,6 @@ pub(in crate::cuda) const NVRTC: Wanted = Wanted {
     system: "cuda-nvrtc-13-0",
 };
 
-/// Matrix products.
 pub(in crate::cuda) const CUBLASLT: Wanted = Wanted {
     name: "cuBLASLt",
     what: "NVIDIA's matrix products (cuBLASLt)",
@@ -38,7 +34,6 @@ pub(in crate::cuda) const CUBLASLT: Wanted = Wanted {
     system: "libcublas-13-0",
 };
 
-/// Communication between devices.
 pub(in crate::cuda) const NCCL: Wanted = Wanted {
     name: "NCCL",
     what: "NVIDIA's communication between devices (NCCL), which runs on several devices need",
@@ -49,7 +44,6 @@ pub(in crate::cuda) const NCCL: Wanted = Wanted {
     system: "libnccl2",
 };
 
-/// Every library that a survey asks for.
 pub(in crate::cuda) const ALL: [&Wanted; 3] = [&NVRTC, &CUBLASLT, &NCCL];
 
 impl Wanted {
@@ -64,7 +58,6 @@ impl Wanted {
         [fitting, others].map(|files| files.into_iter().map(|(_, file)| file).collect())
     }
 
-    /// How to get it.
     pub(super) fn fix(&self) -> String {
         let [cuda13, cuda12] = self.packages;
         let Wanted { system, .. } = self;

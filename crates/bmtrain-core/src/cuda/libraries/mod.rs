@@ -32,12 +32,9 @@ pub(in crate::cuda) struct Opened {
     rather_than: Vec<PathBuf>,
 }
 
-/// Where files are looked for, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SearchPath {
-    /// A directory.
     Directory(PathBuf),
-    /// Wherever the system's loader looks.
     Loader,
 }
 

@@ -15,7 +15,6 @@ use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// A mask that is kept for the backward pass.
 #[derive(Debug)]
 enum SavedMask {
     None,
@@ -23,7 +22,6 @@ enum SavedMask {
     Full(Tensor),
 }
 
-/// Sizes and settings of one call, checked.
 #[derive(Debug)]
 pub(super) struct Call {
     op: &'static str,
@@ -158,7 +156,6 @@ impl Call {
         }
     }
 
-    /// As [`Call::read`], for gradients.
     fn written<'a>(&self, dests: Vec<Dest<'a>>) -> Result<[HeadsMut<'a>; 3]> {
         let (AttentionShape { queries, keys, .. }, width, kv) = (self.shape, self.width(), self.kv_width());
         let mut dests = dests.into_iter();
@@ -220,7 +217,6 @@ pub(super) fn columns<const N: usize>(x: &Tensor, rows: usize, widths: [usize; N
     Ok(parts)
 }
 
-/// As [`columns`], to write.
 fn columns_mut<const N: usize>(dest: Dest<'_>, rows: usize, widths: [usize; N]) -> Result<[HeadsMut<'_>; N]> {
     let Dest { view, add } = dest;
     let row_stride = widths.iter().sum();

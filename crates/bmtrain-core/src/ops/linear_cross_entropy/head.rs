@@ -13,7 +13,6 @@ use crate::pool::Segment;
 use crate::tensor::{Storage, Tensor};
 use std::ops::Range;
 
-/// Sizes of a head on this rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) rows: usize,
@@ -25,7 +24,6 @@ pub(super) struct Size {
     pub(super) depth: usize,
 }
 
-/// The operands.
 #[derive(Debug)]
 pub(super) struct Head {
     /// `[rows, depth]`.
@@ -75,7 +73,6 @@ impl Head {
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
     }
 
-    /// Overwrite the logits of some rows by their gradients.
     pub(super) fn gradient(
         &self,
         rows: Range<usize>,
@@ -88,7 +85,6 @@ impl Head {
     }
 }
 
-/// Overwrite the logits of some rows by their gradients.
 pub(super) fn gradient(
     terms: &Terms,
     columns: usize,
@@ -170,7 +166,6 @@ pub(super) struct Gradients {
     pub(super) bias: Option<Tensor>,
 }
 
-/// The same while chunks are added.
 pub(super) struct Sums {
     hidden: Option<Storage>,
     weight: Option<Storage>,
@@ -192,7 +187,6 @@ impl Sums {
         })
     }
 
-    /// Add what some rows contribute.
     pub(super) fn add(&self, head: &Head, rows: Range<usize>, dlogits: &Storage) -> Result<()> {
         let (device, size, count, add) = (head.device(), head.size, rows.len(), rows.start > 0);
         let dlogits = dlogits.view(0..count * size.columns)?;

@@ -144,7 +144,6 @@ pub fn linear_cross_entropy(
     }))
 }
 
-/// What the forward pass makes besides losses.
 enum Forward {
     Made(Gradients),
     /// With the log-sum-exp of each row.

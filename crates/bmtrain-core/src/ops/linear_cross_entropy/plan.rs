@@ -10,7 +10,6 @@ pub(super) const ALIGNED: usize = 8;
 /// Longer chunks are a multiple of this number of rows.
 const STEP: usize = 64;
 
-/// Which gradients are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) hidden: bool,
@@ -24,7 +23,6 @@ impl Wanted {
     }
 }
 
-/// What happens to the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LogitsPlan {
     /// The logits of all rows are computed and kept for the backward pass.

@@ -58,7 +58,6 @@ pub(super) fn logical_tensors(files: &[FileRecord]) -> Result<Vec<LogicalTensor>
     pieces.chunk_by(|(a, ..), (b, ..)| a.spec.name == b.spec.name && a.spec.kind == b.spec.kind).map(tensor).collect()
 }
 
-/// One tensor from all its pieces, sorted by start.
 fn tensor(pieces: &[(&PieceRecord, usize, usize)]) -> Result<LogicalTensor, String> {
     let Some((first, ..)) = pieces.first() else { return Err("a tensor without pieces".into()) };
     let spec = &first.spec;

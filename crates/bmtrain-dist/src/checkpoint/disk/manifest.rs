@@ -174,7 +174,6 @@ fn check_trailer(bytes: &[u8]) -> Result<ContentHash, String> {
     if found == claimed { Ok(found) } else { Err(format!("the manifest's hash is {found}, but it claims {claimed}")) }
 }
 
-/// An object with its keys in order, at every depth.
 fn sorted(map: &Map<String, Value>) -> Value {
     let mut value = Value::Object(map.clone());
     value.sort_all_objects();

@@ -79,7 +79,6 @@ impl Ord for CheckpointName {
     }
 }
 
-/// The directory of a save that is not committed.
 pub(super) fn temporary(step: u64, id: &str) -> String {
     format!("step-{step}.tmp-{id}")
 }
@@ -93,7 +92,6 @@ pub(super) fn is_leftover(name: &str) -> bool {
     parts.is_some_and(|(step, id)| step.parse::<u64>().is_ok_and(|n| n.to_string() == step) && is_id(id))
 }
 
-/// The file that holds a rank's shard.
 pub(super) fn shard_file(rank: usize) -> String {
     format!("rank-{rank}.safetensors")
 }

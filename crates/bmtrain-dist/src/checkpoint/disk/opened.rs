@@ -183,7 +183,6 @@ impl Checkpoint {
         Ok((&self.manifest.files[part.file].pieces[part.piece], self.open(part.file)?))
     }
 
-    /// A file, which has the length that the manifest states.
     fn open(&self, file: usize) -> Result<Box<dyn ReadFile>> {
         let record = &self.manifest.files[file];
         let opened =
@@ -253,7 +252,6 @@ impl Checkpoint {
             .ok_or_else(|| missing(&self.directory, format!("there is no {kind} {}", printable(name, 200))))
     }
 
-    /// Bytes of these elements.
     fn range_bytes(&self, tensor: &LogicalTensor, range: &Range<u64>) -> Result<usize> {
         if range.start > range.end || range.end > tensor.elements {
             let reason = format!("{}: elements {range:?} of {}", tensor.title(), tensor.elements);

@@ -118,7 +118,6 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Go to the next piece that has bytes.
     fn begin_piece(&mut self) -> Result<()> {
         while let Some(spec) = self.specs.get(self.records.len()) {
             self.left = spec.bytes().unwrap_or(0);
@@ -177,7 +176,6 @@ struct HeaderEntry<'a> {
     data_offsets: (u64, u64),
 }
 
-/// The JSON of the header, entry by entry.
 fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
     let wrong = |e: serde_json::Error| e.to_string();
     let mut json = serde_json::Serializer::new(out);

@@ -70,7 +70,6 @@ pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<(
     Ok(())
 }
 
-/// Require the tensor in this dtype and the parameter's shape.
 fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<()> {
     let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
         return Err(misfit(checkpoint, format!("there is no {kind} {}", param.name())));

@@ -44,7 +44,6 @@ impl TrainingState {
         Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen: params.freeze_mask() })
     }
 
-    /// Restore schedules, loss scale and the freeze mask.
     pub(super) fn apply(&self, optim: &mut OptimManager, params: &Parameters) -> Result<()> {
         params.set_freeze_mask(&self.frozen)?;
         let count = optim.parts().count();

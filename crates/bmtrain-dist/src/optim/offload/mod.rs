@@ -36,7 +36,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use work::{Moments, Run, lock, run_all, within};
 
-/// State of one flat storage.
 #[derive(Debug)]
 struct State {
     flat: Rc<Flat>,
@@ -53,7 +52,6 @@ impl State {
     }
 }
 
-/// One parameter in a step.
 struct Update {
     index: usize,
     decay: f32,
@@ -172,7 +170,6 @@ impl AdamOffload {
         Ok(())
     }
 
-    /// Wait for what was given to the copy lane.
     fn settle(&self) -> Result<()> {
         for state in &self.states {
             state.flat.values().device().backend().sync(Lane::Copy)?;

@@ -61,7 +61,6 @@ pub(super) fn lock(host: &Mutex<Moments>) -> MutexGuard<'_, Moments> {
     host.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The work of the host: every run of a stretch.
 pub(super) fn run_all(
     runs: &[Run],
     host: &mut Moments,

@@ -16,7 +16,6 @@ use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Lane, Segment, Storage};
 
-/// The gradients of one storage since the last step.
 #[derive(Debug)]
 pub(super) struct Gradients {
     /// This rank's gradients that no collective has taken yet; none while it is idle.

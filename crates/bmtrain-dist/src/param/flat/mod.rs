@@ -42,7 +42,6 @@ pub struct Flat {
     recorded_passes: Cell<usize>,
     /// Whether an optimizer updates parameters of this storage.
     claimed: Cell<bool>,
-    /// All storages of the model.
     siblings: Siblings,
 }
 
@@ -61,7 +60,6 @@ pub struct OwnedPart {
 }
 
 impl Flat {
-    /// Allocate a storage for these parameters, with gradients in `grad_dtype`.
     pub(super) fn new(
         device: &Device,
         sharding: &Sharding,
@@ -99,12 +97,10 @@ impl Flat {
         self.claimed.set(true);
     }
 
-    /// Whether an optimizer updates parameters of this storage.
     pub(crate) fn is_claimed(&self) -> bool {
         self.claimed.get()
     }
 
-    /// All storages of the model, this one among them.
     pub(crate) fn siblings(&self) -> Vec<Rc<Flat>> {
         self.siblings.borrow().iter().filter_map(Weak::upgrade).collect()
     }
@@ -161,7 +157,6 @@ impl Flat {
         OwnedPart { in_values: at(self.sharding.shards_values()), in_state: at(self.sharding.shards_state()), of_param }
     }
 
-    /// The range of parameter `index` in the full storage.
     pub(super) fn span(&self, index: usize) -> Span {
         self.layout.spans().get(index).copied().unwrap_or(Span { start: 0, len: 0 })
     }

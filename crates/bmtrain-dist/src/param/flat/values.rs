@@ -14,7 +14,6 @@ pub(super) struct ValueState {
     residence: Residence,
 }
 
-/// Where the full values are.
 #[derive(Debug)]
 enum Residence {
     /// At rest, on every rank: there is nothing to gather.
@@ -36,7 +35,6 @@ impl ValueState {
         ValueState { update: None, residence }
     }
 
-    /// Drop the gathered copy, whatever holds it.
     fn rest(&mut self) {
         if matches!(self.residence, Residence::Gathered { .. }) {
             self.residence = Residence::AtRest;
@@ -85,7 +83,6 @@ impl Flat {
         Ok(Some(full))
     }
 
-    /// Let the compute lane wait for the gathered values.
     pub(crate) fn wait_gathered(&self) -> Result<()> {
         self.full_values().map(drop)
     }
@@ -162,7 +159,6 @@ impl Flat {
         }
     }
 
-    /// Whether a recorded pass will still add to the gradients.
     pub(crate) fn has_recorded_pass(&self) -> bool {
         self.recorded_passes.get() > 0
     }

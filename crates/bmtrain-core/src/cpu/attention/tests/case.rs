@@ -74,7 +74,6 @@ impl Case {
         AttentionShape { batch, heads, kv_heads, queries, keys, head_size }
     }
 
-    /// Elements of the gradient of the bias.
     pub(super) fn dbias_len(&self) -> usize {
         self.bias.map_or(0, |per_sequence| self.shape().bias_len(per_sequence, true))
     }
@@ -88,7 +87,6 @@ impl Case {
     }
 }
 
-/// Numbers between -1 and 1.
 pub(super) fn numbers(len: usize, stream: u32) -> Vec<f32> {
     (0..len).map(|i| 2.0 * unit(block(Key([stream, 7]), [i as u32, 0, 0, 0])[0]) - 1.0).collect()
 }
@@ -231,7 +229,6 @@ impl HeadStorage {
         }
     }
 
-    /// Put columns `start..start + width` of every row.
     fn put(&self, start: usize, width: usize, values: &[f32]) {
         let mut all = self.get();
         for (i, row) in values.chunks_exact(width).enumerate() {
@@ -245,7 +242,6 @@ impl HeadStorage {
         (0..self.batch * self.rows).flat_map(|i| all[self.at(i) + start..][..width].to_vec()).collect()
     }
 
-    /// Columns outside all heads are unchanged.
     fn check_gaps(&self, used: usize) {
         let all = self.get();
         let held = narrow(self.storage.dtype(), 777.0);
@@ -293,7 +289,6 @@ fn read_singles(storage: &Storage) -> Vec<f32> {
     storage.tensor(0, [storage.len()]).unwrap().to_vec().unwrap()
 }
 
-/// Both passes.
 pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) -> Results {
     thread_local! {
         static DEVICE: Device = Device::cpu(1).unwrap();

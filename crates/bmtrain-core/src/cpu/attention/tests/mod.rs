@@ -23,7 +23,6 @@ fn distance(got: &[f32], expected: &[f64]) -> f64 {
     }) / size
 }
 
-/// Every result of a case against f64.
 fn check(case: &Case, settings: Settings) {
     let data = Data::new(case);
     let got = run(case, &data, 1, settings);

@@ -3,7 +3,6 @@
 use super::case::{Case, Data, Masking, Results};
 use crate::philox;
 
-/// What [`super::case::run`] should give.
 pub(super) fn reference(case: &Case, data: &Data) -> Results<f64> {
     let old = if case.add { f64::from(data.old) } else { 0.0 };
     let mut results = Results {

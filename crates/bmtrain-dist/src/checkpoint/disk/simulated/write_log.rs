@@ -99,7 +99,6 @@ impl Loss {
     }
 }
 
-/// What became of a write.
 enum Fate {
     Kept,
     Lost,
