@@ -4,7 +4,7 @@
 
 use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::driver::{Grid, Pattern};
-use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, long, tag};
+use super::launch::{In, Launch, Mask as Dropped, PACK, arguments, block_each, long, tag};
 use super::modules::Name;
 use super::scratch::Taken;
 use crate::dtype::DType;
@@ -266,17 +266,6 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
     unsafe { launch.run(name, grid, arguments) }
 }
 
-/// `BiasSumArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct BiasSumArguments {
-    partials: u64,
-    dbias: u64,
-    count: i64,
-    groups: i32,
-    add: i32,
-}
-
 /// How the sequences that share the gradient of a bias are divided: by the sizes alone, so that every device adds in
 /// the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -347,13 +336,13 @@ impl<'l, 'a> BiasSums<'l, 'a> {
             return Ok(());
         };
         let BiasGroups { groups, len, .. } = self.groups;
-        let arguments = BiasSumArguments {
-            partials: sums.address(),
-            dbias: dest.view.address(),
-            count: long(AttentionBackward::NAME, "bias", len)?,
-            groups: groups as i32,
-            add: i32::from(dest.add),
-        };
+        let arguments = arguments!(BiasSumArguments {
+            partials: u64 = sums.address(),
+            dbias: u64 = dest.view.address(),
+            count: i64 = long(AttentionBackward::NAME, "bias", len)?,
+            groups: i32 = groups as i32,
+            add: i32 = i32::from(dest.add),
+        });
         let grid = Grid::line(launch.blocks(len.div_ceil(THREADS as usize)), THREADS);
         // SAFETY: laid out as in attention.cu. The scratch memory holds `groups` times `len` sums, and `check` saw that
         // the gradient of a shared bias holds `len`. The memory stays valid until the lane has run the kernel.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
 use super::loss::TotalsArguments;
 use super::modules::Name;
 use crate::buffer::View;
@@ -61,24 +61,19 @@ fn rows_grid(op: &'static str, rows: usize, columns: usize) -> Result<Grid> {
     Ok(Grid::line(block_each(op, "rows", rows)?, threads_for(columns.div_ceil(PACK) + 1, THREADS)))
 }
 
-/// `CrossEntropyForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    logits: In,
-    criterion: CriterionArguments,
-    losses: u64,
-    lse: u64,
-    columns: i64,
-}
-
 /// Queue [`CrossEntropyForward`]. A target out of range is reported; its row is ignored.
 pub(super) fn forward(launch: &Launch<'_>, a: CrossEntropyForward<'_>) -> Result<()> {
     const NAME: &str = CrossEntropyForward::NAME;
     let criterion = CriterionArguments::of(NAME, launch, &a.criterion)?;
     let (losses, lse) = (a.losses.address(), a.lse.address());
     let columns = long(NAME, "columns", a.columns)?;
-    let arguments = ForwardArguments { logits: In::of(&a.logits), criterion, losses, lse, columns };
+    let arguments = arguments!(CrossEntropyForwardArguments {
+        logits: In = In::of(&a.logits),
+        criterion: CriterionArguments = criterion,
+        losses: u64 = losses,
+        lse: u64 = lse,
+        columns: i64 = columns,
+    });
     let Criterion { targets, ignore_index, weights, .. } = &a.criterion;
     let totals = TotalsArguments::checked(
         long(NAME, "rows", a.rows)?,
@@ -98,29 +93,17 @@ pub(super) fn forward(launch: &Launch<'_>, a: CrossEntropyForward<'_>) -> Result
     }
 }
 
-/// `CrossEntropyStatisticsArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct StatisticsArguments {
-    logits: In,
-    criterion: CriterionArguments,
-    statistics: u64,
-    columns: i64,
-    aligned: i32,
-    unused: i32,
-}
-
 /// Queue [`CrossEntropyStatistics`]. A target out of range is reported; its row is ignored.
 pub(super) fn statistics(launch: &Launch<'_>, a: CrossEntropyStatistics<'_>) -> Result<()> {
     const NAME: &str = CrossEntropyStatistics::NAME;
-    let arguments = StatisticsArguments {
-        logits: In::of(&a.logits),
-        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
-        statistics: a.statistics.address(),
-        columns: long(NAME, "columns", a.columns)?,
-        aligned: whole([a.logits.address()], &[]),
-        unused: 0,
-    };
+    let arguments = arguments!(CrossEntropyStatisticsArguments {
+        logits: In = In::of(&a.logits),
+        criterion: CriterionArguments = CriterionArguments::of(NAME, launch, &a.criterion)?,
+        statistics: u64 = a.statistics.address(),
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        aligned: i32 = whole([a.logits.address()], &[]),
+        unused: i32 = 0,
+    });
     let threads = threads_for(a.criterion.classes.count.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
     // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits hold rows x columns elements, whose first
@@ -130,28 +113,16 @@ pub(super) fn statistics(launch: &Launch<'_>, a: CrossEntropyStatistics<'_>) -> 
     unsafe { launch.run(STATISTICS.of([a.logits.dtype()]), grid, arguments) }
 }
 
-/// `CrossEntropyLossArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct LossArguments {
-    criterion: CriterionArguments,
-    statistics: u64,
-    losses: u64,
-    lse: u64,
-    rows: i64,
-    shards: i64,
-}
-
 pub(super) fn loss(launch: &Launch<'_>, a: CrossEntropyLoss<'_>) -> Result<()> {
     const NAME: &str = CrossEntropyLoss::NAME;
-    let arguments = LossArguments {
-        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
-        statistics: a.statistics.address(),
-        losses: a.losses.address(),
-        lse: a.lse.address(),
-        rows: long(NAME, "rows", a.rows)?,
-        shards: long(NAME, "shards", a.shards)?,
-    };
+    let arguments = arguments!(CrossEntropyLossArguments {
+        criterion: CriterionArguments = CriterionArguments::of(NAME, launch, &a.criterion)?,
+        statistics: u64 = a.statistics.address(),
+        losses: u64 = a.losses.address(),
+        lse: u64 = a.lse.address(),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        shards: i64 = long(NAME, "shards", a.shards)?,
+    });
     let grid = Grid::line(launch.blocks(a.rows.div_ceil(ROW_THREADS)), ROW_THREADS as u32);
     // SAFETY: laid out as in cross_entropy.cu. `check` saw that there are shards x rows x 4 statistics, `rows` targets,
     // losses and log-sum-exps, and `total` class weights, which a target outside of them is not looked up in; nothing
@@ -159,41 +130,24 @@ pub(super) fn loss(launch: &Launch<'_>, a: CrossEntropyLoss<'_>) -> Result<()> {
     unsafe { launch.run(LOSS, grid, arguments) }
 }
 
-/// `CrossEntropyBackwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct BackwardArguments {
-    logits: In,
-    dlogits: Out,
-    criterion: CriterionArguments,
-    lse: u64,
-    dloss: u64,
-    divisor: u64,
-    columns: i64,
-    each: i32,
-    aligned: i32,
-    fused: i32,
-    unused: i32,
-}
-
 /// Queue [`CrossEntropyBackward`]. A target out of range is reported; its row gets zeros.
 pub(super) fn backward(launch: &Launch<'_>, a: CrossEntropyBackward<'_>) -> Result<()> {
     const NAME: &str = CrossEntropyBackward::NAME;
     let dlogits = a.dlogits.as_view();
     let logits = a.logits.as_ref().unwrap_or(&dlogits);
-    let arguments = BackwardArguments {
-        logits: In::of(logits),
-        dlogits: Out::of(&a.dlogits),
-        criterion: CriterionArguments::of(NAME, launch, &a.criterion)?,
-        lse: a.lse.address(),
-        dloss: a.dloss.address(),
-        divisor: a.divisor.as_ref().map_or(0, View::address),
-        columns: long(NAME, "columns", a.columns)?,
-        each: i32::from(a.dloss.len() != 1),
-        aligned: whole([logits.address(), dlogits.address()], &[]),
-        fused: i32::from(a.fused),
-        unused: 0,
-    };
+    let arguments = arguments!(CrossEntropyBackwardArguments {
+        logits: In = In::of(logits),
+        dlogits: Out = Out::of(&a.dlogits),
+        criterion: CriterionArguments = CriterionArguments::of(NAME, launch, &a.criterion)?,
+        lse: u64 = a.lse.address(),
+        dloss: u64 = a.dloss.address(),
+        divisor: u64 = a.divisor.as_ref().map_or(0, View::address),
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        each: i32 = i32::from(a.dloss.len() != 1),
+        aligned: i32 = whole([logits.address(), dlogits.address()], &[]),
+        fused: i32 = i32::from(a.fused),
+        unused: i32 = 0,
+    });
     let grid = rows_grid(NAME, a.rows, a.columns)?;
     let name = BACKWARD.of([logits.dtype(), dlogits.dtype()]);
     // SAFETY: laid out as in cross_entropy.cu. `check` saw that logits and their gradient hold rows x columns elements,

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::{Grid, Pattern};
-use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, typed, whole};
 use super::modules::Name;
 use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
@@ -61,152 +61,80 @@ fn old(out: &ViewMut<'_>) -> In {
     In::of(&out.as_view())
 }
 
-/// `ActivationForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    x: In,
-    y: Out,
-    count: i64,
-    activation: i32,
-    whole: i32,
-}
-
 pub(super) fn activation_forward(launch: &Launch<'_>, a: ActivationForward<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_FORWARD, &[a.x, a.y.as_view()], &[]);
-    let arguments = ForwardArguments {
-        x: In::of(&a.x),
-        y: Out::of(&a.y),
-        count: long(ActivationForward::NAME, "x", a.x.len())?,
-        activation: activation_number(a.activation),
-        whole,
-    };
+    let arguments = arguments!(ActivationForwardArguments {
+        x: In = In::of(&a.x),
+        y: Out = Out::of(&a.y),
+        count: i64 = long(ActivationForward::NAME, "x", a.x.len())?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
     // SAFETY: laid out as in elementwise.cu; `check` saw that x and y have `count` elements and do not overlap. The
     // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
-/// `ActivationBackwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct BackwardArguments {
-    x: In,
-    dy: In,
-    dx: Out,
-    count: i64,
-    activation: i32,
-    whole: i32,
-}
-
 pub(super) fn activation_backward(launch: &Launch<'_>, a: ActivationBackward<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[]);
-    let arguments = BackwardArguments {
-        x: In::of(&a.x),
-        dy: In::of(&a.dy),
-        dx: Out::into(&a.dx),
-        count: long(ActivationBackward::NAME, "x", a.x.len())?,
-        activation: activation_number(a.activation),
-        whole,
-    };
+    let arguments = arguments!(ActivationBackwardArguments {
+        x: In = In::of(&a.x),
+        dy: In = In::of(&a.dy),
+        dx: Out = Out::into(&a.dx),
+        count: i64 = long(ActivationBackward::NAME, "x", a.x.len())?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
     // SAFETY: as in `activation_forward`, with three operands of `count` elements.
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
-/// `ActivationSplitArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SplitArguments {
-    x: Out,
-    y: Out,
-    count: i64,
-    activation: i32,
-    whole: i32,
-}
-
 pub(super) fn activation_split(launch: &Launch<'_>, a: ActivationSplit<'_>) -> Result<()> {
     let (name, whole) = operands(&ACTIVATION_SPLIT, &[a.x.as_view(), a.y.as_view()], &[]);
-    let arguments = SplitArguments {
-        x: Out::of(&a.x),
-        y: Out::of(&a.y),
-        count: long(ActivationSplit::NAME, "x", a.x.len())?,
-        activation: activation_number(a.activation),
-        whole,
-    };
+    let arguments = arguments!(ActivationSplitArguments {
+        x: Out = Out::of(&a.x),
+        y: Out = Out::of(&a.y),
+        count: i64 = long(ActivationSplit::NAME, "x", a.x.len())?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
     // SAFETY: as in `activation_forward`; x is read before it is written, by the same thread.
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct GatedForwardArguments {
-    gate: In,
-    up: In,
-    y: Out,
-    rows: i64,
-    columns: i64,
-    stride: i64,
-    activation: i32,
-    whole: i32,
 }
 
 pub(super) fn gated_forward(launch: &Launch<'_>, a: GatedForward<'_>) -> Result<()> {
     const NAME: &str = GatedForward::NAME;
     let (name, whole) = operands(&GATED_FORWARD, &[a.gate, a.up, a.y.as_view()], &[a.columns, a.ld]);
-    let arguments = GatedForwardArguments {
-        gate: In::of(&a.gate),
-        up: In::of(&a.up),
-        y: Out::of(&a.y),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        stride: long(NAME, "leading dimension", a.ld)?,
-        activation: activation_number(a.activation),
-        whole,
-    };
+    let arguments = arguments!(GatedForwardArguments {
+        gate: In = In::of(&a.gate),
+        up: In = In::of(&a.up),
+        y: Out = Out::of(&a.y),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        stride: i64 = long(NAME, "leading dimension", a.ld)?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
     // SAFETY: as in `activation_forward`; `check` saw that gate and up reach from the first to the last of `rows` rows
     // that are `stride` apart, and that y holds rows x columns elements.
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct GatedBackwardArguments {
-    x: In,
-    dy: In,
-    dx: Out,
-    rows: i64,
-    columns: i64,
-    activation: i32,
-    whole: i32,
-}
-
 pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Result<()> {
     const NAME: &str = GatedBackward::NAME;
     let (name, whole) = operands(&GATED_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[a.columns]);
-    let arguments = GatedBackwardArguments {
-        x: In::of(&a.x),
-        dy: In::of(&a.dy),
-        dx: Out::into(&a.dx),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        activation: activation_number(a.activation),
-        whole,
-    };
+    let arguments = arguments!(GatedBackwardArguments {
+        x: In = In::of(&a.x),
+        dy: In = In::of(&a.dy),
+        dx: Out = Out::into(&a.dx),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        activation: i32 = activation_number(a.activation),
+        whole: i32 = whole,
+    });
     // SAFETY: as in `activation_forward`; `check` saw that x and dx hold rows x 2 columns elements and dy rows x
     // columns.
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct AddScaledArguments {
-    a: In,
-    b: In,
-    out: Out,
-    count: i64,
-    alpha: f32,
-    beta: f32,
-    whole: i32,
-    unused: i32,
 }
 
 pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
@@ -214,67 +142,46 @@ pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
     // What is not read does not choose the dtype either.
     let second = (a.beta != 0.0).then(|| a.b.unwrap_or(out));
     let (name, whole) = operands(&ADD_SCALED, &[a.a, second.unwrap_or(out), out], &[]);
-    let arguments = AddScaledArguments {
-        a: In::of(&a.a),
-        b: In::maybe(second.as_ref()),
-        out: Out::of(&a.out),
-        count: long(AddScaled::NAME, "a", a.a.len())?,
-        alpha: a.alpha,
-        beta: a.beta,
-        whole,
-        unused: 0,
-    };
+    let arguments = arguments!(AddScaledArguments {
+        a: In = In::of(&a.a),
+        b: In = In::maybe(second.as_ref()),
+        out: Out = Out::of(&a.out),
+        count: i64 = long(AddScaled::NAME, "a", a.a.len())?,
+        alpha: f32 = a.alpha,
+        beta: f32 = a.beta,
+        whole: i32 = whole,
+        unused: i32 = 0,
+    });
     // SAFETY: as in `activation_forward`, with operands of `count` elements; where b is out, each element is read
     // before it is written, by the same thread.
     unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct MultiplyArguments {
-    a: In,
-    b: In,
-    out: Out,
-    count: i64,
-    whole: i32,
-    unused: i32,
-}
-
 pub(super) fn multiply(launch: &Launch<'_>, a: Multiply<'_>) -> Result<()> {
     let out = a.out.view.as_view();
     let (name, whole) = operands(&MULTIPLY, &[a.a, a.b.unwrap_or(out), out], &[]);
-    let arguments = MultiplyArguments {
-        a: In::of(&a.a),
-        b: a.b.as_ref().map_or_else(|| old(&a.out.view), In::of),
-        out: Out::into(&a.out),
-        count: long(Multiply::NAME, "a", a.a.len())?,
-        whole,
-        unused: 0,
-    };
+    let arguments = arguments!(MultiplyArguments {
+        a: In = In::of(&a.a),
+        b: In = a.b.as_ref().map_or_else(|| old(&a.out.view), In::of),
+        out: Out = Out::into(&a.out),
+        count: i64 = long(Multiply::NAME, "a", a.a.len())?,
+        whole: i32 = whole,
+        unused: i32 = 0,
+    });
     // SAFETY: as in `add_scaled`.
     unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct CastArguments {
-    x: In,
-    out: Out,
-    count: i64,
-    whole: i32,
-    unused: i32,
 }
 
 pub(super) fn cast(launch: &Launch<'_>, a: Cast<'_>) -> Result<()> {
     let (name, whole) = operands(&CAST, &[a.x, a.out.view.as_view()], &[]);
     let count = a.x.len();
-    let arguments = CastArguments {
-        x: In::of(&a.x),
-        out: Out::into(&a.out),
-        count: long(Cast::NAME, "x", count)?,
-        whole,
-        unused: 0,
-    };
+    let arguments = arguments!(CastArguments {
+        x: In = In::of(&a.x),
+        out: Out = Out::into(&a.out),
+        count: i64 = long(Cast::NAME, "x", count)?,
+        whole: i32 = whole,
+        unused: i32 = 0,
+    });
     let (name, grid) = match a.x.dtype() {
         DType::F32 | DType::F16 | DType::BF16 => (name, packs(launch, count)),
         DType::I64 | DType::I32 | DType::U8 => (CAST_INTEGERS, elements(launch, count)),
@@ -288,14 +195,6 @@ fn elements(launch: &Launch<'_>, count: usize) -> Grid {
     Grid::line(launch.blocks(count.div_ceil(THREADS)), THREADS as u32)
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct FillArguments {
-    out: u64,
-    value: i64,
-    count: i64,
-}
-
 /// Queue [`Fill`]: the driver's own fill where it has the pattern.
 pub(super) fn fill(launch: &Launch<'_>, a: Fill<'_>) -> Result<()> {
     let count = a.out.len();
@@ -304,7 +203,8 @@ pub(super) fn fill(launch: &Launch<'_>, a: Fill<'_>) -> Result<()> {
     }
     let Some((pattern, repeats)) = pattern_of(a.value, a.out.dtype()) else {
         let count = long(Fill::NAME, "out", count)?;
-        let arguments = FillArguments { out: a.out.address(), value: a.value as i64, count };
+        let arguments =
+            arguments!(FillArguments { out: u64 = a.out.address(), value: i64 = a.value as i64, count: i64 = count });
         // SAFETY: laid out as in elementwise.cu; only i64 lacks a pattern. The memory stays valid until the lane has
         // run the kernel, because the pool gives it out in lane order.
         return unsafe { launch.run(FILL_I64, elements(launch, a.out.len()), arguments) };

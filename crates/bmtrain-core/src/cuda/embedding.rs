@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, typed, whole};
 use super::modules::Name;
 use super::rows::{grid, zero};
 use crate::error::{Error, Result};
@@ -27,77 +27,27 @@ const PLACE: Name = Name { unit: "embedding", kernel: c"embedding_place" };
 const SUM: Typed = typed!("embedding", "embedding_sum");
 const JOIN: Typed = typed!("embedding", "embedding_join");
 
-/// `EmbeddingForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    table: In,
-    out: Out,
-    ids: u64,
-    fault: u64,
-    rows: i64,
-    columns: i64,
-    entries: i64,
-    whole: i32,
-    unused: i32,
-}
-
 /// Queue [`EmbeddingForward`]. A row whose id is outside the table counts as zeros and is reported.
 pub(super) fn forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()> {
     const NAME: &str = EmbeddingForward::NAME;
     let (rows, out) = (a.ids.len(), a.out.view.as_view());
-    let arguments = ForwardArguments {
-        table: In::of(&a.table),
-        out: Out::into(&a.out),
-        ids: a.ids.address(),
-        fault: launch.fault,
-        rows: long(NAME, "rows", rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        entries: long(NAME, "entries", a.entries)?,
-        whole: whole([a.table.address(), out.address()], &[a.columns]),
-        unused: 0,
-    };
+    let arguments = arguments!(EmbeddingForwardArguments {
+        table: In = In::of(&a.table),
+        out: Out = Out::into(&a.out),
+        ids: u64 = a.ids.address(),
+        fault: u64 = launch.fault,
+        rows: i64 = long(NAME, "rows", rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        entries: i64 = long(NAME, "entries", a.entries)?,
+        whole: i32 = whole([a.table.address(), out.address()], &[a.columns]),
+        unused: i32 = 0,
+    });
     let name = FORWARD.of([a.table.dtype(), out.dtype()]);
     // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x
     // columns, and that nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid
     // until the lane has run the kernel, because the pool gives it out in lane order; the record of faults lives as
     // long as the backend.
     unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
-}
-
-/// `EmbeddingSortArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SortArguments {
-    ids: u64,
-    from: u64,
-    to: u64,
-    counts: u64,
-    fault: u64,
-    rows: i64,
-    entries: i64,
-    padding: i64,
-    range: i64,
-    shift: i32,
-    unused: i32,
-}
-
-/// `EmbeddingSumArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SumArguments {
-    dy: In,
-    table: Out,
-    ids: u64,
-    order: u64,
-    partials: u64,
-    rows: i64,
-    columns: i64,
-    entries: i64,
-    padding: i64,
-    piece: i64,
-    whole: i32,
-    unused: i32,
 }
 
 /// How the work is divided: by the sizes alone, so that every device adds in the same order.
@@ -154,20 +104,21 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
     let [mut to, mut other] = orders;
     let mut from = 0;
     for pass in 0..by.passes {
-        let arguments = SortArguments {
-            ids: a.ids.address(),
-            from,
-            to,
-            counts,
-            fault: if pass == 0 { launch.fault } else { 0 },
-            rows: long(NAME, "rows", a.ids.len())?,
-            entries: long(NAME, "entries", a.entries)?,
+        let arguments = arguments!(EmbeddingSortArguments {
+            ids: u64 = a.ids.address(),
+            from: u64 = from,
+            to: u64 = to,
+            counts: u64 = counts,
+            fault: u64 = if pass == 0 { launch.fault } else { 0 },
+            rows: i64 = long(NAME, "rows", a.ids.len())?,
+            entries: i64 = long(NAME, "entries", a.entries)?,
             // A negative id selects no row, so a padding index of -1 changes nothing.
-            padding: a.padding_index.unwrap_or(-1),
-            range: long(NAME, "rows", by.range)?,
-            shift: 8 * pass as i32,
-            unused: 0,
-        };
+            // A negative id selects no row, so a padding index of -1 changes nothing.
+            padding: i64 = a.padding_index.unwrap_or(-1),
+            range: i64 = long(NAME, "rows", by.range)?,
+            shift: i32 = 8 * pass as i32,
+            unused: i32 = 0,
+        });
         // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each
         // block, in scratch memory that no other launch of this lane uses before these have run; what is written was
         // not read by the same launch.
@@ -183,20 +134,20 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
 
 fn sum(launch: &Launch<'_>, a: EmbeddingBackward<'_>, by: Division, order: u64, partials: u64) -> Result<()> {
     let (dy, table) = (a.dy, a.dtable.view.as_view());
-    let arguments = SumArguments {
-        dy: In::of(&dy),
-        table: Out::into(&a.dtable),
-        ids: a.ids.address(),
-        order,
-        partials,
-        rows: long(NAME, "rows", a.ids.len())?,
-        columns: long(NAME, "columns", a.columns)?,
-        entries: long(NAME, "entries", a.entries)?,
-        padding: a.padding_index.unwrap_or(-1),
-        piece: long(NAME, "rows", by.piece)?,
-        whole: whole([dy.address(), table.address(), partials], &[a.columns]),
-        unused: 0,
-    };
+    let arguments = arguments!(EmbeddingSumArguments {
+        dy: In = In::of(&dy),
+        table: Out = Out::into(&a.dtable),
+        ids: u64 = a.ids.address(),
+        order: u64 = order,
+        partials: u64 = partials,
+        rows: i64 = long(NAME, "rows", a.ids.len())?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        entries: i64 = long(NAME, "entries", a.entries)?,
+        padding: i64 = a.padding_index.unwrap_or(-1),
+        piece: i64 = long(NAME, "rows", by.piece)?,
+        whole: i32 = whole([dy.address(), table.address(), partials], &[a.columns]),
+        unused: i32 = 0,
+    });
     let packs = a.columns.div_ceil(PACK);
     let threads = threads_for(packs, THREADS);
     let across = u32::try_from(packs.div_ceil(threads as usize)).unwrap_or(u32::MAX);

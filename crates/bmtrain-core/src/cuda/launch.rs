@@ -96,6 +96,19 @@ macro_rules! typed {
 }
 pub(super) use typed;
 
+/// The arguments of a kernel: a structure laid out as the one of the same name in the kernel's source, with its values.
+macro_rules! arguments {
+    ($name:ident { $($field:ident: $type:ty = $value:expr),* $(,)? }) => {{
+        #[derive(Debug, Clone, Copy)]
+        #[repr(C)]
+        struct $name {
+            $($field: $type),*
+        }
+        $name { $($field: $value),* }
+    }};
+}
+pub(super) use arguments;
+
 /// The tag of a dtype in numbers.cuh.
 pub(super) fn tag(dtype: DType) -> i32 {
     match dtype {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, threads_for, typed, whole};
 use super::modules::Name;
 use crate::buffer::View;
 use crate::error::Result;
@@ -81,61 +81,24 @@ pub(super) fn totals(launch: &Launch<'_>, a: LossTotals<'_>) -> Result<()> {
     unsafe { TotalsArguments { fault: launch.fault, ..arguments }.launch(launch, rows) }
 }
 
-/// `ScaleByArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ScaleArguments {
-    x: In,
-    out: Out,
-    factor: u64,
-    divisor: u64,
-    count: i64,
-    aligned: i32,
-    unused: i32,
-}
-
 pub(super) fn scale_by(launch: &Launch<'_>, a: ScaleBy<'_>) -> Result<()> {
     let out = a.out.view.as_view();
     let x = a.x.as_ref().unwrap_or(&out);
     let count = out.len();
-    let arguments = ScaleArguments {
-        x: In::of(x),
-        out: Out::into(&a.out),
-        factor: a.factor.address(),
-        divisor: a.divisor.as_ref().map_or(0, View::address),
-        count: long(ScaleBy::NAME, "elements", count)?,
-        aligned: whole([x.address(), out.address()], &[]),
-        unused: 0,
-    };
+    let arguments = arguments!(ScaleByArguments {
+        x: In = In::of(x),
+        out: Out = Out::into(&a.out),
+        factor: u64 = a.factor.address(),
+        divisor: u64 = a.divisor.as_ref().map_or(0, View::address),
+        count: i64 = long(ScaleBy::NAME, "elements", count)?,
+        aligned: i32 = whole([x.address(), out.address()], &[]),
+        unused: i32 = 0,
+    });
     let grid = Grid::line(launch.blocks(count.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
     // SAFETY: laid out as in loss.cu. `check` saw that x and out have equally many elements, and one factor and
     // divisor; what is written overlaps only an x that it replaces, each element by the thread that read it. Memory
     // stays valid as in `totals`.
     unsafe { launch.run(SCALE_BY.of([x.dtype(), out.dtype()]), grid, arguments) }
-}
-
-/// `SquaredErrorForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SquaredForwardArguments {
-    x: In,
-    targets: u64,
-    partials: u64,
-    count: i64,
-    range: i64,
-    whole: i32,
-    unused: i32,
-}
-
-/// `SquaredErrorMeanArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct MeanArguments {
-    partials: u64,
-    loss: u64,
-    count: i64,
-    blocks: i32,
-    unused: i32,
 }
 
 pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<'_>) -> Result<()> {
@@ -147,17 +110,23 @@ pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<
     let blocks = len.div_ceil(range);
     let scratch = launch.scratch.take(launch.stream, blocks.max(1) * size_of::<f64>())?;
     let partials = scratch.address();
-    let arguments = SquaredForwardArguments {
-        x: In::of(&a.x),
-        targets: a.targets.address(),
-        partials,
-        count,
-        range: long(NAME, "x", range)?,
-        whole: whole([a.x.address(), a.targets.address()], &[]),
-        unused: 0,
-    };
+    let arguments = arguments!(SquaredErrorForwardArguments {
+        x: In = In::of(&a.x),
+        targets: u64 = a.targets.address(),
+        partials: u64 = partials,
+        count: i64 = count,
+        range: i64 = long(NAME, "x", range)?,
+        whole: i32 = whole([a.x.address(), a.targets.address()], &[]),
+        unused: i32 = 0,
+    });
     let threads = threads_for(len.div_ceil(PACK), THREADS);
-    let mean = MeanArguments { partials, loss: a.loss.address(), count, blocks: blocks as i32, unused: 0 };
+    let mean = arguments!(SquaredErrorMeanArguments {
+        partials: u64 = partials,
+        loss: u64 = a.loss.address(),
+        count: i64 = count,
+        blocks: i32 = blocks as i32,
+        unused: i32 = 0,
+    });
     // SAFETY: laid out as in loss.cu. `check` saw that x and targets have `count` elements and the loss one; the
     // scratch memory holds a number for each block. The memory stays valid until the lane has run the kernels, because
     // the pool gives it out in lane order.
@@ -167,31 +136,18 @@ pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<
     }
 }
 
-/// `SquaredErrorBackwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SquaredBackwardArguments {
-    x: In,
-    dx: Out,
-    targets: u64,
-    dloss: u64,
-    count: i64,
-    whole: i32,
-    unused: i32,
-}
-
 pub(super) fn squared_error_backward(launch: &Launch<'_>, a: SquaredErrorBackward<'_>) -> Result<()> {
     let len = a.x.len();
     let dx = a.dx.as_view();
-    let arguments = SquaredBackwardArguments {
-        x: In::of(&a.x),
-        dx: Out::of(&a.dx),
-        targets: a.targets.address(),
-        dloss: a.dloss.address(),
-        count: long(SquaredErrorBackward::NAME, "x", len)?,
-        whole: whole([a.x.address(), dx.address(), a.targets.address()], &[]),
-        unused: 0,
-    };
+    let arguments = arguments!(SquaredErrorBackwardArguments {
+        x: In = In::of(&a.x),
+        dx: Out = Out::of(&a.dx),
+        targets: u64 = a.targets.address(),
+        dloss: u64 = a.dloss.address(),
+        count: i64 = long(SquaredErrorBackward::NAME, "x", len)?,
+        whole: i32 = whole([a.x.address(), dx.address(), a.targets.address()], &[]),
+        unused: i32 = 0,
+    });
     let threads = threads_for(len.div_ceil(PACK), THREADS);
     let grid = Grid::line(launch.blocks(len.div_ceil(PACK * threads as usize)), threads);
     // SAFETY: as in `squared_error_forward`, with as many gradients as predictions and one gradient of the loss.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Mask, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, block_each, long, threads_for, typed, whole};
 use super::reduce::{Partials, sum_partials};
 use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
@@ -24,45 +24,26 @@ const SHORT_THREADS: usize = 256;
 const FORWARD: Typed = typed!("norm", "norm_forward");
 const BACKWARD: Typed = typed!("norm", "norm_backward");
 
-/// `NormForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    x: In,
-    residual: In,
-    sum: Out,
-    weight: In,
-    bias: In,
-    y: Out,
-    mean: u64,
-    rstd: u64,
-    dropout: Mask,
-    rows: i64,
-    columns: i64,
-    epsilon: f32,
-    whole: i32,
-}
-
 pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
     const NAME: &str = NormForward::NAME;
     let large = [Some(a.x), a.residual, a.sum.as_ref().map(ViewMut::as_view), Some(a.y.as_view())];
     let small = [Some(a.weight), a.bias];
     let addresses = large.iter().chain(&small).flatten().map(|view| view.address());
-    let arguments = ForwardArguments {
-        x: In::of(&a.x),
-        residual: In::maybe(a.residual.as_ref()),
-        sum: a.sum.as_ref().map_or(Out::NONE, Out::of),
-        weight: In::of(&a.weight),
-        bias: In::maybe(a.bias.as_ref()),
-        y: Out::of(&a.y),
-        mean: a.mean.as_ref().map_or(0, ViewMut::address),
-        rstd: a.rstd.address(),
-        dropout: Mask::of(a.dropout.as_ref(), a.columns),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        epsilon: a.epsilon,
-        whole: whole(addresses, &[a.columns]),
-    };
+    let arguments = arguments!(NormForwardArguments {
+        x: In = In::of(&a.x),
+        residual: In = In::maybe(a.residual.as_ref()),
+        sum: Out = a.sum.as_ref().map_or(Out::NONE, Out::of),
+        weight: In = In::of(&a.weight),
+        bias: In = In::maybe(a.bias.as_ref()),
+        y: Out = Out::of(&a.y),
+        mean: u64 = a.mean.as_ref().map_or(0, ViewMut::address),
+        rstd: u64 = a.rstd.address(),
+        dropout: Mask = Mask::of(a.dropout.as_ref(), a.columns),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        epsilon: f32 = a.epsilon,
+        whole: i32 = whole(addresses, &[a.columns]),
+    });
     let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
     let name = FORWARD.of(large.iter().flatten().map(|view| view.dtype()));
@@ -71,26 +52,6 @@ pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
     // written overlaps anything. The memory stays valid until the lane has run the kernel, because the pool gives it
     // out in lane order.
     unsafe { launch.run(name, grid, arguments) }
-}
-
-/// `NormBackwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct BackwardArguments {
-    x: In,
-    weight: In,
-    dy: In,
-    dx: Out,
-    branch: Out,
-    mean: u64,
-    rstd: u64,
-    partials: u64,
-    dropout: Mask,
-    rows: i64,
-    columns: i64,
-    at_once: i64,
-    whole: i32,
-    unused: i32,
 }
 
 /// The block of the backward pass: threads of a row, and rows at a time, which divide the rows of a group as evenly as
@@ -115,22 +76,22 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let (dropout, branch) = a.branch.as_ref().map(|(dropout, dest)| (dropout, dest)).unzip();
     let written = [a.dx.as_ref(), branch].map(|dest| dest.map(|dest| dest.view.as_view()));
     let large = || [Some(a.x), Some(a.dy)].into_iter().chain(written).flatten();
-    let arguments = BackwardArguments {
-        x: In::of(&a.x),
-        weight: In::of(&a.weight),
-        dy: In::of(&a.dy),
-        dx: Out::maybe(a.dx.as_ref()),
-        branch: Out::maybe(branch),
-        mean: a.mean.as_ref().map_or(0, View::address),
-        rstd: a.rstd.address(),
-        partials,
-        dropout: Mask::of(dropout, a.columns),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        at_once: long(NAME, "rows", at_once)?,
-        whole: whole(large().chain([a.weight]).map(|view| view.address()), &[a.columns]),
-        unused: 0,
-    };
+    let arguments = arguments!(NormBackwardArguments {
+        x: In = In::of(&a.x),
+        weight: In = In::of(&a.weight),
+        dy: In = In::of(&a.dy),
+        dx: Out = Out::maybe(a.dx.as_ref()),
+        branch: Out = Out::maybe(branch),
+        mean: u64 = a.mean.as_ref().map_or(0, View::address),
+        rstd: u64 = a.rstd.address(),
+        partials: u64 = partials,
+        dropout: Mask = Mask::of(dropout, a.columns),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        at_once: i64 = long(NAME, "rows", at_once)?,
+        whole: i32 = whole(large().chain([a.weight]).map(|view| view.address()), &[a.columns]),
+        unused: i32 = 0,
+    });
     let threads = backward_block(a.columns, at_once);
     // A row's sums for weight and bias, which are added up over the rows at a time.
     let shared = if wanted && threads[1] > 1 { threads[0] * threads[1] * 2 * 4 * PACK as u32 } else { 0 };

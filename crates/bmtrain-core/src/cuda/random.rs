@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Mask, Out, PACK, Typed, long, typed, whole};
+use super::launch::{In, Launch, Mask, Out, PACK, Typed, arguments, long, typed, whole};
 use super::modules::Name;
 use crate::error::Result;
 use crate::kernel::{Arguments as _, Distribution, DropoutApply, FillRandom};
@@ -13,19 +13,6 @@ const THREADS: usize = 256;
 const DROPOUT: Typed = typed!("random", "dropout");
 const FILL_RANDOM: Name = Name { unit: "random", kernel: c"fill_random" };
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct DropoutArguments {
-    x: In,
-    y: Out,
-    dropout: Mask,
-    rows: i64,
-    columns: i64,
-    packs: i64,
-    whole: i32,
-    unused: i32,
-}
-
 pub(super) fn dropout(launch: &Launch<'_>, a: DropoutApply<'_>) -> Result<()> {
     const NAME: &str = DropoutApply::NAME;
     // Without gaps between rows the whole tensor is one row.
@@ -34,34 +21,21 @@ pub(super) fn dropout(launch: &Launch<'_>, a: DropoutApply<'_>) -> Result<()> {
     let packs = columns.div_ceil(PACK);
     let y = a.y.view.as_view();
     let addresses = [a.x, Some(y)].into_iter().flatten().map(|view| view.address());
-    let arguments = DropoutArguments {
-        x: In::maybe(a.x.as_ref()),
-        y: Out::into(&a.y),
-        dropout: Mask::of(Some(&a.dropout), columns),
-        rows: long(NAME, "rows", rows)?,
-        columns: long(NAME, "columns", columns)?,
-        packs: long(NAME, "columns", packs)?,
-        whole: whole(addresses, if rows == 1 { &[] } else { std::slice::from_ref(&a.columns) }),
-        unused: 0,
-    };
+    let arguments = arguments!(DropoutArguments {
+        x: In = In::maybe(a.x.as_ref()),
+        y: Out = Out::into(&a.y),
+        dropout: Mask = Mask::of(Some(&a.dropout), columns),
+        rows: i64 = long(NAME, "rows", rows)?,
+        columns: i64 = long(NAME, "columns", columns)?,
+        packs: i64 = long(NAME, "columns", packs)?,
+        whole: i32 = whole(addresses, if rows == 1 { &[] } else { std::slice::from_ref(&a.columns) }),
+        unused: i32 = 0,
+    });
     let grid = Grid::line(launch.blocks((rows * packs).div_ceil(THREADS)), THREADS as u32);
     let name = DROPOUT.of([a.x, Some(y)].into_iter().flatten().map(|view| view.dtype()));
     // SAFETY: laid out as in random.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The
     // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct FillRandomArguments {
-    out: Out,
-    key: [u32; 2],
-    offset: u64,
-    count: i64,
-    first: f32,
-    second: f32,
-    distribution: i32,
-    unused: i32,
 }
 
 pub(super) fn fill_random(launch: &Launch<'_>, a: FillRandom<'_>) -> Result<()> {
@@ -72,16 +46,16 @@ pub(super) fn fill_random(launch: &Launch<'_>, a: FillRandom<'_>) -> Result<()> 
         Distribution::TruncatedNormal(mean, deviation) => (2, mean, deviation),
     };
     let count = a.out.len();
-    let arguments = FillRandomArguments {
-        out: Out::of(&a.out),
-        key: a.key.0,
-        offset: a.offset,
-        count: long(FillRandom::NAME, "elements", count)?,
-        first,
-        second,
-        distribution,
-        unused: 0,
-    };
+    let arguments = arguments!(FillRandomArguments {
+        out: Out = Out::of(&a.out),
+        key: [u32; 2] = a.key.0,
+        offset: u64 = a.offset,
+        count: i64 = long(FillRandom::NAME, "elements", count)?,
+        first: f32 = first,
+        second: f32 = second,
+        distribution: i32 = distribution,
+        unused: i32 = 0,
+    });
     let grid = Grid::line(launch.blocks(count.div_ceil(THREADS)), THREADS as u32);
     // SAFETY: laid out as in random.cu; `out` holds `count` elements. The memory stays valid until the lane has run the
     // kernel, because the pool gives it out in lane order.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, WARP, block_each, long, threads_for, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, WARP, arguments, block_each, long, threads_for, typed, whole};
 use super::modules::Name;
 use crate::buffer::View;
 use crate::error::Result;
@@ -28,18 +28,6 @@ const SQUARES_PARTS: Typed = typed!("reduce", "squares_parts");
 const LARGEST_PARTS: Typed = typed!("reduce", "largest_parts");
 const NORM_TOTAL: Name = Name { unit: "reduce", kernel: c"norm_total" };
 const NON_FINITE: Typed = typed!("reduce", "non_finite");
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ColumnPartsArguments {
-    x: In,
-    partials: u64,
-    rows: i64,
-    columns: i64,
-    at_once: i64,
-    width: i32,
-    whole: i32,
-}
 
 /// How a matrix is cut for sums over its rows. It follows from the sizes alone, and so does the order of the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,15 +62,15 @@ pub(super) fn column_sum(launch: &Launch<'_>, a: ColumnSum<'_>) -> Result<()> {
     let Cut { width, tiles, at_once, groups } = Cut::of(a.rows, a.columns);
     let scratch = launch.scratch.take(launch.stream, groups * a.columns * size_of::<f32>())?;
     let partials = scratch.address();
-    let arguments = ColumnPartsArguments {
-        x: In::of(&a.x),
-        partials,
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        at_once: long(NAME, "rows", at_once)?,
-        width: width as i32,
-        whole: whole([a.x.address()], &[a.columns]),
-    };
+    let arguments = arguments!(ColumnPartsArguments {
+        x: In = In::of(&a.x),
+        partials: u64 = partials,
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        at_once: i64 = long(NAME, "rows", at_once)?,
+        width: i32 = width as i32,
+        whole: i32 = whole([a.x.address()], &[a.columns]),
+    });
     let blocks = [block_each(NAME, "columns", tiles)?, block_each(NAME, "rows", groups)?, 1];
     let grid = Grid { blocks, ..Grid::line(1, SUM_THREADS as u32) };
     // SAFETY: laid out as in reduce.cu. `check` saw that x holds rows x columns elements; scratch holds `columns` sums
@@ -109,56 +97,34 @@ pub(super) struct Partials {
     pub(super) second: Out,
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SumPartialsArguments {
-    partials: u64,
-    first: Out,
-    second: Out,
-    groups: i64,
-    columns: i64,
-    stride: i64,
-}
-
 /// Queue the sums over groups, for the kernel `op`.
 ///
 /// # Safety
 /// The sums are there when the lane comes to it, the destinations hold `columns` elements each.
 pub(super) unsafe fn sum_partials(launch: &Launch<'_>, op: &'static str, sums: Partials) -> Result<()> {
-    let arguments = SumPartialsArguments {
-        partials: sums.address,
-        first: sums.first,
-        second: sums.second,
-        groups: long(op, "rows", sums.groups)?,
-        columns: long(op, "columns", sums.columns)?,
-        stride: long(op, "columns", sums.stride)?,
-    };
+    let arguments = arguments!(SumPartialsArguments {
+        partials: u64 = sums.address,
+        first: Out = sums.first,
+        second: Out = sums.second,
+        groups: i64 = long(op, "rows", sums.groups)?,
+        columns: i64 = long(op, "columns", sums.columns)?,
+        stride: i64 = long(op, "columns", sums.stride)?,
+    });
     let grid = Grid::line(block_each(op, "columns", sums.stride.div_ceil(WARP))?, PARTIALS_THREADS);
     // SAFETY: laid out as in reduce.cu; the rest is promised by the caller.
     unsafe { launch.run(SUM_PARTIALS, grid, arguments) }
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SoftmaxArguments {
-    x: In,
-    y: Out,
-    rows: i64,
-    columns: i64,
-    log: i32,
-    whole: i32,
-}
-
 pub(super) fn softmax(launch: &Launch<'_>, a: Softmax<'_>) -> Result<()> {
     const NAME: &str = Softmax::NAME;
-    let arguments = SoftmaxArguments {
-        x: In::of(&a.x),
-        y: Out::of(&a.y),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        log: i32::from(a.log),
-        whole: whole([a.x.address(), a.y.address()], &[a.columns]),
-    };
+    let arguments = arguments!(SoftmaxArguments {
+        x: In = In::of(&a.x),
+        y: Out = Out::of(&a.y),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        log: i32 = i32::from(a.log),
+        whole: i32 = whole([a.x.address(), a.y.address()], &[a.columns]),
+    });
     let grid = rows_grid(NAME, a.rows, a.columns)?;
     // SAFETY: laid out as in reduce.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The
     // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
@@ -170,54 +136,22 @@ fn rows_grid(op: &'static str, rows: usize, columns: usize) -> Result<Grid> {
     Ok(Grid::line(block_each(op, "rows", rows)?, threads_for(columns.div_ceil(PACK), SOFTMAX_THREADS)))
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct SoftmaxBackwardArguments {
-    y: In,
-    dy: In,
-    dx: Out,
-    rows: i64,
-    columns: i64,
-    log: i32,
-    whole: i32,
-}
-
 pub(super) fn softmax_backward(launch: &Launch<'_>, a: SoftmaxBackward<'_>) -> Result<()> {
     const NAME: &str = SoftmaxBackward::NAME;
     let views = [a.y, a.dy, a.dx.view.as_view()];
-    let arguments = SoftmaxBackwardArguments {
-        y: In::of(&a.y),
-        dy: In::of(&a.dy),
-        dx: Out::into(&a.dx),
-        rows: long(NAME, "rows", a.rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        log: i32::from(a.log),
-        whole: whole(views.iter().map(View::address), &[a.columns]),
-    };
+    let arguments = arguments!(SoftmaxBackwardArguments {
+        y: In = In::of(&a.y),
+        dy: In = In::of(&a.dy),
+        dx: Out = Out::into(&a.dx),
+        rows: i64 = long(NAME, "rows", a.rows)?,
+        columns: i64 = long(NAME, "columns", a.columns)?,
+        log: i32 = i32::from(a.log),
+        whole: i32 = whole(views.iter().map(View::address), &[a.columns]),
+    });
     let grid = rows_grid(NAME, a.rows, a.columns)?;
     // SAFETY: laid out as in reduce.cu. `check` saw that all three hold rows x columns elements and dx overlaps neither
     // other. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(SOFTMAX_BACKWARD.of(views.iter().map(View::dtype)), grid, arguments) }
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct NormPartsArguments {
-    x: In,
-    parts: u64,
-    count: i64,
-    whole: i32,
-    unused: i32,
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct NormTotalArguments {
-    parts: u64,
-    out: u64,
-    count: i64,
-    largest: i32,
-    add: i32,
 }
 
 /// Queue a norm: its parts, one for each block, then their total.
@@ -233,39 +167,35 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     let scratch = launch.scratch.take(launch.stream, blocks as usize * words * size_of::<i64>())?;
     let parts = scratch.address();
     let count = long(NAME, "elements", elements)?;
-    let arguments = NormPartsArguments { x: In::of(&a.x), parts, count, whole: whole([a.x.address()], &[]), unused: 0 };
+    let arguments = arguments!(NormPartsArguments {
+        x: In = In::of(&a.x),
+        parts: u64 = parts,
+        count: i64 = count,
+        whole: i32 = whole([a.x.address()], &[]),
+        unused: i32 = 0,
+    });
     // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the integers of each block. The memory stays
     // valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name.of([a.x.dtype()]), Grid::line(blocks, NORM_THREADS as u32), arguments) }?;
-    let arguments = NormTotalArguments {
-        parts,
-        out: a.out.view.address(),
-        count: i64::from(blocks),
-        largest: i32::from(a.order == NormOrder::Infinity),
-        add: i32::from(a.out.add),
-    };
+    let arguments = arguments!(NormTotalArguments {
+        parts: u64 = parts,
+        out: u64 = a.out.view.address(),
+        count: i64 = i64::from(blocks),
+        largest: i32 = i32::from(a.order == NormOrder::Infinity),
+        add: i32 = i32::from(a.out.add),
+    });
     // SAFETY: as above; `check` saw that `out` holds the integers of a sum.
     unsafe { launch.run(NORM_TOTAL, Grid::line(1, (WORDS * WARP) as u32), arguments) }
 }
 
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct NonFiniteArguments {
-    x: In,
-    flag: u64,
-    count: i64,
-    whole: i32,
-    unused: i32,
-}
-
 pub(super) fn non_finite(launch: &Launch<'_>, a: NonFinite<'_>) -> Result<()> {
-    let arguments = NonFiniteArguments {
-        x: In::of(&a.x),
-        flag: a.flag.address(),
-        count: long(NonFinite::NAME, "elements", a.x.len())?,
-        whole: whole([a.x.address()], &[]),
-        unused: 0,
-    };
+    let arguments = arguments!(NonFiniteArguments {
+        x: In = In::of(&a.x),
+        flag: u64 = a.flag.address(),
+        count: i64 = long(NonFinite::NAME, "elements", a.x.len())?,
+        whole: i32 = whole([a.x.address()], &[]),
+        unused: i32 = 0,
+    });
     let grid = Grid::line(launch.blocks(a.x.len().div_ceil(PACK * NORM_THREADS)), NORM_THREADS as u32);
     // SAFETY: laid out as in reduce.cu. x holds `count` elements and `check` saw that the flag is one i32 apart from
     // it. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.

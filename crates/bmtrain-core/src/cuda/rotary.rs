@@ -1,37 +1,12 @@
 //! Rotary positions: the launch of `rotary.cu`.
 #![allow(unsafe_code)]
 
-use super::launch::{In, Launch, Out, PACK, Typed, long, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, typed, whole};
 use super::rows::grid;
 use crate::error::Result;
 use crate::kernel::{Arguments as _, RotaryApply, RotaryLayout};
 
 const ROTARY: Typed = typed!("rotary", "rotary");
-
-/// `RotaryArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct Arguments {
-    x: In,
-    y: Out,
-    table: u64,
-    positions: u64,
-    fault: u64,
-    rows: i64,
-    length: i64,
-    columns: i64,
-    heads: i64,
-    head_size: i64,
-    half: i64,
-    entries: i64,
-    turned_units: i64,
-    rest_units: i64,
-    units: i64,
-    sign: f32,
-    pairs: i32,
-    whole: i32,
-    unused: i32,
-}
 
 /// Queue [`RotaryApply`]. A row whose position is outside of the table is not turned and is reported.
 pub(super) fn rotary(launch: &Launch<'_>, a: RotaryApply<'_>) -> Result<()> {
@@ -46,27 +21,27 @@ pub(super) fn rotary(launch: &Launch<'_>, a: RotaryApply<'_>) -> Result<()> {
     if units == 0 {
         return Ok(());
     }
-    let arguments = Arguments {
-        x: In::of(&x),
-        y: Out::into(&a.y),
-        table: a.table.address(),
-        positions: a.positions.as_ref().map_or(0, |positions| positions.address()),
-        fault: launch.fault,
-        rows: long(NAME, "rows", rows)?,
-        length: long(NAME, "rows of a sequence", a.length)?,
-        columns: long(NAME, "columns", columns)?,
-        heads: long(NAME, "heads", heads)?,
-        head_size: long(NAME, "head size", head_size)?,
-        half: long(NAME, "turned elements", half)?,
-        entries: long(NAME, "entries", a.entries)?,
-        turned_units: long(NAME, "turned elements", turned_units)?,
-        rest_units: long(NAME, "head size", rest_units)?,
-        units: long(NAME, "columns", units)?,
-        sign: if a.inverse { -1.0 } else { 1.0 },
-        pairs: i32::from(a.layout == RotaryLayout::Pairs),
-        whole: whole([x.address(), y.address(), a.table.address()], &[columns, head_size, half]),
-        unused: 0,
-    };
+    let arguments = arguments!(RotaryArguments {
+        x: In = In::of(&x),
+        y: Out = Out::into(&a.y),
+        table: u64 = a.table.address(),
+        positions: u64 = a.positions.as_ref().map_or(0, |positions| positions.address()),
+        fault: u64 = launch.fault,
+        rows: i64 = long(NAME, "rows", rows)?,
+        length: i64 = long(NAME, "rows of a sequence", a.length)?,
+        columns: i64 = long(NAME, "columns", columns)?,
+        heads: i64 = long(NAME, "heads", heads)?,
+        head_size: i64 = long(NAME, "head size", head_size)?,
+        half: i64 = long(NAME, "turned elements", half)?,
+        entries: i64 = long(NAME, "entries", a.entries)?,
+        turned_units: i64 = long(NAME, "turned elements", turned_units)?,
+        rest_units: i64 = long(NAME, "head size", rest_units)?,
+        units: i64 = long(NAME, "columns", units)?,
+        sign: f32 = if a.inverse { -1.0 } else { 1.0 },
+        pairs: i32 = i32::from(a.layout == RotaryLayout::Pairs),
+        whole: i32 = whole([x.address(), y.address(), a.table.address()], &[columns, head_size, half]),
+        unused: i32 = 0,
+    });
     let name = ROTARY.of([x.dtype(), y.dtype()]);
     // SAFETY: laid out as in rotary.cu. `check` saw that x and y hold rows x columns elements that the heads fit in,
     // that the table holds entries x dims and positions one number for each row, and that nothing overlaps; positions

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
-use super::launch::{In, Launch, Out, PACK, Typed, long, typed, whole};
+use super::launch::{In, Launch, Out, PACK, Typed, arguments, long, typed, whole};
 use super::modules::Name;
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
@@ -69,32 +69,6 @@ struct Runs {
     columns: usize,
 }
 
-/// `CopyRowsArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct CopyArguments {
-    x: u64,
-    out: u64,
-    rows: i64,
-    units: i64,
-    axes: Axes,
-    unit_bytes: i32,
-    unused: i32,
-}
-
-/// `AddRowsArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct AddArguments {
-    x: In,
-    out: Out,
-    rows: i64,
-    columns: i64,
-    axes: Axes,
-    whole: i32,
-    unused: i32,
-}
-
 impl Runs {
     fn rows(&self) -> usize {
         self.axes.iter().map(|axis| axis.length).product()
@@ -131,15 +105,15 @@ impl Runs {
         }
         if out.add {
             let strides: Vec<usize> = self.distances().chain([self.columns]).collect();
-            let arguments = AddArguments {
-                x: In::of(x),
-                out: Out::into(out),
-                rows: long(op, "rows", rows)?,
-                columns: long(op, "columns", self.columns)?,
-                axes: Axes::new(op, self.axes.iter().copied(), 1)?,
-                whole: whole([x.address(), out.view.address()], &strides),
-                unused: 0,
-            };
+            let arguments = arguments!(AddRowsArguments {
+                x: In = In::of(x),
+                out: Out = Out::into(out),
+                rows: i64 = long(op, "rows", rows)?,
+                columns: i64 = long(op, "columns", self.columns)?,
+                axes: Axes = Axes::new(op, self.axes.iter().copied(), 1)?,
+                whole: i32 = whole([x.address(), out.view.address()], &strides),
+                unused: i32 = 0,
+            });
             let grid = grid(launch, rows, self.columns.div_ceil(PACK), 2);
             // SAFETY: laid out as in rows.cu; the rest is promised by the caller.
             return unsafe { launch.run(ADD_ROWS.of([x.dtype()]), grid, arguments) };
@@ -147,15 +121,15 @@ impl Runs {
         let size = x.dtype().size();
         let unit = self.unit(size, [x.address(), out.view.address()]);
         let units = self.columns / unit;
-        let arguments = CopyArguments {
-            x: x.address(),
-            out: out.view.address(),
-            rows: long(op, "rows", rows)?,
-            units: long(op, "columns", units)?,
-            axes: Axes::new(op, self.axes.iter().copied(), unit)?,
-            unit_bytes: (unit * size) as i32,
-            unused: 0,
-        };
+        let arguments = arguments!(CopyRowsArguments {
+            x: u64 = x.address(),
+            out: u64 = out.view.address(),
+            rows: i64 = long(op, "rows", rows)?,
+            units: i64 = long(op, "columns", units)?,
+            axes: Axes = Axes::new(op, self.axes.iter().copied(), unit)?,
+            unit_bytes: i32 = (unit * size) as i32,
+            unused: i32 = 0,
+        });
         // SAFETY: as above; every address and distance is a multiple of the unit.
         unsafe { launch.run(COPY_ROWS, grid(launch, rows, units, 4), arguments) }
     }
@@ -191,19 +165,6 @@ fn merged(dims: &[usize], order: &[usize]) -> Vec<Axis> {
         to *= axis.length;
     }
     axes
-}
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct TransposeArguments {
-    x: u64,
-    out: Out,
-    batches: i64,
-    axes: Axes,
-    moved: i64,
-    moved_to: i64,
-    last: i64,
-    last_from: i64,
 }
 
 /// The kernel for elements of a size, and the side of its tiles.
@@ -243,16 +204,16 @@ pub(super) fn permute(launch: &Launch<'_>, a: Permute<'_>) -> Result<()> {
     let batches: usize = axes.iter().map(|axis| axis.length).product();
     let (name, side) = transpose_kernel(a.x.dtype().size());
     let tiles = moved.length.div_ceil(side) * last.length.div_ceil(side);
-    let arguments = TransposeArguments {
-        x: a.x.address(),
-        out: Out::into(&a.out),
-        batches: long(NAME, "batches", batches)?,
-        axes: Axes::new(NAME, axes, 1)?,
-        moved: long(NAME, "axis", moved.length)?,
-        moved_to: long(NAME, "distance", moved.to)?,
-        last: long(NAME, "axis", last.length)?,
-        last_from: long(NAME, "distance", last.from)?,
-    };
+    let arguments = arguments!(TransposeArguments {
+        x: u64 = a.x.address(),
+        out: Out = Out::into(&a.out),
+        batches: i64 = long(NAME, "batches", batches)?,
+        axes: Axes = Axes::new(NAME, axes, 1)?,
+        moved: i64 = long(NAME, "axis", moved.length)?,
+        moved_to: i64 = long(NAME, "distance", moved.to)?,
+        last: i64 = long(NAME, "axis", last.length)?,
+        last_from: i64 = long(NAME, "distance", last.from)?,
+    });
     let blocks = launch.blocks(batches.saturating_mul(tiles));
     let grid = Grid { blocks: [blocks, 1, 1], threads: [32, (THREADS / 32) as u32, 1], shared: 0 };
     // SAFETY: laid out as in rows.cu; as above.

@@ -3,7 +3,7 @@
 
 use super::super::driver::Grid;
 use super::super::elementwise::activation_number;
-use super::super::launch::{In, Launch, Out, PACK, Typed, long, typed, whole};
+use super::super::launch::{In, Launch, Out, PACK, Typed, arguments, long, typed, whole};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Activation, Arguments as _, Batch, Gemm};
@@ -56,27 +56,6 @@ struct Distances {
     outer: i64,
 }
 
-/// `GemmEpilogueArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct EpilogueArguments {
-    x: In,
-    c: Out,
-    bias: In,
-    copy: Out,
-    points: In,
-    x_apart: Distances,
-    c_apart: Distances,
-    rows: i64,
-    columns: i64,
-    inner: i64,
-    entries: i64,
-    beta: f32,
-    activation: i32,
-    whole: i32,
-    unused: i32,
-}
-
 impl Finish {
     /// A copy of matrices, into another dtype or without gaps.
     pub(super) fn copying(rows: usize, columns: usize, batch: Batch, from: Matrices, to: Matrices) -> Self {
@@ -113,23 +92,23 @@ impl Finish {
         let reading = |numbers: Option<Numbers>| numbers.map_or(In::NONE, |n| In::at(n.address, n.dtype));
         let x = self.x.unwrap_or(self.c);
         let function = self.activation.or(self.derivative.map(|(function, _)| function));
-        let arguments = EpilogueArguments {
-            x: reading(large[0]),
-            c: Out::at(self.c.numbers.address, self.c.numbers.dtype),
-            bias: reading(self.bias),
-            copy: self.copy.map_or(Out::NONE, |copy| Out::at(copy.address, copy.dtype)),
-            points: reading(points),
-            x_apart: distances(&x)?,
-            c_apart: distances(&self.c)?,
-            rows: long(NAME, "rows", self.rows)?,
-            columns: long(NAME, "columns", self.columns)?,
-            inner: long(NAME, "batch", inner)?,
-            entries: long(NAME, "batch", entries)?,
-            beta: self.beta,
-            activation: function.map_or(-1, activation_number),
-            whole: whole(addresses, &strides),
-            unused: 0,
-        };
+        let arguments = arguments!(GemmEpilogueArguments {
+            x: In = reading(large[0]),
+            c: Out = Out::at(self.c.numbers.address, self.c.numbers.dtype),
+            bias: In = reading(self.bias),
+            copy: Out = self.copy.map_or(Out::NONE, |copy| Out::at(copy.address, copy.dtype)),
+            points: In = reading(points),
+            x_apart: Distances = distances(&x)?,
+            c_apart: Distances = distances(&self.c)?,
+            rows: i64 = long(NAME, "rows", self.rows)?,
+            columns: i64 = long(NAME, "columns", self.columns)?,
+            inner: i64 = long(NAME, "batch", inner)?,
+            entries: i64 = long(NAME, "batch", entries)?,
+            beta: f32 = self.beta,
+            activation: i32 = function.map_or(-1, activation_number),
+            whole: i32 = whole(addresses, &strides),
+            unused: i32 = 0,
+        });
         let packs = self.columns.div_ceil(PACK) * self.rows * entries;
         let grid = Grid::line(launch.blocks(packs.div_ceil(THREADS)), THREADS as u32);
         let name = EPILOGUE.of(large.iter().flatten().map(|numbers| numbers.dtype));
