@@ -17,8 +17,8 @@
 # SHA-256 written below. A set that is there and sound is left alone. A download that breaks off leaves nothing
 # half-made: run the command again, and what had already arrived is not fetched twice.
 #
-# The weights of MiniLM and SmolLM2 are Apache-2.0, those of Sapiens MIT. The packages of vocabularies are Apache-2.0,
-# that of `vocabs` MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the
+# The weights of MiniLM and SmolLM2 are Apache-2.0, the weights of Sapiens MIT. The packages of vocabularies are Apache-2.0,
+# except `vocabs`, MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the
 # public domain (PDDL and CC0). The sentences belong to their authors (collected with VADER, Hutto and Gilbert
 # 2014, whose package is MIT): use them, do not republish them.
 set -euo pipefail
@@ -149,7 +149,8 @@ be0a11f7071f0c67d3053a2d377d8f35f0dbcb77ff11a60300fb57d36b477cf0 ggml-vocab-star
         # A line for each of 233 addresses.
         files="$(<"$root/scripts/assets_prose.txt")"
         ;;
-    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent roberta llama tok tok-llama tok-spm vocabs prose" ;;
+    *) fail "assets.sh $1" "there is no set of this name" \
+        "use one or more of: bert sent roberta llama tok tok-llama tok-spm vocabs prose" ;;
     esac
 }
 
@@ -158,9 +159,10 @@ sound() {
     [ -d "$1" ] && awk 'NF { print $1 "  " $2 }' <<<"$files" | (cd "$1" && sha256sum --check --status 2>/dev/null)
 }
 
-# archive_in DIR: the path of the described set's archive, if it lies there whole.
+# archive_in DIR: the path of the described set's archive, if it is there and complete.
 archive_in() {
-    sha256sum "$1"/*.whl "$1"/*.tar.gz "$1"/*.tgz 2>/dev/null | awk -v hash="$archive_hash" '$1 == hash { print $2; exit }'
+    sha256sum "$1"/*.whl "$1"/*.tar.gz "$1"/*.tgz 2>/dev/null |
+        awk -v hash="$archive_hash" '$1 == hash { print $2; exit }'
 }
 
 # download DIR: the archive of the described set into DIR, unless it is there already. Prints its path.
@@ -171,7 +173,8 @@ download() {
         rm -f "$1"/*.whl "$1"/*.tar.gz "$1"/*.tgz
         if [ "$kind" = npm ]; then with_npm "$1" "$log"; else with_pip "$1" "$log"; fi
         found="$(archive_in "$1")"
-        [ -n "$found" ] || fail "cannot fetch $package" "the archive in $1 has not the pinned SHA-256" "remove $1 and run the same command again"
+        [ -n "$found" ] || fail "cannot fetch $package" "the archive in $1 does not have the pinned SHA-256" \
+            "remove $1 and run the same command again"
     fi
     printf '%s\n' "$found"
 }
@@ -182,22 +185,26 @@ with_pip() {
     # pip refuses the archive before anything in it is run if its hash is another one.
     # The kind is of this package alone: what pip builds its metadata with would be compiled too, a whole CMake for one.
     # PIP_RESUME_RETRIES: a newer pip continues a broken download; an older one ignores the variable.
-    if ! PIP_RESUME_RETRIES=5 python3 -m pip download --quiet --disable-pip-version-check --retries 3 --timeout 30 --no-deps \
-        --require-hashes "$kind" "${package%%==*}" --dest "$1" --requirement "$1/requirements.txt" >"$2" 2>&1; then
+    if ! PIP_RESUME_RETRIES=5 python3 -m pip download --quiet --disable-pip-version-check --retries 3 --timeout 30 \
+        --no-deps --require-hashes "$kind" "${package%%==*}" --dest "$1" --requirement "$1/requirements.txt" >"$2" 2>&1; then
         grep -E 'ERROR|error:|Could not' "$2" | tail -n 3 | cut -c 1-200 >&2 || true
         fail "cannot fetch $package" \
             "pip could not reach its package index, or did not find the pinned archive there (log: $2)" \
-            "connect to the network, or point PIP_INDEX_URL at a mirror, and run the same command again; or copy $cache/assets from a machine that has it"
+            "connect to the network, or point PIP_INDEX_URL at a mirror, and run the same command again; or copy \
+$cache/assets from a machine that has it"
     fi
 }
 
 # with_npm DIR LOG: the same by npm, which runs nothing of a package that it only packs.
 with_npm() {
-    need npm "install Node.js with npm, on Debian: apt-get install npm; or copy $cache/assets from a machine that has it"
+    need npm \
+        "install Node.js with npm, on Debian: apt-get install npm; or copy $cache/assets from a machine that has it"
     if ! npm pack --silent --ignore-scripts --pack-destination "$1" "$package" >"$2" 2>&1; then
         tail -n 3 "$2" | cut -c 1-200 >&2
-        fail "cannot fetch $package" "npm could not reach its registry, or did not find the pinned archive there (log: $2)" \
-            "connect to the network, or point npm_config_registry at a mirror, and run the same command again; or copy $cache/assets from a machine that has it"
+        fail "cannot fetch $package" \
+            "npm could not reach its registry, or did not find the pinned archive there (log: $2)" \
+            "connect to the network, or point npm_config_registry at a mirror, and run the same command again; or copy \
+$cache/assets from a machine that has it"
     fi
 }
 
@@ -230,7 +237,8 @@ case "${1:-}" in
 esac
 for set in "$@"; do describe "$set"; done
 mkdir -p "$cache/assets" 2>/dev/null ||
-    fail "cannot write to the cache $cache" "the directory $cache/assets cannot be made" "set BMTRAIN_CACHE to a directory you can write to"
+    fail "cannot write to the cache $cache" "the directory $cache/assets cannot be made" \
+        "set BMTRAIN_CACHE to a directory you can write to"
 # Two scripts that need the same set at the same time fetch it once.
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$cache/assets/.lock"

@@ -1,4 +1,7 @@
-"""Checks of unpack.py, prepare_sentences.py and the verdicts of claims/*.py. Run by check_scripts.sh; standard library only."""
+"""Checks of unpack.py, prepare_sentences.py, the lint of `words.py` and the verdicts of claims/*.py.
+
+Run by check_scripts.sh; standard library only.
+"""
 
 import contextlib
 import hashlib
@@ -38,8 +41,9 @@ def sha256(content):
 def call(main, arguments, stdin=""):
     """Runs a script's main; returns its exit status or message, and what it wrote to stdout."""
     out = io.StringIO()
-    with mock.patch.object(sys, "argv", ["script", *map(str, arguments)]), mock.patch("sys.stdin", io.StringIO(stdin)), \
-            contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+    with mock.patch.object(sys, "argv", ["script", *map(str, arguments)]), \
+            mock.patch("sys.stdin", io.StringIO(stdin)), contextlib.redirect_stdout(out), \
+            contextlib.redirect_stderr(io.StringIO()):
         try:
             main()
             status = 0
@@ -56,7 +60,7 @@ class InScratch(unittest.TestCase):
 
 
 class KernelsCompile(unittest.TestCase):
-    SAID = """ptxas info    : 0 bytes gmem
+    OUTPUT = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'first' for 'sm_90a'
 ptxas         .     32 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 80 registers, used 1 barriers, 32 bytes cumulative stack size, 128 bytes smem
@@ -76,7 +80,7 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
 
     def test_the_assemblers_report_is_read_in_both_forms(self):
         none = {"stack": 0, "spill_stores": 0, "spill_loads": 0, "shared": 0}
-        self.assertEqual(kernels_compile.kernels_of(self.SAID), {
+        self.assertEqual(kernels_compile.kernels_of(self.OUTPUT), {
             "first": {"registers": 80, "stack": 32, "spill_stores": 8, "spill_loads": 12, "shared": 128},
             "second": {**none, "registers": 24},
         })
@@ -227,7 +231,9 @@ class Verdicts(InScratch):
     def test_an_optimizer_step_is_held_against_both_of_pytorchs(self):
         def offload(default, fused):
             values = iter(fused)
-            adamw = lambda variant: {"step_s": default if variant == "default" else next(values), "torch": "0"}  # noqa: E731
+            def adamw(variant):
+                return {"step_s": default if variant == "default" else next(values), "torch": "0"}
+
             with mock.patch.object(speed_offload, "torch_adamw", adamw), \
                     mock.patch.object(speed_offload, "ours", lambda _bench: {"step_s": 0.1}):
                 return call(speed_offload.main, ["bench"])
@@ -293,7 +299,8 @@ class Verdicts(InScratch):
 class Lists(unittest.TestCase):
     TEXT = (
         "### Other tests\n`cargo test -p c --test d`:\n- `not_this`\n"
-        "### The tests of `repairs`\nText.\n\n`cargo test -p a --test b`:\n\n- `one::two`: a claim\n- `three`: another\n\n"
+        "### The tests of `repairs`\nText.\n\n`cargo test -p a --test b`:\n\n"
+        "- `one::two`: a claim\n- `three`: another\n\n"
         "`cargo test -p a --lib`\n- `four`\n## Next\n- `five`\n")
 
     def test_the_tests_of_repairs_are_read_from_their_section_alone(self):
@@ -321,8 +328,9 @@ class Words(unittest.TestCase):
 
 class Size(unittest.TestCase):
     def test_lines_of_src_are_added_up_per_crate_without_tests(self):
-        lengths = {"crates/a/src/b.rs": 2, "crates/a/src/c/d.rs": 3, "crates/a/tests/it/e.rs": 5, "examples/src/f.rs": 7,
-                   "crates/cuda-emulator/src/lib.rs": 11, "examples/tests/recipes/own_block/src/lib.rs": 13}
+        lengths = {"crates/a/src/b.rs": 2, "crates/a/src/c/d.rs": 3, "crates/a/tests/it/e.rs": 5,
+                   "examples/src/f.rs": 7, "crates/cuda-emulator/src/lib.rs": 11,
+                   "examples/tests/recipes/own_block/src/lib.rs": 13}
         self.assertEqual(size.by_crate(lengths), {"crates/a": 5, "examples": 7})
 
     def test_too_little_saved_or_a_file_too_long_is_short(self):

@@ -40,7 +40,8 @@ refuses() {
         return 1
     fi
     cat "$scratch/refused"
-    grep -qF -- "$text" "$scratch/refused" && grep -q '^  reason: ' "$scratch/refused" && grep -q '^  fix: ' "$scratch/refused"
+    grep -qF -- "$text" "$scratch/refused" &&
+        grep -q '^  reason: ' "$scratch/refused" && grep -q '^  fix: ' "$scratch/refused"
 }
 
 # skipped TEXT REASON: what is left out here; test.sh takes such lines over into its summary.
@@ -59,15 +60,15 @@ without() {
     PATH="$hidden" "$@"
 }
 
-# emulated SAID LINE: train-emulated ends with LINE, a pattern, where its tests say SAID.
+# emulated OUTPUT LINE: train-emulated ends with LINE, a pattern, where its tests print OUTPUT.
 emulated() {
     local ended
     mkdir -p "$scratch/fake"
     # shellcheck disable=SC2016
-    printf '#!/bin/sh\ncase "$*" in *--no-run*) ;; *) printf %%b "$SAID" ;; esac\n' >"$scratch/fake/cargo"
+    printf '#!/bin/sh\ncase "$*" in *--no-run*) ;; *) printf %%b "$OUTPUT" ;; esac\n' >"$scratch/fake/cargo"
     printf '#!/bin/sh\n' >"$scratch/fake/g++"
     chmod +x "$scratch/fake/cargo" "$scratch/fake/g++"
-    ended="$(PATH="$scratch/fake:$PATH" SAID="$1" scripts/claims/train-emulated.sh 2>/dev/null || true)"
+    ended="$(PATH="$scratch/fake:$PATH" OUTPUT="$1" scripts/claims/train-emulated.sh 2>/dev/null || true)"
     echo "$ended"
     # shellcheck disable=SC2053
     [[ "$ended" == $2 ]]
@@ -81,15 +82,18 @@ if command -v shellcheck >/dev/null 2>&1; then
 else
     skipped "shellcheck of the scripts" "there is no shellcheck"
 fi
-for script in assets quickstart test package_check claims python_env cuda_env check_scripts same_digests emulated_hash; do
+for script in assets quickstart test package_check claims python_env cuda_env check_scripts same_digests \
+    emulated_hash; do
     # shellcheck disable=SC2016
-    expect "scripts/$script.sh --help explains it" bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"
+    expect "scripts/$script.sh --help explains it" \
+        bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"
 done
 
 ids="$(scripts/claims.sh | awk '{ print $1 }' | sort)"
 # parity.sh serves every family with a golden test.
 families="$(basename -a -s .rs crates/model-center/tests/it/golden_*.rs | sed -n 's/^golden_/parity-/p')"
-here="$({ find scripts/claims -name '*.sh' ! -name verdict.sh ! -name parity.sh -exec basename {} .sh \; && echo "$families"; } | sort)"
+here="$({ find scripts/claims -name '*.sh' ! -name verdict.sh ! -name parity.sh -exec basename {} .sh \; &&
+    echo "$families"; } | sort)"
 expect "docs/claims.md lists exactly the claims that have a script" test "$ids" = "$here"
 # Names under [workspace.dependencies] that are not the project's own and have no line of their own in deny.toml.
 unexplained() {
@@ -97,19 +101,21 @@ unexplained() {
         while read -r name; do grep -qE "^#   $name +[^ ]" deny.toml || echo "$name"; done
 }
 # shellcheck disable=SC2016
-expect "every direct dependency has its reason in deny.toml" bash -c '[ -z "$1" ] || { echo "$1"; exit 1; }' _ "$(unexplained)"
+expect "every direct dependency has its reason in deny.toml" \
+    bash -c '[ -z "$1" ] || { echo "$1"; exit 1; }' _ "$(unexplained)"
 result='test result: ok. 2 passed; 0 failed; 0 ignored\n'
 expect "an emulated claim counts tests and comparisons" emulated \
     "emulated: 3 checks of 2 rows agree\ntest a ... emulated: 4 checks of 1 rows agree\n$result" \
     'train-emulated emulated:2/2,7_checks,*s ok'
-expect "an emulated claim of which a test was skipped is short" emulated "SKIPPED a: there is no g++\n$result" '* short'
-expect "an emulated claim of which a test failed is short" emulated "test result: FAILED. 1 passed; 1 failed;\n" '*1/2,*s short'
+expect "an emulated claim with a skipped test is short" emulated "SKIPPED a: there is no g++\n$result" '* short'
+expect "an emulated claim with a failed test is short" emulated \
+    "test result: FAILED. 1 passed; 1 failed;\n" '*1/2,*s short'
 expect "an emulated claim without tests is short" emulated "test result: ok. 0 passed; 0 failed;\n" '* short'
 expect "an unknown claim is refused" refuses "claims.sh no-such-claim" scripts/claims.sh no-such-claim
 expect "an unknown set is refused" refuses "assets.sh no-such-set" scripts/assets.sh no-such-set
 expect "an unknown option is refused" refuses "quickstart.sh --no-such-option" scripts/quickstart.sh --no-such-option
-expect "quickstart says when cargo is missing" refuses "needs 'cargo'" without cargo scripts/quickstart.sh
-expect "quickstart says when Python is missing" refuses "needs 'python3'" without python3 scripts/quickstart.sh
+expect "quickstart reports that cargo is missing" refuses "needs 'cargo'" without cargo scripts/quickstart.sh
+expect "quickstart reports that Python is missing" refuses "needs 'python3'" without python3 scripts/quickstart.sh
 expect "a cache that cannot be written is refused" refuses "cannot write to the cache" \
     env BMTRAIN_CACHE=/dev/null/cache scripts/assets.sh sent
 
@@ -118,7 +124,7 @@ if command -v python3 >/dev/null 2>&1; then
     expect "unpacking, sentences and verdicts behave" env PYTHONDONTWRITEBYTECODE=1 python3 scripts/check_scripts.py
     # No package index answers at this address, which is what being offline looks like.
     if python3 -m pip --version >/dev/null 2>&1; then
-        expect "being offline is said in a few lines" refuses "cannot fetch vaderSentiment" env -u PIP_FIND_LINKS \
+        expect "being offline is reported in a few lines" refuses "cannot fetch vaderSentiment" env -u PIP_FIND_LINKS \
             PIP_CONFIG_FILE=/dev/null PIP_NO_CACHE_DIR=1 PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0 \
             BMTRAIN_CACHE="$scratch/cache" scripts/assets.sh sent
     else

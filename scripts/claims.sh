@@ -2,8 +2,8 @@
 # Usage: scripts/claims.sh [ID]
 #
 # Measures one of the project's claims afresh. The last line is `ID FIGURE ok|short`; the exit status is 0 or 1, and 75
-# with the word `noisy` when the machine is too busy to tell. What else there is to see goes to stderr.
-# Without an id: the list of claims. docs/claims.md says what each means and how it is measured.
+# with `noisy` in place of ok when the machine is too busy to tell. Everything else goes to stderr.
+# Without an id: the list of claims. docs/claims.md describes each claim and how it is measured.
 #
 # Some measure against PyTorch and install it into the cache on first use (about 6 GB; $BMTRAIN_CACHE, by default
 # ~/.cache/bmtrain).

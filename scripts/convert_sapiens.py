@@ -4,8 +4,8 @@
     "$python" scripts/convert_sapiens.py ASSETS_DIR OUT_DIR
 
 ASSETS_DIR holds checkpoint_vh.pt and dict.txt as `scripts/assets.sh roberta` leaves them; OUT_DIR gets config.json,
-model.safetensors and tokenizer.json, whose words are single amino acids. The checkpoint is a pickle: nothing but tensors and
-the plain values of its settings is read from it.
+model.safetensors and tokenizer.json, whose tokens are single amino acids. The checkpoint is a pickle: nothing but
+tensors and the plain values of its settings is read from it.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
-# What fairseq's dictionaries begin with, in this order; what is masked is called by the word behind the file's.
+# The first tokens of fairseq's dictionaries, in this order; the mask token follows the file's tokens.
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 MASK = "<mask>"
 
-# Their names within a block, and those of transformers.
+# Their names within a block, and the names in transformers.
 BLOCK = {
     "self_attn.q_proj": "attention.self.query",
     "self_attn.k_proj": "attention.self.key",
@@ -46,7 +46,7 @@ def load(path):
 
 
 def vocabulary(path):
-    """The words in the order of their ids."""
+    """The tokens in the order of their ids."""
     return [*SPECIAL, *(line.split()[0] for line in path.read_text().splitlines()), MASK]
 
 
@@ -60,16 +60,17 @@ def renamed(name):
         module, part = rest.rsplit(".", 1)
         return f"roberta.encoder.layer.{number}.{BLOCK[module]}.{part}"
     module, part = name.rsplit(".", 1)
-    tables = {"embed_tokens": "word_embeddings", "embed_positions": "position_embeddings", "emb_layer_norm": "LayerNorm"}
+    tables = {"embed_tokens": "word_embeddings", "embed_positions": "position_embeddings",
+              "emb_layer_norm": "LayerNorm"}
     return f"roberta.embeddings.{tables[module]}.{part}"
 
 
-def convert(settings, tensors, words):
+def convert(settings, tensors, tokens):
     """config.json and the tensors of a Hugging Face directory."""
     wrong = {name: settings[name] for name, want in (("arch", "roberta_small"), ("activation_fn", "gelu"))
              if settings[name] != want}
     table = tensors[ENCODER + "embed_tokens.weight"]
-    if wrong or not torch.equal(tensors["decoder.lm_head.weight"], table) or len(words) != len(table):
+    if wrong or not torch.equal(tensors["decoder.lm_head.weight"], table) or len(tokens) != len(table):
         sys.exit(f"error: the checkpoint is another model: {wrong or 'its head or its vocabulary differs'}\n"
                  "  fix: convert the one that scripts/assets.sh fetches")
     size = settings["encoder_embed_dim"]
@@ -77,7 +78,8 @@ def convert(settings, tensors, words):
     # This model has no types of tokens; the table that transformers has for them adds nothing.
     ours["roberta.embeddings.token_type_embeddings.weight"] = torch.zeros(1, size)
     config = {
-        "architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "vocab_size": len(words), "hidden_size": size,
+        "architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "vocab_size": len(tokens),
+        "hidden_size": size,
         "num_hidden_layers": settings["encoder_layers"], "num_attention_heads": settings["encoder_attention_heads"],
         "intermediate_size": settings["encoder_ffn_embed_dim"], "hidden_act": "gelu", "type_vocab_size": 1,
         "max_position_embeddings": len(tensors[ENCODER + "embed_positions.weight"]), "layer_norm_eps": 1e-5,
@@ -87,14 +89,15 @@ def convert(settings, tensors, words):
     return config, ours
 
 
-def tokenizer(words):
-    """One word for each character of a text, between the words for its beginning and its end."""
-    ids = {word: number for number, word in enumerate(words)}
+def tokenizer(tokens):
+    """One token for each character of a text, between BOS and EOS."""
+    ids = {token: number for number, token in enumerate(tokens)}
     made = Tokenizer(WordLevel(ids, unk_token="<unk>"))
     made.add_special_tokens([*SPECIAL, MASK])
     made.pre_tokenizer = Split(Regex("."), "isolated")
     made.post_processor = TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[(word, ids[word]) for word in ("<s>", "</s>")])
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(token, ids[token]) for token in ("<s>", "</s>")])
     return made
 
 
@@ -102,12 +105,12 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     assets, out = Path(sys.argv[1]), Path(sys.argv[2])
-    words = vocabulary(assets / "dict.txt")
-    config, tensors = convert(*load(assets / "checkpoint_vh.pt"), words)
+    tokens = vocabulary(assets / "dict.txt")
+    config, tensors = convert(*load(assets / "checkpoint_vh.pt"), tokens)
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    tokenizer(words).save(str(out / "tokenizer.json"))
+    tokenizer(tokens).save(str(out / "tokenizer.json"))
 
 
 if __name__ == "__main__":

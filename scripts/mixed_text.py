@@ -1,11 +1,11 @@
 """Writes mixed text for the claim `tokenizers`: English, code, Chinese, emoji and random characters.
 
-    python3 mixed_text.py OUT MEGABYTES ENGLISH WORDS ROOT
+    python3 mixed_text.py OUT MEGABYTES ENGLISH CHINESE ROOT
 
-ENGLISH is a text, WORDS a file whose lines begin with a word of Chinese or another language and a tab, ROOT the repository,
-whose Rust sources are the code. Paragraphs of the kinds take turns, by the numbers of a fixed seed, until there are enough bytes:
-the same files give the same text, and a change of the sources another one. Called by scripts/claims/tokenizers.sh; needs the
-standard library only.
+ENGLISH is a text, CHINESE a vocabulary file with a Chinese or other entry and a tab at the beginning of each line, ROOT
+the repository, whose Rust sources are the code. Paragraphs of the kinds take turns, by the numbers of a fixed seed,
+until there are enough bytes: the same files give the same text, and a change of the sources another one. Called by
+scripts/claims/tokenizers.sh; needs the standard library only.
 """
 
 import random
@@ -25,12 +25,12 @@ def character(generator):
 def main():
     if len(sys.argv) != 6:
         sys.exit(__doc__)
-    out, size, english, words, root = Path(sys.argv[1]), int(sys.argv[2]) * 1_000_000, *map(Path, sys.argv[3:])
+    out, size, english, vocabulary, root = Path(sys.argv[1]), int(sys.argv[2]) * 1_000_000, *map(Path, sys.argv[3:])
     generator = random.Random(1)
     english = english.read_text(encoding="utf-8").split("\n")
     code = [path.read_text(encoding="utf-8") for path in sorted(root.glob("crates/*/src/**/*.rs"))]
-    listed = [line.split("\t")[0].strip("\u2581") for line in words.read_text(encoding="utf-8").split("\n")]
-    chinese = [word for word in listed if word and all("\u4e00" <= c <= "\u9fff" for c in word)]
+    listed = [line.split("\t")[0].strip("\u2581") for line in vocabulary.read_text(encoding="utf-8").split("\n")]
+    chinese = [entry for entry in listed if entry and all("\u4e00" <= c <= "\u9fff" for c in entry)]
     emoji = [chr(code) for code in range(0x1F300, 0x1F650)]
     kinds = [
         lambda: "\n".join(english[(at := generator.randrange(len(english))):at + 40]),

@@ -28,7 +28,8 @@ mkdir -p "$work"
 rm -f "$target"/package/*.crate
 # The libraries depend on each other by version and are not in the registry: packaged together they resolve to each
 # other. The build from packaged files comes below, so cargo's own is left out.
-cargo_either_way package --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify --allow-dirty --locked
+cargo_either_way package --workspace --exclude bmtrain-examples --exclude cuda-emulator --no-verify --allow-dirty \
+    --locked
 
 patches=""
 profiles=""
@@ -42,7 +43,8 @@ for package in "$target"/package/*.crate; do
     # Outside of its workspace a crate counts as one of the dependencies, which are optimized.
     profiles+="[profile.dev.package.$library]"$'\nopt-level = 0\n'
 done
-[ "${#libraries[@]}" -gt 0 ] || fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
+[ "${#libraries[@]}" -gt 0 ] ||
+    fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
 
 for library in "${libraries[@]}"; do
     program="$root/scripts/package_uses/$library.rs"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Where things are, and how a script says what went wrong. Sourced by the other scripts, not run.
+# Paths, and how a script reports errors. Sourced by the other scripts, not run.
 #
 # Sets root (the repository), cache (downloads and the Python environment; BMTRAIN_CACHE overrides it) and
 # target (cargo's build directory), and defines note, fail and need.
@@ -24,7 +24,8 @@ need() {
 need_pip() {
     need python3 "install Python 3 and pip, on Debian: apt-get install python3 python3-pip"
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
-        fail "$(basename "$0") needs Python 3.9 or later" "python3 is $(python3 --version 2>&1)" "install a newer Python 3"
+        fail "$(basename "$0") needs Python 3.9 or later" "python3 is $(python3 --version 2>&1)" \
+            "install a newer Python 3"
     python3 -m pip --version >/dev/null 2>&1 ||
         fail "$(basename "$0") needs pip" "'python3 -m pip' does not run" "on Debian: apt-get install python3-pip"
 }
@@ -42,7 +43,8 @@ if [ -n "${BMTRAIN_CACHE:-}" ]; then
 elif [ -n "${HOME:-}" ]; then
     cache="$HOME/.cache/bmtrain"
 else
-    fail "no place for the cache" "neither BMTRAIN_CACHE nor HOME is set" "set BMTRAIN_CACHE to a directory with some free space"
+    fail "no place for the cache" "neither BMTRAIN_CACHE nor HOME is set" \
+        "set BMTRAIN_CACHE to a directory with some free space"
 fi
 case "$cache" in /*) ;; *) cache="$PWD/$cache" ;; esac
 

@@ -2,15 +2,15 @@
 
     python3 prepare_sentences.py RATED.tsv OUT_DIR [--heldout 1000] [--seed 0]
 
-The input has one sentence a line: id, mean rating of some twenty people from -4 to 4, text, separated by tabs, in UTF-8.
-Writes OUT_DIR/train.jsonl and OUT_DIR/heldout.jsonl, one {"text": ..., "label": "positive" | "negative"} a line.
+The input has one sentence a line: id, mean rating of some twenty people from -4 to 4, text, separated by tabs, in
+UTF-8. Writes OUT_DIR/train.jsonl and OUT_DIR/heldout.jsonl, one {"text": ..., "label": "positive" | "negative"} a line.
 Needs the standard library only.
 
 Cleaning: sentences rated nearer to zero than 0.5 are left out, since their readers disagreed or did not care; HTML
-entities are resolved, doubled single quotes become double quotes, runs of white space become one space; of sentences that
-are equal but for case and punctuation only the first is kept, so that none is in both files.
+entities are resolved, doubled single quotes become double quotes, runs of white space become one space; of sentences
+that are equal but for case and punctuation only the first is kept, so that none is in both files.
 
-The order is that of SHA-256(seed, text): it depends on nothing but the seed and the sentence, neither on Python's
+The sentences are ordered by SHA-256(seed, text): the order depends on the seed and the sentence, neither on Python's
 random numbers nor on the order of the input. The first --heldout sentences are held out, the others are for training.
 """
 

@@ -15,14 +15,16 @@ case "${1:-}" in
 esac
 
 # A change of these lines makes a new environment.
-packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0 accelerate==1.15.0)
+packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0
+    accelerate==1.15.0)
 key="$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-8)"
 final="$cache/python/$key"
 
 if [ ! -e "$final/complete" ]; then
     need_pip
     mkdir -p "$cache/python" 2>/dev/null ||
-        fail "cannot write to the cache $cache" "the directory $cache/python cannot be made" "set BMTRAIN_CACHE to a directory you can write to"
+        fail "cannot write to the cache $cache" "the directory $cache/python cannot be made" \
+            "set BMTRAIN_CACHE to a directory you can write to"
     if command -v flock >/dev/null 2>&1; then
         exec 9>"$cache/python/.lock"
         flock 9
@@ -35,7 +37,8 @@ if [ ! -e "$final/complete" ]; then
     # The environment has no pip of its own and the system's pip fills it: Debian's Python has venv, but not the part
     # of it that brings pip.
     if ! { python3 -m venv --without-pip "$final" &&
-        python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check "${packages[@]}"; } >"$log" 2>&1; then
+        python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check "${packages[@]}"; \
+        } >"$log" 2>&1; then
         grep -iE 'error|could not|no space' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
         rm -rf "$final"
         fail "cannot install PyTorch for comparisons into $final" "pip or venv failed (log: $log)" \

@@ -53,7 +53,7 @@ sentences="$cache/data/movie_reviews"
 python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
 figure="$(python3 "$root/scripts/same_digests.py" "$cache/digests/$before" "$cache/digests/$after" \
     "$root" "$cache/assets/minilm" "$sentences" "$scratch")"
-word=short
-[ "${figure%/*}" != "${figure#*/}" ] || [ "$figure" = 0/0 ] || word=ok
-printf 'same-digests %s %s\n' "$figure" "$word"
-[ "$word" = ok ]
+outcome=short
+[ "${figure%/*}" != "${figure#*/}" ] || [ "$figure" = 0/0 ] || outcome=ok
+printf 'same-digests %s %s\n' "$figure" "$outcome"
+[ "$outcome" = ok ]

@@ -31,7 +31,7 @@ if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 
     need rustup "install Rust with rustup, or add rustfmt and clippy to your toolchain"
     rustup component add rustfmt clippy
 fi
-# install WHAT_FOR PACKAGE...: Debian's packages, as root; otherwise says what for they are missing, and how to get
+# install WHAT_FOR PACKAGE...: Debian's packages, as root; otherwise reports what they are needed for, and how to get
 # them.
 install() {
     local what_for="$1"
@@ -72,16 +72,17 @@ emulated_limit=1500
 say_emulated() {
     local took
     took="$(awk '/^ +(Running|Doc-tests) / { emulated = $0 ~ /tests\/(cuda\/main|train_emulated|gpu_check)\.rs/ }
-        /^test result:/ && emulated { sub(/.*finished in /, ""); sub(/s.*/, ""); n += $0 } END { printf "%d", n + 0.5 }' "$1")"
+        /^test result:/ && emulated { sub(/.*finished in /, ""); sub(/s.*/, ""); n += $0 }
+        END { printf "%d", n + 0.5 }' "$1")"
     if [ "$took" -gt "$emulated_limit" ]; then
         failed=$((failed + 1))
         summary+=("FAILED  tests on an emulated device took $took s, more than $emulated_limit s")
     elif [ "$took" -gt 0 ]; then
-        summary+=("    of which on an emulated device: $took s of at most $emulated_limit s")
+        summary+=("    thereof on an emulated device: $took s of at most $emulated_limit s")
     fi
 }
 
-# say_skipped LOG: takes over what a command said it leaves out, and how often.
+# say_skipped LOG: adds the checks that a command reported as skipped to the summary, with their number.
 say_skipped() {
     summary+=("$(sed -n 's/^SKIPPED //p' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) /    skipped (\1): /')")
 }
@@ -120,7 +121,7 @@ count_tests() {
     if [ "$bad" -gt 0 ]; then
         summary+=("$(grep -E '^test .* FAILED$|^error(\[|:)' "$log" | sort -u | head -n 40 | sed 's/^/    /' || true)")
     fi
-    # A test that says so passes by cargo's count.
+    # cargo counts a test that reports being skipped as passed.
     say_skipped "$log"
     say_emulated "$log"
     rm -f "$log"

@@ -2,8 +2,8 @@
 
     python torch_adamw.py {default|fused} [--millions 110] [--steps 15] [--threads 2]
 
-Prints one line of JSON: the median and the best seconds of `optimizer.step()` on that many million float32 parameters, in
-matrices of a BERT-base's sizes, after three warm-up steps. Gradients are made once and stay.
+Prints one line of JSON: the median and the best seconds of `optimizer.step()` on the given number of million float32
+parameters, in matrices of a BERT-base's sizes, after three warm-up steps. Gradients are made once and stay.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Greedy decoding of a model directory by transformers in PyTorch on the CPU: the peer our own decoding is measured against.
+"""Greedy decoding of a model directory by transformers in PyTorch on the CPU: the reference for our decoding speed.
 
     python torch_decode.py DIRECTORY [--prompt TEXT] [--tokens 64] [--rounds 3] [--threads 2] [--json]
 
-Float32, one text at a time, `generate` with its cache of keys and values and no sampling. A round makes one word behind the prompt,
-and then that many more; the difference of the two is what the further words took, so neither reading the prompt nor the overhead of
-the call counts. Prints the median tokens/s, the first token's seconds, peak resident memory and, with --json, the ids that
-were made, which decoding elsewhere has to agree with before its speed means anything. Run it in turn with ours (A B A B) on a
-quiet machine and compare medians.
+Float32, one text at a time, `generate` with its KV cache and no sampling. A round generates one token after the prompt,
+and then TOKENS more; the difference of the two is the time of these tokens, so neither reading the prompt nor the
+overhead of the call counts. Prints the median tokens/s, the first token's seconds, peak resident memory and, with
+--json, the ids that were made, which decoding elsewhere has to agree with before its speed means anything. Run it in
+turn with ours (A B A B) on a quiet machine and compare medians.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PROMPT = "The sea was calm that morning, and the captain told us that"
 
 
 def generate(model, ids, tokens):
-    """The ids behind the prompt, exactly `tokens` of them, and the seconds they took."""
+    """The ids generated after the prompt, exactly `tokens` of them, and the seconds they took."""
     start = time.perf_counter()
     made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, use_cache=True,
                           min_new_tokens=tokens, max_new_tokens=tokens)
@@ -79,7 +79,8 @@ def main():
     if arguments.json:
         print(json.dumps(r))
         return
-    print(f"{r['tokens']} tokens behind {r['prompt_tokens']}: {r['tokens_per_s']:.1f} tokens/s, first {r['first_s']:.3f} s, "
+    print(f"{r['tokens']} tokens after {r['prompt_tokens']}: {r['tokens_per_s']:.1f} tokens/s, first "
+          f"{r['first_s']:.3f} s, "
           f"peak {r['peak_rss_bytes'] >> 20} MB")
 
 

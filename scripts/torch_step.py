@@ -1,11 +1,13 @@
 """One training step of a transformers model in PyTorch on the CPU: the peer our own step is measured against.
 
-    python torch_step.py {bert-base|minilm|gpt2|t5-base} BATCH SEQUENCE [STEPS] [--target 32] [--json] [--compile] [--threads 2]
+    python torch_step.py {bert-base|minilm|gpt2|t5-base} BATCH SEQUENCE [STEPS] [--target 32] [--json] [--compile]
+    [--threads 2]
 
-Prints the median seconds of a step and of its forward, backward and optimizer parts, tokens/s, GFLOP/s by the rule of
-6 per parameter and token, and peak resident memory. Float32, random weights and ids, dropout 0.1 as in the configurations,
-gradients clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. A token is one of a sequence, or for T5 also one
-of its target. With --compile the model goes through torch.compile first. Run it in turn with ours (A B A B) on a quiet machine and compare medians.
+Prints the median seconds of a step and of its forward, backward and optimizer parts, tokens/s, GFLOP/s by the rule of 6
+per parameter and token, and peak resident memory. Float32, random weights and ids, dropout 0.1 as in the
+configurations, gradients clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. A token is one of a
+sequence, or for T5 also one of its target. With --compile the model goes through torch.compile first. Run it in turn
+with ours (A B A B) on a quiet machine and compare medians.
 """
 
 import argparse
@@ -78,7 +80,7 @@ def measure(name, batch, sequence, target, steps, compiled):
         "torch": torch.__version__, "compiled": compiled, "threads": torch.get_num_threads(),
         "step_s": step, "forward_s": forward, "backward_s": backward, "optimizer_s": update,
         "tokens_per_s": tokens / step,
-        # Of two stacks no token meets all parameters.
+        # In an encoder-decoder no token meets all parameters.
         "gflops_6n": None if name == "t5-base" else 6 * parameters * tokens / step / 1e9,
         # Linux counts the peak in KiB.
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -98,13 +100,15 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    r = measure(arguments.model, arguments.batch, arguments.sequence, arguments.target, arguments.steps, arguments.compile)
+    r = measure(arguments.model, arguments.batch, arguments.sequence, arguments.target, arguments.steps,
+                arguments.compile)
     if arguments.json:
         print(json.dumps(r))
         return
     print(f"{r['model']} {r['batch']} {r['sequence']} params {r['parameters']} step {r['step_s']:.3f} "
           f"fwd {r['forward_s']:.3f} bwd {r['backward_s']:.3f} opt {r['optimizer_s']:.3f} "
-          f"tok/s {r['tokens_per_s']:.1f} GF/s(6N) {r['gflops_6n'] or float('nan'):.1f} rssMB {r['peak_rss_bytes'] >> 20}")
+          f"tok/s {r['tokens_per_s']:.1f} GF/s(6N) {r['gflops_6n'] or float('nan'):.1f} rssMB "
+          f"{r['peak_rss_bytes'] >> 20}")
 
 
 if __name__ == "__main__":

@@ -40,14 +40,17 @@ class Archive:
             found = self.bundle.getinfo(name) if self.zip else self.bundle.getmember(name)
         except KeyError:
             raise Refused(f"no file {name!r} in the archive") from None
-        # A link in a zip is a file whose Unix mode, in the upper half of the attributes, says so.
-        ordinary = not found.is_dir() and (found.external_attr >> 16) & 0o170000 != 0o120000 if self.zip else found.isreg()
+        # A link in a zip is a file with a Unix mode of links, in the upper half of the attributes.
+        if self.zip:
+            ordinary = not found.is_dir() and (found.external_attr >> 16) & 0o170000 != 0o120000
+        else:
+            ordinary = found.isreg()
         if not ordinary:
             raise Refused(f"{name!r} is not an ordinary file")
         return found
 
     def place(self, member):
-        """Where an entry lies. What is compressed as a whole is only read in one go if members are taken in this order."""
+        """The offset of an entry. Solid archives are read in one pass only if members are taken in this order."""
         found = self.find(member.partition("!")[0])
         return found.header_offset if self.zip else found.offset
 
@@ -65,7 +68,7 @@ class Archive:
 
 
 def inside(directory, name):
-    """The path of `name` under `directory`, refused where it would lie elsewhere."""
+    """The path of `name` under `directory`, refused where it would be elsewhere."""
     directory = directory.resolve()
     path = (directory / name).resolve()
     if directory not in path.parents:

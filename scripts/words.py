@@ -2,9 +2,9 @@
 
 Usage: words.py [PATH...]
 
-Reads comments and strings of source files, and whole texts (Markdown), below the given paths; by default the whole repository.
-Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there is any.
-Exceptions, each with its reason, are in scripts/words_allowed.txt.
+Reads comments and strings of source files, and whole texts (Markdown), below the given paths; by default the whole
+repository. Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there
+is any. Exceptions, each with its reason, are in scripts/words_allowed.txt.
 """
 
 import fnmatch
@@ -46,7 +46,8 @@ RULES = [
     (r"\bheeds?\b|\blooks? around\b|(?<![a-z])look_around(?![a-z])", "vote, agree", EVERYWHERE),
     (r"\bteams?\b", "group", PROSE),
     (r"\bfetch(ed|es|ing)? ahead\b", "prefetch", PROSE),
-    (r"\bheads? (is|are) turned\b|\bturned heads?\b|\bturn(ed|s)? by\b|\bangles? to turn\b", "rotary embedding, rotate", PROSE),
+    (r"\bheads? (is|are) turned\b|\bturned heads?\b|\bturn(ed|s)? by\b|\bangles? to turn\b", "rotary embedding, rotate",
+     PROSE),
     (r"\bwindows? of places\b", "sliding window", PROSE),
     (r"\banswer[ _]heads?\b", "classification head, language-modelling head", EVERYWHERE),
     (r"\bby what the loss is multiplied\b", "loss scale", PROSE),
@@ -70,7 +71,8 @@ SLASHES = re.compile(r"(?P<text>//.*$|/\*.*?(\*/|$)|\"(?:[^\"\\]|\\.)*\")")
 HASHES = re.compile(r"(?P<text>(?<![\w${'\"])#.*$|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
 KINDS = {".rs": SLASHES, ".cu": SLASHES, ".cuh": SLASHES, ".h": SLASHES, ".cpp": SLASHES, ".c": SLASHES, ".py": HASHES,
          ".sh": HASHES, ".toml": HASHES, ".md": None}
-NOT_READ = ("README-ZH.md", "*/tests/golden/*", "scripts/words.py", "scripts/words_allowed.txt", "LICENSE", "Cargo.lock")
+NOT_READ = ("README-ZH.md", "*/tests/golden/*", "scripts/words.py", "scripts/words_allowed.txt", "LICENSE",
+            "Cargo.lock")
 
 
 def allowed_of(text):
@@ -117,8 +119,10 @@ def findings(name, text, allowed=()):
 
 
 def files_below(paths):
-    listed = subprocess.run(["git", "-C", str(paths_root(paths)), "ls-files", "--cached", "--others", "--exclude-standard", "-z",
-                             "--", *[str(Path(path).resolve()) for path in paths]], check=True, capture_output=True, text=True)
+    listed = subprocess.run(["git", "-C", str(paths_root(paths)), "ls-files", "--cached", "--others",
+                             "--exclude-standard", "-z",
+                             "--", *[str(Path(path).resolve()) for path in paths]], check=True, capture_output=True,
+                             text=True)
     return [name for name in listed.stdout.split("\0") if name]
 
 
@@ -137,8 +141,10 @@ def main():
     paths = sys.argv[1:] or [str(ROOT)]
     root = paths_root(paths)
     ledger = root / "scripts/words_allowed.txt"
-    allowed = allowed_of((ledger if ledger.exists() else ROOT / "scripts/words_allowed.txt").read_text(encoding="utf-8"))
-    here = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-prefix"], capture_output=True, text=True).stdout.strip()
+    allowed = allowed_of((ledger if ledger.exists()
+                          else ROOT / "scripts/words_allowed.txt").read_text(encoding="utf-8"))
+    here = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-prefix"], capture_output=True,
+                          text=True).stdout.strip()
     total = 0
     for name in files_below(paths):
         if Path(name).suffix not in KINDS or any(fnmatch.fnmatch(here + name, glob) for glob in NOT_READ):

@@ -12,7 +12,8 @@ def main():
             if record.get("kind") == "eval":
                 last = record["metrics"].get("accuracy", last)
     if last is None:
-        sys.exit(f"error: {path}\n  reason: no evaluation has an accuracy\n  fix: see whether the run evaluated at its end")
+        sys.exit(f"error: {path}\n  reason: no evaluation has an accuracy\n"
+                 "  fix: see whether the run evaluated at its end")
     print(f"{100 * last:.1f}")
 
 

@@ -2,10 +2,10 @@
 
     python3 allreduce.py BENCH MPI_COMMAND...
 
-Each side runs in processes of its own and gives the median of some repetitions; which of the two goes first changes with every
-pair. Prints `THREADS/PROCESSES ok|short|noisy`: the median over the pairs of OpenMPI's time over ours, for ranks that are
-threads and ranks that are processes. It is noisy when OpenMPI's own values spread by more than 10 %: largest less smallest,
-over their median. On stderr: every pair. Called by speed-allreduce.sh.
+Each side runs in processes of its own and gives the median of some repetitions; which of the two goes first changes
+with every pair. Prints `THREADS/PROCESSES ok|short|noisy`: the median over the pairs of OpenMPI's time over ours, for
+ranks that are threads and ranks that are processes. It is noisy when OpenMPI's own values spread by more than 10 %:
+largest less smallest, over their median. On stderr: every pair. Called by speed-allreduce.sh.
 """
 
 import json
@@ -26,7 +26,8 @@ def output(command):
 def ours(bench, kind):
     """Microseconds."""
     processes = ["--processes"] if kind == "processes" else []
-    arguments = ["--ranks", "2", *processes, "--only", "all_reduce", "--size", "64MiB", "--repeat", str(REPETITIONS), "--json"]
+    arguments = ["--ranks", "2", *processes, "--only", "all_reduce", "--size", "64MiB", "--repeat", str(REPETITIONS),
+                 "--json"]
     text = output([bench, "collectives", *arguments])
     lines = [json.loads(line) for line in text.splitlines()]
     if [(line["operation"], line["bytes"], line["ranks"]) for line in lines] != [("all_reduce", 64 << 20, 2)]:
@@ -44,14 +45,15 @@ def main():
                 own, other = ours(bench, kind), float(output(mpi))
             else:
                 other, own = float(output(mpi)), ours(bench, kind)
-            print(f"{kind}: ours {own / 1e3:.1f} ms, OpenMPI {other / 1e3:.1f} ms: {other / own:.2f}", file=sys.stderr, flush=True)
+            print(f"{kind}: ours {own / 1e3:.1f} ms, OpenMPI {other / 1e3:.1f} ms: {other / own:.2f}", file=sys.stderr,
+                  flush=True)
             pairs.append(other / own)
             theirs.append(other)
         ratios.append(statistics.median(pairs))
     spread = (max(theirs) - min(theirs)) / statistics.median(theirs)
     print(f"OpenMPI's values spread by {100 * spread:.1f} %", file=sys.stderr)
-    word = "ok" if min(ratios) >= BOUND else "short"
-    print(f"{ratios[0]:.2f}/{ratios[1]:.2f} {'noisy' if spread > MOST_SPREAD else word}")
+    outcome = "ok" if min(ratios) >= BOUND else "short"
+    print(f"{ratios[0]:.2f}/{ratios[1]:.2f} {'noisy' if spread > MOST_SPREAD else outcome}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A model directory or file that is damaged, lies or means harm ends in one readable error of every program that opens
+# A damaged, inconsistent or malicious model directory or file ends in one readable error of every program that opens
 # it.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh

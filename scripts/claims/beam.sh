@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Searches and other texts of tiny models against those of transformers: a test on committed texts and scores. The
+# Beam search and other decoding with tiny models against transformers: a test on committed texts and scores. The
 # figure is the number of texts and the largest difference of a score.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # .ci/run, which is scripts/test.sh, in a fresh clone of HEAD: the total in seconds; its stages are on stderr. At most
-# 20 minutes, with the tests of emulated kernels skipped, whose hash must be that of kernels/emulated.txt.
+# 20 minutes, with the tests of emulated kernels skipped, whose hash must equal the one in kernels/emulated.txt.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

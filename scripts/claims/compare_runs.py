@@ -2,9 +2,10 @@
 
     python3 compare_runs.py RUN_A RUN_B
 
-All files count (weights, tokenizer, configuration, metrics, whatever else is there) but the recipe. Of metrics.jsonl the
-wall-clock member `time` of each record is left out; its last record must hold the hashes of the weights and of the
-optimizer's state at the end of the run, which are compared as `last-weights` and `optimizer-state`. Called by same-bits.sh.
+All files count (weights, tokenizer, configuration, metrics, whatever else is there) but the recipe. Of metrics.jsonl
+the wall-clock member `time` of each record is left out; its last record must hold the hashes of the weights and of the
+optimizer's state at the end of the run, which are compared as `last-weights` and `optimizer-state`. Called by
+same-bits.sh.
 """
 
 import json
@@ -28,7 +29,8 @@ def last_state(path, name):
 
 
 def results(directory):
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and path.name not in NOT_RESULTS}
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and path.name not
+            in NOT_RESULTS}
 
 
 def main():

@@ -1,14 +1,14 @@
-"""Loses ranks of a training run and measures how long the others take to say so and end.
+"""Loses ranks of a training run and measures how long the others take to report it and end.
 
     python3 dead_rank.py SCRATCH COMMAND...
 
-COMMAND is a finetune of three ranks that would train for minutes. For each kind of job it is started again and again: once it
-has trained some steps, one of its processes gets SIGKILL or SIGSTOP. Two times count from there: until the last of the others
-has named the lost rank in an error, and until all of them have ended (of MPI: until mpirun has). Prints
+COMMAND is a finetune of three ranks that would train for minutes. For each kind of job it is started again and again:
+once it has trained some steps, one of its processes gets SIGKILL or SIGSTOP. Two times count from there: until the last
+of the others has named the lost rank in an error, and until all of them have ended (of MPI: until mpirun has). Prints
 `KILLED,STOPPED ok|short`, each the worst seconds of both, `MESSAGE/END`. Called by dead-rank.sh.
 
-mpirun ends all processes when one was killed, with SIGTERM first and SIGKILL a second later. At SIGTERM a finetune means to
-end after the step it is in, so that its own words come out within that second.
+mpirun ends all processes when one was killed, with SIGTERM first and SIGKILL a second later. At SIGTERM a finetune
+ends after the current step, so that its own message is printed within that second.
 """
 
 import os
@@ -41,17 +41,20 @@ class Job:
         command = [*command, "--set", f"output.dir={self.run}"]
         if kind == "mpi":
             root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-            launch = ["mpirun", *root, "--oversubscribe", "--output-filename", str(directory / "ranks"), "-n", str(RANKS)]
+            launch = ["mpirun", *root, "--oversubscribe", "--output-filename", str(directory / "ranks"), "-n",
+                      str(RANKS)]
             self.started = [self.start("mpirun", [*launch, *command, "--comm", "mpi"], {})]
         else:
             port = str(20000 + (os.getpid() * 7 + int(time.time())) % 20000)
-            names = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            names = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": port}
             own = [{**names, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)]
             self.started = [self.start(str(rank), command, own[rank]) for rank in range(RANKS)]
 
     def start(self, name, command, variables):
         with open(self.directory / name, "wb") as output:
-            return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+            return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                                    env={**os.environ, **variables})
 
     def wait_for_steps(self):
         end = time.monotonic() + 120
@@ -74,7 +77,7 @@ class Job:
                 return int(entry.name)
         raise RuntimeError(f"rank {rank} has no process")
 
-    def said_by(self, rank):
+    def stderr_of(self, rank):
         if self.kind == "mpi":
             files = list(self.directory.glob(f"ranks/**/rank.{rank}/std*"))
         else:
@@ -82,7 +85,7 @@ class Job:
         return "".join(file.read_text(errors="replace") for file in files)
 
     def text(self):
-        return "\n".join(f"rank {rank}: {self.said_by(rank)}" for rank in range(RANKS)) + (
+        return "\n".join(f"rank {rank}: {self.stderr_of(rank)}" for rank in range(RANKS)) + (
             (self.directory / "mpirun").read_text(errors="replace") if self.kind == "mpi" else "")
 
     def end(self):
@@ -106,7 +109,7 @@ def trial(kind, how, lost, directory, command):
         while end is None and time.monotonic() - begin < DEADLINE + 15:
             # In this order, so that a last look at the messages comes after the end.
             ended = all(process.poll() is not None for process in others)
-            silent = [rank for rank in silent if not names(job.said_by(rank), lost)]
+            silent = [rank for rank in silent if not names(job.stderr_of(rank), lost)]
             now = time.monotonic() - begin
             if message is None and not silent:
                 message = now
@@ -117,8 +120,9 @@ def trial(kind, how, lost, directory, command):
         ended = all(code not in (None, 0) for code in codes)
         now = time.monotonic() - begin
         message, end = (now if seconds is None else seconds for seconds in (message, end))
-        say(f"{kind} {how.name} of rank {lost}: message {message:.2f} s, end {end:.2f} s, exit codes {codes}, silent {silent}")
-        for line in job.said_by((lost + 1) % RANKS).splitlines():
+        say(f"{kind} {how.name} of rank {lost}: message {message:.2f} s, end {end:.2f} s, exit codes {codes}, silent "
+            f"{silent}")
+        for line in job.stderr_of((lost + 1) % RANKS).splitlines():
             if "error[" in line:
                 say(f"    {line}")
         if silent:

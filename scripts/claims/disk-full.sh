@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A disk that is full at any write of a save leaves the previous checkpoint, and the run goes on or stops as configured:
 # in simulation at every write, and, as root, on a real file system without room. The figure is tests passed / all, plus
-# the word real where that part ran.
+# `real` where that part ran.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -21,11 +21,11 @@ tail -n "$((lines / 10))" "$novel" >"$scratch/eval.txt"
     --set "data.train=$scratch/train.txt" --set "data.eval=$scratch/eval.txt" --set "output.dir=$scratch/run" \
     --set device.threads=2 >&2
 
-# How either goes on with a sentence, word by word the most probable.
+# Greedy completions of a sentence by either model.
 for directory in model run/model; do
     note "$directory:"
-    "$bin/generate" "$scratch/$directory" --prompt "The old captain leaned over the rail, and" --greedy --max-new-tokens 60 --echo \
-        --threads 2 >&2
+    "$bin/generate" "$scratch/$directory" --prompt "The old captain leaned over the rail, and" --greedy \
+        --max-new-tokens 60 --echo --threads 2 >&2
 done
 # The first evaluation comes before the first step.
 read -r before after < <(python3 -c 'import json, sys
@@ -33,4 +33,8 @@ evals = [record for record in map(json.loads, open(sys.argv[1])) if record["kind
 assert evals[0]["step"] == 0 < evals[-1]["step"]
 print(*("%.2f" % record["metrics"]["perplexity"] for record in (evals[0], evals[-1])))' "$scratch/run/metrics.jsonl")
 note "perplexity of chapters that were held out: $before before, $after after"
-if awk -v b="$before" -v a="$after" 'BEGIN { exit !(a <= 0.85 * b) }'; then verdict "$before->$after" ok; else verdict "$before->$after" short; fi
+if awk -v b="$before" -v a="$after" 'BEGIN { exit !(a <= 0.85 * b) }'; then
+    verdict "$before->$after" ok
+else
+    verdict "$before->$after" short
+fi

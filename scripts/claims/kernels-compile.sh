@@ -6,7 +6,7 @@
 # kernels/registers.csv: no spilled register without a reason given there, no more registers, stack or shared memory
 # than before, no kernel more or less. The figure is kernels x architectures / those that spill with a reason.
 #
-# --accept writes what was measured into that file, with the reasons that stand there; look at the difference before you
+# --accept writes what was measured into that file, with the reasons already there; look at the difference before you
 # commit it.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh

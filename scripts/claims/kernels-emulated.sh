@@ -2,9 +2,9 @@
 # Usage: scripts/claims/kernels-emulated.sh [--accept]
 #
 # Every CUDA kernel and all that launches it, on an emulated device: every row of the conformance table in every dtype
-# against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, the exchange between
-# ranks, and every row that launches a kernel once more under the sanitizers. Nothing here has seen a device, nor says
-# anything about speed. The figure is tests passed/all and what they took.
+# against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, communication between
+# ranks, and every row that launches a kernel once more under the sanitizers. None of it runs on a device, and
+# none of it measures speed. The figure is tests passed/all and what they took.
 #
 # --accept writes kernels/emulated.txt if all of them pass: for what has this hash, scripts/test.sh leaves these tests
 # out.

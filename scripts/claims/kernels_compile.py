@@ -1,7 +1,8 @@
-"""Compiles texts of CUDA kernels and holds what they take of a multiprocessor against a ledger. Called by kernels-compile.sh.
+"""Compiles CUDA kernel sources and compares their resource use with a ledger. Called by kernels-compile.sh.
 
-Arguments: the toolkit's directory, the directory of texts, the ledger, a directory for what was compiled before; --accept to write the
-ledger anew, --all to compile with nvcc for every architecture. Findings go to stderr, the figure to stdout; the exit status is 1 if anything is wrong.
+Arguments: the toolkit's directory, the directory of sources, the ledger, a directory that caches compilations; --accept
+to rewrite the ledger, --all to compile with nvcc for every architecture. Findings go to stderr, the figure to stdout;
+the exit status is 1 if anything is wrong.
 """
 
 import csv
@@ -36,7 +37,7 @@ def open_nvrtc(toolkit):
 
 
 def nvrtc(toolkit, name, text, architecture):
-    """What the run-time compiler says of a text; raises with its words if it does not compile."""
+    """The run-time compiler's log of a source text; raises with that log if it does not compile."""
     library = open_nvrtc(toolkit)
     program = ctypes.c_void_p()
     made = library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
@@ -49,27 +50,28 @@ def nvrtc(toolkit, name, text, architecture):
     log = ctypes.create_string_buffer(size.value)
     library.nvrtcGetProgramLog(program, log)
     library.nvrtcDestroyProgram(ctypes.byref(program))
-    said = log.value.decode(errors="replace")
+    log = log.value.decode(errors="replace")
     if status != 0:
-        raise RuntimeError(f"{name}: NVRTC for {architecture} (error {status}):\n{said}")
-    return said
+        raise RuntimeError(f"{name}: NVRTC for {architecture} (error {status}):\n{log}")
+    return log
 
 
 def nvcc(toolkit, name, text, architecture):
-    """Compiles a text with nvcc; raises with its words if that fails."""
+    """Compiles a source text with nvcc; raises with its output if that fails."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / name
         source.write_text(text)
-        command = [toolkit / "bin" / "nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", "-o", Path(directory) / "out", source]
+        command = [toolkit / "bin" / "nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", "-o",
+                   Path(directory) / "out", source]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{name}: nvcc for {architecture}:\n{done.stderr}{done.stdout}")
 
 
-def kernels_of(said):
+def kernels_of(log):
     """The assembler's report as {kernel: {column: number}}."""
     kernels, name = {}, None
-    for line in said.splitlines():
+    for line in log.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             name = found[1]
             kernels[name] = dict.fromkeys(NUMBERS, 0)
@@ -100,11 +102,13 @@ def processor_seconds():
 
 
 def compiled(job):
-    """One unit by one compiler for one architecture, unless it was compiled before; what came of it, and seconds of a processor."""
+    """One unit by one compiler for one architecture, unless it was compiled before; what came of it, and seconds of a
+    processor."""
     toolkit, store, compiler, unit, text, architecture = job
     how = "".join(map(inspect.getsource, (nvrtc, by_nvrtc, kernels_of, nvcc)))
     parts = (text, architecture, compiler, *OPTIONS, str(toolkit), how)
-    key = hashlib.sha256("|".join(hashlib.sha256(part.encode()).hexdigest() for part in parts).encode()).hexdigest()[:32]
+    key = hashlib.sha256("|".join(hashlib.sha256(part.encode()).hexdigest() for part
+                                  in parts).encode()).hexdigest()[:32]
     kept = store / f"{unit}-{key}.json"
     if kept.exists():
         return json.loads(kept.read_text()), 0.0
@@ -161,7 +165,7 @@ def findings(measured, ledger):
 
 
 def all_compiled(jobs):
-    """What came of each job that was done, by (compiler, unit, architecture), and what was said by those that failed."""
+    """What came of each job that was done, by (compiler, unit, architecture), and the errors of the failed ones."""
     done, broken, total, started = {}, [], 0.0, time.monotonic()
     with ProcessPoolExecutor(JOBS) as pool:
         for (_, _, compiler, unit, _, architecture), future in [(job, pool.submit(compiled, job)) for job in jobs]:
@@ -173,7 +177,8 @@ def all_compiled(jobs):
             total += seconds
             if seconds > 0:
                 print(f"{unit} by {compiler} for {architecture}: {seconds:.1f} s of a processor", file=sys.stderr)
-    print(f"{len(jobs)} compilations: {total:.0f} s of a processor, {time.monotonic() - started:.0f} s elapsed", file=sys.stderr)
+    print(f"{len(jobs)} compilations: {total:.0f} s of a processor, {time.monotonic() - started:.0f} s elapsed",
+          file=sys.stderr)
     return done, broken
 
 
@@ -198,7 +203,7 @@ def main():
         print(line, file=sys.stderr)
     fewer = sum(any(now[c] < int(ledger[key][c]) for c in NUMBERS) for key, now in measured.items() if key in ledger)
     if fewer:
-        print(f"{fewer} kernels take less than the ledger says; --accept keeps that", file=sys.stderr)
+        print(f"{fewer} kernels take less than in the ledger; --accept keeps that", file=sys.stderr)
     spilling = sum(now["spill_stores"] + now["spill_loads"] > 0 for now in measured.values())
     print(f"{len(measured)}/{spilling}" if not broken else f"{len(broken)}_units_do_not_compile")
     return 1 if wrong else 0

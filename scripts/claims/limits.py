@@ -1,6 +1,6 @@
-"""Trains and converts a tiny BERT under limits of the process: on the size of files, on the address space, on the number of
-processes and threads. Every trial has to end with exit code 0, or with 5 and the limit's name. Prints
-`FIGURE ok|short`, the figure without spaces.
+"""Trains and converts a tiny BERT under limits of the process: on the size of files, on the address space, on the
+number of processes and threads. Every trial has to end with exit code 0, or with 5 and the limit's name. Prints `FIGURE
+ok|short`, the figure without spaces.
 
     limits.py BIN WORK
 
@@ -39,11 +39,12 @@ def prepare(work):
     for name, count in (("train.jsonl", 64), ("eval.jsonl", 8)):
         with open(os.path.join(work, name), "w", encoding="utf-8") as file:
             for i in range(count):
-                word, label = (("good", "positive"), ("bad", "negative"))[i % 2]
+                adjective, label = (("good", "positive"), ("bad", "negative"))[i % 2]
                 start = ("the film was", "it is a", "the plot is very")[i % 3]
-                file.write(f'{{"text": "{start} {word}", "label": "{label}"}}\n')
+                file.write(f'{{"text": "{start} {adjective}", "label": "{label}"}}\n')
     return [
-        "model.path=model", "data.task=classification", "data.train=train.jsonl", "data.eval=eval.jsonl", "data.max_length=16",
+        "model.path=model", "data.task=classification", "data.train=train.jsonl", "data.eval=eval.jsonl",
+        "data.max_length=16",
         "train.batch_size=4", "train.micro_batch_size=2", "train.steps=20", "train.lr=1e-3", "parallel.zero=3",
         "device.threads=1", "device.name=cpu", "checkpoint.every=4 steps", "eval.every=10 steps", "log.every=1",
     ]
@@ -64,7 +65,7 @@ class Trials:
         self.done, self.refused, self.bad = 0, 0, []
 
     def judge(self, name, outcome, names):
-        """`names` are the texts one of which an end with 5 must have."""
+        """With exit code 5, the output must contain one of `names`."""
         code, seconds, stderr = outcome
         last = stderr.strip().replace("\n", " | ")[-300:]
         print(f"{name}: {code} after {seconds:.1f} s {last if code else ''}", file=sys.stderr)
@@ -121,7 +122,8 @@ def main():
         ranks = 1 + FILE_SIZES.index(amount) % 2
         files.judge(f"finetune, files of {amount} bytes", run(work, training(ranks, output()), limit), ["RLIMIT_FSIZE"])
         out = output()
-        files.judge(f"convert, files of {amount} bytes", run(work, [convert, "model", out, "--dtype", "f32"], limit), ["RLIMIT_FSIZE"])
+        files.judge(f"convert, files of {amount} bytes", run(work, [convert, "model", out, "--dtype", "f32"], limit),
+                    ["RLIMIT_FSIZE"])
         if os.path.exists(os.path.join(work, out)) and not os.path.exists(os.path.join(work, out, "model.safetensors")):
             files.bad.append(f"convert, files of {amount} bytes: a partial directory")
     for amount in ADDRESSES:

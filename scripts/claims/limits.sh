@@ -14,5 +14,6 @@ scratch
 chmod 755 "$scratch"
 mkdir "$scratch/bin" "$scratch/work"
 cp "$bin/finetune" "$bin/convert" "$scratch/bin"
-read -r figure word < <(PYTHONDONTWRITEBYTECODE=1 python3 "$root/scripts/claims/limits.py" "$scratch/bin" "$scratch/work")
-verdict "$figure" "$word"
+read -r figure outcome < <(\
+    PYTHONDONTWRITEBYTECODE=1 python3 "$root/scripts/claims/limits.py" "$scratch/bin" "$scratch/work")
+verdict "$figure" "$outcome"

@@ -9,6 +9,11 @@ build forward
 python="$("$root/scripts/python_env.sh")"
 scratch
 "$python" "$root/scripts/claims/minilm_embedding.py" inputs "$cache/assets/minilm" "$scratch"
-"$bin/forward" --model "$cache/assets/minilm" --inputs "$scratch/inputs.safetensors" --out "$scratch/out.safetensors" >&2
+"$bin/forward" --model "$cache/assets/minilm" --inputs "$scratch/inputs.safetensors" \
+    --out "$scratch/out.safetensors" >&2
 difference="$("$python" "$root/scripts/claims/minilm_embedding.py" compare "$cache/assets/minilm" "$scratch")"
-if awk -v d="$difference" 'BEGIN { exit !(d < 1e-4) }'; then verdict "$difference" ok; else verdict "$difference" short; fi
+if awk -v d="$difference" 'BEGIN { exit !(d < 1e-4) }'; then
+    verdict "$difference" ok
+else
+    verdict "$difference" short
+fi

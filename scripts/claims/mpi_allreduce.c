@@ -1,5 +1,5 @@
-/* Prints the median microseconds of MPI_Allreduce of 64 MiB of float, sum: for each repetition the time of the slowest rank
- * from a barrier on, the first one left out. Called by speed-allreduce.sh, as the anchor of the claim.
+/* Prints the median microseconds of MPI_Allreduce of 64 MiB of float, sum: for each repetition the time of the
+ * slowest rank from a barrier on, the first one left out. Called by speed-allreduce.sh, as the anchor of the claim.
  *
  *     mpirun -n 2 mpi_allreduce REPETITIONS
  */

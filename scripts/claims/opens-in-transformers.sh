@@ -16,4 +16,8 @@ compare() { "$python" "$root/scripts/claims/opens_in_transformers.py" "$1" "$scr
 compare inputs
 "$bin/forward" --model "$scratch/run/model" --inputs "$scratch/inputs.safetensors" --out "$scratch/out.safetensors" >&2
 difference="$(compare compare)"
-if awk -v d="$difference" 'BEGIN { exit !(d < 1e-4) }'; then verdict "$difference" ok; else verdict "$difference" short; fi
+if awk -v d="$difference" 'BEGIN { exit !(d < 1e-4) }'; then
+    verdict "$difference" ok
+else
+    verdict "$difference" short
+fi

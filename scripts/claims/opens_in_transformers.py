@@ -3,7 +3,7 @@
     python opens_in_transformers.py inputs  MODEL_DIR DIR    writes DIR/inputs.safetensors for the forward program
     python opens_in_transformers.py compare MODEL_DIR DIR    reads DIR/out.safetensors, prints the largest difference
 
-MODEL_DIR is what the finetune program left. The token ids are those of the tokenizer that transformers finds in it, so the
+MODEL_DIR is what the finetune program left. The tokenizer that transformers finds in it makes the token ids, so the
 directory's tokenizer, configuration and weights all have a part. Called by opens-in-transformers.sh; runs in the
 environment of scripts/python_env.sh.
 """
@@ -37,7 +37,7 @@ def main():
         return
     model, report = AutoModelForSequenceClassification.from_pretrained(
         model_dir, attn_implementation="eager", output_loading_info=True)
-    # transformers draws what a directory lacks and says so only in a warning.
+    # transformers initializes missing tensors at random and only prints a warning.
     wrong = {key: sorted(map(str, names)) for key, names in report.items() if names}
     if wrong or model.config.id2label != LABELS:
         sys.exit(f"error: {model_dir}\n  reason: transformers reports {wrong}, and labels {model.config.id2label}\n"
@@ -50,7 +50,8 @@ def main():
                  "  fix: both should be five rows of two")
     span = (theirs.max(0).values - theirs.min(0).values).min().item()
     if span < LEAST_RANGE:
-        sys.exit(f"error: logits\n  reason: those of transformers differ by {span:.2g} between sentences, too little to compare\n"
+        sys.exit(f"error: logits\n  reason: in transformers they differ by {span:.2g} between sentences, "
+                 "too little to compare\n"
                  "  fix: train for some more steps")
     print(f"{(ours - theirs).abs().max().item():.2e}")
 

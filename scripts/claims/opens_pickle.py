@@ -2,10 +2,10 @@
 
     python opens_pickle.py DIR
 
-DIR has pytorch_model.bin and the same tensors in same.safetensors, as the test what_is_written_reads_back_with_correct_rounding
-of hf_pickle leaves them in the directory that BMTRAIN_PICKLE_EXPORTS names. Names in their order, types, shapes and every bit have
-to agree, and the checksums of the zip file to be right. Prints the number of tensors. Runs in the environment of
-scripts/python_env.sh.
+DIR has pytorch_model.bin and the same tensors in same.safetensors, as the test
+what_is_written_reads_back_with_correct_rounding of hf_pickle leaves them in the directory that BMTRAIN_PICKLE_EXPORTS
+names. Names in their order, types, shapes and every bit have to agree, and the checksums of the zip file to be right.
+Prints the number of tensors. Runs in the environment of scripts/python_env.sh.
 """
 
 import sys
@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 
 def fail(place, reason):
-    sys.exit(f"error: {place}\n  reason: {reason}\n  fix: compare crates/model-center/src/formats/pickle/writer.rs with what torch.save writes")
+    sys.exit(f"error: {place}\n  reason: {reason}\n"
+             "  fix: compare crates/model-center/src/formats/pickle/writer.rs with what torch.save writes")
 
 
 def main():

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Exchange behind compute, over a simulated link: the figure is the share of the exchange that fetching ahead hides.
+# Overlap of communication and computation over a simulated link: the figure is the share of the communication time
+# that prefetching hides.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -26,4 +26,8 @@ export BMTRAIN_EXPORTS="$scratch"
 tests --release --package model-center --test it -- "golden_$family::"
 if [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ]; then verdict "$figure" short; fi
 difference="$("$python" "$root/scripts/claims/parity.py" "$scratch" "$directories")"
-if awk -v d="$difference" 'BEGIN { exit !(d < 1e-5) }'; then verdict "$figure/$difference" ok; else verdict "$figure/$difference" short; fi
+if awk -v d="$difference" 'BEGIN { exit !(d < 1e-5) }'; then
+    verdict "$figure/$difference" ok
+else
+    verdict "$figure/$difference" short
+fi

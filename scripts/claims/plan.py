@@ -1,11 +1,11 @@
 """Compares plans with runs. Called by plan.sh beside it: plan.py DIRECTORY_OF_PROGRAMS SCRATCH [NUMBER...].
 
-Makes models of five sizes whose weights are a hole in a file, runs `plan` and then `finetune` with each of the settings (or with
-those of the given numbers), and prints six numbers. Of the pool, in percent of its measured peak: the largest excess and the
-largest shortfall of the planned peak, and the largest difference of a class of memory at the peak. Of the process, in percent of
-the measured peak of its anonymous memory: the largest excess and the largest shortfall of the planned peak, where differences of
-up to 32 MiB count as none; and the number of runs whose process is outside of +10 % and -5 %. A line for every run goes to
-stderr.
+Makes models of five sizes whose weights are a hole in a file, runs `plan` and then `finetune` with each of the settings
+(or only the given ones), and prints six numbers. Of the pool, in percent of its measured peak: the largest excess and
+the largest shortfall of the planned peak, and the largest difference of a class of memory at the peak. Of the process,
+in percent of the measured peak of its anonymous memory: the largest excess and the largest shortfall of the planned
+peak, where differences of up to 32 MiB count as none; and the number of runs whose process is outside of +10 % and -5
+%. A line for every run goes to stderr.
 """
 
 import json

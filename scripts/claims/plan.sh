@@ -12,9 +12,9 @@ build plan finetune
 scratch
 figure="$(python3 "$root/scripts/claims/plan.py" "$bin" "$scratch")"
 read -r over under classes above below outside <<<"$figure"
-word=ok
-awk -v over="$over" -v under="$under" 'BEGIN { exit !(over <= 5 && under <= 2) }' || word=short
-[ "$outside" -eq 0 ] || word=short
+outcome=ok
+awk -v over="$over" -v under="$under" 'BEGIN { exit !(over <= 5 && under <= 2) }' || outcome=short
+[ "$outside" -eq 0 ] || outcome=short
 note "largest difference of a class at the peak: $classes % of the peak"
 note "runs whose process is outside of +10 % and -5 %: $outside"
-verdict "+$over%/-$under%,process:+$above%/-$below%" "$word"
+verdict "+$over%/-$under%,process:+$above%/-$below%" "$outcome"

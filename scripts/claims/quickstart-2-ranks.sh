@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The quickstart on two ranks with ZeRO-3. With elastic sums its weights, losses and predictions are those of one rank,
+# The quickstart on two ranks with ZeRO-3. With elastic sums its weights, losses and predictions equal one rank's,
 # byte for byte; with fast sums its accuracy is within 1.5 points. The figure is the three accuracies: one rank, two
 # elastic, two fast.
 set -euo pipefail
@@ -26,14 +26,14 @@ train fast fast --ranks 2
 one="$(accuracy one)"
 two="$(accuracy two)"
 fast="$(accuracy fast)"
-word=ok
+outcome=ok
 all=0
 while read -r same name; do
     note "one rank and two: $same $name"
     all=$((all + 1))
-    [ "$same" = same ] || word=short
+    [ "$same" = same ] || outcome=short
 done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/one" "$scratch/two")
 # A comparison that broke off has named fewer.
-[ "$all" -ge 8 ] || word=short
-awk -v one="$one" -v fast="$fast" 'BEGIN { d = one - fast; exit !(d <= 1.5 && d >= -1.5) }' || word=short
-verdict "$one/$two/$fast" "$word"
+[ "$all" -ge 8 ] || outcome=short
+awk -v one="$one" -v fast="$fast" 'BEGIN { d = one - fast; exit !(d <= 1.5 && d >= -1.5) }' || outcome=short
+verdict "$one/$two/$fast" "$outcome"

@@ -29,7 +29,8 @@ build() {
     (cd "$scratch/$1" && cargo fetch --locked --target "$host") >&2
     fetched=$((SECONDS - started))
     started=$SECONDS
-    (cd "$scratch/$1" && time cargo build --release --locked --offline --quiet --package bmtrain-examples --bin finetune) >&2
+    (cd "$scratch/$1" && time cargo build --release --locked --offline --quiet \
+        --package bmtrain-examples --bin finetune) >&2
     built=$((SECONDS - started))
     note "$1: crates $fetched s, build $built s"
 }
@@ -39,8 +40,10 @@ rm -rf "${scratch:?}/cargo/registry" "${scratch:?}/$base"
 head="$(git -C "$root" rev-parse HEAD)"
 build "$head"
 # What is built is there: its build takes nothing.
-quickstart="$(BMTRAIN_CACHE="$scratch/cache" "$scratch/$head/scripts/quickstart.sh" --out "$scratch/run" | tee /dev/stderr | tail -n 1)"
-read -r assets trained < <(sed -nE 's/^download ([0-9]+) s \| build [0-9]+ s \| train ([0-9]+) s .*/\1 \2/p' <<<"$quickstart")
+quickstart="$(BMTRAIN_CACHE="$scratch/cache" "$scratch/$head/scripts/quickstart.sh" --out "$scratch/run" |
+    tee /dev/stderr | tail -n 1)"
+read -r assets trained < <(\
+    sed -nE 's/^download ([0-9]+) s \| build [0-9]+ s \| train ([0-9]+) s .*/\1 \2/p' <<<"$quickstart")
 ratio="$(awk -v now="$built" -v before="$before" 'BEGIN { printf "%.2f", now / before }')"
 figure="$ratio,download:$((fetched + assets))s,build:${before}s->${built}s,train:${trained}s"
 if awk -v r="$ratio" 'BEGIN { exit !(r <= 0.60) }'; then verdict "$figure" ok; else verdict "$figure" short; fi

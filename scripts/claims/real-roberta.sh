@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real RoBERTa fills masked amino acids of antibodies in with the words that PyTorch chooses, every one of them;
+# A real RoBERTa predicts the same masked amino acids of antibodies as PyTorch, every one of them;
 # logits below 1e-4.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
@@ -12,7 +12,12 @@ scratch
 "$python" "$root/scripts/convert_sapiens.py" "$cache/assets/sapiens" "$scratch/model"
 "$python" "$root/scripts/claims/real_roberta.py" inputs "$scratch/model" "$scratch"
 "$bin/forward" --model "$scratch/model" --inputs "$scratch/inputs.safetensors" --out "$scratch/out.safetensors" >&2
-read -r recovered different error < <("$python" "$root/scripts/claims/real_roberta.py" compare "$cache/assets/sapiens" "$scratch") || true
+read -r recovered different error < <(\
+    "$python" "$root/scripts/claims/real_roberta.py" compare "$cache/assets/sapiens" "$scratch") || true
 [ -n "${recovered:-}" ] || verdict none short
 figure="$recovered,$different,$error"
-if [ "$different" = 0 ] && awk -v e="$error" 'BEGIN { exit !(e < 1e-4) }'; then verdict "$figure" ok; else verdict "$figure" short; fi
+if [ "$different" = 0 ] && awk -v e="$error" 'BEGIN { exit !(e < 1e-4) }'; then
+    verdict "$figure" ok
+else
+    verdict "$figure" short
+fi

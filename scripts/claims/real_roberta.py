@@ -1,12 +1,14 @@
 """Amino acids that a real RoBERTa puts at masked places of antibodies, by PyTorch and by ours.
 
     python real_roberta.py inputs  MODEL_DIR DIR         writes DIR/inputs.safetensors for the forward program
-    python real_roberta.py compare ASSETS_DIR DIR        reads DIR/out.safetensors, prints `RECOVERED/MASKED DIFFERENT ERROR`
+    python real_roberta.py compare ASSETS_DIR DIR        reads DIR/out.safetensors and prints
+                                                         `RECOVERED/MASKED DIFFERENT ERROR`
 
-Every residue of every sequence is masked once, in rows that have every eighth masked. PyTorch's side is made of the checkpoint
-itself, of which ours has seen only what scripts/convert_sapiens.py wrote: torch.nn.TransformerEncoderLayer in 64-bit floats.
-DIFFERENT counts masked places at which the two choose another word, RECOVERED those at which ours is the true one, and ERROR
-is the largest difference of a logit there. Called by real-roberta.sh; runs in the environment of scripts/python_env.sh.
+Every residue of every sequence is masked once, in rows that have every eighth masked. PyTorch reads the checkpoint
+itself, ours the model that scripts/convert_sapiens.py made of it: torch.nn.TransformerEncoderLayer in 64-bit floats.
+DIFFERENT counts masked positions at which the two predictions differ, RECOVERED the ones at which ours is correct, and
+ERROR is the largest difference of a logit there. Called by real-roberta.sh; runs in the environment of
+scripts/python_env.sh.
 """
 
 import sys
@@ -23,16 +25,19 @@ from convert_sapiens import ENCODER, load  # noqa: E402
 
 # Variable regions of the heavy chains of trastuzumab, adalimumab and bevacizumab, all of other lengths.
 SEQUENCES = [
-    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
-    "EVQLVESGGGLVQPGRSLRLSCAASGFTFDDYAMHWVRQAPGKGLEWVSAITWNSGHIDYADSVEGRFTISRDNAKNSLYLQMNSLRAEDTAVYYCAKVSYLSTASSLDYWGQGTLVTVSS",
-    "EVQLVESGGGLVQPGGSLRLSCAASGYTFTNYGMNWVRQAPGKGLEWVGWINTYTGEPTYAADFKRRFTFSLDTSKSTAYLQMNSLRAEDTAVYYCAKYPHYYGSSHWYFDVWGQGTLVTVSS",
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGK"
+    "GLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
+    "EVQLVESGGGLVQPGRSLRLSCAASGFTFDDYAMHWVRQAPGK"
+    "GLEWVSAITWNSGHIDYADSVEGRFTISRDNAKNSLYLQMNSLRAEDTAVYYCAKVSYLSTASSLDYWGQGTLVTVSS",
+    "EVQLVESGGGLVQPGGSLRLSCAASGYTFTNYGMNWVRQAPGK"
+    "GLEWVGWINTYTGEPTYAADFKRRFTFSLDTSKSTAYLQMNSLRAEDTAVYYCAKYPHYYGSSHWYFDVWGQGTLVTVSS",
 ]
 EVERY = 8
 PAD, EPSILON = 1, 1e-5
 
 
 def inputs(directory):
-    """Rows of masked sequences, padded on the right, with the true words as labels where they are masked."""
+    """Rows of masked sequences, padded on the right, with the true tokens as labels where they are masked."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     mask = tokenizer.token_to_id("<mask>")
     rows = [torch.tensor(tokenizer.encode(text).ids) for text in SEQUENCES for _ in range(EVERY)]  # each [L]
@@ -40,7 +45,7 @@ def inputs(directory):
     ids = torch.full((len(rows), longest), PAD)  # [B, L]
     labels = torch.full_like(ids, -100)  # [B, L]
     for number, row in enumerate(rows):
-        # The words for the beginning and the end are never masked.
+        # BOS and EOS are never masked.
         places = torch.arange(1 + number % EVERY, len(row) - 1, EVERY)
         ids[number, :len(row)] = row
         labels[number, places] = row[places]
@@ -64,7 +69,8 @@ def reference(path, ids):
             batch_first=True, dtype=torch.float64)
         names = {"self_attn.out_proj": "self_attn.out_proj", "linear1": "fc1", "linear2": "fc2",
                  "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"}
-        state = {f"{theirs}.{part}": own[f"{name}.{part}"] for theirs, name in names.items() for part in ("weight", "bias")}
+        state = {f"{theirs}.{part}": own[f"{name}.{part}"] for theirs,
+                 name in names.items() for part in ("weight", "bias")}
         for part in ("weight", "bias"):
             state[f"self_attn.in_proj_{part}"] = torch.cat([own[f"self_attn.{kind}_proj.{part}"] for kind in "qkv"])
         layer.load_state_dict(state)

@@ -1,14 +1,16 @@
-"""A real Llama's next words at 200 places of a text, by transformers and by ours.
+"""A real Llama's next-token predictions at 200 positions of a text, by transformers and by ours.
 
-    python real_weights.py text                          prints a line of inputs with the text
-    python real_weights.py compare GGUF DIRECTORY OUT       compares DIRECTORY, which convert made of GGUF, and OUT, which forward
-                                                         made of DIRECTORY and the text; prints `FIGURE ok|short`
+    python real_weights.py text                        prints a line of inputs with the text
+    python real_weights.py compare GGUF DIRECTORY OUT  compares DIRECTORY, which convert made of GGUF, and OUT, which
+                                                       forward made of DIRECTORY and the text; prints
+                                                       `FIGURE ok|short`
 
-transformers reads the GGUF file by a reader of its own and computes in 64-bit floats. Three tokenizers must give the same ids:
-the one that transformers makes of the GGUF file, the one it finds in DIRECTORY, and ours. The weights of DIRECTORY must be those that
-transformers reads, bit for bit. FIGURE is `SAME/PLACES,N_ties,ERROR`: places with the same word on both sides, places that
-need not have it, because transformers' two best are less than TIE apart, and the relative difference of the two perplexities,
-which may be BOUND. Called by real-weights.sh; runs in the environment of scripts/python_env.sh.
+transformers reads the GGUF file by a reader of its own and computes in 64-bit floats. Three tokenizers must give the
+same ids: the one that transformers makes of the GGUF file, the one it finds in DIRECTORY, and ours. The weights of
+DIRECTORY must equal the ones that transformers reads, bit for bit. FIGURE is `SAME/PLACES,N_ties,ERROR`: positions with
+the same token on both sides, positions that need not agree, because transformers' two best are less than TIE apart, and
+the relative difference of the two perplexities, which may be BOUND. Called by real-weights.sh; runs in the environment
+of scripts/python_env.sh.
 """
 
 import json
@@ -31,15 +33,24 @@ PLACES, TIE, BOUND = 200, 1e-4, 1e-4
 
 # The beginning of Moby-Dick, which is in the public domain.
 TEXT = (
-    "Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and nothing "
-    "particular to interest me on shore, I thought I would sail about a little and see the watery part of the world. It is a way "
-    "I have of driving off the spleen and regulating the circulation. Whenever I find myself growing grim about the mouth; "
-    "whenever it is a damp, drizzly November in my soul; whenever I find myself involuntarily pausing before coffin warehouses, "
-    "and bringing up the rear of every funeral I meet; and especially whenever my hypos get such an upper hand of me, that it "
-    "requires a strong moral principle to prevent me from deliberately stepping into the street, and methodically knocking "
-    "people's hats off - then, I account it high time to get to sea as soon as I can. This is my substitute for pistol and ball. "
-    "With a philosophical flourish Cato throws himself upon his sword; I quietly take to the ship. There is nothing surprising in "
-    "this. If they but knew it, almost all men in their degree, some time or other, cherish very nearly the same feelings towards "
+    "Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and "
+    "nothing "
+    "particular to interest me on shore, I thought I would sail about a little and see the watery part of the world. "
+    "It is a way "
+    "I have of driving off the spleen and regulating the circulation. Whenever I find myself growing grim about the "
+    "mouth; "
+    "whenever it is a damp, drizzly November in my soul; whenever I find myself involuntarily pausing before coffin "
+    "warehouses, "
+    "and bringing up the rear of every funeral I meet; and especially whenever my hypos get such an upper hand of "
+    "me, that it "
+    "requires a strong moral principle to prevent me from deliberately stepping into the street, and methodically "
+    "knocking "
+    "people's hats off - then, I account it high time to get to sea as soon as I can. This is my substitute for "
+    "pistol and ball. "
+    "With a philosophical flourish Cato throws himself upon his sword; I quietly take to the ship. There is nothing "
+    "surprising in "
+    "this. If they but knew it, almost all men in their degree, some time or other, cherish very nearly the same "
+    "feelings towards "
     "the ocean with me."
 )
 
@@ -59,7 +70,8 @@ def same_ids(gguf, directory, ours):
     for name, ids in found.items():
         if ids != first:
             at = next((at for at, (a, b) in enumerate(zip(ids, first)) if a != b), min(len(ids), len(first)))
-            fail(f"ids, {name}", f"{len(ids)} ids against {len(first)}, another one from place {at} on: {ids[at:at + 5]}",
+            fail(f"ids, {name}", f"{len(ids)} ids against {len(first)}, another one from place {at} on: "
+                                 f"{ids[at:at + 5]}",
                  "look at what decides how the text is cut")
     if len(first) <= PLACES:
         fail("ids", f"{len(first)} are too few", f"take a text of more than {PLACES} tokens")
@@ -71,7 +83,8 @@ def same_weights(model, directory):
     ours, theirs = load_file(directory / "model.safetensors"), model.state_dict()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     if ours.keys() != theirs.keys() - tied:
-        fail(directory, f"tensors on one side only: {sorted(ours.keys() ^ (theirs.keys() - tied))[:5]}", "look at the names")
+        fail(directory, f"tensors on one side only: {sorted(ours.keys() ^ (theirs.keys() - tied))[:5]}",
+             "look at the names")
     other = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
     if other:
         fail(directory, f"{len(other)} tensors have other values, such as {other[0]}", "look at how blocks are decoded")
@@ -91,7 +104,8 @@ def compare(gguf, directory, out):
         theirs = model.double()(ids[None]).logits[0, :PLACES]  # [PLACES, V]
     ours = found["logits"][0, :PLACES]  # [PLACES, V]
     if theirs.dtype != torch.float64 or ours.shape != theirs.shape:
-        fail(out, f"logits of {list(ours.shape)} against {list(theirs.shape)} of {theirs.dtype}", "look at the two models")
+        fail(out, f"logits of {list(ours.shape)} against {list(theirs.shape)} of {theirs.dtype}",
+             "look at the two models")
     best = theirs.topk(2).values  # [PLACES, 2]
     ties = best[:, 0] - best[:, 1] < TIE  # [PLACES]
     same = ours.argmax(1) == theirs.argmax(1)  # [PLACES]
@@ -100,10 +114,11 @@ def compare(gguf, directory, out):
     error = abs(perplexity(ours, targets) / expected - 1)
     difference = (ours - theirs).abs().max().item()
     print(f"{len(ids)} tokens; perplexity {expected:.4f}; logits at most {difference:.1e} apart, "
-          f"of up to {theirs.abs().max().item():.1f}; the closest two words {(best[:, 0] - best[:, 1]).min().item():.1e}",
+          f"of up to {theirs.abs().max().item():.1f}; the closest two tokens "
+          f"{(best[:, 0] - best[:, 1]).min().item():.1e}",
           file=sys.stderr)
-    word = "ok" if bool((same | ties).all()) and error < BOUND else "short"
-    print(f"{same.sum().item()}/{PLACES},{ties.sum().item()}_ties,{error:.1e} {word}")
+    outcome = "ok" if bool((same | ties).all()) and error < BOUND else "short"
+    print(f"{same.sum().item()}/{PLACES},{ties.sum().item()}_ties,{error:.1e} {outcome}")
 
 
 def main():

@@ -32,7 +32,7 @@ def listed(text):
 
 
 def passed(output, names):
-    """Those of `names` that a run of cargo test reports as passed."""
+    """The `names` that a run of cargo test reports as passed."""
     ok = set(PASSED.findall(output))
     return [name for name in names if name in ok]
 

@@ -7,6 +7,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 need_cargo
 need python3 "install Python 3.9 or newer"
 figure="$(python3 "$root/scripts/claims/repairs.py" "$root")"
-word=short
-[ "${figure%/*}" != "${figure#*/}" ] || [ "$figure" = 0/0 ] || word=ok
-verdict "$figure" "$word"
+outcome=short
+[ "${figure%/*}" != "${figure#*/}" ] || [ "$figure" = 0/0 ] || outcome=ok
+verdict "$figure" "$outcome"

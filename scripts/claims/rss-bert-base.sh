@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# BERT-base, 8 sequences of 128 tokens: our peak resident memory over that of PyTorch; at most 0.65.
+# BERT-base, 8 sequences of 128 tokens: our peak resident memory over PyTorch's; at most 0.65.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GPT-2 of 124 million weights, 4 sequences of 256 tokens: our peak resident memory over that of PyTorch; at most 0.5.
+# GPT-2 of 124 million weights, 4 sequences of 256 tokens: our peak resident memory over PyTorch's; at most 0.5.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

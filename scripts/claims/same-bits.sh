@@ -23,9 +23,9 @@ train alone 1
 same=0
 different=0
 for other in again alone; do
-    while read -r word name; do
-        note "first and $other: $word $name"
-        if [ "$word" = same ]; then same=$((same + 1)); else different=$((different + 1)); fi
+    while read -r outcome name; do
+        note "first and $other: $outcome $name"
+        if [ "$outcome" = same ]; then same=$((same + 1)); else different=$((different + 1)); fi
     done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/first" "$scratch/$other")
 done
 # No verdict on nothing: each comparison has at least weights, metrics, and the state at the end.

@@ -16,5 +16,6 @@ train() {
 }
 train plain never
 train saving "$every steps"
-figure="$(python3 "$root/scripts/claims/save_stall.py" "$scratch/saving/metrics.jsonl" "$scratch/plain/metrics.jsonl" "$every")"
+figure="$(python3 "$root/scripts/claims/save_stall.py" "$scratch/saving/metrics.jsonl" \
+    "$scratch/plain/metrics.jsonl" "$every")"
 if awk -v v="$figure" 'BEGIN { exit !(v <= 10) }'; then verdict "$figure%" ok; else verdict "$figure%" short; fi

@@ -1,6 +1,6 @@
-"""How much longer a step takes that follows the beginning of a save: two metrics files of the same steps, one of a run that
-saved and one of a run that did not. Usage: save_stall.py SAVING PLAIN EVERY. Prints the stall of the step, and of all steps
-together, in percent of a step."""
+"""How much longer a step takes that follows the beginning of a save: two metrics files of the same steps, one of a run
+that saved and one of a run that did not. Usage: save_stall.py SAVING PLAIN EVERY. Prints the stall of the step, and of
+all steps together, in percent of a step."""
 
 import json
 import statistics

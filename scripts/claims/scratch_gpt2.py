@@ -3,12 +3,13 @@
     python scratch_gpt2.py prepare ASSETS DIR
     python scratch_gpt2.py compare DIR RECIPE [--threads 2]
 
-`prepare` makes DIR/model, a GPT-2 of 6 layers of 384 with GPT-2's own words, drawn by transformers from a fixed seed and without
-dropout, and the directories DIR/train and DIR/eval of addresses: every tenth is held out. `compare` trains the same model by the
-recipe in PyTorch and prints the verdict on what finetune left in DIR/run: how its loss on the held-out rows compares. Both sides
-read the same batches: rows are cut from the tokens as docs/recipes.md says, and come in the order that
-crates/model-center/src/data/order.rs computes from the seed, which is written here a second time. The first steps, whose
-weights are still nearly the same, prove it: the loss of the first must agree to 1e-4, those of twenty to 1e-3.
+`prepare` makes DIR/model, a GPT-2 of 6 layers of 384 with GPT-2's own vocabulary, initialized by transformers from a
+fixed seed and without dropout, and the directories DIR/train and DIR/eval of addresses: every tenth is held out.
+`compare` trains the same model by the recipe in PyTorch and prints the verdict on what finetune left in DIR/run: how
+its loss on the held-out rows compares. Both sides read the same batches: rows are cut from the tokens as
+docs/recipes.md describes, and come in the order that crates/model-center/src/data/order.rs computes from the seed,
+which is written here a second time. The first steps, whose weights are still nearly the same, prove it: the loss of the
+first must agree to 1e-4, the first twenty losses to 1e-3.
 
 The last line on stdout is `scratch-gpt2 FIGURE ok|short`, exit status 0 or 1.
 """
@@ -30,7 +31,7 @@ WORD = (1 << 32) - 1
 LONG = (1 << 64) - 1
 # Rows of held-out text that are judged at a time.
 EVAL_ROWS = 16
-# So many steps are compared loss by loss.
+# The number of steps whose losses are compared.
 SAME_STEPS = 20
 
 
@@ -40,9 +41,11 @@ def say(text):
 
 def prepare(assets, directory):
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=6, n_embd=384, n_head=6, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    config = GPT2Config(n_layer=6, n_embd=384, n_head=6, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0,
+                        attn_pdrop=0.0)
     GPT2LMHeadModel(config).save_pretrained(directory / "model")
-    tokenizer = GPT2TokenizerFast(str(assets / "tokenizers/gpt2/vocab.json"), str(assets / "tokenizers/gpt2/merges.txt"))
+    tokenizer = GPT2TokenizerFast(str(assets / "tokenizers/gpt2/vocab.json"),
+                                  str(assets / "tokenizers/gpt2/merges.txt"))
     tokenizer.save_pretrained(directory / "model")
     for name in ("train", "eval"):
         (directory / name).mkdir()
@@ -54,7 +57,8 @@ def pack(tokenizer, directory, length):
     """The rows that a directory of texts is cut into."""
     ids = []
     for file in sorted(directory.glob("*.txt")):
-        ids += tokenizer(file.read_text(encoding="utf-8"), add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
+        ids += tokenizer(file.read_text(encoding="utf-8"),
+                         add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
     ends = [end for end in range(length, len(ids) + 1, length)]
     if len(ids) % length == 1:
         ends[-1] -= 1
@@ -64,7 +68,7 @@ def pack(tokenizer, directory, length):
 
 
 def philox(key, counter):
-    """The first word of a block of Philox4x32-10."""
+    """The first 32-bit word of a block of Philox4x32-10."""
     (k0, k1), (c0, c1, c2, c3) = key, counter
     for _ in range(10):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
@@ -86,7 +90,7 @@ def key_of(seed, purpose):
 
 
 def place(index, items, key, epoch):
-    """Which of so many items stands at an index of an epoch's order."""
+    """The item at an index of an epoch's order, out of `items`."""
     bits = (items - 1).bit_length()
     left_bits, right_bits = bits // 2, bits - bits // 2
     while True:
@@ -112,14 +116,14 @@ def batches(rows, size, seed):
 
 
 def loss_sum(model, rows):
-    """The sum of the losses of all words that follow from others, and how many there are."""
+    """The summed next-token loss, and the number of target tokens."""
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])  # [B, L]
     labels = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])  # [B, L]
     logits = model(ids).logits  # [B, L, V]
-    words = labels[:, 1:]
-    losses = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), words.flatten(), reduction="sum")
-    return losses, int((words != -100).sum())
+    tokens = labels[:, 1:]
+    losses = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens.flatten(), reduction="sum")
+    return losses, int((tokens != -100).sum())
 
 
 def rate(train, step):
@@ -138,25 +142,25 @@ def learn(model, rows, train):
     for step in range(train["steps"]):
         for group in optimizer.param_groups:
             group["lr"] = rate(train, step)
-        total, words = loss_sum(model, next(source))
-        (total / words).backward()
+        total, tokens = loss_sum(model, next(source))
+        (total / tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), train["clip_norm"])
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(total.item() / words)
+        losses.append(total.item() / tokens)
         if (step + 1) % 50 == 0:
             say(f"PyTorch: step {step + 1}, loss {losses[-1]:.4f}")
     return losses
 
 
 def judge(model, rows):
-    """The mean loss over the words of the rows."""
-    total, words = 0.0, 0
+    """The mean loss per token of the rows."""
+    total, tokens = 0.0, 0
     with torch.no_grad():
         for first in range(0, len(rows), EVAL_ROWS):
             part, count = loss_sum(model, rows[first:first + EVAL_ROWS])
-            total, words = total + part.item(), words + count
-    return total / words
+            total, tokens = total + part.item(), tokens + count
+    return total / tokens
 
 
 def compare(directory, recipe):
@@ -175,14 +179,15 @@ def compare(directory, recipe):
     # Other rows, weights or rates show at once; later both runs drift apart by rounding.
     for step, (mine, other) in enumerate(zip(steps[:SAME_STEPS], losses), start=1):
         if not abs(mine - other) <= (1e-4 if step == 1 else 1e-3) * other:
-            sys.exit(f"error: step {step}\n  reason: its loss is {mine} here and {other} in PyTorch: other rows, weights or rates\n"
+            sys.exit(f"error: step {step}\n  reason: its loss is {mine} here and {other} in PyTorch: "
+                     "other rows, weights or learning rates\n"
                      "  fix: look at how the text is cut and ordered, and at the schedule")
     theirs = judge(model, held_out)
     apart = ours / theirs - 1
     say(f"loss on held-out addresses: ours {ours:.4f}, PyTorch {theirs:.4f}")
-    word = "ok" if math.isfinite(apart) and abs(apart) <= 0.01 else "short"
-    print(f"scratch-gpt2 {ours:.4f}/{theirs:.4f}={100 * apart:+.2f}% {word}")
-    sys.exit(0 if word == "ok" else 1)
+    outcome = "ok" if math.isfinite(apart) and abs(apart) <= 0.01 else "short"
+    print(f"scratch-gpt2 {ours:.4f}/{theirs:.4f}={100 * apart:+.2f}% {outcome}")
+    sys.exit(0 if outcome == "ok" else 1)
 
 
 def main():

@@ -1,9 +1,9 @@
-"""Lines of Rust: those of every crate's src at a commit and in the working tree, and how long files are.
+"""Lines of Rust in every crate's src, at a commit and in the working tree, and the lengths of files.
 
 Usage: size.py ROOT COMMIT
 
 Prints a table on stderr, and on stdout `FIGURE ok|short`. Lines of src are counted without the development crate
-cuda-emulator, which was part of the tests before. Lengths of files are those of all Rust files.
+cuda-emulator, which was part of the tests before. Lengths are of all Rust files.
 """
 
 import subprocess
@@ -41,11 +41,11 @@ def p90(lengths):
 
 
 def verdict(before, now):
-    """The figure and its word, from the lines of every path."""
+    """The figure and its outcome, from the number of lines of every path."""
     saved = sum(by_crate(before).values()) - sum(by_crate(now).values())
     high, longest = p90(now.values()), max(now.values())
-    word = "ok" if saved >= MIN_SAVED and high <= MAX_P90 and longest <= MAX_LINES else "short"
-    return f"src:{-saved:+d},p90:{high},max:{longest}", word
+    outcome = "ok" if saved >= MIN_SAVED and high <= MAX_P90 and longest <= MAX_LINES else "short"
+    return f"src:{-saved:+d},p90:{high},max:{longest}", outcome
 
 
 def lengths_at(root, commit):

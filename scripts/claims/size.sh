@@ -6,5 +6,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need git "install git"
 need python3 "install Python 3, on Debian: apt-get install python3"
-read -r figure word < <(python3 "$root/scripts/claims/size.py" "$root" 66a0a9d)
-verdict "$figure" "$word"
+read -r figure outcome < <(python3 "$root/scripts/claims/size.py" "$root" 66a0a9d)
+verdict "$figure" "$outcome"

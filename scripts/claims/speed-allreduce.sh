@@ -12,5 +12,5 @@ scratch
 mpicc -O2 -o "$scratch/mpi_allreduce" "$root/scripts/claims/mpi_allreduce.c" >&2
 result="$(python3 "$root/scripts/claims/allreduce.py" "$bin/bench" \
     "${mpirun[@]}" -n 2 "$scratch/mpi_allreduce")"
-read -r figure word <<<"$result"
-verdict "$figure" "$word"
+read -r figure outcome <<<"$result"
+verdict "$figure" "$outcome"

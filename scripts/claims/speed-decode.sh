@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SmolLM2-135M writes greedily, one text at a time: our tokens/s over those of transformers; at least 1.5.
+# Greedy decoding with SmolLM2-135M, one text at a time: our tokens/s over transformers'; at least 1.5.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,9 +1,10 @@
 """Our training step against PyTorch's, in turn, on this machine.
 
-    python speed.py {speed-bert-base|speed-minilm|speed-gpt2|speed-t5|rss-bert-base|rss-gpt2} STEP_BENCH [--pairs 7] [--no-compile]
+    python speed.py {speed-bert-base|speed-minilm|speed-gpt2|speed-t5|rss-bert-base|rss-gpt2} STEP_BENCH [--pairs 7]
+    [--no-compile]
 
-Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same model,
-batch and dtype; which of the two goes first changes with every pair. The figure is the median over the pairs of
+Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same
+model, batch and dtype; which of the two goes first changes with every pair. The figure is the median over the pairs of
 ours / PyTorch's: tokens per second, or peak resident memory.
 
 The last line on stdout is `ID FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values
@@ -23,14 +24,18 @@ TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
 THREADS = 2
 MOST_SPREAD = 0.10
 
-# target: tokens of a sequence's target, where there is one; steps: timed steps of one process; `better` says on which
+# target: tokens of a sequence's target, where there is one; steps: timed steps of one process; `better` tells on which
 # side of the bound the figure has to be.
 CLAIMS = {
-    "speed-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=5, key="tokens_per_s", bound=1.2, better="more"),
-    "speed-minilm": dict(model="minilm", batch=16, sequence=128, steps=15, key="tokens_per_s", bound=1.15, better="more"),
+    "speed-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=5, key="tokens_per_s", bound=1.2,
+                            better="more"),
+    "speed-minilm": dict(model="minilm", batch=16, sequence=128, steps=15, key="tokens_per_s", bound=1.15,
+                         better="more"),
     "speed-gpt2": dict(model="gpt2", batch=4, sequence=256, steps=5, key="tokens_per_s", bound=1.2, better="more"),
-    "speed-t5": dict(model="t5-base", batch=4, sequence=128, target=32, steps=7, key="tokens_per_s", bound=1.2, better="more"),
-    "rss-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=2, key="peak_rss_bytes", bound=0.65, better="less"),
+    "speed-t5": dict(model="t5-base", batch=4, sequence=128, target=32, steps=7, key="tokens_per_s", bound=1.2,
+                     better="more"),
+    "rss-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=2, key="peak_rss_bytes", bound=0.65,
+                          better="less"),
     "rss-gpt2": dict(model="gpt2", batch=4, sequence=256, steps=2, key="peak_rss_bytes", bound=0.5, better="less"),
 }
 
@@ -39,15 +44,16 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def verdict(figures, word):
+def verdict(figures, outcome):
     """The last line on stdout, and the exit status that goes with it."""
-    print(f"{figures} {word}")
-    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+    print(f"{figures} {outcome}")
+    sys.exit({"ok": 0, "short": 1, "noisy": 75}[outcome])
 
 
 def run(command):
     """The record a program prints as its last line."""
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([str(argument) for argument in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().split("\n")[-1])
@@ -113,7 +119,8 @@ def main():
             theirs.append(run_torch(claim))
         ratios.append(ours[-1][claim["key"]] / theirs[-1][claim["key"]])
         say(f"pair {pair + 1}: ours {ours[-1]['step_s']:.3f} s, {ours[-1]['peak_rss_bytes'] / 2**30:.2f} GiB; "
-            f"PyTorch {theirs[-1]['step_s']:.3f} s, {theirs[-1]['peak_rss_bytes'] / 2**30:.2f} GiB; ratio {ratios[-1]:.3f}")
+            f"PyTorch {theirs[-1]['step_s']:.3f} s, {theirs[-1]['peak_rss_bytes'] / 2**30:.2f} GiB; ratio "
+            f"{ratios[-1]:.3f}")
     describe("ours", ours)
     describe(f"PyTorch {theirs[0]['torch']}", theirs)
     if claim["key"] == "tokens_per_s":
@@ -124,8 +131,8 @@ def main():
         f"load average after: {os.getloadavg()[0]:.2f}")
     figure = statistics.median(ratios)
     reached = figure >= claim["bound"] if claim["better"] == "more" else figure <= claim["bound"]
-    word = "noisy" if noise > MOST_SPREAD else "ok" if reached else "short"
-    verdict(f"{arguments.id} {figure:.3f}x", word)
+    outcome = "noisy" if noise > MOST_SPREAD else "ok" if reached else "short"
+    verdict(f"{arguments.id} {figure:.3f}x", outcome)
 
 
 if __name__ == "__main__":

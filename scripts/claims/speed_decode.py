@@ -1,13 +1,14 @@
-"""Our greedy decoding against that of transformers in PyTorch, in turn, on this machine.
+"""Our greedy decoding against transformers' in PyTorch, in turn, on this machine.
 
     python speed_decode.py DECODE_BENCH DIRECTORY [--pairs 7]
 
-Runs scripts/torch_decode.py and our decode_bench alternately on the same model directory, each in a process of its own, two threads each,
-one text, 32-bit floats; which of the two goes first changes with every pair. Both must make the same words. The figure is the median
-over the pairs of ours / theirs in tokens per second, reading the prompt left out.
+Runs scripts/torch_decode.py and our decode_bench alternately on the same model directory, each in a process of its own,
+two threads each, one text, 32-bit floats; which of the two goes first changes with every pair. Both must generate the
+same tokens. The figure is the median over the pairs of ours / theirs in tokens per second, reading the prompt left out.
 
-The last line on stdout is `speed-decode FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values spread
-by more than 10 %: largest less smallest, over their median. On stderr: every pair, and the medians of both sides.
+The last line on stdout is `speed-decode FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own
+values spread by more than 10 %: largest less smallest, over their median. On stderr: every pair, and the medians of
+both sides.
 """
 
 import argparse
@@ -24,7 +25,8 @@ LEAST = 1.5
 
 
 def torch_decode(directory):
-    return run([sys.executable, TORCH_DECODE, directory, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS, "--json"])
+    return run([sys.executable, TORCH_DECODE, directory, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS,
+                "--json"])
 
 
 def ours(bench, directory):
@@ -55,13 +57,13 @@ def main():
         rate, peak = (statistics.median(r[key] for r in records) for key in ("tokens_per_s", "peak_rss_bytes"))
         say(f"{name}: {rate:.1f} tokens/s, peak {peak / 2**30:.2f} GiB (medians)")
     if not same:
-        say("the two sides made different words")
+        say("the two sides generated different tokens")
     noise = spread([record["tokens_per_s"] for record in theirs])
     say(f"PyTorch's own spread: {100 * noise:.1f} %; load average after: {os.getloadavg()[0]:.2f}")
     figure = statistics.median(ratios)
-    # Other words are wrong on any machine.
-    word = "short" if not same else "noisy" if noise > MOST_SPREAD else "ok" if figure >= LEAST else "short"
-    verdict(f"speed-decode {figure:.3f}x", word)
+    # Different tokens are wrong on any machine.
+    outcome = "short" if not same else "noisy" if noise > MOST_SPREAD else "ok" if figure >= LEAST else "short"
+    verdict(f"speed-decode {figure:.3f}x", outcome)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
     python speed_offload.py OPTIM_BENCH [--pairs 7]
 
-Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and our optim_bench between them,
-each in a process of its own, two threads each, on the same 110 million float32 values; the order turns with every round.
-A process's value is the median of its steps; the figures are the medians over the rounds of PyTorch's seconds / ours.
+Each round runs scripts/torch_adamw.py with AdamW as it is by default and with fused=True, and our optim_bench between
+them, each in a process of its own, two threads each, on the same 110 million float32 values; the order turns with every
+round. A process's value is the median of its steps; the figures are the medians over the rounds of PyTorch's seconds /
+ours.
 
 The last line on stdout is `speed-offload DEFAULT/FUSED ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the
-values of the fused AdamW spread by more than 10 %: largest less smallest, over their median. On stderr: every round, the
-medians, and GB/s at the 28 bytes that each value has to move.
+values of the fused AdamW spread by more than 10 %: largest less smallest, over their median. On stderr: every round,
+the medians, and GB/s at the 28 bytes that each value has to move.
 """
 
 import argparse
@@ -64,8 +65,8 @@ def main():
     figures = {name: statistics.median(theirs / mine for theirs, mine in zip(seconds[name], seconds["ours"]))
                for name in BOUNDS}
     reached = all(figures[name] >= bound for name, bound in BOUNDS.items())
-    word = "noisy" if spread(seconds["fused"]) > MOST_SPREAD else "ok" if reached else "short"
-    verdict(f"speed-offload {figures['default']:.2f}x/{figures['fused']:.2f}x", word)
+    outcome = "noisy" if spread(seconds["fused"]) > MOST_SPREAD else "ok" if reached else "short"
+    verdict(f"speed-offload {figures['default']:.2f}x/{figures['fused']:.2f}x", outcome)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
     python speed_zero3.py STEP_BENCH [--rounds 7] [--no-torch]
 
 Each round runs one rank with two threads, two ranks with one thread each, and PyTorch with two threads, every one in a
-process of its own on the same model and batch; the order turns with the round. Two figures, medians over the rounds: two
-ranks / one rank, and two ranks / DeepSpeed. DeepSpeed is not run: measured in turn with PyTorch on one machine it made
-1,146 tokens/s where PyTorch made 1,584, and PyTorch is measured here.
+process of its own on the same model and batch; the order turns with the round. Two figures, medians over the rounds:
+two ranks / one rank, and two ranks / DeepSpeed. DeepSpeed is not run: measured in turn with PyTorch on one machine it
+made 1,146 tokens/s where PyTorch made 1,584, and PyTorch is measured here.
 
-The last line on stdout is `speed-zero3 ONEx/TWOx ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the values of one
-rank, or PyTorch's, spread by more than 10 %: largest less smallest, over their median. With --no-torch the second figure is
-left out and the verdict is that of the first.
+The last line on stdout is `speed-zero3 ONEx/TWOx ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the values
+of one rank, or PyTorch's, spread by more than 10 %: largest less smallest, over their median. With --no-torch the
+second figure is left out and the verdict is on the first.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def main():
         turn = round_number % len(names)
         for name in names[turn:] + names[:turn]:
             made[name].append(runners[name]())
-        speed.say(f"round {round_number + 1}: " + ", ".join(f"{name} {made[name][-1]:.0f}" for name in names) + " tokens/s")
+        speed.say(f"round {round_number + 1}: " + ", ".join(f"{name} {made[name][-1]:.0f}" for name
+                                                            in names) + " tokens/s")
 
     def ratio(other, factor=1.0):
         return statistics.median(two / (factor * one) for two, one in zip(made["two ranks"], made[other]))
@@ -64,12 +65,13 @@ def main():
         figures.append((ratio("PyTorch", DEEPSPEED), LEAST_OF_DEEPSPEED))
         steady.append("PyTorch")
     for name in names:
-        speed.say(f"{name}: median {statistics.median(made[name]):.0f} tokens/s, spread {100 * speed.spread(made[name]):.1f} %")
+        speed.say(f"{name}: median {statistics.median(made[name]):.0f} tokens/s, spread "
+                  f"{100 * speed.spread(made[name]):.1f} %")
     speed.say(f"load average after: {os.getloadavg()[0]:.2f}")
     reached = all(figure >= bound for figure, bound in figures)
     noisy = any(speed.spread(made[name]) > speed.MOST_SPREAD for name in steady)
-    word = "noisy" if noisy else "ok" if reached else "short"
-    speed.verdict(f"speed-zero3 {'/'.join(f'{figure:.3f}x' for figure, _ in figures)}", word)
+    outcome = "noisy" if noisy else "ok" if reached else "short"
+    speed.verdict(f"speed-zero3 {'/'.join(f'{figure:.3f}x' for figure, _ in figures)}", outcome)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 need python3 "install Python 3, on Debian: apt-get install python3"
 build finetune
 scratch
-result="$(python3 "$root/scripts/claims/start_again.py" "$scratch" "$root/crates/model-center/tests/golden/bert_a/nsp" "$bin/finetune")"
-read -r figure word <<<"$result"
-verdict "$figure" "$word"
+result="$(python3 "$root/scripts/claims/start_again.py" "$scratch" \
+    "$root/crates/model-center/tests/golden/bert_a/nsp" "$bin/finetune")"
+read -r figure outcome <<<"$result"
+verdict "$figure" "$outcome"

@@ -2,10 +2,12 @@
 
     python3 start_again.py SCRATCH MODEL FINETUNE [TRIALS [SEED]]
 
-MODEL is the directory of a tiny BERT without a vocabulary. In turn both ranks get SIGKILL, or one of them after both were seen to hold
-their ranks: a rank whose program has not begun is one that never comes, for which the other waits. They are told of their job by RANK, WORLD_SIZE and MASTER_PORT or by Slurm's variables. Half of the moments are in the
-0.15 s in which ranks join, half in the first second. Prints `TRAINED/ALL,SECONDS ok|short`: starts after a kill that trained to
-their end and left nothing in /dev/shm, and the longest time from a kill until the other rank had ended. Called by start-again.sh.
+MODEL is the directory of a tiny BERT without a vocabulary. In turn both ranks get SIGKILL, or one of them after both
+were seen to hold their ranks: a rank whose program has not begun is one that never comes, for which the other waits.
+They are told of their job by RANK, WORLD_SIZE and MASTER_PORT or by Slurm's variables. Half of the moments are in the
+0.15 s in which ranks join, half in the first second. Prints `TRAINED/ALL,SECONDS ok|short`: starts after a kill that
+trained to their end and left nothing in /dev/shm, and the longest time from a kill until the other rank had ended.
+Called by start-again.sh.
 """
 
 import json
@@ -19,7 +21,7 @@ import time
 from pathlib import Path
 
 JOINING, FIRST = 0.15, 1.0
-# Longer than the 30 s for which ranks wait for others that say nothing.
+# Longer than the 30 s for which ranks wait for silent ones.
 LONGEST = 60.0
 # A rank that was left ends long before that.
 SOON = 5.0
@@ -49,17 +51,18 @@ def say(text):
 
 def prepare(directory, model):
     shutil.copytree(model, directory / "model")
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the film was good bad".split()
-    words += [f"[unused{number}]" for number in range(101 - len(words))]
-    (directory / "model" / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    lines = [json.dumps({"text": f"the film was {word}", "label": word}) for word in ["good", "bad"] * 8]
+    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] the film was good bad".split()
+    vocabulary += [f"[unused{number}]" for number in range(101 - len(vocabulary))]
+    (directory / "model" / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    lines = [json.dumps({"text": f"the film was {label}", "label": label}) for label in ["good", "bad"] * 8]
     (directory / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
     (directory / "recipe.toml").write_text(RECIPE)
 
 
 def variables(launcher, number, rank):
     if launcher == "slurm":
-        return {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank),
+        return {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(rank),
                 "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
     return {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(number)}
 
@@ -75,7 +78,8 @@ class Start:
         for rank, text in enumerate(self.texts):
             with open(text, "wb") as file:
                 self.ranks.append(subprocess.Popen(
-                    [program, "--recipe", "recipe.toml", "--set", f"output.dir={output}"], cwd=directory, stdout=file, stderr=file,
+                    [program, "--recipe", "recipe.toml", "--set", f"output.dir={output}"], cwd=directory, stdout=file,
+                    stderr=file,
                     stdin=subprocess.DEVNULL, env={**outside, **variables(launcher, number, rank)}))
 
     def wait_for_ranks(self):
@@ -116,14 +120,15 @@ def trial(number, directory, program, job, chance):
     # A run that was over before the kill has the code 0 on both ranks.
     left = [codes[rank] for rank in range(2) if rank not in killed]
     is_noticed = seconds < SOON and (codes == [0, 0] or all(code == 6 for code in left))
-    said = first.text()
+    output = first.text()
     second = Start(directory, program, launcher, job, f"run{number}")
     again = second.wait()
     there = sorted(path.name for path in SHARED.glob("bmtrain-*") if str(job) in path.name)
     is_well = is_noticed and again == [0, 0] and not there
-    say(f"{number}: {launcher}, killed {killed} after {moment:.3f} s, codes {codes} in {seconds:.2f} s; then {again} {there}")
+    say(f"{number}: {launcher}, killed {killed} after {moment:.3f} s, codes {codes} in {seconds:.2f} s; then {again} "
+        f"{there}")
     if not is_well:
-        say(said)
+        say(output)
         say(second.text())
     shutil.rmtree(directory / f"run{number}", ignore_errors=True)
     return seconds, is_well

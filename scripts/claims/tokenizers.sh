@@ -14,11 +14,12 @@ scratch
 program="$bin/examples/tokenizer_figures"
 assets="$cache/assets"
 mixed="$scratch/mixed.txt"
-python3 "$root/scripts/mixed_text.py" "$mixed" 10 "$assets/sentencepiece/botchan.txt" "$assets/tokenizers/chinese/words.tsv" "$root"
+python3 "$root/scripts/mixed_text.py" "$mixed" 10 "$assets/sentencepiece/botchan.txt" \
+    "$assets/tokenizers/chinese/words.tsv" "$root"
 
 value() { sed -n "s/^$1 //p" "$scratch/out"; }
-word=ok
-"$program" pairs "$assets/vocabularies" >"$scratch/out" || word=short
+outcome=ok
+"$program" pairs "$assets/vocabularies" >"$scratch/out" || outcome=short
 pairs="$(value pairs)"
 
 # Kinds that lose nothing, then those that do: WordPiece and what trims spaces.
@@ -44,6 +45,6 @@ for tokenizer in "${lossless[@]}"; do
     if [ "$trip" = ok ]; then trips=$((trips + 1)); fi
 done
 for tokenizer in "${others[@]}"; do measure; done
-[ "$trips" -eq "${#lossless[@]}" ] || word=short
-awk -v s="$slowest" -v m="$most" 'BEGIN { exit !(s >= 1 && m <= 20) }' || word=short
-verdict "$pairs,$trips/${#lossless[@]}_trips,${slowest}MB/s,${most}x" "$word"
+[ "$trips" -eq "${#lossless[@]}" ] || outcome=short
+awk -v s="$slowest" -v m="$most" 'BEGIN { exit !(s >= 1 && m <= 20) }' || outcome=short
+verdict "$pairs,$trips/${#lossless[@]}_trips,${slowest}MB/s,${most}x" "$outcome"

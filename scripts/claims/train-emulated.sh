@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tiny models train on an emulated device as on the CPU: through all kernels, launches and the exchange of an emulated
-# NCCL. Nothing here has seen a device, nor says anything about speed. The figure is tests passed/all and what they
-# took.
+# Tiny models train on an emulated device as on the CPU: through all kernels, launches and the collectives of an
+# emulated NCCL. None of it runs on a device, and none of it measures speed. The figure is tests passed/all and what
+# they took.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../places.sh"
 # The claim's id is the name of its script.
 id="$(basename "$0" .sh)"
 
-# verdict FIGURE WORD: the one line on stdout, and the exit status that goes with it.
+# verdict FIGURE ok|short|noisy: the one line on stdout, and the exit status that goes with it.
 verdict() {
     printf '%s %s %s\n' "$id" "$1" "$2"
     case "$2" in
@@ -29,10 +29,10 @@ build() {
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
-# tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, of it the tests whose names contain a filter, with its
-# output on stderr. Sets passed and failed, skipped to how many
-# tests said that they were, checks to the sum of the lines `emulated: N checks`, and figure from the last line of the
-# form `figure: TEXT` that a test printed, else to passed/all.
+# tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, limited to the tests whose names contain a filter,
+# with its output on stderr. Sets passed and failed, skipped to the number of tests that reported being skipped, checks
+# to the sum of the lines `emulated: N checks`, and figure from the last line of the form `figure: TEXT` that a test
+# printed, else to passed/all.
 tests() {
     need_cargo
     local log status=0 arguments=()
@@ -47,7 +47,8 @@ tests() {
     passed="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
     failed="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
     skipped="$(grep -c '^SKIPPED ' "$log" || true)"
-    checks="$(sed -nE 's/^(test .* \.\.\. )?emulated: ([0-9]+) checks .*/\2/p' "$log" | awk '{ n += $1 } END { print n + 0 }')"
+    checks="$(sed -nE 's/^(test .* \.\.\. )?emulated: ([0-9]+) checks .*/\2/p' "$log" |
+        awk '{ n += $1 } END { print n + 0 }')"
     figure="$(sed -n 's/^figure: //p' "$log" | tail -n 1 | tr ' ' '_')"
     rm -f "$log"
     # A test program that did not get as far as its summary counts as one failure.
@@ -102,7 +103,7 @@ quickstart_data() {
 }
 
 # quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a directory;
-# started by the words in `launcher`, if there are any.
+# started by the command in `launcher`, if there is one.
 launcher=()
 quickstart_train() {
     local dir="$1"

@@ -1,8 +1,9 @@
 """CPM-1 and CPM-2 in plain PyTorch, for there are none in transformers: what their golden data are made with.
 
-Imported by make_cpm1.py, make_cpm2.py and scripts/claims/parity.py. The models compute what ModelCenter 1.0.3 computes, under its
-names of parameters and of fields, but for two things: its table of distances has a last row that never learns, and padding that
-asks sees nothing there. Here that row learns, and padding sees what a token in its place would see; nobody looks at padding.
+Imported by make_cpm1.py, make_cpm2.py and scripts/claims/parity.py. The models compute what ModelCenter 1.0.3 computes,
+under its names of parameters and of fields, with two exceptions: there, the last row of the position-bias table
+receives no gradient, and padding queries attend to nothing. Here that row is trained, and padding queries attend like
+tokens; outputs at padding are never compared.
 
 The models take the arguments of transformers' and answer as they do, as far as decoders.py and seq2seq.py ask.
 """
@@ -30,7 +31,7 @@ def configuration(model_type, *, tie_word_embeddings=False, num_labels=None, att
 
 
 class Linear(nn.Linear):
-    """A map without bias; what it yields is divided by the root of its input's length where the model says so."""
+    """A linear layer without bias; optionally divides its output by the square root of the input size."""
 
     def __init__(self, config, inputs, outputs):
         super().__init__(inputs, outputs, bias=False)
@@ -64,7 +65,7 @@ class Attention(nn.Module):
         self.attention_out = Linear(config, width, config.dim_model)
 
     def forward(self, x, memory, seen, bias=0.0):
-        """`seen` [B, L, S] says which keys each query sees; a query that sees none gets zeros."""
+        """`seen` [B, L, S] is the attention mask; a query without any visible key gets zeros."""
         q, k, v = (projected.unflatten(-1, self.heads).transpose(1, 2)  # [B, N, L, H], [B, N, S, H] twice
                    for projected in (self.project_q(x), self.project_k(memory), self.project_v(memory)))
         scores = q @ k.transpose(2, 3) / self.divisor + bias  # [B, N, L, S]
@@ -115,7 +116,7 @@ class Stack(nn.Module):
         self.output_layernorm = Norm(config)
 
     def forward(self, x, seen, bias, memory=None):
-        """What enters the first block and what leaves each, the last behind the norm."""
+        """The hidden states before the first block and after each one, the last after the final norm."""
         states = [x]
         for block in self.layers:
             states.append(block(states[-1], seen, bias, memory))
@@ -123,7 +124,8 @@ class Stack(nn.Module):
 
 
 def ranges(length, count, largest, both_ways):
-    """The number of each distance's range, [L, S]: half of a direction's are single distances, the others grow by equal ratios."""
+    """The number of each distance's range, [L, S]: half of a direction's are single distances, the others grow by equal
+    ratios."""
     back = torch.arange(length)[:, None] - torch.arange(length)[None, :]
     first = torch.zeros_like(back)
     if both_ways:
@@ -161,13 +163,15 @@ class Plain(nn.Module):
             names = [f"LABEL_{index}" for index in range(self.config.cls_head)]
             written["id2label"] = {str(index): name for index, name in enumerate(names)}
             written["label2id"] = {name: index for index, name in enumerate(names)}
-        text = json.dumps({name: value for name, value in written.items() if value is not None}, indent=2, sort_keys=True)
+        text = json.dumps({name: value for name, value in written.items() if value is not None}, indent=2,
+                          sort_keys=True)
         (directory / "config.json").write_text(text + "\n")
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / "model.safetensors")
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()},
+                  directory / "model.safetensors")
 
 
 def before(length):
-    """[L, L]: whether a key stands at a query's place or in front of it."""
+    """[L, L], the causal mask: whether a key's position is at or before the query's."""
     return torch.ones(length, length).tril().bool()
 
 
@@ -203,7 +207,8 @@ class Cpm1(Plain):
         else:
             logits = functional.linear(self.scaled(states[-1]), self.input_embedding.weight) if self.config.tied \
                 else self.output_projection(states[-1])  # [B, L, V]
-            loss = labels if labels is None else functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            loss = labels if labels is None else functional.cross_entropy(logits[:, :-1].flatten(0, 1),
+                                                                          labels[:, 1:].flatten())
         return SimpleNamespace(hidden_states=states, logits=logits, loss=loss)
 
     def classify(self, hidden, mask, labels):
@@ -232,7 +237,8 @@ class Cpm2(Plain):
         return "CPM2ForConditionalGeneration"
 
     def moved(self, labels):
-        """What the decoder reads when nobody says: the labels behind its first word, padding where none counts."""
+        """The default decoder input: the labels shifted right after the start token, with padding for ignored
+        labels."""
         first = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
         return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], dim=1)
 

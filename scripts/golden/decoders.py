@@ -1,14 +1,14 @@
 """Golden data of decoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Imported by make_gpt2.py, make_llama.py and their like, each of which describes a family; crates/model-center/tests/golden/README.md
+Imported by make_gpt2.py, make_llama.py and their like, each for one family; crates/model-center/tests/golden/README.md
 describes every file and tensor. The data are committed; a family's script is run only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_llama.py            # writes the directories
     "$python" scripts/golden/make_llama.py --check    # recomputes them and compares with the committed files
 
-Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
-from exactly the numbers the goldens were computed with.
+Weights are initialized in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit
+file starts from exactly the numbers the goldens were computed with.
 """
 
 import sys
@@ -18,7 +18,7 @@ from typing import Callable
 import torch
 from safetensors.torch import save_file
 
-from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+from goldens import DEVIATION, TRAINING, check_saved, initialize_weights, gradient_norm, in_64_bits, run, train_twice
 
 
 # A full row, a row of one token, and lengths between, padded on the right.
@@ -34,7 +34,7 @@ class Family:
     # The class of its configuration, and what turns all dropout off.
     config: type
     off: dict
-    # By directory: the class, and whether the words' embedding is the projection onto the words.
+    # By directory: the class, and whether input embedding and output projection are tied.
     heads: dict
     # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all,
     # `deviation` of the weights where it is another; `context` with a 1 for each token of it and `span` with a digit
@@ -51,24 +51,25 @@ class Family:
         return spec.get("heads", list(self.heads))
 
     def build(self, spec, head):
-        """A model with its 32-bit weights drawn, dropout off, attention spelled out."""
+        """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
         kind, tied = self.heads[head]
         classes = {"num_labels": spec["labels"]} if head == "cls" else {}
         config = self.config(**self.fields, **spec["config"], **classes, **self.off, tie_word_embeddings=tied,
                              attn_implementation="eager")
         model = kind(config)
-        draw_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
+        initialize_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
         return model
 
 
-def three_heads(words, classifier, classifier_is_tied=True):
-    """A class for words with its matrix tied and of its own, and one for classes of a sequence."""
-    return {"lm": (words, True), "untied": (words, False), "cls": (classifier, classifier_is_tied)}
+def three_heads(lm, classifier, classifier_is_tied=True):
+    """A language-modelling class with tied and untied embeddings, and a sequence classifier."""
+    return {"lm": (lm, True), "untied": (lm, False), "cls": (classifier, classifier_is_tied)}
 
 
 def like_llama(config, words, classifier, models):
     """A family whose configuration has the fields of Llama's."""
-    return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False), models=models,
+    return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False),
+                  models=models,
                   is_norm=lambda name: "norm" in name, fields={"bos_token_id": 1, "eos_token_id": 2})
 
 
@@ -77,7 +78,7 @@ def digits(rows):
     return torch.tensor([[int(c) if c.isdigit() else 0 for c in row] for row in rows], dtype=torch.int64)
 
 
-def draw_batch(spec, seed):
+def sample_batch(spec, seed):
     """One batch of inputs and the labels of every head."""
     vocabulary, generator = spec["config"]["vocab_size"], torch.Generator().manual_seed(seed)
 
@@ -86,25 +87,25 @@ def draw_batch(spec, seed):
 
     mask = torch.tensor([[int(c == "#") for c in row] for row in spec["masks"]], dtype=torch.int64)  # [B, L]
     ids = integers(1, vocabulary, mask.shape) * mask  # [B, L], padding holds id 0
-    # The padding id also stands once at a position that is attended to.
+    # The padding id also appears once at a position that is attended to.
     ids[0, 5] = 0
-    # What counts is a token behind a token, and not every one of them.
-    behind = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)  # [B, L]
-    counts = (mask * behind == 1) & (torch.rand(mask.shape, generator=generator) < 0.8)  # [B, L]
+    # A label counts only where a token follows a token, and not at every such position.
+    follows = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)  # [B, L]
+    counts = (mask * follows == 1) & (torch.rand(mask.shape, generator=generator) < 0.8)  # [B, L]
     counts[0, 1] = True
     labels = spec["labels"]
     values = torch.randn(mask.shape[0], generator=generator, dtype=torch.float32)  # [B]
     return {
         "input_ids": ids, "attention_mask": mask,
-        "words": torch.where(counts, ids, torch.tensor(-100)),  # [B, L]
+        "tokens": torch.where(counts, ids, torch.tensor(-100)),  # [B, L]
         "cls": values if labels == 1 else integers(0, labels, mask.shape[:1]),  # [B]
     } | {name: digits(spec[name]) for name in ("context", "span") if name in spec}  # [B, L] each
 
 
 def inputs_of(batch, head):
     """The tensors one head takes, under the names its `forward` gives them."""
-    inputs = {name: tensor for name, tensor in batch.items() if name not in ("words", "cls")}
-    return inputs | {"labels": batch["cls" if head == "cls" else "words"]}
+    inputs = {name: tensor for name, tensor in batch.items() if name not in ("tokens", "cls")}
+    return inputs | {"labels": batch["cls" if head == "cls" else "tokens"]}
 
 
 def widened(inputs):
@@ -113,7 +114,8 @@ def widened(inputs):
 
 
 def loss_of(output, labels):
-    """The loss in the type of the logits. For the next word transformers computes it in 32-bit floats whatever they are."""
+    """The loss in the dtype of the logits. transformers computes the next-token loss in 32-bit floats whatever their
+    dtype."""
     if labels.shape != output.logits.shape[:2]:
         return output.loss
     logits = output.logits[:, :-1]  # [B, L - 1, V]
@@ -142,7 +144,7 @@ def write_head(family, directory, spec, head):
     (directory / "generation_config.json").unlink(missing_ok=True)
     model = model.double().eval()
     check_saved(directory, model)
-    inputs = inputs_of(draw_batch(spec, spec["seed"] + 1), head)
+    inputs = inputs_of(sample_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, directory / "inputs.safetensors")
     with in_64_bits():
         golden = evaluate(model, inputs)
@@ -158,7 +160,7 @@ def write_family(family, out):
             golden = write_head(family, directory, spec, head)
             print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
         head = family.trained
-        batches = [inputs_of(draw_batch(spec, spec["seed"] + 100 + k), head) for k in range(TRAINING["batches"])]
+        batches = [inputs_of(sample_batch(spec, spec["seed"] + 100 + k), head) for k in range(TRAINING["batches"])]
         steps, tensors, drift = train_twice(lambda: family.build(spec, head), batches, family.is_norm,
                                             lambda model, batch: loss_of(model(**batch), batch["labels"]))
         save_file(tensors, out / name / head / "training.safetensors")

@@ -1,10 +1,10 @@
 """Golden data of encoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Imported by make_bert.py and make_roberta.py, each of which describes a family; crates/model-center/tests/golden/README.md
+Imported by make_bert.py and make_roberta.py, each for one family; crates/model-center/tests/golden/README.md
 describes every file and tensor.
 
-Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
-from exactly the numbers the goldens were computed with.
+Weights are initialized in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit
+file starts from exactly the numbers the goldens were computed with.
 """
 
 import sys
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from safetensors.torch import save_file
 
-from goldens import TRAINING, check_saved, draw_weights, gradient_norm, run, stored_parameters, train_twice
+from goldens import TRAINING, check_saved, initialize_weights, gradient_norm, run, stored_parameters, train_twice
 
 
 @dataclass
@@ -21,19 +21,19 @@ class Family:
     """A family and its tiny models."""
 
     # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `kind`, the class of the
-    # configuration, and `heads`, the class of each; `words_behind_mask`, the places of words that the mask hides.
+    # configuration, and `heads`, the class of each; `masked_tokens`, the positions of tokens (not padding) with mask 0.
     models: dict
     # The head that is trained.
     trained: str = "cls"
 
     @staticmethod
     def build(spec, head):
-        """A model with its 32-bit weights drawn, dropout off, attention spelled out."""
+        """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
         classes = {"num_labels": spec["labels"]} if head == "cls" else {}
         config = spec["kind"](**spec["config"], **classes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                               attn_implementation="eager")
         model = spec["heads"][head](config)
-        draw_weights(model, spec["seed"], is_norm)
+        initialize_weights(model, spec["seed"], is_norm)
         return model
 
 
@@ -42,7 +42,7 @@ def is_norm(name):
     return "LayerNorm" in name or "layer_norm" in name
 
 
-def draw_batch(spec, seed):
+def sample_batch(spec, seed):
     """One batch of inputs and the labels of every head."""
     config, generator = spec["config"], torch.Generator().manual_seed(seed)
     pad = config.get("pad_token_id", 0)
@@ -51,13 +51,13 @@ def draw_batch(spec, seed):
         return torch.randint(low, high, shape, generator=generator, dtype=torch.int64)
 
     mask = torch.tensor([[int(c == "#") for c in row] for row in spec["masks"]], dtype=torch.int64)  # [B, L]
-    drawn = integers(1, config["vocab_size"], mask.shape)  # [B, L]
-    ids = torch.where(mask == 1, drawn, torch.tensor(pad))  # [B, L]
-    # The padding id also stands once at a position that is attended to: its embedding row is used there but,
+    sampled = integers(1, config["vocab_size"], mask.shape)  # [B, L]
+    ids = torch.where(mask == 1, sampled, torch.tensor(pad))  # [B, L]
+    # The padding id also appears once at a position that is attended to: its embedding row is used there but,
     # as in torch's `padding_idx`, receives no gradient from the lookup.
     ids[0, 5] = pad
-    for place in spec.get("words_behind_mask", []):
-        ids[place] = drawn[place]
+    for place in spec.get("masked_tokens", []):
+        ids[place] = sampled[place]
     types = integers(0, config["type_vocab_size"], mask.shape) * mask  # [B, L]
     masked = (torch.rand(mask.shape, generator=generator) < 0.3) & (mask == 1)  # [B, L]
     masked[0, 1] = True
@@ -107,7 +107,7 @@ def write_head(family, directory, spec, head):
     model = model.double().eval()
     check_saved(directory, model)
 
-    inputs = inputs_of(spec, draw_batch(spec, spec["seed"] + 1), head)
+    inputs = inputs_of(spec, sample_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, directory / "inputs.safetensors")
     golden = evaluate(model, inputs)
     save_file(golden, directory / "golden.safetensors")
@@ -117,7 +117,7 @@ def write_head(family, directory, spec, head):
 def write_training(family, directory, spec):
     """The training run of one head, with its batches."""
     seeds = [spec["seed"] + 100 + k for k in range(TRAINING["batches"])]
-    batches = [inputs_of(spec, draw_batch(spec, seed), family.trained) for seed in seeds]
+    batches = [inputs_of(spec, sample_batch(spec, seed), family.trained) for seed in seeds]
     steps, tensors, drift = train_twice(lambda: family.build(spec, family.trained), batches, is_norm,
                                         lambda model, batch: model(**batch).loss)
     save_file(tensors, directory / "training.safetensors")

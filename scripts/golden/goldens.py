@@ -1,6 +1,7 @@
 """What the makers of golden data share: pinned versions, the training run, the comparison, the command line.
 
-Imported by encoders.py, decoders.py, seq2seq.py and make_pickles.py, which run in the environment of scripts/python_env.sh.
+Imported by encoders.py, decoders.py, seq2seq.py and make_pickles.py, which run in the environment of
+scripts/python_env.sh.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 PINNED = {"torch": "2.15.0", "transformers": "5.23.0"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden"
 
-# Weights and biases are drawn with this deviation, norm weights around one: large enough that no gradient is
+# Weights and biases are initialized with this deviation, norm weights around one: large enough that no gradient is
 # tiny by accident, small enough that the softmaxes are not saturated.
 DEVIATION = 0.2
 
@@ -24,9 +25,9 @@ TRAINING = {"steps": 30, "warmup": 6, "lr": 5e-3, "weight_decay": 0.01, "max_nor
             "betas": (0.9, 0.999), "eps": 1e-8, "batches": 4}
 
 
-def draw_weights(model, seed, is_norm, deviation=DEVIATION):
-    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's. What is
-    never trained keeps its values."""
+def initialize_weights(model, seed, is_norm, deviation=DEVIATION):
+    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's. What
+    is never trained keeps its values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted((name, p) for name, p in model.named_parameters() if p.requires_grad):
@@ -36,13 +37,14 @@ def draw_weights(model, seed, is_norm, deviation=DEVIATION):
 
 
 def stored_parameters(model):
-    """The parameters under the names that a file has them by, where one goes by several."""
+    """The parameters under the names they have in a file, where a tied one has several."""
     tied = model.all_tied_weights_keys
     return {name: p for name, p in model.named_parameters(remove_duplicate=False) if name not in tied}
 
 
 def check_saved(directory, model):
-    """The directory holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit file."""
+    """The directory holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit
+    file."""
     saved = load_file(directory / "model.safetensors")
     left_out = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
     named = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
@@ -52,8 +54,9 @@ def check_saved(directory, model):
 
 @contextlib.contextmanager
 def in_64_bits():
-    """Leaves 64-bit values as they are where transformers asks for 32-bit ones: in norms, softmaxes and angles, whatever the
-    type of the model. Without it a query that sees nothing is NaN too, as its mask overflows the smaller type."""
+    """Leaves 64-bit values as they are where transformers asks for 32-bit ones: in norms, softmaxes and angles,
+    whatever the type of the model. Without it a query that sees nothing is NaN too, as its mask overflows the smaller
+    type."""
     softmax, to, to_float = torch.nn.functional.softmax, torch.Tensor.to, torch.Tensor.float
 
     def is_narrowed(tensor, dtype):
@@ -84,7 +87,8 @@ def learning_rate(step):
 
 
 def train(model, batches, is_norm, loss_of):
-    """Loss, gradient norm before clipping and learning rate of every AdamW step; `loss_of(model, batch)` is the loss."""
+    """Loss, gradient norm before clipping and learning rate of every AdamW step; `loss_of(model, batch)` is the
+    loss."""
     plain = [p for name, p in model.named_parameters() if name.endswith(".bias") or is_norm(name)]
     decayed = [p for name, p in model.named_parameters() if not (name.endswith(".bias") or is_norm(name))]
     optimizer = torch.optim.AdamW(
@@ -136,7 +140,8 @@ def check_against(committed, fresh):
         for name in new:
             if new[name].dtype == torch.float64:
                 # Another processor may sum in another order.
-                same = old[name].shape == new[name].shape and torch.allclose(old[name], new[name], rtol=1e-9, atol=1e-12)
+                same = old[name].shape == new[name].shape and torch.allclose(old[name], new[name], rtol=1e-9,
+                                                                             atol=1e-12)
             else:
                 same = torch.equal(old[name], new[name])
             if not same:

@@ -1,7 +1,7 @@
 """Golden data for BART: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Writes crates/model-center/tests/golden/bart_a and bart_b; crates/model-center/tests/golden/README.md describes every file and
-tensor. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/bart_a and bart_b; crates/model-center/tests/golden/README.md describes every
+file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_bart.py            # writes the directories
@@ -16,7 +16,7 @@ KIND = (BartForConditionalGeneration, BartConfig)
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
-    # Scaled words; decoder inputs that are made from the labels; three classes.
+    # Scaled embeddings; decoder inputs that are made from the labels; three classes.
     "bart_a": {
         "kind": KIND,
         "seed": 83,
@@ -29,8 +29,8 @@ MODELS = {
         "labels": 3,
         **FROM_LABELS,
     },
-    # Another function, another padding word; decoder inputs and their padding are given, and are as long as can be; a
-    # number to predict.
+    # Another activation, another padding token; decoder inputs and their padding are given, and are as long as can be;
+    # a number to predict.
     "bart_b": {
         "kind": KIND,
         "seed": 89,

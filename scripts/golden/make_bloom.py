@@ -1,11 +1,11 @@
-"""Golden data for BLOOM: writes bloom_a and bloom_b. decoders.py says what they are and how this is run."""
+"""Golden data for BLOOM: writes bloom_a and bloom_b. decoders.py describes them and how to run this script."""
 
 from transformers import BloomConfig, BloomForCausalLM, BloomForSequenceClassification
 
 from decoders import MIXED, RIGHT, Family, main, three_heads
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both. The second has a number of
-# heads that is no power of two, and so slopes of two series.
+# heads that is not a power of two, and therefore ALiBi slopes of two series.
 MODELS = {
     "bloom_a": {
         "seed": 97,

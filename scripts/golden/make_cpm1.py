@@ -1,5 +1,5 @@
-"""Golden data for CPM-1: writes cpm1_a, cpm1_b and cpm1_c. decoders.py says what they are and how this is run; the models are
-those of cpm.py, for transformers has none.
+"""Golden data for CPM-1: writes cpm1_a, cpm1_b and cpm1_c. decoders.py describes them and how to run this script; the
+models are come from cpm.py, since transformers has none.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ MODELS = {
             "ffn_activate_fn": "gated_gelu", "length_scale": True, "attn_scale": True,
         },
         "masks": RIGHT,
-        # A context in front, one in front of each of two spans, one of a token, one with a hole.
+        # A context at the beginning, one before each of two spans, one of a single token, one with a hole.
         "context": ["1111.......", "1..11......", "1..........", "11..11....."],
         "span": ["00000000000", "00011111111", "00000000000", "22222222200"],
     },

@@ -1,7 +1,7 @@
 """Golden data for CPM-2: tiny seeded models of cpm.py, evaluated in 64-bit floats; transformers has none.
 
-Writes crates/model-center/tests/golden/cpm2_a and cpm2_b; crates/model-center/tests/golden/README.md describes every file and
-tensor. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/cpm2_a and cpm2_b; crates/model-center/tests/golden/README.md describes every
+file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_cpm2.py            # writes the directories

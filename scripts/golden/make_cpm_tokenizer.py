@@ -1,7 +1,7 @@
 """Golden data for the tokenizers of CPM-1, CPM-2 and EncDec: vocabularies, texts, and the ids that the rules give them.
 
-The published vocabularies are not to be had. Those made here have every kind of piece; the rules, which are those of
-ModelCenter's CPM1Tokenizer and CPM2Tokenizer and of Yuan's EncDecTokenizer, are written down once more below, in the plainest
+The published vocabularies are not available. The ones made here have every kind of piece; the rules of ModelCenter's
+CPM1Tokenizer and CPM2Tokenizer and of Yuan's EncDecTokenizer are implemented once more below, in the plainest
 way: every length of every piece is tried. Words are cut by the jieba package.
 
     python3 -m venv ENV && ENV/bin/pip install jieba==0.42.1
@@ -87,8 +87,7 @@ def pieces_of(word, vocabulary, marks_continuations):
 FULL = "＂＇＾｀，：；？！（）｛｝［］＜＞｜＼＿＄％＃＆＠＝＊／＋－．" + "".join(
     chr(ord(c) + 0xFEE0) for c in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 HALF = {c: chr(ord(c) - 0xFEE0) for c in FULL} | dict(zip("〔〕〜『』。、「」", "[]~‘’｡､｢｣"))
-# The one place where ours is meant to differ: a full-width space is a space, where the rule makes an unknown word of
-# it.
+# The one intended difference: a full-width space is a space here, and an unknown token by the rule.
 HALF["\u3000"] = "\ufff2"
 
 
@@ -126,7 +125,8 @@ def vocabularies():
     words = sorted({word for text in TEXTS for word in words_of(text) if 1 < len(word) <= 9 and not word.isspace()})
     words = [word for word in words if chosen.random() < 0.6]
     more = ["大学", "长江", "江边", "语言模型", "的研", "一二", "一二三四", "xx", "xxxxxxxx", "Eng", "ish", "el", "llo"]
-    latin = ["a", "b", "the", "trained", "model", "hello", "world", "text", "er", "ing", "am", "ple", "org", "12", "5.4", "100", "T恤"]
+    latin = ["a", "b", "the", "trained", "model", "hello", "world", "text", "er", "ing", "am", "ple", "org", "12",
+             "5.4", "100", "T恤"]
     plain = [piece for piece in dict.fromkeys(left + words + more + latin) if piece not in ("▂", "▃")]
     sentinels = [f"<s_{number}>" for number in range(190)]
     continued = ["##" + piece for piece in ["l", "lo", "o", "ing", "s", "ish", "ple", "xx", "x", "2", "00", "K"]]

@@ -1,12 +1,13 @@
-"""Golden data for generation: what transformers writes behind prompts with the tiny models of the other golden data.
+"""Golden data for generation: the completions that transformers generates with the tiny models of the other golden
+data.
 
-Writes crates/model-center/tests/golden/generation.json: of each model the settings, prompts, and the words and scores of each text,
-computed in 64-bit floats without a cache and for each prompt alone, so that neither padding nor a cache has a part in them. The
-same in 32-bit floats must give the same words, or a test of them would test rounding. The data are committed; run this only to
-change them:
+Writes crates/model-center/tests/golden/generation.json: for each model the settings, the prompts, and the token ids and
+score of each completion, computed in 64-bit floats without a cache and for each prompt alone, so that neither padding
+nor a cache has a part in them. The same in 32-bit floats must give the same tokens, or a test of them would test
+rounding. The data are committed; run this only to change them:
 
     $(scripts/python_env.sh) scripts/golden/make_generation.py            # writes the file
-    $(scripts/python_env.sh) scripts/golden/make_generation.py --check    # recomputes it and compares with the committed file
+    $(scripts/python_env.sh) scripts/golden/make_generation.py --check    # recomputes it and compares with the old one
 """
 
 import json
@@ -17,8 +18,9 @@ import transformers
 from goldens import DEFAULT_OUT, in_64_bits, start
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-# Directories of golden data, with heads for words.
-MODELS = ["gpt2_a/lm", "gpt2_a/untied", "gptj_a/lm", "llama_a/lm", "mistral_a/lm", "mistral_b/lm", "qwen2_a/lm", "qwen3_a/lm",
+# Directories of golden data with a language-modelling head.
+MODELS = ["gpt2_a/lm", "gpt2_a/untied", "gptj_a/lm", "llama_a/lm", "mistral_a/lm", "mistral_b/lm", "qwen2_a/lm",
+          "qwen3_a/lm",
           "opt_a/lm", "bloom_a/lm", "t5_a/lm", "t5_b/lm", "t5_mt5/lm", "bart_a/lm", "marian_a/lm"]
 LENGTHS = [5, 3, 6]
 NEW_TOKENS = 9
@@ -41,7 +43,7 @@ SETTINGS = {
 
 
 def prompts_of(seed, vocabulary):
-    """Words of three prompts; the smallest numbers are special in these models."""
+    """Token ids of three prompts; the smallest ids are special tokens of these models."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(4, vocabulary - 2, (length,), generator=generator).tolist() for length in LENGTHS]
 
@@ -52,10 +54,11 @@ def write(model, prompts, ends, settings):
     written = []
     for prompt in prompts:
         generation = GenerationConfig(
-            do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=ends, pad_token_id=config.pad_token_id, use_cache=False,
+            do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=ends, pad_token_id=config.pad_token_id,
+            use_cache=False,
             decoder_start_token_id=getattr(config, "decoder_start_token_id", None), output_scores=True,
             return_dict_in_generate=True, **settings)
-        # What the configuration of a family says besides is not part of these settings.
+        # Other generation settings of the family's configuration are not used.
         model.generation_config = generation
         ids = torch.tensor([prompt])
         result = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=generation)
@@ -63,34 +66,34 @@ def write(model, prompts, ends, settings):
         scores = getattr(result, "sequences_scores", None)
         texts = []
         for index, row in enumerate(result.sequences[:, begun:].tolist()):
-            # Shorter texts are padded behind the word that ends them.
-            last = next((place for place, word in enumerate(row) if word in ends), len(row) - 1)
+            # Shorter texts are padded after their EOS token.
+            last = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
             texts.append({"words": row[:last + 1], "score": None if scores is None else scores[index].item()})
         written.append(texts)
     return written
 
 
-def words_of(written):
+def token_ids_of(written):
     return [[text["words"] for text in texts] for texts in written]
 
 
 def model_data(directory, root):
-    """Prompts, the words that end texts, and what is written with each of the settings."""
+    """Prompts, EOS ids, and the completions with each of the settings."""
     config = AutoConfig.from_pretrained(root / directory)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     narrow = kind.from_pretrained(root / directory, attn_implementation="eager").eval()
     wide = kind.from_pretrained(root / directory, attn_implementation="eager").double().eval()
     for seed in range(100):
         prompts = prompts_of(seed, config.vocab_size)
-        # Words that come early in some texts, so that some of them end.
+        # Tokens that come early in some texts serve as EOS, so that some of the texts end.
         free = write(narrow, prompts, [config.vocab_size - 1], {})
         ends = sorted({free[0][0]["words"][min(5, len(free[0][0]["words"]) - 1)], free[1][0]["words"][-1]})
         with in_64_bits():
             texts = {name: write(wide, prompts, ends, settings) for name, settings in SETTINGS.items()}
         rounded = {name: write(narrow, prompts, ends, settings) for name, settings in SETTINGS.items()}
         lengths = {len(text["words"]) for written in texts.values() for one in written for text in one}
-        if all(words_of(texts[name]) == words_of(rounded[name]) for name in SETTINGS) and len(lengths) > 2:
-            return {"folder": folder, "prompts": prompts, "ends": ends, "texts": texts}
+        if all(token_ids_of(texts[name]) == token_ids_of(rounded[name]) for name in SETTINGS) and len(lengths) > 2:
+            return {"folder": directory, "prompts": prompts, "ends": ends, "texts": texts}
     sys.exit(f"error: no prompts for {directory} whose texts do not depend on rounding")
 
 

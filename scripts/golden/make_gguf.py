@@ -1,10 +1,10 @@
 """Golden data for GGUF files: every type of elements that is read, and tiny Llama and Qwen models.
 
-Writes crates/model-center/tests/golden/gguf; the README.md there describes every file. The data are committed; run this only to
-change them:
+Writes crates/model-center/tests/golden/gguf; the README.md there describes every file. The data are committed; run this
+only to change them:
 
     $(scripts/python_env.sh) scripts/golden/make_gguf.py            # writes the directory
-    $(scripts/python_env.sh) scripts/golden/make_gguf.py --check    # recomputes it and compares with the committed files
+    $(scripts/python_env.sh) scripts/golden/make_gguf.py --check    # recomputes it and compares with the old one
 """
 
 import argparse
@@ -33,7 +33,8 @@ def save_safetensors(path, arrays):
     names, header, data = {"float32": "F32", "float16": "F16"}, {}, b""
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
         begin, data = len(data), data + array.tobytes()
-        header[name] = {"dtype": names[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, len(data)]}
+        header[name] = {"dtype": names[array.dtype.name], "shape": list(array.shape),
+                        "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
@@ -48,7 +49,8 @@ def finish(writer):
 
 
 def make_types(out):
-    """One row of 512 elements of each type from random bits, so that scales are also huge, subnormal, infinite and NaN."""
+    """One row of 512 elements of each type from random bits, so that scales are also huge, subnormal, infinite and
+    NaN."""
     generator, expected = np.random.default_rng(1), {}
     writer = GGUFWriter(out / "types.gguf", "none")
     for kind, value in [("uint8", 200), ("int8", -3), ("uint16", 60000), ("int16", -300), ("uint32", 4000000000),
@@ -99,7 +101,7 @@ def rotary_factors(base, factor):
 
 
 def vocabulary():
-    """Words of byte-level byte pairs, their types, and the merges."""
+    """Tokens of a byte-level BPE, their types, and the merges."""
     merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "1 2", "Ã ©"]
     words = list("abcdehlorw.,!'123<>/intkĠĊÃ©Ì\u0123") + [merge.replace(" ", "") for merge in merges]
     types = [1] * len(words)
@@ -137,8 +139,8 @@ def start(path, family, words, tensors):
     return writer
 
 
-def draw(generator, shape, name):
-    """A tensor of the model as a type that its name decides: queries and keys quantised, vectors F32, the rest F16."""
+def sample(generator, shape, name):
+    """A random tensor in a type that depends on its name: queries and keys quantised, vectors F32, the rest F16."""
     kind = {"attn_q": "Q8_0", "attn_k": "Q4_1"}.get(name, "F16") if len(shape) == 2 else "F32"
     return generator.normal(size=shape).astype(np.float32), GGMLQuantizationType[kind]
 
@@ -148,7 +150,7 @@ def model_tensors(family, seed, words):
     generator, stored, expected = np.random.default_rng(seed), {}, {}
 
     def put(here, there, shape, heads=None):
-        values, kind = draw(generator, shape, here.split(".")[-2])
+        values, kind = sample(generator, shape, here.split(".")[-2])
         if heads:
             values = to_interleaved(values, heads)
         data = quantize(values, kind)
@@ -187,7 +189,8 @@ def model_tensors(family, seed, words):
 
 
 def make_models(out):
-    """A Llama that is untied, has biases and Llama 3's rotary scaling; a Qwen2; a Qwen3 whose vocabulary is SentencePiece's."""
+    """A Llama that is untied, has biases and Llama 3's rotary scaling; a Qwen2; a Qwen3 whose vocabulary is
+    SentencePiece's."""
     for seed, (family, kind, pre) in enumerate([("llama", "gpt2", "llama-bpe"), ("qwen2", "gpt2", "qwen2"),
                                                 ("qwen3", "llama", "default")]):
         words, types, merges = vocabulary()

@@ -1,4 +1,4 @@
-"""Golden data for GPT-2: writes gpt2_a and gpt2_b. decoders.py says what they are and how this is run."""
+"""Golden data for GPT-2: writes gpt2_a and gpt2_b. decoders.py describes them and how to run this script."""
 
 from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
 

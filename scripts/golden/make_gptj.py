@@ -1,4 +1,4 @@
-"""Golden data for GPT-J: writes gptj_a and gptj_b. decoders.py says what they are and how this is run."""
+"""Golden data for GPT-J: writes gptj_a and gptj_b. decoders.py describes them and how to run this script."""
 
 import torch
 from transformers import GPTJConfig, GPTJForCausalLM, GPTJForSequenceClassification

@@ -1,4 +1,4 @@
-"""Golden data for Llama: writes llama_a and llama_b. decoders.py says what they are and how this is run."""
+"""Golden data for Llama: writes llama_a and llama_b. decoders.py describes them and how to run this script."""
 
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 

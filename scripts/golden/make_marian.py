@@ -1,7 +1,7 @@
 """Golden data for Marian: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Writes crates/model-center/tests/golden/marian_a and marian_b; crates/model-center/tests/golden/README.md describes every file
-and tensor. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/marian_a and marian_b; crates/model-center/tests/golden/README.md describes
+every file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_marian.py            # writes the directories
@@ -16,8 +16,8 @@ KIND = (MarianMTModel, MarianConfig)
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
-    # Scaled words as in all published models, and a row of odd length, which has one sine more than cosines; decoder
-    # inputs that are made from the labels.
+    # Scaled embeddings as in all published models, and a row of odd length, which has one sine more than cosines;
+    # decoder inputs that are made from the labels.
     "marian_a": {
         "kind": KIND,
         "seed": 97,

@@ -1,4 +1,4 @@
-"""Golden data for Mistral: writes mistral_a and mistral_b. decoders.py says what they are and how this is run."""
+"""Golden data for Mistral: writes mistral_a and mistral_b. decoders.py describes them and how to run this script."""
 
 from transformers import MistralConfig, MistralForCausalLM, MistralForSequenceClassification
 

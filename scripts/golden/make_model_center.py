@@ -1,14 +1,14 @@
 """Golden directories in ModelCenter's layout: pytorch_model.pt written by torch, config.json without model_type.
 
-Reads the directories that make_bert.py and make_t5.py wrote, and writes under crates/model-center/tests/golden/model_center what
-ModelCenter's converters make of their weights; crates/model-center/tests/golden/README.md describes it. The data are
-committed; run this only to change them:
+Reads the directories that make_bert.py and make_t5.py wrote, and writes under
+crates/model-center/tests/golden/model_center what ModelCenter's converters make of their weights;
+crates/model-center/tests/golden/README.md describes it. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_model_center.py            # writes the directories
     "$python" scripts/golden/make_model_center.py --check    # compares their tensors with the committed ones
 
-The tensors of a pytorch_model.pt stand in expected.safetensors once more, for the check.
+expected.safetensors repeats the tensors of pytorch_model.pt, for the check.
 """
 
 import json
@@ -29,7 +29,7 @@ def add(state, name, source, other):
 
 
 def bert(source, layers):
-    """Its norms stand in front of layers, so each of BERT's is that of the layer which follows."""
+    """Its norms precede layers, so each of BERT's norms belongs to the layer that follows."""
     state = OrderedDict()
     for name, other in (("input", "word"), ("position", "position"), ("token_type", "token_type")):
         add(state, f"{name}_embedding", source, f"bert.embeddings.{other}_embeddings")
@@ -46,10 +46,10 @@ def bert(source, layers):
     add(state, "encoder.output_layernorm", source, f"bert.encoder.layer.{layers - 1}.output.LayerNorm")
     add(state, "lm_head.dense", source, "cls.predictions.transform.dense")
     add(state, "lm_head.layer_norm", source, "cls.predictions.transform.LayerNorm")
-    # Its class reads the words' table instead, and leaves this one as it was when training began.
+    # Its class reads the token embedding instead and never trains this one.
     state["lm_head.decoder.weight"] = state["input_embedding.weight"] + 1
     state["lm_head.decoder.bias"] = source["cls.predictions.bias"].clone()
-    # The converter takes it from the base model; nothing of the head for words reads it.
+    # The converter takes it from the base model; the language-modelling head does not read it.
     size = state["lm_head.dense.bias"].shape[0]
     state["pooler.dense.weight"], state["pooler.dense.bias"] = torch.eye(size), torch.zeros(size)
     return state
@@ -89,8 +89,8 @@ def sizes(config):
 
 
 def sizes_of_t5(config):
-    """Those of a T5's. Its squares are ten thousandths of what they were, and so is what is added to them: only then is the
-    function the same."""
+    """The sizes of a T5. Its squares are scaled by one ten-thousandth, and so is the epsilon added to them: only then
+    is the function the same."""
     return {"vocab_size": config["vocab_size"], "dim_model": config["d_model"], "num_heads": config["num_heads"],
             "dim_head": config["d_kv"], "dim_ff": config["d_ff"], "num_encoder_layers": config["num_layers"],
             "num_decoder_layers": config["num_decoder_layers"], "norm_eps": config["layer_norm_epsilon"] * 1e-4,

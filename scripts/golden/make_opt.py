@@ -1,4 +1,4 @@
-"""Golden data for OPT: writes opt_a, opt_b and opt_c. decoders.py says what they are and how this is run."""
+"""Golden data for OPT: writes opt_a, opt_b and opt_c. decoders.py describes them and how to run this script."""
 
 from transformers import OPTConfig, OPTForCausalLM, OPTForSequenceClassification
 
@@ -15,7 +15,7 @@ MODELS = {
         },
         "masks": RIGHT,
     },
-    # As the model of 350 million parameters: norms behind the sums, none at the end, words of another length.
+    # As the model of 350 million parameters: post-norm, no final norm, an embedding size of its own.
     "opt_b": {
         "seed": 73,
         "labels": 1,
@@ -26,7 +26,7 @@ MODELS = {
         },
         "masks": MIXED,
     },
-    # Norms in front, yet none at the end; words that are longer than the states; no biases.
+    # Pre-norm without a final norm; embeddings larger than the hidden states; no biases.
     "opt_c": {
         "seed": 79,
         "labels": 2,

@@ -1,7 +1,7 @@
-"""Golden data for PyTorch's own files: what torch.save writes, and some that nobody should open with Python.
+"""Golden data for PyTorch's own files: what torch.save writes, and some that must not be opened with Python.
 
-Writes crates/model-center/tests/golden/pickles; crates/model-center/tests/golden/README.md describes every file. The data
-are committed; run this only to change them:
+Writes crates/model-center/tests/golden/pickles; crates/model-center/tests/golden/README.md describes every file. The
+data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_pickles.py            # writes the directory
@@ -32,17 +32,17 @@ class Call:
         return self.call
 
 
-def draw(generator, *shape):
+def sample(generator, *shape):
     return torch.randn(shape, generator=generator)
 
 
 def every_type(generator):
     """One tensor of each stored type, a scalar, an empty one, and one whose leading axis has length one."""
     return OrderedDict([
-        ("z.f32", draw(generator, 2, 3)),
-        ("f16", draw(generator, 5).half()),
-        ("bf16", draw(generator, 3, 1, 2).bfloat16()),
-        ("f64", draw(generator, 4).double()),
+        ("z.f32", sample(generator, 2, 3)),
+        ("f16", sample(generator, 5).half()),
+        ("bf16", sample(generator, 3, 1, 2).bfloat16()),
+        ("f64", sample(generator, 4).double()),
         ("i64", torch.tensor([[1, -2, 2**40]])),
         ("i32", torch.tensor([-7, 2**31 - 1], dtype=torch.int32)),
         ("i16", torch.tensor([-7, 300], dtype=torch.int16)),
@@ -57,7 +57,7 @@ def every_type(generator):
 
 def views(generator):
     """Tensors that share a storage: the same view under two names, slices of it, and views that are not contiguous."""
-    matrix, block = draw(generator, 4, 6), draw(generator, 2, 3, 4)
+    matrix, block = sample(generator, 4, 6), sample(generator, 2, 3, 4)
     return OrderedDict([
         ("embedding", matrix),
         ("decoder", matrix),
@@ -76,7 +76,7 @@ def checkpoint(generator):
     layer = torch.nn.Linear(3, 2)
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter.copy_(draw(generator, *parameter.shape))
+            parameter.copy_(sample(generator, *parameter.shape))
     optimizer = torch.optim.AdamW(layer.parameters())
     layer(torch.ones(3)).sum().backward()
     optimizer.step()
@@ -90,8 +90,9 @@ def write_all(out):
     generator = torch.Generator().manual_seed(29)
     types, shared = every_type(generator), views(generator)
     layer, saved = checkpoint(generator)
-    parameters = OrderedDict((f"own.{name}", torch.nn.Parameter(draw(generator, 3))) for name in "ab")
-    namespace = {"args": argparse.Namespace(arch="tiny", lr=[0.1], flag=True), "model": OrderedDict(saved["state_dict"]),
+    parameters = OrderedDict((f"own.{name}", torch.nn.Parameter(sample(generator, 3))) for name in "ab")
+    namespace = {"args": argparse.Namespace(arch="tiny", lr=[0.1], flag=True),
+                 "model": OrderedDict(saved["state_dict"]),
                  "extra": {"loss": 1.5, "steps": 2**40}}
     files = {
         "types.zip.pt": (types, {}),

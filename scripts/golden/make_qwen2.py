@@ -1,4 +1,4 @@
-"""Golden data for Qwen 2: writes qwen2_a and qwen2_b. decoders.py says what they are and how this is run."""
+"""Golden data for Qwen 2: writes qwen2_a and qwen2_b. decoders.py describes them and how to run this script."""
 
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
@@ -16,7 +16,8 @@ MODELS = {
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 64,
             "rms_norm_eps": 1e-5, "pad_token_id": 0,
             "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
-            "rope_parameters": {"rope_type": "yarn", "rope_theta": 30.0, "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.25,
+            "rope_parameters": {"rope_type": "yarn", "rope_theta": 30.0, "factor": 4.0, "beta_fast": 2.0,
+                                "beta_slow": 0.25,
                                 "attention_factor": 1.25, "original_max_position_embeddings": 16},
         },
         "masks": ["#" * 19, "#" * 12 + "." * 7, "#" + "." * 18, "...." + "#" * 15],

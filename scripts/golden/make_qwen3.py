@@ -1,4 +1,4 @@
-"""Golden data for Qwen 3: writes qwen3_a and qwen3_b. decoders.py says what they are and how this is run."""
+"""Golden data for Qwen 3: writes qwen3_a and qwen3_b. decoders.py describes them and how to run this script."""
 
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 

@@ -28,7 +28,7 @@ MODELS = {
         # Right padding: a full row, a row of one token, and lengths between.
         "masks": ["###########", "#######....", "#..........", "#########.."],
         # Positions count it as a token, though nothing attends to it.
-        "words_behind_mask": [(1, 8)],
+        "masked_tokens": [(1, 8)],
     },
     "roberta_b": {
         "seed": 79,
@@ -42,7 +42,7 @@ MODELS = {
         },
         # A full row, right padding, left padding, a hole in the middle, a row of one token that is not the first.
         "masks": ["#########", "#####....", "...######", "####..###", "....#...."],
-        "words_behind_mask": [(2, 1), (3, 4)],
+        "masked_tokens": [(2, 1), (3, 4)],
     },
 }
 

@@ -1,7 +1,8 @@
 """Golden data for tokenizers: tiny SentencePiece models of every kind that is read, and a tiny byte-level vocabulary.
 
-Writes crates/model-center/tests/golden/tokenizers; the README.md there describes every file. The data are committed; run this
-only to change them, in an environment with the packages of PINNED: those of scripts/python_env.sh, and sentencepiece.
+Writes crates/model-center/tests/golden/tokenizers; the README.md there describes every file. The data are committed;
+run this only to change them, in an environment with the packages of PINNED: scripts/python_env.sh has all but
+sentencepiece.
 
     python3 scripts/golden/make_sentencepiece.py            # writes the directory
     python3 scripts/golden/make_sentencepiece.py --check    # recomputes it and compares with the committed files
@@ -25,20 +26,23 @@ from transformers import GPT2Tokenizer, Qwen2Tokenizer, RobertaTokenizer
 PINNED = {"sentencepiece": "0.2.1", "tokenizers": "0.23.3", "transformers": "5.23.0"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/tokenizers"
 
-# What the models are trained on: sentences of no meaning, with words that repeat.
-SUBJECTS = ["the old sailor", "a young painter", "the small ship", "my neighbour", "die alte Stadt", "ein junger Hund", "船长", "小猫"]
+# The training corpus: sentences without meaning, with a small and repeating vocabulary.
+SUBJECTS = ["the old sailor", "a young painter", "the small ship", "my neighbour", "die alte Stadt", "ein junger Hund",
+            "船长", "小猫"]
 VERBS = ["watches", "paints", "remembers", "follows", "sieht", "findet", "看着", "记得"]
 OBJECTS = ["the wide water", "an unhappy island", "12 lighthouses", "the harbour", "den Fluss", "ein Haus", "大海", "月亮"]
 CORPUS = [f"{a} {b} {c}." for a in SUBJECTS for b in VERBS for c in OBJECTS]
 
 # A table of replacements of our own: wide letters, a ligature, wide and unbreakable spaces, line ends, a letter with
 # its mark.
-REPLACEMENTS = [("Ａ", "A"), ("ａ", "a"), ("ﬁ", "fi"), ("　", " "), (" ", " "), ("\t", " "), ("\n", " "), ("é", "é"), ("ß", "ss")]
+REPLACEMENTS = [("Ａ", "A"), ("ａ", "a"), ("ﬁ", "fi"), ("　", " "), (" ", " "), ("\t", " "), ("\n", " "), ("é", "é"),
+                ("ß", "ss")]
 
 TEXTS = [
     "", " ", "   ", "the old sailor watches the wide water.", " the harbour", "the  harbour ", "   the   harbour   ",
     "unhappy islanders", "The Old Sailor", "12345 lighthouses", "船长看着大海", "小猫 记得 月亮。", "der Fluß", "ﬁne Ａpples",
-    "wide　space no break", "tab\there\nline", "\n\n", "é é", "🚢 ahoy 🚢🚢", "a<sep>b <sep> c", "<sep>", "x▁y", "don't", "ÿÿ",
+    "wide　space no break", "tab\there\nline", "\n\n", "é é", "🚢 ahoy 🚢🚢", "a<sep>b <sep> c", "<sep>", "x▁y", "don't",
+    "ÿÿ",
     "the harbour\r\nthe harbour", "zzzzzzzzzzzzzzzzzzzzzzzz", "Ωmega ∑", "<s> </s> <unk>",
 ]
 
@@ -47,7 +51,8 @@ def train(**options):
     """A model of the corpus as bytes."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS), model_writer=model, num_threads=1, minloglevel=2, hard_vocab_limit=False, **options)
+        sentence_iterator=iter(CORPUS), model_writer=model, num_threads=1, minloglevel=2, hard_vocab_limit=False,
+        **options)
     return model.getvalue()
 
 
@@ -57,9 +62,11 @@ def make_models(out):
     table.write_text("".join(
         "\t".join(" ".join(f"{ord(c):X}" for c in side) for side in pair) + "\n" for pair in REPLACEMENTS))
     kinds = {
-        "unigram": dict(model_type="unigram", vocab_size=160, normalization_rule_tsv=table.name, user_defined_symbols=["<sep>"],
+        "unigram": dict(model_type="unigram", vocab_size=160, normalization_rule_tsv=table.name,
+                        user_defined_symbols=["<sep>"],
                         control_symbols=["<cls>"]),
-        "unigram_bytes": dict(model_type="unigram", vocab_size=400, normalization_rule_name="identity", byte_fallback=True,
+        "unigram_bytes": dict(model_type="unigram", vocab_size=400, normalization_rule_name="identity",
+                              byte_fallback=True,
                               remove_extra_whitespaces=False, add_dummy_prefix=False, character_coverage=0.98),
         "pairs": dict(model_type="bpe", vocab_size=460, normalization_rule_name="identity", byte_fallback=True,
                       remove_extra_whitespaces=False, allow_whitespace_only_pieces=True),
@@ -71,7 +78,8 @@ def make_models(out):
         with contextlib.chdir(out):
             (out / f"{name}.model").write_bytes(train(**options))
         processor = sentencepiece.SentencePieceProcessor(model_file=str(out / f"{name}.model"))
-        rows = [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))} for text in TEXTS]
+        rows = [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))}
+                for text in TEXTS]
         write_json(out / f"{name}.json", {"size": processor.vocab_size(), "texts": rows})
     table.unlink()
 
@@ -102,7 +110,8 @@ def write_json(path, value):
     head = {key: value[key] for key in value if key not in rows}
     parts = [f"{json.dumps(key)}: {json.dumps(head[key])}" for key in head]
     for key, items in rows.items():
-        parts.append(f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in items) + "\n]")
+        parts.append(f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row
+                                                            in items) + "\n]")
     path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
@@ -112,7 +121,8 @@ def main():
     check = parser.parse_args().check
     for package, expected in PINNED.items():
         if version(package) != expected:
-            sys.exit(f"{package} is {version(package)}, these data are made with {expected}: pip install {package}=={expected}")
+            sys.exit(f"{package} is {version(package)}, these data are made with {expected}: pip install "
+                     f"{package}=={expected}")
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
         make_models(out)

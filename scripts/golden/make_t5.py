@@ -1,7 +1,7 @@
 """Golden data for T5 and mT5: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Writes crates/model-center/tests/golden/t5_a, t5_b and t5_mt5; crates/model-center/tests/golden/README.md describes every
-file and tensor. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/t5_a, t5_b and t5_mt5; crates/model-center/tests/golden/README.md describes
+every file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_t5.py            # writes the directories
@@ -14,7 +14,7 @@ from seq2seq import FROM_LABELS, LABELS_ALONE, SPELLED_OUT, Family, main
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
-    # T5 1.0: tied, with scaled states in front of the head; decoder inputs that are made from the labels.
+    # T5 1.0: tied, with scaled states before the head; decoder inputs that are made from the labels.
     "t5_a": {
         "kind": (T5ForConditionalGeneration, T5Config),
         "seed": 71,

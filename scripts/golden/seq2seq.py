@@ -1,10 +1,11 @@
-"""Golden data of models with an encoder and a decoder: tiny seeded ones of the transformers library, evaluated in 64-bit floats.
+"""Golden data of models with an encoder and a decoder: tiny seeded ones of the transformers library, evaluated in
+64-bit floats.
 
-Imported by make_t5.py and its like, each of which describes a family; crates/model-center/tests/golden/README.md describes
+Imported by make_t5.py and its like, each for one family; crates/model-center/tests/golden/README.md describes
 every file and tensor.
 
-Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
-from exactly the numbers the goldens were computed with.
+Weights are initialized in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit
+file starts from exactly the numbers the goldens were computed with.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Callable
 import torch
 from safetensors.torch import save_file
 
-from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+from goldens import DEVIATION, TRAINING, check_saved, initialize_weights, gradient_norm, in_64_bits, run, train_twice
 
 # What a model is given, and its padding: full rows, rows padded on the right and on the left, and for both stacks also
 # a hole and one token in the middle. The lengths of the stacks differ.
@@ -38,10 +39,10 @@ class Family:
 
     # What turns all dropout off.
     off: dict
-    # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks`
-    # with a `#` for each token, `inputs` with the names of the tensors that the model is given; `deviation` of the
-    # weights where it is another; `labels`, outputs of a classifier, if there is one: one output is a number to
-    # predict.
+    # By name: `kind` (the classes of the model and of its configuration), `seed`, `config`, `tied`, `masks` and
+    # `decoder_masks` with a `#` for each token, `inputs` with the names of the tensors that the model is given;
+    # `deviation` of the weights where it is another; `labels`, outputs of a classifier, if there is one: one output is
+    # a number to predict.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -51,14 +52,14 @@ class Family:
     fields: dict = field(default_factory=dict)
 
     def heads(self, spec):
-        """The model with its head for words, and with one for classes."""
+        """The model with its language-modelling head, and with a classifier."""
         yield "lm", spec
         if "labels" in spec:
             config = spec["config"] | {"num_labels": spec["labels"]}
             yield "cls", spec | {"kind": (self.classifier, spec["kind"][1]), "config": config, "seed": spec["seed"] + 7}
 
     def build(self, spec):
-        """A model with its 32-bit weights drawn, dropout off, attention spelled out."""
+        """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
         kind, config = spec["kind"]
         model = kind(config(**self.fields, **spec["config"], **self.off, tie_word_embeddings=spec["tied"],
                             attn_implementation="eager"))
@@ -66,12 +67,12 @@ class Family:
             # transformers ties every head when it is built, and leaves those alone that come from a file with a matrix.
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
             model.all_tied_weights_keys.pop("lm_head.weight", None)
-        draw_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
-        draw_logits_bias(model, spec["seed"])
+        initialize_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
+        initialize_logits_bias(model, spec["seed"])
         return model
 
 
-def draw_logits_bias(model, seed):
+def initialize_logits_bias(model, seed):
     """Fills the bias that some models store for their logits and never train."""
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
@@ -89,33 +90,34 @@ def mask_of(rows):
     return torch.tensor([[int(c == "#") for c in row] for row in rows], dtype=torch.int64)
 
 
-def draw_texts(spec, seed):
-    """One batch of a classifier, whose texts have as many last words each; some are masked."""
+def sample_texts(spec, seed):
+    """One batch of a classifier, whose texts have equally many EOS tokens; some are masked."""
     mask, outputs = mask_of(spec["masks"]), spec["config"]["num_labels"]
     generator, last = torch.Generator().manual_seed(seed), spec["config"]["eos_token_id"]
-    drawn = torch.randint(1, spec["config"]["vocab_size"], mask.shape, generator=generator, dtype=torch.int64)
-    ids = torch.where(drawn == last, last + 1, drawn)
+    sampled = torch.randint(1, spec["config"]["vocab_size"], mask.shape, generator=generator, dtype=torch.int64)
+    ids = torch.where(sampled == last, last + 1, sampled)
     places = torch.stack([torch.randperm(mask.shape[1], generator=generator)[:2] for _ in ids])  # [B, 2]
     ids = ids.scatter(1, places, last)
     count = (len(ids),)
-    labels = torch.randn(count, generator=generator) if outputs == 1 else torch.randint(outputs, count, generator=generator)
+    labels = torch.randn(count, generator=generator) if outputs == 1 else torch.randint(outputs, count,
+                                                                                        generator=generator)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def draw_batch(spec, seed):
+def sample_batch(spec, seed):
     """One batch of inputs and labels."""
     if "num_labels" in spec["config"]:
-        return draw_texts(spec, seed)
+        return sample_texts(spec, seed)
     vocabulary, generator = spec["config"]["vocab_size"], torch.Generator().manual_seed(seed)
 
     def ids(mask):
-        drawn = torch.randint(1, vocabulary, mask.shape, generator=generator, dtype=torch.int64)
-        return drawn * mask  # padding holds id 0
+        sampled = torch.randint(1, vocabulary, mask.shape, generator=generator, dtype=torch.int64)
+        return sampled * mask  # padding holds id 0
 
     mask, decoder_mask = mask_of(spec["masks"]), mask_of(spec["decoder_masks"])  # [B, S], [B, L]
     assert mask.shape[1] != decoder_mask.shape[1], "lengths that are equal tell nothing of a mix-up"
     source, read, words = ids(mask), ids(decoder_mask), ids(decoder_mask)
-    # The padding id also stands once at a position that is attended to.
+    # The padding id also appears once at a position that is attended to.
     source[0, 5] = 0
     # Not every token counts.
     counts = (decoder_mask == 1) & (torch.rand(decoder_mask.shape, generator=generator) < 0.8)  # [B, L]
@@ -146,8 +148,8 @@ def evaluate(model, inputs):
     config = model.config
     decoder_layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
     assert len(encoder) == config.num_hidden_layers + 1 and len(decoder) == decoder_layers + 1
-    assert torch.equal(encoder[-1], output.encoder_last_hidden_state), "the last states are those behind the norm"
-    # The words of the decoder enter no block before the encoder is through.
+    assert torch.equal(encoder[-1], output.encoder_last_hidden_state), "the last states follow the final norm"
+    # The decoder's tokens enter no block before the encoder has finished.
     golden = {f"hidden.{i}": hidden for i, hidden in enumerate([*encoder, *decoder[1:]])}  # [B, S, D], then [B, L, D]
     golden |= {"encoder_last_hidden_state": output.encoder_last_hidden_state, "logits": output.logits, "loss": loss}
     golden |= {f"grad.{name}": p.grad for name, p in model.named_parameters() if p.requires_grad}
@@ -159,14 +161,14 @@ def write_model(family, directory, spec):
     model = family.build(spec)
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    # Published files of untied models say so; this version of transformers writes that all are tied.
+    # Published configurations of untied models are explicit; this version of transformers writes that all are tied.
     path = directory / "config.json"
     config = json.loads(path.read_text())
     if "tie_word_embeddings" in config:
         path.write_text(json.dumps(config | {"tie_word_embeddings": spec["tied"]}, indent=2) + "\n")
     model = model.double().eval()
     check_saved(directory, model)
-    inputs = draw_batch(spec, spec["seed"] + 1)
+    inputs = sample_batch(spec, spec["seed"] + 1)
     save_file(inputs, directory / "inputs.safetensors")
     with in_64_bits():
         golden = evaluate(model, inputs)
@@ -186,7 +188,7 @@ def write_head(family, directory, spec):
     directory.mkdir(parents=True, exist_ok=True)
     golden = write_model(family, directory, spec)
     print(f"{title}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
-    batches = [draw_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
+    batches = [sample_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
     steps, tensors, drift = train_twice(lambda: family.build(spec), batches, family.is_norm,
                                         lambda model, batch: loss_of(model(**batch), batch["labels"]))
     save_file(tensors, directory / "training.safetensors")
