@@ -106,9 +106,9 @@ fn without_a_whole_driver_one_line_says_what_is_missing() {
         let output = gpu_check(&[]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
-        let said = text(&output.stderr);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains("has no function"), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains("has no function"), "{message}");
     });
 }
 

@@ -13,7 +13,7 @@ const MPIRUN: [&str; 5] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "
 const SETS: [&str; 5] =
     ["train.gradient_sum=elastic", "train.micro_batch_size=1", "train.steps=4", "eval.batch_size=3", "parallel.zero=3"];
 
-/// Runs on two ranks with further words before the program; nothing where there is no `mpirun`.
+/// Runs on two ranks with a launcher's arguments before the program; nothing where there is no `mpirun`.
 fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outcome> {
     let outcome = fixture.finetune_under(&[&MPIRUN, before].concat(), &[&SETS[..], arguments].concat());
     if outcome.is_none() {
@@ -22,7 +22,7 @@ fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outco
     outcome
 }
 
-/// Say so past the test harness, which hides what passing tests print.
+/// Reports the skip past the test harness, which hides what passing tests print.
 fn skipped() {
     std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
 }

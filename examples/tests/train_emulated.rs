@@ -1,8 +1,8 @@
 //! Tiny models train through the whole CUDA backend on an emulated driver, and give the losses of the CPU: BERT and
-//! GPT-2, in f32 and bf16, on one process and on several that exchange by an emulated NCCL.
+//! GPT-2, in f32 and bf16, on one process and on several with an emulated NCCL.
 //!
-//! Everything here is emulated. It proves kernels, launches, order and exchange together, and nothing about speed or a
-//! real device.
+//! Everything here is emulated. It proves kernels, launches, order and communication together, and nothing about speed
+//! or a real device.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
@@ -86,8 +86,8 @@ fn on_devices(test: &str, job: Job) -> Vec<Seen> {
     let children: Vec<Child> = (0..job.ranks).map(start).collect();
     for (rank, child) in children.into_iter().enumerate() {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "rank {rank} of {job:?}:\n{said}");
+        let message = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "rank {rank} of {job:?}:\n{message}");
     }
     (0..job.ranks).map(|rank| read(&directory.path().join(format!("seen-{rank}")))).collect()
 }
@@ -99,7 +99,7 @@ fn read(path: &Path) -> Seen {
     Seen { losses, state: state.into() }
 }
 
-/// In a child that is a rank: train, write what was seen, and say so.
+/// In a child that is a rank: train, write the losses, and return true.
 fn is_rank() -> bool {
     let Ok(what) = std::env::var(RANK) else { return false };
     let mut words = what.splitn(6, ' ');

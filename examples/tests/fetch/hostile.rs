@@ -1,4 +1,4 @@
-//! Servers that mean harm: where they redirect to, what they announce, what they send, and how slowly.
+//! Hostile servers: where they redirect to, what they announce, what they send, and how slowly.
 
 use crate::server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, hex, server, weights};
 use bmtrain_examples::fetch::{Request, fetch};
@@ -26,7 +26,7 @@ fn downloads(server: &Server) -> usize {
     server.requests(&format!("GET /org/name/resolve/{COMMIT}/{WEIGHTS}")).len()
 }
 
-/// What the error says to a server that answers the description of a file with these headers.
+/// The error for a server that answers the request for a file's metadata with these headers.
 fn described(file: &'static str, headers: &str) -> model_center::Error {
     let headers = headers.to_owned();
     let server =
@@ -87,15 +87,15 @@ fn redirects_end_and_their_bodies_are_not_waited_for() {
 #[test]
 fn what_is_announced_is_a_name_and_a_size_that_can_be() {
     let etag = format!("ETag: \"{}\"\r\n", etag_of(WEIGHTS, &weights(300_000)));
-    let said = |headers: &str| described(WEIGHTS, headers).to_string();
-    let text = said(&etag);
+    let message = |headers: &str| described(WEIGHTS, headers).to_string();
+    let text = message(&etag);
     assert!(text.contains("does not announce the size"), "{text}");
     for size in ["-1", "1e3", "0x10", "99999999999999999999", "many"] {
-        let text = said(&format!("{etag}X-Linked-Size: {size}\r\n"));
+        let text = message(&format!("{etag}X-Linked-Size: {size}\r\n"));
         assert!(text.contains(&format!("announces \"{size}\" bytes")), "{text}");
     }
     for name in ["", "..", "../../x", "a/b", "a b", "a.incomplete", &"x".repeat(129)] {
-        let text = said(&format!("ETag: \"{name}\"\r\nContent-Length: 5\r\n"));
+        let text = message(&format!("ETag: \"{name}\"\r\nContent-Length: 5\r\n"));
         assert!(text.contains("which is no name") && text.len() < 1000, "{text}");
     }
     // More than the disk has room for is refused before any of it arrives.

@@ -1,6 +1,6 @@
 //! The fetch program against a small server of its own: what arrives in the cache, what is continued, what is refused.
 //!
-//! `server` has the server; `hostile` has servers that mean harm, `cache` what others left in the cache.
+//! `server` has the server; `hostile` has hostile servers, `cache` has caches left by other programs.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cache;

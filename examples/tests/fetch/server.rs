@@ -25,17 +25,17 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) struct Habits {
     /// Answer the list of files with this status, and this X-Error-Code.
     pub(crate) refuse: Option<(u16, &'static str)>,
-    /// Break the first answer off after so many bytes.
+    /// Break the first answer off after this number of bytes.
     pub(crate) cut: Option<usize>,
-    /// Break every answer off after so many bytes.
+    /// Break every answer off after this number of bytes.
     pub(crate) always_cut: Option<usize>,
     /// Send all bytes whatever was asked for.
     pub(crate) ignores_ranges: bool,
-    /// Announce another hash than that of the bytes.
+    /// Announce a hash that differs from the content's.
     pub(crate) wrong_hash: bool,
     /// Announce a size that is off by so much.
     pub(crate) wrong_size: i64,
-    /// Answer so many requests with 503 first.
+    /// Answer this number of requests with 503 first.
     pub(crate) busy: usize,
     /// Answer the list of files with this text.
     pub(crate) listing: Option<String>,
@@ -237,7 +237,7 @@ impl Client {
         Client { directory: tempfile::tempdir().unwrap(), patience: Duration::from_secs(60) }
     }
 
-    /// One that soon has enough of a server that says nothing.
+    /// A client with short timeouts for silent servers.
     pub(crate) fn impatient() -> Self {
         Client { patience: Duration::from_millis(300), ..Client::new() }
     }

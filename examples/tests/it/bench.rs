@@ -54,10 +54,10 @@ fn processes_of_a_launcher_are_the_ranks() {
         let variables = [("RANK", rank), ("WORLD_SIZE", "2"), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", "2")];
         bench().envs(variables).env("BMTRAIN_JOB", &job).args(["--only", "broadcast"]).spawn().unwrap()
     };
-    let said: Vec<String> =
+    let messages: Vec<String> =
         ["0", "1"].map(start).into_iter().map(|child| printed(child.wait_with_output().unwrap())).collect();
-    assert!(said[0].starts_with("2 processes") && said[0].lines().count() == 4, "{}", said[0]);
-    assert_eq!(said[1], "", "one rank speaks");
+    assert!(messages[0].starts_with("2 processes") && messages[0].lines().count() == 4, "{}", messages[0]);
+    assert_eq!(messages[1], "", "one rank speaks");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The ckpt program: what it says of sound and of damaged checkpoints.
+//! The ckpt program: its reports on sound and on damaged checkpoints.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::fixture;
@@ -69,8 +69,8 @@ fn a_digest_does_not_depend_on_the_number_of_files() {
     assert_eq!(first.len(), 64);
     for ranks in ["1", "3"] {
         let to = format!("again{ranks}");
-        let said = ckpt(&fixture, &["reshard", "run", &to, "--ranks", ranks]).succeeded().stdout;
-        assert!(said.contains(&format!("{ranks} files")), "{said}");
+        let message = ckpt(&fixture, &["reshard", "run", &to, "--ranks", ranks]).succeeded().stdout;
+        assert!(message.contains(&format!("{ranks} files")), "{message}");
         assert_eq!(digest(&to), first);
     }
     assert_ne!(digest("run@2"), first);

@@ -46,7 +46,7 @@ fn loss_as(directory: &Path, family: Option<&str>) -> f32 {
 
 #[test]
 fn there_and_back_through_model_centers_files_every_bit_is_the_same() {
-    // Files of some can be of several families, which has to be said.
+    // Some files fit several families, so the family has to be given.
     for (model, head, family) in [
         ("bert_a", "mlm", Some("bert")),
         ("roberta_a", "mlm", Some("roberta")),
@@ -64,8 +64,12 @@ fn there_and_back_through_model_centers_files_every_bit_is_the_same() {
         let (own, back) = (fixture.path("own"), fixture.path("back"));
         let path = |path: &Path| path.display().to_string();
         let layout = ["--layout", "model-center", "--dtype", "f32"];
-        let said = fixture.convert(&[&[path(&from).as_str(), "own"][..], &layout].concat()).succeeded();
-        assert!(said.stdout.contains("written as F32") || said.stdout.contains("written as f32"), "{}", said.stdout);
+        let outcome = fixture.convert(&[&[path(&from).as_str(), "own"][..], &layout].concat()).succeeded();
+        assert!(
+            outcome.stdout.contains("written as F32") || outcome.stdout.contains("written as f32"),
+            "{}",
+            outcome.stdout
+        );
         let pickle = PickleFile::open(&own.join("pytorch_model.pt")).unwrap();
         let names: Vec<String> = pickle.tensors().iter().map(|entry| entry.name.clone()).collect();
         let stack = if model == "opt_a" { "decoder" } else { "encoder" };
@@ -91,8 +95,8 @@ fn of_a_scaled_t5_one_vector_differs_in_its_last_bit_at_most() {
     let fixture = Fixture::new();
     let from = golden("t5_a", "lm");
     let layout = ["--layout", "model-center", "--dtype", "f32"];
-    let said = fixture.convert(&[&[from.to_str().unwrap(), "own"][..], &layout].concat()).succeeded();
-    assert!(said.stdout.contains("config.json has no place for decoder_start_token_id"), "{}", said.stdout);
+    let outcome = fixture.convert(&[&[from.to_str().unwrap(), "own"][..], &layout].concat()).succeeded();
+    assert!(outcome.stdout.contains("config.json has no place for decoder_start_token_id"), "{}", outcome.stdout);
     let (own, back) = (fixture.path("own"), fixture.path("back"));
     let config = std::fs::read_to_string(own.join("config.json")).unwrap();
     assert!(config.contains("\"scale\": true") && !config.contains("model_type"), "{config}");
@@ -169,8 +173,8 @@ fn nothing_is_left_of_a_directory_whose_weights_cannot_be_written() {
 fn values_that_are_not_finite_are_converted_with_a_warning() {
     let fixture = Fixture::decoder();
     fixture.set_value("model/model.safetensors", "transformer.wte.weight", 1, f32::NEG_INFINITY);
-    let said = fixture.convert(&["model", "new", "--dtype", "f32"]).succeeded();
-    let warned = &said.stderr;
+    let outcome = fixture.convert(&["model", "new", "--dtype", "f32"]).succeeded();
+    let warned = &outcome.stderr;
     for part in ["warning: 1 of ", "values is not finite: -inf at [0, 1]; written as it is", "transformer.wte.weight"] {
         assert!(warned.contains(part), "no {part:?} in {warned}");
     }
@@ -189,8 +193,8 @@ fn values_that_are_not_finite_are_converted_with_a_warning() {
 fn a_gguf_file_becomes_a_directory_that_opens() {
     let fixture = Fixture::new();
     let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf/llama.gguf");
-    let said = fixture.convert(&[gguf.to_str().unwrap(), "llama", "--dtype", "f32"]).succeeded();
-    assert!(said.stdout.contains("tensors written as"), "{}", said.stdout);
+    let outcome = fixture.convert(&[gguf.to_str().unwrap(), "llama", "--dtype", "f32"]).succeeded();
+    assert!(outcome.stdout.contains("tensors written as"), "{}", outcome.stdout);
     let written = loss(&fixture.path("llama"));
     assert!(written.is_finite() && written > 0.0, "{written}");
     let error = fixture.convert(&[gguf.to_str().unwrap(), "other", "--dtype", "f32", "--layout", "model-center"]);
@@ -217,16 +221,20 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     let error = fixture.convert(&["no/such/model", "new", "--dtype", "f32"]).refused();
     assert!(error.contains("no/such/model"), "{error}");
     assert!(!fixture.path("new").exists());
-    // Of a head that the class does not have nothing is written, which is said.
+    // A head that the class does not have is not written, with a warning.
     let directory = fixture.path("headless");
     std::fs::create_dir(&directory).unwrap();
     let from = golden("gpt2_a", "untied");
     std::fs::copy(from.join("model.safetensors"), directory.join("model.safetensors")).unwrap();
     let config = std::fs::read_to_string(from.join("config.json")).unwrap();
     std::fs::write(directory.join("config.json"), config.replace("GPT2LMHeadModel", "GPT2Model")).unwrap();
-    let said = fixture.convert(&["headless", "new", "--dtype", "bf16"]).succeeded();
-    assert!(said.stderr.contains("warning: tensors of other heads are not used: lm_head.weight"), "{}", said.stderr);
-    assert!(said.stdout.contains("left out, of other heads: lm_head.weight"), "{}", said.stdout);
+    let outcome = fixture.convert(&["headless", "new", "--dtype", "bf16"]).succeeded();
+    assert!(
+        outcome.stderr.contains("warning: tensors of other heads are not used: lm_head.weight"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stdout.contains("left out, of other heads: lm_head.weight"), "{}", outcome.stdout);
     // With the class unknown a head can be named.
     let other = config.replace("GPT2LMHeadModel", "GPT2ForEverything");
     std::fs::write(directory.join("config.json"), other).unwrap();
@@ -251,14 +259,14 @@ fn a_directory_keeps_its_dtype_unless_another_is_asked_for() {
     let fixture = Fixture::new();
     let from = golden("gpt2_a", "lm");
     for dtype in ["bf16", "f16", "f32"] {
-        let said = fixture.convert(&[from.to_str().unwrap(), dtype, "--dtype", dtype]).succeeded();
-        assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
+        let outcome = fixture.convert(&[from.to_str().unwrap(), dtype, "--dtype", dtype]).succeeded();
+        assert!(outcome.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", outcome.stdout);
         let again = format!("{dtype}-again");
-        let said = fixture.convert(&[dtype, &again]).succeeded();
-        assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
+        let outcome = fixture.convert(&[dtype, &again]).succeeded();
+        assert!(outcome.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", outcome.stdout);
         let bytes = |directory: &str| fixture.bytes(&format!("{directory}/model.safetensors"));
         assert!(bytes(dtype) == bytes(&again), "{dtype}");
-        assert!(!said.stderr.contains("warning") && !said.stdout.contains("narrowed"), "{said:?}");
+        assert!(!outcome.stderr.contains("warning") && !outcome.stdout.contains("narrowed"), "{outcome:?}");
     }
     // Tensors of more bits than most lose some, which a warning states where no dtype is asked for.
     std::fs::create_dir(fixture.path("mixed")).unwrap();
@@ -276,8 +284,11 @@ fn a_directory_keeps_its_dtype_unless_another_is_asked_for() {
     writer.finish().unwrap();
     let warning = "warning: 2 tensors are stored in f32 and written as bf16; --dtype f32 keeps them";
     for (to, further, is_warned) in [("narrow", &[][..], true), ("asked", &["--dtype", "bf16"], false)] {
-        let said = fixture.convert(&[&["mixed", to][..], further].concat()).succeeded();
-        assert!(said.stderr.contains(warning) == is_warned && said.stdout.contains("; 2 narrowed"), "{said:?}");
+        let outcome = fixture.convert(&[&["mixed", to][..], further].concat()).succeeded();
+        assert!(
+            outcome.stderr.contains(warning) == is_warned && outcome.stdout.contains("; 2 narrowed"),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -286,8 +297,8 @@ fn a_report_says_what_became_of_every_tensor() {
     let fixture = Fixture::new();
     let from = golden("gpt2_a", "lm");
     let to = ["own", "--layout", "model-center", "--report", "report.jsonl"];
-    let said = fixture.convert(&[&[from.to_str().unwrap()][..], &to].concat()).succeeded();
-    assert!(said.stdout.contains("tensors: ") && said.stdout.contains(" copied"), "{}", said.stdout);
+    let outcome = fixture.convert(&[&[from.to_str().unwrap()][..], &to].concat()).succeeded();
+    assert!(outcome.stdout.contains("tensors: ") && outcome.stdout.contains(" copied"), "{}", outcome.stdout);
     let lines = report(&fixture.read("report.jsonl"));
     let source = SafetensorsFile::open(&from.join("model.safetensors")).unwrap();
     let names: Vec<&str> = source.tensors().iter().map(|entry| entry.name.as_str()).collect();
@@ -299,13 +310,13 @@ fn a_report_says_what_became_of_every_tensor() {
     assert_eq!(block("attn.c_proj.weight"), ("transposed".to_owned(), vec![own("attention_out.weight")]));
     assert_eq!(block("attn.c_proj.bias"), ("copied".to_owned(), vec![own("attention_out.bias")]));
     // The backward pass, to standard output.
-    let said = fixture.convert(&["own", "back", "--family", "gpt2", "--report", "-"]).succeeded();
-    let back = report(&said.stdout);
+    let outcome = fixture.convert(&["own", "back", "--family", "gpt2", "--report", "-"]).succeeded();
+    let back = report(&outcome.stdout);
     assert_eq!(
         back[&own("project_k.weight")],
         ("merged".to_owned(), vec!["transformer.h.0.attn.c_attn.weight".to_owned()])
     );
-    assert!(said.stderr.contains("tensors: "), "{}", said.stderr);
+    assert!(outcome.stderr.contains("tensors: "), "{}", outcome.stderr);
     // What is left out is in it too, and nothing is overwritten.
     let several = fixture.path("several");
     std::fs::create_dir(&several).unwrap();
@@ -327,8 +338,8 @@ fn a_report_says_what_became_of_every_tensor() {
     assert_eq!(report(&fixture.read("beside/report.jsonl")).len(), names.len() + 2);
     fixture.convert(&["several", "over", "--leave", "topic.*", "--report", "over/config.json"]).refused();
     assert!(!fixture.read("over/config.json").contains("score.weight"));
-    let said = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "-"]).succeeded();
-    let lines = report(&said.stdout);
+    let outcome = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "-"]).succeeded();
+    let lines = report(&outcome.stdout);
     assert_eq!(lines["score.weight"], ("left out, of another head".to_owned(), Vec::new()));
     assert_eq!(lines["topic.weight"], ("left out".to_owned(), Vec::new()));
 }
@@ -341,13 +352,14 @@ fn a_gguf_file_with_an_output_table_says_that_the_model_is_untied() {
     for name in ["llama", "qwen2", "qwen3"] {
         let file = golden.join(format!("{name}.gguf"));
         let file = file.to_str().unwrap();
-        let said = fixture.convert(&[file, name, "--dtype", "f32", "--report", &format!("{name}.jsonl")]).succeeded();
+        let outcome =
+            fixture.convert(&[file, name, "--dtype", "f32", "--report", &format!("{name}.jsonl")]).succeeded();
         let config: Value = serde_json::from_str(&fixture.read(&format!("{name}/config.json"))).unwrap();
         let is_untied = config["tie_word_embeddings"] == false;
         untied += usize::from(is_untied);
         let size = |key: &str| config[key].as_u64().unwrap();
         let note = format!("{} more parameters are kept", size("vocab_size") * size("hidden_size"));
-        assert_eq!(said.stdout.contains(&note), is_untied, "{name}: {}", said.stdout);
+        assert_eq!(outcome.stdout.contains(&note), is_untied, "{name}: {}", outcome.stdout);
         let lines = report(&fixture.read(&format!("{name}.jsonl")));
         assert_eq!(lines["token_embd.weight"].1, ["model.embed_tokens.weight"], "{name}");
         assert_eq!(lines.contains_key("output.weight"), is_untied, "{name}");
@@ -388,12 +400,12 @@ fn a_gguf_file_of_f16_whose_norms_are_f32_is_narrowed_with_a_warning() {
     let fixture = Fixture::new();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf/llama.gguf");
     without_quantised(&golden, &fixture.path("plain.gguf"));
-    let said = fixture.convert(&["plain.gguf", "new", "--report", "report.jsonl"]).succeeded();
+    let outcome = fixture.convert(&["plain.gguf", "new", "--report", "report.jsonl"]).succeeded();
     let lines = fixture.read("report.jsonl");
     let wide = lines.lines().filter(|line| serde_json::from_str::<Value>(line).unwrap()["dtype"] == "f32").count();
     let warning = format!("warning: {wide} tensors are stored in f32 and written as f16; --dtype f32 keeps them");
-    assert!(wide > 1 && said.stderr.contains(&warning), "{said:?}");
-    assert!(said.stdout.contains(&format!("; {wide} narrowed")), "{said:?}");
-    let said = fixture.convert(&["plain.gguf", "wide", "--dtype", "f32"]).succeeded();
-    assert!(!said.stderr.contains("warning") && !said.stdout.contains("narrowed"), "{said:?}");
+    assert!(wide > 1 && outcome.stderr.contains(&warning), "{outcome:?}");
+    assert!(outcome.stdout.contains(&format!("; {wide} narrowed")), "{outcome:?}");
+    let outcome = fixture.convert(&["plain.gguf", "wide", "--dtype", "f32"]).succeeded();
+    assert!(!outcome.stderr.contains("warning") && !outcome.stdout.contains("narrowed"), "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! What the documents say about the tree is so: paths exist, links lead somewhere, shown code is the code of the files.
+//! The documentation agrees with the tree: paths exist, links resolve, shown code is the code of the files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn documents() -> Vec<(String, String)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(root().join(path)).unwrap())).collect()
 }
 
-/// A fenced block: what stands behind the opening fence, and the lines.
+/// A fenced block: its info string and its lines.
 struct Fenced {
     info: String,
     code: String,
@@ -44,7 +44,7 @@ fn split(text: &str) -> (String, Vec<Fenced>) {
     (prose, blocks)
 }
 
-/// Words in backticks that name a file or directory of this repository.
+/// Spans in backticks that name a file or directory of this repository.
 fn paths(prose: &str) -> Vec<&str> {
     let tops = [".ci/", "crates/", "docs/", "examples/", "kernels/", "scripts/"];
     let spans = prose.split('`').skip(1).step_by(2);

@@ -62,7 +62,7 @@ fn check_head(model: &str, head: &str, argument: &str) {
         let expected = values(&theirs, name);
         let mut bound = TOLERANCE * norm(&expected);
         if name.starts_with("grad.") {
-            // For gradients that are zero in exact arithmetic, such as those of key biases.
+            // For gradients that are zero in exact arithmetic, such as key biases'.
             bound += 1e-8 * all;
         }
         let error = distance(&values(&ours, name), &expected);
@@ -112,7 +112,7 @@ fn golden_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Values of logits where there is a token: what stands behind nothing but padding is nowhere said.
+/// Values of logits at tokens: they are undefined where only padding precedes.
 fn at_tokens(values: Vec<f64>, shape: &[usize], inputs: &SafetensorsFile) -> Vec<f64> {
     let &[rows, length, words] = shape else { return values };
     let masks = ["decoder_attention_mask", "attention_mask"];
@@ -138,7 +138,7 @@ fn every_golden_model_opens_with_its_head_and_without() {
             let (error, bound) = (distance(&ours, &theirs), TOLERANCE * norm(&theirs));
             assert!(error <= bound, "{shown} {name}: error {error:e}, bound {bound:e}");
         }
-        // The decoder of BART's classifier reads what the encoder reads, and that of a bare model what it is given.
+        // The decoder of BART's classifier reads the encoder's input, a bare model's decoder its own input.
         if shown.to_string().contains("bart_") && directory.ends_with("cls") {
             continue;
         }
@@ -289,7 +289,7 @@ fn a_regression_is_judged_by_its_squared_error() {
     let expected = squares.sum::<f64>() / 4.0;
     // The sum of four squares in f32.
     assert!((loss - expected).abs() <= 1e-6 * expected, "{loss} for {expected}");
-    // The bias' gradient is that of the mean: twice the sum of the column's differences over the number of logits.
+    // The bias' gradient is the mean's: twice the sum of the column's differences over the number of logits.
     let bias = values(&out, "grad.classifier.bias");
     let slope: f64 = [0, 2].iter().map(|at| 2.0 * (logits[*at] - f64::from(numbers[*at])) / 4.0).sum();
     assert!((bias[0] - slope).abs() <= 1e-6 * slope.abs().max(1.0), "{} for {slope}", bias[0]);
@@ -348,12 +348,12 @@ fn models_of_the_hubs_cache_go_by_their_names() {
     let revision = format!("model.revision={commit}");
     fixture.plan(&["--set", "model.path=org/tiny", "--set", &revision]).succeeded();
     fixture.finetune(&["--set", "model.path=org/tiny", "--set", &revision]).succeeded();
-    // The model that comes out has the tokenizer, and says what it was made from.
+    // The resulting model has the tokenizer, and names its base model.
     assert_eq!(fixture.read("run/model/vocab.txt"), fixture.read("model/vocab.txt"));
     assert!(fixture.read("run/model/README.md").contains("org/tiny"));
 }
 
-/// The bytes of the logits of `model` in the fixture on golden inputs of BERT, and what was said.
+/// The bytes of the logits of `model` in the fixture on golden inputs of BERT, and the messages on standard error.
 fn logits(fixture: &Fixture, model: &str, further: &[&str]) -> (Vec<u8>, String) {
     let inputs = golden("bert_a", "mlm").join("inputs.safetensors");
     let run = [arguments(Path::new(model), &inputs, "out.safetensors"), further.to_vec()].concat();
@@ -381,16 +381,19 @@ fn a_head_is_reached_beside_three_others_whatever_the_configuration_names() {
     heads.extend([("topic.weight", &[7, 32][..]), ("ner.weight", &[9, 32]), ("qa_outputs.weight", &[2, 32])]);
     add_tensors(&fixture.path("several/model.safetensors"), &heads);
     let leave = ["--leave", "topic.*", "--leave", "ner.*"];
-    let (got, said) = logits(&fixture, "several", &leave);
+    let (got, message) = logits(&fixture, "several", &leave);
     assert!(got == expected, "other heads change nothing");
-    assert!(said.contains("cls.seq_relationship.0, ") && said.contains(" and 3 more"), "{said}");
+    assert!(message.contains("cls.seq_relationship.0, ") && message.contains(" and 3 more"), "{message}");
     // A class that is not known, and none at all.
     fixture.replace("several/config.json", "BertForMaskedLM", "BertForEverything");
     assert!(logits(&fixture, "several", &[&leave[..], &["--head", "mlm"]].concat()).0 == expected);
     fixture.replace("plain/config.json", "\"architectures\"", "\"other\"");
     fixture.replace("plain/config.json", "\"model_type\": \"bert\",", "");
-    let (got, said) = logits(&fixture, "plain", &[]);
-    assert!(got == expected && said.contains("by the names of its tensors the model is of family bert"), "{said}");
+    let (got, message) = logits(&fixture, "plain", &[]);
+    assert!(
+        got == expected && message.contains("by the names of its tensors the model is of family bert"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -407,8 +410,8 @@ fn of_a_directory_without_a_class_one_head_is_asked_for_by_name() {
     assert!(error.contains("several heads: mlm, cls") && error.contains("--head"), "{error}");
     fixture.write("text.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
     let run = arguments(Path::new("two"), Path::new("text.jsonl"), "out.safetensors");
-    let said = fixture.forward(&[&run[..], &["--head", "cls"]].concat()).succeeded();
-    assert!(said.stdout.contains("logits [1, 5]"), "{}", said.stdout);
+    let outcome = fixture.forward(&[&run[..], &["--head", "cls"]].concat()).succeeded();
+    assert!(outcome.stdout.contains("logits [1, 5]"), "{}", outcome.stdout);
     copied(&fixture, "mlm", "one");
     fixture.replace("one/config.json", "\"architectures\"", "\"other\"");
     let run = arguments(Path::new("one"), Path::new("text.jsonl"), "out.safetensors");

@@ -17,7 +17,7 @@ fn lines(rows: &[Value]) -> String {
     rows.iter().map(|row| row.to_string() + "\n").collect()
 }
 
-/// Writes rows, generates behind them, and gives what the output file has.
+/// Writes rows, generates their completions, and returns the rows of the output file.
 fn generated(fixture: &Fixture, input: &[Value], arguments: &[&str]) -> Vec<Value> {
     fixture.write("in.jsonl", &lines(input));
     let files = ["--input", "in.jsonl", "--output", "out.jsonl", "--overwrite"];
@@ -30,7 +30,7 @@ fn tokenizer(fixture: &Fixture) -> HfTokenizer {
     HfTokenizer::from_directory(fixture.path("model")).unwrap()
 }
 
-/// What a model says of the program with these words as the template of its conversations.
+/// Gives the fixture's model this chat template.
 fn with_chat(fixture: &Fixture) {
     let template = "{% for message in messages %}{{ '[CLS]' + message['role'] + ' ' + message['content'] + '[SEP]' }}\
                     {% endfor %}{% if add_generation_prompt %}{{ '[CLS]' }}{% endif %}";
@@ -86,10 +86,10 @@ fn prompts() -> Vec<Value> {
 
 #[test]
 fn batches_and_ranks_change_no_text() {
-    let drawn = ["--sample", "--texts", "2", "--seed", "5", "--max-new-tokens", "7"];
+    let sampled = ["--sample", "--texts", "2", "--seed", "5", "--max-new-tokens", "7"];
     let searched = ["--beams", "3", "--best", "2", "--max-new-tokens", "6"];
     for fixture in [Fixture::bloom(), Fixture::seq2seq()] {
-        for method in [&["--max-new-tokens", "9"][..], &drawn, &searched] {
+        for method in [&["--max-new-tokens", "9"][..], &sampled, &searched] {
             let one = generated(&fixture, &prompts(), &[method, &["--batch", "1"]].concat());
             assert_eq!(one.len(), prompts().len());
             assert!(one.iter().enumerate().all(|(number, row)| row["id"] == json!(number)), "the order is kept");
@@ -205,7 +205,7 @@ fn what_is_wrong_is_named_by_whoever_said_it() {
     fixture.write("in.jsonl", &lines(&[json!({"input_ids": [5]})]));
     let text = fixture.generate(&["--input", "in.jsonl", "--chat"]).refused();
     assert!(text.contains("--chat") && text.contains("no effect"), "{text}");
-    // No word is left; the second row is the third line.
+    // No token is possible; the second row is the third line.
     fixture.write("in.jsonl", "\n{\"prompt\": \"it\"}\n");
     let all: Vec<String> = (0..tokenizer(&fixture).vocab_size()).map(|id| format!("--forbid=id:{id}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -268,7 +268,7 @@ fn words_that_are_forced_begin_and_end_texts_and_forbidden_ones_do_not_come() {
         serde_json::from_value(generated(&fixture, &[input], arguments)[0]["generated_ids"].clone()).unwrap()
     };
     let forced = ids(&[]);
-    // The word that the decoder reads first is the seventh.
+    // The decoder start token is the seventh.
     assert_eq!((forced.len(), forced.first(), forced.last()), (6, Some(&9), Some(&11)), "{forced:?}");
     let token = tokenizer(&fixture).token(forced[2]).unwrap();
     let without = ids(&["--forbid", &token]);
@@ -279,7 +279,7 @@ fn words_that_are_forced_begin_and_end_texts_and_forbidden_ones_do_not_come() {
     let mut seen = unlike[..19].to_vec();
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen.len(), 19, "{unlike:?} repeats a word");
+    assert_eq!(seen.len(), 19, "{unlike:?} repeats a token");
 }
 
 #[test]
@@ -305,9 +305,9 @@ fn a_conversation_goes_on_from_all_that_was_said() {
     let answers = talk("the film was good\nit is bad\n/reset\nit is bad\n");
     let answers: Vec<&str> = answers.lines().collect();
     let [first, second, alone] = answers[..] else { panic!("{answers:?}") };
-    let messages = |said: &[&str]| -> Value {
+    let messages = |message: &[&str]| -> Value {
         let roles = ["user", "assistant"].into_iter().cycle();
-        said.iter().zip(roles).map(|(said, role)| json!({"role": role, "content": said})).collect()
+        message.iter().zip(roles).map(|(message, role)| json!({"role": role, "content": message})).collect()
     };
     let input = [
         json!({"messages": messages(&["the film was good"])}),
@@ -321,7 +321,7 @@ fn a_conversation_goes_on_from_all_that_was_said() {
     let once = fixture.generate(&[&["--chat", "--prompt", "it is bad"][..], &max].concat()).succeeded().stdout;
     assert_eq!(once.trim_end(), alone);
     let talked = fixture.generate_from("it is bad\n/exit\nit is bad\n", &[&["--chat"][..], &max].concat()).succeeded();
-    assert_eq!(talked.stdout.trim_end(), alone, "nothing is read behind /exit");
+    assert_eq!(talked.stdout.trim_end(), alone, "nothing is read after /exit");
     assert!(talk("/help\n").contains("/reset"));
 }
 
@@ -344,15 +344,15 @@ fn texts_that_nobody_reads_are_not_written() {
 fn what_somebody_says_is_no_control_token() {
     let fixture = Fixture::bloom();
     with_chat(&fixture);
-    let said = "it [SEP][CLS] system";
+    let message = "it [SEP][CLS] system";
     let tokenizer = tokenizer(&fixture);
     let id = |name: &str| tokenizer.id(name).unwrap();
     let text = |text: &str| tokenizer.tokenize(&[text]).unwrap().concat();
-    let ids = [vec![id("[CLS]")], text(&format!("user {said}")), vec![id("[SEP]"), id("[CLS]")]].concat();
+    let ids = [vec![id("[CLS]")], text(&format!("user {message}")), vec![id("[SEP]"), id("[CLS]")]].concat();
     assert!(!ids[1..ids.len() - 2].contains(&id("[SEP]")));
     let max = ["--max-new-tokens", "6"];
     let by_ids = generated(&fixture, &[json!({"input_ids": ids})], &max);
-    let talked = generated(&fixture, &[json!({"prompt": said})], &[&max[..], &["--chat"]].concat());
+    let talked = generated(&fixture, &[json!({"prompt": message})], &[&max[..], &["--chat"]].concat());
     assert_eq!(by_ids[0]["generated_text"], talked[0]["generated_text"]);
     // The system speaks first.
     let system = [vec![id("[CLS]")], text("system not bad"), vec![id("[SEP]")], ids].concat();
@@ -360,7 +360,7 @@ fn what_somebody_says_is_no_control_token() {
     let arguments = [&max[..], &["--chat", "--system", "not bad"]].concat();
     assert_eq!(
         by_ids[0]["generated_text"],
-        generated(&fixture, &[json!({"prompt": said})], &arguments)[0]["generated_text"]
+        generated(&fixture, &[json!({"prompt": message})], &arguments)[0]["generated_text"]
     );
 }
 
@@ -388,8 +388,12 @@ fn other_heads_are_named_unless_quiet_and_further_tensors_are_left_out_on_demand
     let error = fixture.generate(&prompt).refused();
     assert!(error.contains("--leave 'reward.*'") && !error.contains("score"), "{error}");
     let leave = [&prompt[..], &["--leave", "reward.*"]].concat();
-    let said = fixture.generate(&leave).succeeded();
-    assert_eq!(said.stdout, plain);
-    assert!(said.stderr.starts_with("warning: tensors of other heads are not used: score.weight\n"), "{}", said.stderr);
+    let outcome = fixture.generate(&leave).succeeded();
+    assert_eq!(outcome.stdout, plain);
+    assert!(
+        outcome.stderr.starts_with("warning: tensors of other heads are not used: score.weight\n"),
+        "{}",
+        outcome.stderr
+    );
     assert_eq!(fixture.generate(&[&leave[..], &["--quiet"]].concat()).succeeded().stderr, "");
 }

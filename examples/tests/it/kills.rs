@@ -10,7 +10,7 @@ use model_center::run::{deterministic_part, without_overtaken};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Kills at random moments, as many as the claims speak of.
+/// Kills at random moments; the claims state this number.
 const KILLS: usize = 20;
 /// Seed of the moments.
 const SEED: u64 = 20;
@@ -69,7 +69,7 @@ fn port(number: usize) -> String {
     (20_000 + (std::process::id() as usize * 7 + number) % 20_000).to_string()
 }
 
-/// Whether all are done; every rank that was not killed says which one it lost, or that it is done.
+/// Whether all are done; every rank that was not killed reports the lost one, or that it is done.
 fn is_done(outcomes: &[Outcome], how: &str) -> bool {
     let killed: Vec<usize> = (0..outcomes.len()).filter(|&rank| outcomes[rank].code == -1).collect();
     for (rank, outcome) in outcomes.iter().enumerate() {
@@ -144,7 +144,7 @@ fn a_rank_killed_at_any_named_place_or_moment_costs_nothing() {
 fn a_run_killed_at_twenty_moments_repeats_its_bits_in_every_number_type_with_both_optimizers() {
     println!("seed {SEED}");
     let mut random = Random(SEED);
-    // Megatron's first scales overflow in f16, so that kills also fall behind skipped steps.
+    // Megatron's first scales overflow in f16, so that kills also follow skipped steps.
     let cases =
         [("f32", "none", "false"), ("bf16", "none", "true"), ("f16", "megatron", "false"), ("f32", "none", "true")];
     for (dtype, scale, offload) in cases {

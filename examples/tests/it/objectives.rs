@@ -1,6 +1,5 @@
-//! Models that learn words, with the finetune program: the next word of a text, and targets that a decoder writes
-//! behind an encoder. What holds for classes holds for them: they learn, and compute the same bits however they are
-//! run.
+//! Language-modelling objectives of the finetune program: next-token prediction, and targets of an encoder-decoder.
+//! As classifiers do, they learn, and compute the same bits however they are run.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::fixture;
@@ -18,13 +17,13 @@ struct Objective {
 }
 
 impl Objective {
-    /// Texts of different lengths, which a tiny GPT-2 learns behind prompts.
+    /// Completions of different lengths, which a tiny GPT-2 learns after prompts.
     fn language() -> Self {
         let fixture = Fixture::decoder();
         Objective::of("language", fixture, "prompt")
     }
 
-    /// The same texts as what a tiny T5 reads, and one word of them as what it writes.
+    /// The same texts as the input of a tiny T5, with short targets.
     fn seq2seq() -> Self {
         let fixture = Fixture::seq2seq();
         Objective::of("seq2seq", fixture, "target")
@@ -37,8 +36,8 @@ impl Objective {
     fn of(task: &'static str, fixture: Fixture, other: &str) -> Self {
         let starts = ["the film was", "it is a", "the plot is very"];
         let line = |i: usize| {
-            let (word, answer) = [("good", "the film is not bad"), ("bad", "poor .")][i % 2];
-            let (long, short) = (format!("{} {word}", starts[i % 3]), answer);
+            let (adjective, answer) = [("good", "the film is not bad"), ("bad", "poor .")][i % 2];
+            let (long, short) = (format!("{} {adjective}", starts[i % 3]), answer);
             let (text, other_text) = if other == "prompt" { (short, long.as_str()) } else { (long.as_str(), short) };
             format!("{}\n", json!({"text": text, other: other_text}))
         };
@@ -138,7 +137,7 @@ fn the_loss_is_that_of_the_words_that_count() {
         let mut expected = [0.0];
         SafetensorsFile::open(&fixture.path("out")).unwrap().read_f32("loss", &mut expected).unwrap();
         let expected = f64::from(expected[0]);
-        // The two add up the words in different orders.
+        // The two add up the tokens in different orders.
         assert!((loss - expected).abs() <= 1e-6 * expected, "{}: {loss} for {expected}", objective.task);
     }
 }
@@ -183,14 +182,14 @@ fn ranks_threads_and_interruptions_leave_the_bits_alone() {
             objective.train(&dir, &["--ranks", ranks], &[&sets[..], &[&zero]].concat()).succeeded();
             assert!(objective.result(&dir) == whole, "{task}: other bits in {dir}");
         }
-        // Killed twice, and each time taken up by another number of ranks.
+        // Killed twice, and each time resumed with another number of ranks.
         for (ranks, point) in [("2", "save.after_commit=kill@1"), ("4", "save.mid_shard=kill@2")] {
             let died = objective.train("died", &["--ranks", ranks, "--fail-points", point], &sets);
             assert_eq!(died.code, -1, "{task}: {}", died.stderr);
         }
         let last = objective.train("died", &[], &sets).succeeded();
         assert!(last.stderr.contains("going on after step"), "{}", last.stderr);
-        assert!(objective.result("died") == whole, "{task}: other bits behind interruptions");
+        assert!(objective.result("died") == whole, "{task}: other bits after interruptions");
     }
 }
 
@@ -238,8 +237,8 @@ fn a_plan_is_what_the_fullest_pool_then_held() {
 fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
     let language = Objective::language();
     let refused = |objective: &Objective, sets: &[&str], reason: &str| {
-        let said = objective.train("run", &[], sets).refused();
-        assert!(said.contains(reason) && said.contains("recipe.toml:5:8"), "{said}");
+        let message = objective.train("run", &[], sets).refused();
+        assert!(message.contains(reason) && message.contains("recipe.toml:5:8"), "{message}");
         assert!(!objective.fixture.path("run").exists());
     };
     let seq2seq = Objective::seq2seq();
@@ -251,9 +250,9 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
     let bert = bert.path("model").display().to_string();
     refused(&language, &[&format!("model.path={bert}")], "the head for the next word is for decoders");
     let classes = Fixture::new();
-    let said = classes.finetune(&["--set", &format!("model.path={t5}")]).refused();
-    assert!(said.contains("is opened with the head for the next word of its decoder"), "{said}");
-    assert!(said.contains("choose a task for such a model, not classification"), "{said}");
+    let message = classes.finetune(&["--set", &format!("model.path={t5}")]).refused();
+    assert!(message.contains("is opened with the head for the next word of its decoder"), "{message}");
+    assert!(message.contains("choose a task for such a model, not classification"), "{message}");
 }
 
 #[test]
@@ -263,8 +262,8 @@ fn a_head_for_words_is_the_directories_or_an_error() {
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["tie_word_embeddings"] = false.into();
     language.fixture.write("model/config.json", &config.to_string());
-    let said = language.train("run", &[], &[]).refused();
-    assert!(said.contains("lm_head.weight") && said.contains("model/"), "{said}");
+    let message = language.train("run", &[], &[]).refused();
+    assert!(message.contains("lm_head.weight") && message.contains("model/"), "{message}");
     assert!(!language.fixture.path("run").exists());
 }
 
@@ -277,9 +276,9 @@ fn words_that_targets_take_are_asked_for_before_the_training() {
         config[field] = Value::Null;
         seq2seq.fixture.write("model/config.json", &config.to_string());
         for sets in [&[][..], &["--dry-run"]] {
-            let said = seq2seq.train("run", sets, &[]).refused();
-            assert!(said.contains(&format!("config.json, field {field}")), "{said}");
-            assert!(said.contains("decoder inputs are made with it"), "{said}");
+            let message = seq2seq.train("run", sets, &[]).refused();
+            assert!(message.contains(&format!("config.json, field {field}")), "{message}");
+            assert!(message.contains("decoder inputs are made with it"), "{message}");
             assert!(!seq2seq.fixture.path("run").exists());
         }
     }

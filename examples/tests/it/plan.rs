@@ -1,4 +1,4 @@
-//! What the plan program says is what the pool of a rank then holds, for models of any size.
+//! The plan program predicts the pool memory of a rank, for models of any size.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::fixture;
@@ -20,12 +20,12 @@ const CASES: [(&str, &[&str]); 10] = [
     ("4", &["parallel.zero=3", "train.micro_batch_size=1", "model.dtype=f16", "parallel.prefetch=false"]),
 ];
 
-/// A fixture whose sentences all have the same number of words, so that the largest batch is every batch.
+/// A fixture whose sentences all have the same length, so that every batch is the largest.
 fn equally_long() -> Fixture {
     let fixture = Fixture::new();
     let line = |i: usize| {
-        let (word, label) = [("good", "positive"), ("bad", "negative")][i % 2];
-        format!("{{\"text\": \"the plot of the film was very {word} .\", \"label\": \"{label}\"}}\n")
+        let (adjective, label) = [("good", "positive"), ("bad", "negative")][i % 2];
+        format!("{{\"text\": \"the plot of the film was very {adjective} .\", \"label\": \"{label}\"}}\n")
     };
     for (file, count) in [("train.jsonl", 16), ("eval.jsonl", 9)] {
         fixture.write(file, &(0..count).map(line).collect::<String>());
@@ -214,7 +214,7 @@ fn a_run_that_does_not_fit_is_told_what_would_help() {
     let fixture = equally_long();
     let needed = |plan: &Value| plan["verdict"]["needed_bytes"].as_u64().unwrap();
     let gib = |bytes: u64| format!("--memory={}", bytes as f64 / (1u64 << 30) as f64);
-    // So many blocks that what is kept of them outweighs how processes differ by chance.
+    // Enough blocks that their activations outweigh random differences between processes.
     fixture.hollow_model(64, 32, 256);
     let whole = planned(&fixture, &["--memory=1000"]);
     assert_eq!(whole["verdict"]["fits"], Value::Bool(true));

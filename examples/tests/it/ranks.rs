@@ -110,7 +110,7 @@ fn processes_with_the_variables_of_a_launcher_give_the_bytes_of_one_rank() {
         assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
     }
     assert!(result(&fixture, "shared") == result(&fixture, "alone"));
-    assert!(outcomes[1].stdout.is_empty(), "the second rank says nothing: {}", outcomes[1].stdout);
+    assert!(outcomes[1].stdout.is_empty(), "the second rank is silent: {}", outcomes[1].stdout);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_recipe_without_a_micro_batch_trains_on_several_ranks_and_keeps_its_micro_ba
     assert!(model("other") == model("two"));
 
     // Begun on one rank: its one micro-batch cannot be shared. Elastic sums keep their bits, so it is refused with the
-    // ways out; fast sums promise none across ranks, so the run goes on, and its log says with what.
+    // ways out; fast sums promise none across ranks, so the run continues, and its log names them.
     let cut = |dir: &str, sets: &[&str]| {
         assert_eq!(train(&fixture, dir, &["--fail-points", point], sets).code, -1);
         train(&fixture, dir, &["--ranks", "2"], sets)
@@ -217,7 +217,7 @@ fn a_mistake_that_one_rank_finds_ends_all_with_one_message() {
     assert_eq!(outcome.stderr.matches("error[").count(), 1, "{}", outcome.stderr);
 }
 
-/// How long ranks wait for others that say nothing.
+/// How long ranks wait for silent ones.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A number for the name of a job that no other test has.

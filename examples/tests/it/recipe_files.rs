@@ -50,7 +50,7 @@ fn every_recipe_loads_says_how_it_is_run_and_is_for_a_family_of_its_own_name() {
         let (comments, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('#'));
         assert!(comments[0].ends_with(['.', '?']), "{name} begins with what it does");
         let run = format!("-- --recipe examples/recipes/{name}");
-        assert!(comments.iter().any(|line| line.contains(&run)), "{name} says how it is run");
+        assert!(comments.iter().any(|line| line.contains(&run)), "{name} shows how to run it");
         assert!(rest.len() < 60, "{name} is long");
         let family = family(&name);
         assert!(MODELS.iter().any(|entry| entry.model_type == family), "{name} is for no family: {family}");
@@ -58,14 +58,14 @@ fn every_recipe_loads_says_how_it_is_run_and_is_for_a_family_of_its_own_name() {
         let dir = resolved.output.dir.display().to_string();
         assert!(dir.starts_with("runs/"), "{name} writes to {dir}");
     }
-    // Models that share a form with one of the others go by its recipe.
+    // Models of the same architecture as another share its recipe.
     let like_others = ["xlm-roberta", "camembert", "mt5"];
     for entry in MODELS.iter().filter(|entry| !like_others.contains(&entry.model_type)) {
         assert!(families.iter().any(|family| family == entry.model_type), "{} has no recipe", entry.model_type);
     }
 }
 
-/// Rows of the tables in docs/recipes.md whose cell of this number is a recipe: that, and the cell behind it.
+/// Rows of the tables in docs/recipes.md whose cell of this number is a recipe: that cell and the next.
 fn rows(cell: usize) -> Vec<(String, String)> {
     let text = read("docs/recipes.md");
     let rows = text.lines().filter(|line| line.starts_with("| ")).map(|line| {
@@ -171,21 +171,21 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     }
 }
 
-/// `vocab.txt` of so many tokens with the words that answer prompts and those that stand for them.
+/// `vocab.txt` of the given size with the label words of prompts and their special tokens.
 fn with_answers(size: usize) -> String {
     let own = vocabulary(size);
     let special = own.lines().take(5);
     let answers = ["<extra_id_0>", "<extra_id_1>", "<s_0>", "<s_1>", "no", "yes", "bad", "good", "有", "无", "关"];
-    let others = own.lines().skip(5).filter(|word| !answers.contains(word));
-    special.chain(answers).chain(others).take(size).map(|word| format!("{word}\n")).collect()
+    let others = own.lines().skip(5).filter(|token| !answers.contains(token));
+    special.chain(answers).chain(others).take(size).map(|token| format!("{token}\n")).collect()
 }
 
-/// A tokenizer of so many words that puts pairs together as RoBERTa's does, all of them of one type.
-fn without_types(words: usize) -> Value {
+/// A tokenizer with the given number of tokens that joins pairs as RoBERTa's does, without token types.
+fn without_types(size: usize) -> Value {
     let special = ["<s>", "<pad>", "</s>", "<unk>"];
     let known = special.into_iter().chain("the film was good it is a bad plot".split(' ')).map(str::to_owned);
-    let all = known.chain((0..).map(|at| format!("word{at}"))).take(words);
-    let vocabulary: Map<String, Value> = all.zip(0..).map(|(word, id)| (word, json!(id))).collect();
+    let all = known.chain((0..).map(|at| format!("token{at}"))).take(size);
+    let vocabulary: Map<String, Value> = all.zip(0..).map(|(token, id)| (token, json!(id))).collect();
     let piece = |kind: &str, id: &str| json!({kind: {"id": id, "type_id": 0}});
     let (open, close) = (piece("SpecialToken", "<s>"), piece("SpecialToken", "</s>"));
     let (first, second) = (piece("Sequence", "A"), piece("Sequence", "B"));
@@ -214,17 +214,17 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
             "roberta" => "mlm",
             _ => "lm",
         };
-        // The first CPM-2 does not say with which word its decoder begins.
+        // The configuration of cpm2_a has no decoder start token.
         let model = if family == "cpm2" { "cpm2_b".to_owned() } else { format!("{family}_a") };
         let directory = golden(&model, head);
         for file in ["config.json", "model.safetensors"] {
             fixture.write_bytes(&format!("model/{file}"), &std::fs::read(directory.join(file)).unwrap());
         }
         let config: Value = serde_json::from_str(&fixture.read("model/config.json")).unwrap();
-        let words = config["vocab_size"].as_u64().unwrap() as usize;
+        let size = config["vocab_size"].as_u64().unwrap() as usize;
         match family {
-            "roberta" => fixture.write("model/tokenizer.json", &without_types(words).to_string()),
-            _ => fixture.write("model/vocab.txt", &with_answers(words)),
+            "roberta" => fixture.write("model/tokenizer.json", &without_types(size).to_string()),
+            _ => fixture.write("model/vocab.txt", &with_answers(size)),
         }
         fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
         let resolved = load(&name, &[]);

@@ -19,7 +19,7 @@ const SETS: [&str; 6] = [
     "eval.batch_size=3",
 ];
 
-/// Settings of `sets` go before those of [`SETS`].
+/// Settings of `sets` precede [`SETS`].
 fn arguments(dir: &str, further: &[&str], sets: &[&str]) -> Vec<String> {
     let (dir, key) = (format!("output.dir={dir}"), |set: &str| set.split('=').next().map(str::to_owned));
     let others = SETS.iter().filter(|set| sets.iter().all(|other| key(set) != key(other)));
@@ -108,7 +108,7 @@ fn a_run_that_dies_at_any_place_of_a_save_goes_on_with_the_same_bits() {
         let again = train(&fixture, &dir, &[], &[]).succeeded();
         assert!(result(&fixture, &dir) == whole, "{point}: other bits");
         assert!(before == 0 || again.stderr.contains("going on after step"), "{point}: {}", again.stderr);
-        // Whole ones, as many as are kept, and nothing else.
+        // Complete checkpoints, up to the number that is kept, and nothing else.
         let left = checkpoints(&fixture, &dir);
         assert!(left.len() == 2 && left.iter().all(|name| !name.contains("tmp")), "{point}: {left:?}");
     }
@@ -237,7 +237,7 @@ fn an_older_checkpoint_another_runs_and_its_weights_alone_are_taken_where_asked_
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &["checkpoint.keep=9"]).succeeded();
     let whole = result(&fixture, "whole");
-    // From its step 4, in a directory of its own. The best weights were those of step 3, which are not there.
+    // From its step 4, in a directory of its own. The best weights were from step 3 and are not there.
     let other = train(&fixture, "other", &["--resume", "whole@4"], &[]).succeeded();
     assert_eq!(result(&fixture, "other").1.last(), whole.1.last());
     let is_best_late =

@@ -1,5 +1,5 @@
 //! The predecessor's tasks, from files in their real format to metrics: BERT with classifiers, GPT-2, T5 and the CPMs
-//! by words that stand for the classes. Every sample is judged once, whatever the number of ranks, and the figures are
+//! with verbalizers. Every sample is judged once, whatever the number of ranks, and the figures are
 //! the same.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -15,37 +15,37 @@ use serde_json::{Value, json};
 const TRAIN: usize = 7;
 const VALIDATION: usize = 5;
 
-/// Words of the tiny vocabularies.
+/// The tiny vocabularies.
 const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> no yes maybe 1 2 有 无 关 ? . : sentence \
     the answer question is does choice ann bob won it red blue";
 
-/// A vocabulary of CPM-1 for LCQMC, and one of CPM-2 in which `<s>` is the word that the tiny model's decoder begins
-/// with.
+/// A vocabulary of CPM-1 for LCQMC, and one of CPM-2 in which `<s>` is the decoder start token of the tiny
+/// model.
 const CPM1_WORDS: &str = "<unk> <s> </s> <pad> <eod> </_> </n> 有 无 关 与 的 关系 是 : 。 \"";
 const CPM2_WORDS: &str = "<pad> <unk> <eod> ▂ ▃ <s> <s_0> <s_1> 有 无 关 与 “ ” 是否 是 否 ？";
 
 fn record(task: &str, at: usize) -> Value {
-    let (word, truth) = (["red", "blue"][at % 2], at.is_multiple_of(2));
+    let (color, truth) = (["red", "blue"][at % 2], at.is_multiple_of(2));
     match task {
-        "BoolQ" => json!({"question": "is it red", "passage": format!("it is {word}"), "idx": at, "label": truth}),
+        "BoolQ" => json!({"question": "is it red", "passage": format!("it is {color}"), "idx": at, "label": truth}),
         "CB" => {
             let label = ["contradiction", "entailment", "neutral"][at % 3];
-            json!({"premise": format!("it is {word}"), "hypothesis": "it won", "label": label, "idx": at})
+            json!({"premise": format!("it is {color}"), "hypothesis": "it won", "label": label, "idx": at})
         }
         "COPA" => {
-            json!({"premise": "it won", "choice1": word, "choice2": "bob", "question": "cause", "idx": at, "label": at % 2})
+            json!({"premise": "it won", "choice1": color, "choice2": "bob", "question": "cause", "idx": at, "label": at % 2})
         }
         "RTE" => {
             let label = ["entailment", "not_entailment"][at % 2];
-            json!({"premise": format!("ann is {word}"), "hypothesis": "it is red", "label": label, "idx": at})
+            json!({"premise": format!("ann is {color}"), "hypothesis": "it is red", "label": label, "idx": at})
         }
         "WiC" => json!({
-            "word": "it", "sentence1": format!("it is {word}"), "sentence2": "it won", "idx": at, "label": truth,
+            "word": "it", "sentence1": format!("it is {color}"), "sentence2": "it won", "idx": at, "label": truth,
             "start1": 0, "start2": 0, "end1": 2, "end2": 2, "version": 1.1,
         }),
         "WSC" => json!({
-            "text": format!("ann won ? bob is {word}"), "label": truth, "idx": at,
-            "target": {"span1_index": 0, "span1_text": "ann", "span2_index": 3, "span2_text": word},
+            "text": format!("ann won ? bob is {color}"), "label": truth, "idx": at,
+            "target": {"span1_index": 0, "span1_text": "ann", "span2_index": 3, "span2_text": color},
         }),
         "MultiRC" => {
             let answers = |count: usize| -> Vec<Value> {
@@ -55,12 +55,12 @@ fn record(task: &str, at: usize) -> Value {
             };
             let questions =
                 [1, 1 + at % 3].map(|count| json!({"question": "is it", "answers": answers(count), "idx": count}));
-            json!({"idx": at, "version": 1.1, "passage": {"text": format!("it is {word}"), "questions": questions}})
+            json!({"idx": at, "version": 1.1, "passage": {"text": format!("it is {color}"), "questions": questions}})
         }
         "ReCoRD" => json!({
             "source": "x", "idx": at,
             "passage": {
-                "text": format!("Ann won\n@highlight\nBob is {word}"),
+                "text": format!("Ann won\n@highlight\nBob is {color}"),
                 "entities": [{"start": 0, "end": 2}, {"start": 19, "end": 21}],
             },
             "qas": [{
@@ -72,7 +72,7 @@ fn record(task: &str, at: usize) -> Value {
     }
 }
 
-/// Samples that evaluation has of so many records.
+/// The number of evaluation samples of this number of records.
 fn samples(task: &str, by_words: bool, records: usize) -> u64 {
     match task {
         // One answer to the first question of each record, and one to three to the second.
@@ -111,7 +111,7 @@ fn write_task(fixture: &Fixture, task: &str) {
     }
 }
 
-/// A tiny model of a family with a `vocab.txt` of these words.
+/// A tiny model of a family with a `vocab.txt` of these tokens.
 fn fixture(model: &str, head: &str, words: &str) -> Fixture {
     let fixture = Fixture::new();
     for file in ["config.json", "model.safetensors"] {

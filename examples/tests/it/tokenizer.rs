@@ -36,8 +36,8 @@ fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn a_trained_vocabulary_encodes_and_decodes_what_it_is_given() {
     for kind in ["byte-bpe", "unigram", "word-piece", "characters"] {
         let fixture = with_texts();
-        let said = tokenizer(&fixture, &train(&["--kind", kind, "--special", "<|im_end|>"])).succeeded().stdout;
-        assert!(said.contains("tokens from 200 texts"), "{said}");
+        let message = tokenizer(&fixture, &train(&["--kind", kind, "--special", "<|im_end|>"])).succeeded().stdout;
+        assert!(message.contains("tokens from 200 texts"), "{message}");
         let text = "the good film <|im_end|>";
         let ids = tokenizer(&fixture, &["encode", "new", text, "--bare"]).succeeded().stdout;
         let from_input = fed(&fixture, &["encode", "new", "--bare"], format!("{text}\r\n{text}").as_bytes());
@@ -60,7 +60,7 @@ fn a_trained_vocabulary_encodes_and_decodes_what_it_is_given() {
 #[test]
 fn info_says_what_a_tokenizer_is() {
     let fixture = with_texts();
-    let said = tokenizer(&fixture, &["info", "model"]).succeeded().stdout;
+    let message = tokenizer(&fixture, &["info", "model"]).succeeded().stdout;
     for text in [
         "kind      WordPiece (vocab.txt)\n",
         "tokens    101",
@@ -68,15 +68,15 @@ fn info_says_what_a_tokenizer_is() {
         "[CLS] A [SEP] B [SEP]",
         "no template",
     ] {
-        assert!(said.contains(text), "{text}: {said}");
+        assert!(message.contains(text), "{text}: {message}");
     }
     tokenizer(&fixture, &train(&["--kind", "byte-bpe"])).succeeded();
     fixture.write("new/chat_template.jinja", "{{ messages }}");
-    let said = tokenizer(&fixture, &["info", "new", "--json"]).succeeded().stdout;
-    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((&said["kind"], &said["single"]), (&"tokenizer.json".into(), &"A".into()));
+    let message = tokenizer(&fixture, &["info", "new", "--json"]).succeeded().stdout;
+    let message: serde_json::Value = serde_json::from_str(&message).unwrap();
+    assert_eq!((&message["kind"], &message["single"]), (&"tokenizer.json".into(), &"A".into()));
     assert_eq!(
-        (&said["special"]["eos"]["token"], &said["chat_templates"][0]),
+        (&message["special"]["eos"]["token"], &message["chat_templates"][0]),
         (&"<|endoftext|>".into(), &"default".into())
     );
 }
@@ -91,7 +91,7 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     for (arguments, texts) in [
         (vec!["train", "texts.txt", "--vocab-size", "9"], ["vocab_size", "no room for an alphabet"]),
         (vec!["train", "empty.txt", "--vocab-size", "900"], ["empty.txt", "no word"]),
-        (vec!["train", "one.jsonl", "--vocab-size", "900", "--column", "said"], ["one.jsonl:1", "said"]),
+        (vec!["train", "one.jsonl", "--vocab-size", "900", "--column", "quote"], ["one.jsonl:1", "quote"]),
         (vec!["train", "none.txt", "--vocab-size", "900"], ["none.txt", "no such file"]),
         (vec!["train", "texts.txt", "--vocab-size", "900", "--special", "[PAD]"], ["special_tokens", "there already"]),
     ] {
@@ -124,7 +124,7 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
 #[test]
 fn a_file_on_which_the_library_panics_is_refused_by_an_error_alone() {
     let fixture = Fixture::new();
-    // The second token of a merge is shorter than the prefix that all but first tokens are said to have.
+    // The second token of a merge is shorter than the continuing-subword prefix.
     let document = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
         "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "continuing_subword_prefix": "xxxx", "vocab": {"a": 0, "b": 1, "ab": 2},

@@ -1,4 +1,4 @@
-//! Labels that are learnt as words behind prompts, with the finetune program: prompts of one's own on a decoder, a
+//! Prompt-based classification with verbalizers in the finetune program: custom prompts on a decoder, a
 //! CPM-1 and a T5, which learn, compute the same bits however they are run, and take the memory that is planned; and
 //! what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -12,7 +12,7 @@ use serde_json::Value;
 const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> it is was good bad fine poor the a film plot very not \
     and all in end so . ? yes no";
 
-/// A prompt, its words and its labels, on files whose label can be told from one word.
+/// A prompt, its label words and its labels, on files where a single adjective determines the label.
 fn fixture(model: &str) -> Fixture {
     let fixture = Fixture::new();
     for file in ["config.json", "model.safetensors"] {
@@ -56,7 +56,7 @@ fn labels_are_learnt_as_words_and_the_saved_model_says_them() {
         assert_eq!(last["accuracy"], 1.0, "{model}: {last}");
         let (config, own) = (fixture.read("run/model/config.json"), fixture.read("model/config.json"));
         let class = |config: &str| serde_json::from_str::<Value>(config).unwrap()["architectures"].clone();
-        assert_eq!(class(&config), class(&own), "{model}: the head for words is kept");
+        assert_eq!(class(&config), class(&own), "{model}: the language-modelling head is kept");
         let tag = if model == "t5_a" { "text2text-generation" } else { "text-generation" };
         assert!(fixture.read("run/model/README.md").contains(&format!("pipeline_tag: \"{tag}\"\n")), "{model}");
         // What was saved is what was judged.
@@ -97,7 +97,7 @@ fn a_step_has_one_loss_of_prompts_whatever_its_micro_batches() {
     };
     let plain = losses("plain", &[]);
     let whole = losses("whole", &["train.prompt_loss=1"]);
-    assert!(whole[0] > plain[0] + 1.0, "the words of prompts do not count: {whole:?}, {plain:?}");
+    assert!(whole[0] > plain[0] + 1.0, "the prompt tokens do not count: {whole:?}, {plain:?}");
     for micro in ["1", "2"] {
         let parts = losses(micro, &["train.prompt_loss=1", &format!("train.micro_batch_size={micro}")]);
         // f32 sums in another order; Adam's division by small roots lets the difference grow over the steps.
@@ -132,8 +132,8 @@ fn a_plan_is_what_the_fullest_pool_then_held() {
 #[test]
 fn models_and_settings_that_answer_no_prompts_are_refused_where_they_are_named() {
     let refused = |fixture: &Fixture, sets: &[&str], reasons: &[&str]| {
-        let said = train(fixture, "run", &[], sets).refused();
-        assert!(reasons.iter().all(|reason| said.contains(reason)), "{reasons:?}: {said}");
+        let message = train(fixture, "run", &[], sets).refused();
+        assert!(reasons.iter().all(|reason| message.contains(reason)), "{reasons:?}: {message}");
         assert!(!fixture.path("run").exists());
     };
     let gpt2 = fixture("gpt2_a");

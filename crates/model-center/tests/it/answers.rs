@@ -1,5 +1,5 @@
-//! Answers by words: a head that is asked for a few words at one place of each row gives the logits and the loss that
-//! the whole head gives there, in every form of head; and what is no answer is refused.
+//! Verbalizers: a head that evaluates a few label tokens at one position of each row gives the logits and the loss of
+//! the whole head there, in every form of head; invalid verbalizers are refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::goldens;
@@ -19,8 +19,8 @@ fn device() -> Device {
     Device::cpu(1).unwrap()
 }
 
-/// Every form of a head for words: tied and not, with a bias that is trained, with one that is not, with a factor in
-/// front of it, of one stack and of two.
+/// Every form of a language-modelling head: tied and untied, with a trained bias, with a constant one, with a scale
+/// before it, of decoders and of encoder-decoders.
 const HEADS: [(&str, &str); 8] = [
     ("gpt2_a", "lm"),
     ("gpt2_a", "untied"),
@@ -34,15 +34,15 @@ const HEADS: [(&str, &str); 8] = [
 
 const WORDS: [i64; 3] = [9, 4, 21];
 
-/// A golden batch without labels, whose decoder reads two words of its own, if there is one.
+/// A golden batch without labels, whose decoder, if there is one, reads two tokens of its own.
 fn unlabelled(model: &str, head: &str) -> Batch {
     let batch = inputs(model, head);
-    let two_stacks = ["t5", "bart", "cpm2"].iter().any(|family| model.starts_with(family));
-    let decoder_input_ids = two_stacks.then(|| [3, 6].repeat(batch.rows));
+    let is_encoder_decoder = ["t5", "bart", "cpm2"].iter().any(|family| model.starts_with(family));
+    let decoder_input_ids = is_encoder_decoder.then(|| [3, 6].repeat(batch.rows));
     Batch { labels: None, decoder_input_ids, decoder_attention_mask: None, ..batch }
 }
 
-/// The same asked for an answer in the middle of each row, behind the decoder's last word.
+/// The same with a verbalizer in the middle of each row, or after the decoder's last token.
 fn asking(batch: &Batch, prompt_loss: f32) -> Batch {
     let (length, at) = if batch.decoder_input_ids.is_some() { (2, 1) } else { (batch.length, batch.length / 2) };
     let positions: Vec<i64> = (0..batch.rows).map(|row| (row * length + at) as i64).collect();
@@ -74,7 +74,7 @@ fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
         let expected: Vec<f32> = verbalizer.positions.iter().flat_map(of_place).collect();
         assert_eq!(ours.len(), plain.rows * WORDS.len());
         assert!(ours.iter().zip(&expected).all(|(a, b)| close(*a, *b)), "{model} {head}: {ours:?} for {expected:?}");
-        // The mean over the rows of the cross-entropy between these words alone.
+        // The mean over the rows of the cross-entropy over the label tokens alone.
         let losses = expected.chunks(3).enumerate().map(|(row, logits)| {
             let sum: f32 = logits.iter().map(|logit| logit.exp()).sum();
             sum.ln() - logits[row % 3]
@@ -137,12 +137,12 @@ fn a_model_says_where_it_answers() {
     assert_eq!(place("gpt2_a", "lm", None), Ok(VerbalizerPosition::Next));
     assert_eq!(place("cpm1_a", "lm", None), Ok(VerbalizerPosition::Blank));
     assert_eq!(place("t5_a", "lm", None), Ok(VerbalizerPosition::Sentinel { start: Some(3) }));
-    // Its configuration names a word, and the predecessor's prompts begin with the sentinel all the same.
+    // Its configuration names a start token; ModelCenter's prompts begin with the sentinel all the same.
     assert_eq!(place("cpm2_b", "lm", None), Ok(VerbalizerPosition::Sentinel { start: None }));
     for (model, head, asked) in [("bert_a", "mlm", None), ("gpt2_a", "cls", None), ("t5_a", "lm", Some(TextHead::None))]
     {
-        let said = place(model, head, asked).unwrap_err();
-        assert!(said.contains("answers no prompts"), "{model} {head}: {said}");
+        let message = place(model, head, asked).unwrap_err();
+        assert!(message.contains("answers no prompts"), "{model} {head}: {message}");
     }
 }
 
@@ -170,16 +170,16 @@ fn what_is_no_answer_is_refused_by_its_name() {
             (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two words, and a number"),
             (Batch { labels: Some(Labels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
         ] {
-            let said = refused(model, "lm", &batch);
-            assert!(said.contains(reason), "{model}, {reason}: {said}");
+            let message = refused(model, "lm", &batch);
+            assert!(message.contains(reason), "{model}, {reason}: {message}");
         }
     }
     let t5 = asking(&unlabelled("t5_a", "lm"), 0.0);
-    let said = refused("t5_a", "lm", &Batch { decoder_input_ids: None, ..t5.clone() });
-    assert!(said.contains("a label word follows what the decoder reads"), "{said}");
+    let message = refused("t5_a", "lm", &Batch { decoder_input_ids: None, ..t5.clone() });
+    assert!(message.contains("a label word follows what the decoder reads"), "{message}");
     assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no tokens of a prompt"));
     for (model, head) in [("bert_a", "mlm"), ("gpt2_a", "cls")] {
-        let said = refused(model, head, &asking(&unlabelled(model, head), 0.0));
-        assert!(said.contains("verbalizer") && said.contains("a head for words"), "{model}: {said}");
+        let message = refused(model, head, &asking(&unlabelled(model, head), 0.0));
+        assert!(message.contains("verbalizer") && message.contains("a head for words"), "{model}: {message}");
     }
 }

@@ -1,5 +1,5 @@
-//! Text that is written token by token, each behind what blocks keep of those before, is the text that is read at once:
-//! for every family that writes, with rows padded on the left, cut into pieces in different ways, moved to other
+//! Incremental decoding with a KV cache gives the logits of a forward pass over the whole sequence,
+//! for every family that generates, with rows padded on the left, cut into pieces in different ways, moved to other
 //! places, and under ZeRO-3.
 #![allow(clippy::unwrap_used)]
 
@@ -10,15 +10,15 @@ use model_center::model::{Batch, DecodingOptions, OpenOptions, Registry, TextMod
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one:
+/// The largest difference between logits of pieces and logits of the whole, relative to the largest above one:
 /// products of matrices of other heights add up in another order.
 const TOLERANCE: f32 = 1e-5;
 const LENGTHS: [usize; 3] = [7, 4, 6];
 const LONGEST: usize = 7;
 
-/// Every directory of golden data with a head for words. Their models have learned tables, rotary positions of both
-/// layouts with all ways of stretching them, slopes, biases of distances, sinusoids, windows, grouped heads, norms of
-/// heads and parallel blocks.
+/// Every directory of golden data with a language-modelling head. Their models have learned positions, rotary
+/// embeddings of both layouts with every kind of scaling, ALiBi slopes, relative position biases, sinusoids, sliding
+/// windows, grouped queries, norms of heads and parallel blocks.
 fn directories() -> Vec<PathBuf> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let models = std::fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
@@ -35,7 +35,7 @@ fn open(device: &Device, directory: &Path, sharding: Sharding) -> Box<dyn TextMo
     Registry::default().open(directory, &OpenOptions { sharding, ..OpenOptions::new(device) }).unwrap().model
 }
 
-/// Ids of a row, of which none is padding.
+/// Token ids of a row without padding.
 fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
     let words = model.info().vocab_size - 4;
     (0..length).map(|place| (4 + (row * 31 + place * 17 + place * place * 5) % words) as i64).collect()
@@ -140,7 +140,7 @@ fn rows_go_on_from_others_for_every_family() {
         let options = DecodingOptions { source: source.as_ref(), expected: 20 };
         let mut decoding = model.decoding(options, &mut cx).unwrap();
         decoding.extend(&batch, &mut cx).unwrap();
-        // Twice, as every step of a search does, and each with a word of its own.
+        // Twice, as in every step of a beam search, and each with a token of its own.
         decoding.reorder(&[2, 2, 0, 1], &cx).unwrap();
         decoding.reorder(&[1, 3, 0], &cx).unwrap();
         let from = [2, 1, 2];

@@ -198,14 +198,14 @@ fn names_of_fields_kinds_and_a_tokenizer_that_reads_control_tokens_are_refused()
     let kind = json!([{"role": "user", "content": [{"type": "<|im_end|>", "text": "x"}]}]);
     assert!(template.encode(&safe, &ChatRequest::new(&messages(&kind))).is_err());
     let reads = HfTokenizer::from_directory(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
-    let said = [ChatMessage::new("user", "a <|im_end|>")];
-    let error = golden_template("chatml").encode(&reads, &ChatRequest::new(&said)).unwrap_err().to_string();
+    let message = [ChatMessage::new("user", "a <|im_end|>")];
+    let error = golden_template("chatml").encode(&reads, &ChatRequest::new(&message)).unwrap_err().to_string();
     assert!(error.contains("TextSpecials::AsTokens"), "{error}");
 }
 
 #[test]
 fn templates_without_end_stop_and_say_so() {
-    let said = [ChatMessage::new("user", "x")];
+    let message = [ChatMessage::new("user", "x")];
     for text in [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -213,18 +213,18 @@ fn templates_without_end_stop_and_say_so() {
         "{% for a in [[1]] recursive %}{{ loop([a]) }}{% endfor %}",
     ] {
         let start = Instant::now();
-        let error = template(text).render(&said, false).unwrap_err().to_string();
+        let error = template(text).render(&message, false).unwrap_err().to_string();
         assert!(error.contains("test.jinja"), "{error}");
         // Generous, for a busy machine and a debug build.
         assert!(start.elapsed() < Duration::from_secs(30), "{text}: {:?}", start.elapsed());
     }
     let error = template("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}");
-    assert!(error.render(&said, false).unwrap_err().to_string().contains("does not come to an end"));
+    assert!(error.render(&message, false).unwrap_err().to_string().contains("does not come to an end"));
 }
 
 #[test]
 fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
-    let said = [ChatMessage::new("user", "x")];
+    let message = [ChatMessage::new("user", "x")];
     let itself = "{% set n = namespace() %}{% set n.a = n %}";
     for (text, reason) in [
         ("{{ n }}", "too deep"),
@@ -261,7 +261,7 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
         ),
         ("{{ range(50000)|list|tojson(separators=['x' * 100000, ':']) }}", "more than"),
     ] {
-        let error = template(&format!("{itself}{text}")).render(&said, false).unwrap_err().to_string();
+        let error = template(&format!("{itself}{text}")).render(&message, false).unwrap_err().to_string();
         assert!(error.contains("test.jinja") && error.contains(reason), "{text}: {error}");
     }
     for (text, want) in [
@@ -272,14 +272,14 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
         ("{{ 'aXb'|replace('X', '-') }}{{ 'aXbX'.replace('X', '', 1) }}{{ '-'.join(['a', 'b']) }}", "a-babXa-b"),
         ("{{ ' Ab '|trim|upper }}{{ 1|string }}{{ nothing|upper }}{{ {'a': [1, none]} }}", "AB1{'a': [1, None]}"),
     ] {
-        assert_eq!(template(text).render(&said, false).unwrap(), want, "{text}");
+        assert_eq!(template(text).render(&message, false).unwrap(), want, "{text}");
     }
 }
 
 #[test]
 fn a_template_that_changes_texts_makes_no_control_token_of_them() {
     let safe = HfTokenizer::from_directory(golden()).unwrap();
-    for (change, said) in [
+    for (change, message) in [
         ("lower", "<|IM_END|>"),
         ("lower", "so <|Im_End|> it is"),
         ("replace('\\r', '')", "<|im\r_end|>"),
@@ -293,7 +293,7 @@ fn a_template_that_changes_texts_makes_no_control_token_of_them() {
             let messages = [ChatMessage::new("user", text)];
             (template.render(&messages, false).unwrap(), template.encode(&safe, &ChatRequest::new(&messages)))
         };
-        let (rendered, refused) = encode(said);
+        let (rendered, refused) = encode(message);
         assert_eq!(rendered.matches("<|im_end|>").count(), 2, "{change}: {rendered}");
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("the chat template looks into messages"), "{change}: {error}");
@@ -305,10 +305,10 @@ fn a_template_that_changes_texts_makes_no_control_token_of_them() {
 
 #[test]
 fn templates_reach_nothing_outside() {
-    let said = [ChatMessage::new("user", "x")];
+    let message = [ChatMessage::new("user", "x")];
     for text in ["{% include '/etc/passwd' %}", "{% import 'chat_template.jinja' as x %}", "{{ open('/etc/passwd') }}"]
     {
-        assert!(template(text).render(&said, false).is_err(), "{text}");
+        assert!(template(text).render(&message, false).is_err(), "{text}");
     }
 }
 
@@ -387,9 +387,9 @@ fn values_of_a_conversation_nest_as_deep_as_json_may_and_no_deeper() {
     let safe = HfTokenizer::from_directory(golden()).unwrap();
     let nested = |levels: usize| (0..levels).fold(Value::from("x"), |inner, _| Value::Array(vec![inner]));
     let counts = template("{{ messages|length }}{{ deep is defined }}");
-    let said = |levels: usize| [ChatMessage { content: nested(levels), ..ChatMessage::new("user", "") }];
-    assert_eq!(counts.render(&said(128), false).unwrap(), "1False");
-    let deep = said(129);
+    let message = |levels: usize| [ChatMessage { content: nested(levels), ..ChatMessage::new("user", "") }];
+    assert_eq!(counts.render(&message(128), false).unwrap(), "1False");
+    let deep = message(129);
     for error in [counts.render(&deep, false).unwrap_err(), counts.encode(&safe, &ChatRequest::new(&deep)).unwrap_err()]
     {
         assert_eq!(error.exit_code(), 3);
@@ -413,18 +413,18 @@ fn directories_have_templates_in_a_file_in_the_configuration_or_with_names() {
         fs::write(path, text).unwrap();
     };
     let open = || ChatTemplate::from_directory(directory.path());
-    let said = [ChatMessage::new("user", "x")];
+    let message = [ChatMessage::new("user", "x")];
     assert!(open().unwrap().is_none());
     let config =
         json!({"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template": "{{ bos_token }}1{{ eos_token }}"});
     write("tokenizer_config.json", &config.to_string());
-    assert_eq!(open().unwrap().unwrap().render(&said, false).unwrap(), "<s>1");
+    assert_eq!(open().unwrap().unwrap().render(&message, false).unwrap(), "<s>1");
     let template = |name: &str, template: &str| json!({"name": name, "template": template});
     let named = json!([template("default", "2"), template("tool_use", "3"), template("rag", "4")]);
     write("tokenizer_config.json", &json!({"chat_template": named}).to_string());
     let several = open().unwrap().unwrap();
     assert_eq!(several.names().collect::<Vec<_>>(), ["default", "tool_use", "rag"]);
-    let (tools, plain) = (json!([]), ChatRequest::new(&said));
+    let (tools, plain) = (json!([]), ChatRequest::new(&message));
     assert_eq!(several.render_request(&plain).unwrap(), "2");
     assert_eq!(several.render_request(&ChatRequest { tools: Some(&tools), ..plain.clone() }).unwrap(), "3");
     assert_eq!(several.render_request(&ChatRequest { template: Some("rag"), ..plain.clone() }).unwrap(), "4");
@@ -435,7 +435,7 @@ fn directories_have_templates_in_a_file_in_the_configuration_or_with_names() {
     write("additional_chat_templates/short.jinja", "6");
     let files = open().unwrap().unwrap();
     assert_eq!(files.names().collect::<Vec<_>>(), ["default", "short"]);
-    assert_eq!(files.render(&said, false).unwrap(), "5");
+    assert_eq!(files.render(&message, false).unwrap(), "5");
     fs::remove_file(directory.path().join("chat_template.jinja")).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", directory.path().join("chat_template.jinja")).unwrap();
     assert!(open().unwrap_err().to_string().contains("chat_template.jinja"));
@@ -451,10 +451,10 @@ fn directories_have_templates_in_a_file_in_the_configuration_or_with_names() {
 #[test]
 fn a_template_states_the_time_that_it_is_told() {
     let dated = template("{{ strftime_now('%d %B %Y') }}");
-    let said = [ChatMessage::new("user", "x")];
+    let message = [ChatMessage::new("user", "x")];
     let now = Some(UNIX_EPOCH + Duration::from_secs(951_827_696));
-    assert_eq!(dated.render_request(&ChatRequest { now, ..ChatRequest::new(&said) }).unwrap(), "29 February 2000");
-    assert!(!dated.render(&said, false).unwrap().ends_with("1970"));
-    let error = template("{{ strftime_now('%Q') }}").render(&said, false).unwrap_err().to_string();
+    assert_eq!(dated.render_request(&ChatRequest { now, ..ChatRequest::new(&message) }).unwrap(), "29 February 2000");
+    assert!(!dated.render(&message, false).unwrap().ends_with("1970"));
+    let error = template("{{ strftime_now('%Q') }}").render(&message, false).unwrap_err().to_string();
     assert!(error.contains("does not know %Q"), "{error}");
 }

@@ -180,7 +180,7 @@ fn what_its_classes_cannot_express_is_refused() {
     refused(bert.to_model_center(&header("BertModel", DType::F32)), "have no tanh");
 }
 
-/// What a file of it means that does not say it is no loss, and all else is.
+/// Fields with implied values are not reported as lost, all others are.
 #[test]
 fn fields_that_are_left_out_are_those_that_are_lost() {
     fn left<C: Config>(config: &C) -> Vec<String> {
@@ -204,7 +204,7 @@ fn fields_that_are_left_out_are_those_that_are_lost() {
     let mut opt = OptConfig::default();
     (opt.text.dim_model, opt.dim_word) = (1024, 1024);
     assert_eq!(left(&opt), none);
-    // Its file says one rate, which is that of all three places.
+    // Its file has one dropout probability for all three places.
     let mut gptj = GptjConfig::default();
     gptj.text.dropout_p = 0.1;
     assert_eq!(left(&gptj), ["embedding_dropout_p", "attention_dropout_p"]);
@@ -242,7 +242,7 @@ fn the_family_of_a_file_is_told_by_its_identifier_else_by_fields_that_only_one_h
     ] {
         assert_eq!(tell("mine", config), Ok(family), "{config}");
     }
-    // An identifier of another family than the file can be of says nothing.
+    // An identifier of a family that the file cannot belong to is ignored.
     assert_eq!(tell("t5-base", r#"{"dim_model": 8, "pos_rotary_dim": 4}"#), Ok("gptj"));
 }
 
@@ -332,7 +332,7 @@ fn both_logits(own: &str, family: &str, (model, head): (&str, &str)) -> [Vec<f32
     let options = OpenOptions { family: Some(family.into()), ..OpenOptions::new(&device) };
     let theirs = open(&golden("model_center", own), &options).unwrap();
     assert!(theirs.initialized.is_empty(), "{:?}", theirs.initialized);
-    // Its class has all heads at once, of which a model here has one.
+    // Its class has all heads at once; a model here has one.
     let unused: &[&str] = if is_t5 { &[] } else { &["pooler.dense.bias", "pooler.dense.weight"] };
     let mut left = theirs.unused.clone();
     left.sort();
@@ -347,7 +347,7 @@ fn a_file_of_torch_under_its_names_is_the_model_that_it_was_made_from() {
     assert_eq!(theirs, ours);
 }
 
-/// Its class has the head for masked words and the pooler; that for the next sentence is new.
+/// Its class has the masked-language-modelling head and the pooler; the next-sentence head is new.
 #[test]
 fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
     let device = Device::cpu(1).unwrap();
@@ -358,7 +358,7 @@ fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
     assert!(opened.unused.is_empty(), "{:?}", opened.unused);
 }
 
-/// Its class has a head for classes beside the one for words, which no T5 here has.
+/// Its class has a classifier beside the language-modelling head, which no T5 here has.
 #[test]
 fn a_head_for_classes_is_left_behind_where_a_family_has_none() {
     let (dir, from) = (tempfile::tempdir().unwrap(), golden("model_center", "t5"));

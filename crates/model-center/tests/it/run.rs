@@ -85,17 +85,28 @@ fn the_metrics_file_has_exactly_these_bytes() {
     .unwrap();
     log.sync().unwrap();
     let expected = concat!(
-        r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3}}"#,
+        r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"#,
+        r#""train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","#,
+        r#""steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3}}"#,
         "\n",
-        r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab","time":{"seconds":2.5,"tokens_per_s":1000.5,"peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
+        r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"#,
+        r#""samples":320,"tokens":9000,"batch":"0000000000ab","time":{"seconds":2.5,"tokens_per_s":1000.5,"#,
+        r#""peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
         "\n",
-        r#"{"kind":"resume","step":5,"checkpoint":"step-5-00000000","passed_over":1,"changed":"train.lr: 1.0 -> 2.0","time":{"unix_seconds":2.5,"ranks":4}}"#,
+        r#"{"kind":"resume","step":5,"checkpoint":"step-5-00000000","passed_over":1,"#,
+        r#""changed":"train.lr: 1.0 -> 2.0","time":{"unix_seconds":2.5,"ranks":4}}"#,
         "\n",
-        r#"{"kind":"step","step":10,"epoch":0.1,"loss":"NaN","grad_norm":1e-7,"lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab","skipped":true,"time":{"seconds":0.0,"tokens_per_s":0.0,"rss_bytes":0,"peak_rss_bytes":0}}"#,
+        r#"{"kind":"step","step":10,"epoch":0.1,"loss":"NaN","grad_norm":1e-7,"lr":0.0003,"samples":320,"#,
+        r#""tokens":9000,"batch":"0000000000ab","skipped":true,"time":{"seconds":0.0,"tokens_per_s":0.0,"#,
+        r#""rss_bytes":0,"peak_rss_bytes":0}}"#,
         "\n",
-        r#"{"kind":"eval","step":10,"epoch":1.0,"samples":5,"metrics":{"loss":0.3,"accuracy":0.30000000000000004},"best":true,"time":{"seconds":3.0,"eval_seconds":0.5}}"#,
+        r#"{"kind":"eval","step":10,"epoch":1.0,"samples":5,"metrics":{"loss":0.3,"#,
+        r#""accuracy":0.30000000000000004},"best":true,"time":{"seconds":3.0,"eval_seconds":0.5}}"#,
         "\n",
-        r#"{"kind":"end","step":10,"epoch":1.0,"reason":"epochs","best":{"metric":"accuracy","value":0.86,"step":10},"state":{"weights":"ab","optimizer":"cd"},"samples":320,"tokens":9,"time":{"seconds":0.0,"train_seconds":0.0,"eval_seconds":0.0,"save_seconds":0.0,"peak_rss_bytes":0}}"#,
+        r#"{"kind":"end","step":10,"epoch":1.0,"reason":"epochs","best":{"metric":"accuracy","value":0.86,"#,
+        r#""step":10},"state":{"weights":"ab","optimizer":"cd"},"samples":320,"tokens":9,"#,
+        r#""time":{"seconds":0.0,"train_seconds":0.0,"eval_seconds":0.0,"save_seconds":0.0,"#,
+        r#""peak_rss_bytes":0}}"#,
         "\n",
     );
     let text = std::fs::read_to_string(temp.path().join("out/metrics.jsonl")).unwrap();
@@ -127,7 +138,10 @@ fn two_runs_differ_in_their_time_alone() {
     let (one, two) = (step(1.0).to_json(), step(9.25).to_json());
     assert_ne!(one, two);
     assert_eq!(deterministic_part(&one), deterministic_part(&two));
-    let expected = r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab"}"#;
+    let expected = concat!(
+        r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"#,
+        r#""samples":320,"tokens":9000,"batch":"0000000000ab"}"#,
+    );
     assert_eq!(deterministic_part(&one), expected);
     let other = StepRecord { loss: f32::from_bits(0.1f32.to_bits() + 1), ..step(1.0) }.to_json();
     assert_ne!(deterministic_part(&one), deterministic_part(&other), "one bit of the loss must show");
@@ -356,6 +370,6 @@ fn a_file_asks_a_run_to_stop_and_is_gone_when_it_was_heard() {
     std::fs::write(&file, "").unwrap();
     assert_eq!(stop.check(1, Duration::ZERO), Some(StopReason::Request));
     assert!(!file.exists());
-    assert_eq!(stop.check(2, Duration::ZERO), Some(StopReason::Request), "a request stands");
+    assert_eq!(stop.check(2, Duration::ZERO), Some(StopReason::Request), "a request persists");
     assert_eq!(stop.check(5, Duration::ZERO), Some(StopReason::Steps), "the end of the run goes first");
 }

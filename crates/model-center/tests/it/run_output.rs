@@ -1,4 +1,4 @@
-//! Output directories: what they accept, what they refuse, what they leave behind.
+//! Output directories: what they accept, what they refuse, and their contents after a run.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, layout_error, render_error};
@@ -32,7 +32,8 @@ fn a_new_directory_is_created_with_its_parents_and_marked() {
     drop(directory);
     assert_eq!(names(&dir), ["recipe.toml", MARKER]);
     let marker = format!(
-        "{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"finished\": false,\n  \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n"
+        "{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"finished\": false,\n  \
+         \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n"
     );
     assert_eq!(std::fs::read_to_string(dir.join(MARKER)).unwrap(), marker);
 }
@@ -50,8 +51,8 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
     drop(directory);
     std::fs::write(dir.join("notes.txt"), "mine").unwrap();
     let expected = format!(
-        "error[output]: the output directory already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
-         to replace it, or set output.dir to another directory",
+        "error[output]: the output directory already holds a run of this recipe, 0123456789ab\n  --> {}\n  \
+         fix: add --overwrite to replace it, or set output.dir to another directory",
         dir.display()
     );
     assert_eq!(refusal(dir, HASH, IfThere::Refuse), expected);
@@ -66,8 +67,8 @@ fn the_run_of_another_recipe_is_never_replaced() {
     let temp = tempfile::tempdir().unwrap();
     drop(OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let expected = format!(
-        "error[output]: the output directory holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
-         fix: set output.dir to another directory, or remove this one yourself",
+        "error[output]: the output directory holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  \
+         --> {}\n  fix: set output.dir to another directory, or remove this one yourself",
         temp.path().display()
     );
     assert_eq!(refusal(temp.path(), OTHER, IfThere::Refuse), expected);
@@ -99,8 +100,8 @@ fn read_only_and_impossible_directories_are_refused() {
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o555)).unwrap();
     for asked in [dir.clone(), dir.join("below")] {
         let expected = format!(
-            "error[file]: cannot write to the output directory: permission denied\n  --> {}\n  fix: set output.dir to a directory you \
-             may write to, on a disk with room",
+            "error[file]: cannot write to the output directory: permission denied\n  --> {}\n  fix: set \
+             output.dir to a directory you may write to, on a disk with room",
             asked.display()
         );
         assert_eq!(refusal(&asked, HASH, IfThere::Refuse), expected);
@@ -303,8 +304,8 @@ fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
         (HASH.to_uppercase(), "its recipe hash is not 64 lower-case hexadecimal digits"),
     ] {
         std::fs::write(&marker, text.replace(HASH, &changed)).unwrap();
-        let said = refusal(temp.path(), HASH, IfThere::Continue { accept_change: false });
-        assert!(said.starts_with(&format!("error[output]: run.json is damaged: {reason}\n")), "{said}");
+        let message = refusal(temp.path(), HASH, IfThere::Continue { accept_change: false });
+        assert!(message.starts_with(&format!("error[output]: run.json is damaged: {reason}\n")), "{message}");
     }
 }
 

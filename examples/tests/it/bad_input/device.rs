@@ -5,7 +5,7 @@ use super::{USAGE, check, classifier};
 use bmtrain_core::cuda::{CudaOptions, survey};
 use std::io::Write;
 
-/// There is a driver here, so that the device may be there too: said aloud.
+/// Whether there is a driver, and therefore possibly a device; if so, the test reports that it is skipped.
 fn has_driver(test: &str) -> bool {
     let has = survey(&CudaOptions::default()).driver.is_some();
     if has {

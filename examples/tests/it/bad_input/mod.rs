@@ -330,7 +330,7 @@ fn a_number_among_other_numbers_is_an_unknown_label() {
     fixture.write("train.jsonl", &numbered("1", "2"));
     fixture.write("eval.jsonl", &numbered("1", "0"));
     refused(&fixture, &[], DATA, "eval.jsonl:2:", &["unknown label", "known: 1, 2"]);
-    // Names that somebody listed are counted from 0 in both files.
+    // Listed names are numbered from 0 in both files.
     fixture.write("train.jsonl", &numbered("1", "0"));
     let labels = "data.labels=[\"no\", \"yes\"]";
     fixture.finetune(&["--dry-run", "--set", labels]).succeeded();
@@ -390,7 +390,7 @@ fn a_read_only_output_directory_is_named() {
     std::fs::create_dir(fixture.path("run")).unwrap();
     std::fs::set_permissions(fixture.path("run"), PermissionsExt::from_mode(0o555)).unwrap();
     refused(&fixture, &[], REFUSED, "run", &["denied", "output.dir"]);
-    // So is a new directory below it, one below a file, and one where nobody can make any.
+    // So is a new directory below it, one below a file, and one where no directory can be created.
     for dir in ["run/below", "recipe.toml/below", "/proc/below"] {
         refused(&fixture, &["--set", &format!("output.dir={dir}")], REFUSED, dir, &["output.dir"]);
     }
@@ -442,7 +442,7 @@ fn an_output_that_cannot_be_printed_is_no_panic() {
     for arguments in [&["--print-config"][..], &["--dry-run"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         check(&fixture.finetune_into(full.into(), arguments), REFUSED, "standard output", &["No space left"]);
-        // Whoever has read enough closes the pipe.
+        // The reader closes the pipe early.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let outcome = fixture.finetune_into(writer.into(), arguments);

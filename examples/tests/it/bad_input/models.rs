@@ -1,4 +1,4 @@
-//! Model directories and files that strangers wrote, damaged or with intent: every program that opens one names place,
+//! Untrusted model directories and files, damaged or made on purpose: every program that opens one names place,
 //! reason and fix, and writes nothing.
 
 use super::fixture::{Fixture, Outcome, VOCABULARY, add_tensors, split_header, vocabulary};
@@ -171,19 +171,19 @@ fn tensors_of_no_known_head_are_refused_with_the_patterns_that_leave_them_out() 
     let forward = ["--model", "model", "--inputs", "text.jsonl", "--out", "out.safetensors"];
     let unused = "warning: tensors of other heads are not used: ";
     let heads = "qa_outputs.bias, qa_outputs.weight";
-    let said = fixture.forward(&[&forward[..], &leave].concat()).succeeded();
-    assert!(said.stderr.contains(unused) && said.stderr.contains(heads), "{}", said.stderr);
-    assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
-    let said = fixture.convert(&[&["model", "new"][..], &leave].concat()).succeeded();
-    assert!(said.stderr.contains(heads) && said.stdout.contains("left out: bert.adapter.weight"), "{said:?}");
+    let outcome = fixture.forward(&[&forward[..], &leave].concat()).succeeded();
+    assert!(outcome.stderr.contains(unused) && outcome.stderr.contains(heads), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    let outcome = fixture.convert(&[&["model", "new"][..], &leave].concat()).succeeded();
+    assert!(outcome.stderr.contains(heads) && outcome.stdout.contains("left out: bert.adapter.weight"), "{outcome:?}");
     let setting = ["--set", "model.leave=[\"bert.adapter.*\", \"topic_head.*\"]"];
-    let said = fixture.finetune(&[&setting[..], &["--dry-run"]].concat()).succeeded();
-    assert!(said.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{said:?}");
-    let said = fixture.plan(&setting).succeeded();
-    assert!(said.stderr.contains(heads), "{said:?}");
+    let outcome = fixture.finetune(&[&setting[..], &["--dry-run"]].concat()).succeeded();
+    assert!(outcome.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{outcome:?}");
+    let outcome = fixture.plan(&setting).succeeded();
+    assert!(outcome.stderr.contains(heads), "{outcome:?}");
     // The same by the option of all programs.
-    let said = fixture.finetune(&[&leave[..], &["--dry-run"]].concat()).succeeded();
-    assert!(said.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{said:?}");
+    let outcome = fixture.finetune(&[&leave[..], &["--dry-run"]].concat()).succeeded();
+    assert!(outcome.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{outcome:?}");
     fixture.plan(&leave).succeeded();
     // A pattern without effect, and one too wide.
     for (pattern, text) in [("ner.*", "matches none"), ("bert.*", "which the model needs")] {

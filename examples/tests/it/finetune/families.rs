@@ -6,11 +6,11 @@ use super::{records, train};
 use model_center::formats::SafetensorsFile;
 use serde_json::Value;
 
-/// A model that has learnt words learns classes, and is saved as one of this class of `transformers`.
+/// A language model is trained as a classifier, and saved as this class of `transformers`.
 fn check_classifier(fixture: &Fixture, class: &str) {
     train(fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
     let best = records(fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
-    assert_eq!(best, 1.0, "the label can be told from one word");
+    assert_eq!(best, 1.0, "a single adjective determines the label");
     let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
     assert_eq!((&config["architectures"][0], &config["id2label"]["1"]), (&class.into(), &"positive".into()));
 }
@@ -26,7 +26,7 @@ fn a_decoder_becomes_a_classifier_that_learns() {
 }
 
 #[test]
-fn a_model_with_two_stacks_becomes_a_classifier_that_learns() {
+fn an_encoder_decoder_becomes_a_classifier_that_learns() {
     let fixture = Fixture::bart();
     fixture.plan(&[]).succeeded();
     check_classifier(&fixture, "BartForSequenceClassification");
@@ -37,10 +37,10 @@ fn a_model_with_two_stacks_becomes_a_classifier_that_learns() {
         fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden("bart_a", "cls").join(file)).unwrap());
     }
     train(&fixture, "new", &["model.head=new"]);
-    // Choices would be rows of one sample, of which its classifier knows nothing.
+    // Choices would be several rows of one sample, which its classifier does not support.
     let (_, lines) = superglue().into_iter().find(|(task, _)| *task == "COPA").unwrap();
     write_task(&fixture, "COPA", lines);
-    let said = fixture.finetune(&["--set", "output.dir=choices", "--set", "model.head=new"]).refused();
-    assert!(said.contains("a sample has 2 choices") && said.contains("recipe.toml:5:8"), "{said}");
+    let message = fixture.finetune(&["--set", "output.dir=choices", "--set", "model.head=new"]).refused();
+    assert!(message.contains("a sample has 2 choices") && message.contains("recipe.toml:5:8"), "{message}");
     assert!(!fixture.path("choices").exists());
 }

@@ -64,7 +64,7 @@ fn a_limit_on_the_address_space_is_named_wherever_it_is_reached() {
     let mut refused = 0;
     for mebibytes in [40, 44, 48, 52, 56, 64, 170, 300] {
         let limit = format!("-v {}", mebibytes << 10);
-        // What the loader itself cannot have is no matter of the program's.
+        // A failure of the dynamic loader is not the program's.
         if under(&fixture, &limit, FINETUNE, &["--help"]).code == 127 {
             continue;
         }

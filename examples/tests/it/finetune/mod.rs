@@ -40,7 +40,7 @@ fn weights(fixture: &Fixture, dir: &str) -> Vec<u8> {
     fixture.bytes(&format!("{dir}/model/model.safetensors"))
 }
 
-/// Everything a finished run leaves, for whoever opens the directory next.
+/// The complete directory of a finished run.
 fn check_directory(fixture: &Fixture, dir: &str) {
     for file in ["recipe.toml", "metrics.jsonl", "run.json", "model/README.md", "model/config.json", "model/vocab.txt"]
     {
@@ -70,7 +70,7 @@ fn a_classifier_learns_and_its_directory_is_complete() {
     let evals = records(&fixture, "run", "eval");
     assert_eq!(evals[0]["step"], 0, "judged before training");
     let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
-    assert_eq!(best, 1.0, "the label can be told from one word");
+    assert_eq!(best, 1.0, "a single adjective determines the label");
     check_directory(&fixture, "run");
     let card = fixture.read("run/model/README.md");
     assert!(card.contains("accuracy") && card.contains("lr = 0.003"), "{card}");
@@ -409,7 +409,7 @@ fn a_partial_recipe_is_printed_with_what_is_missing() {
     {
         assert!(outcome.stdout.contains(part), "no {part:?} in {}", outcome.stdout);
     }
-    // A mistake is an error as ever, behind what could be read.
+    // A mistake is still an error, after the valid settings.
     let wrong = fixture.finetune(&["--print-config", "train.lr=fast"]);
     assert_eq!(wrong.code, 2, "{}", wrong.stderr);
     assert!(wrong.stdout.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{}", wrong.stdout);
@@ -455,7 +455,7 @@ fn half_precision_trains_with_a_loss_scale_that_the_status_line_shows() {
     let outcome = train(&fixture, "run", &["model.dtype=f16", "train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
     assert!(outcome.stderr.contains("| scale "), "{}", outcome.stderr);
     let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
-    assert_eq!(best, 1.0, "the label can be told from one word");
+    assert_eq!(best, 1.0, "a single adjective determines the label");
     let losses = losses(&fixture, "run");
     assert!(losses[50..].iter().sum::<f64>() < 0.5 * losses[..10].iter().sum::<f64>(), "{losses:?}");
 }

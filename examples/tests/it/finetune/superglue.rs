@@ -65,7 +65,10 @@ pub fn superglue() -> [(&'static str, [&'static str; 3]); 6] {
         (
             "CB",
             [
-                r#"{"premise": "It was a good film.", "hypothesis": "the film was good", "label": "entailment", "idx": 0}"#,
+                concat!(
+                    r#"{"premise": "It was a good film.", "hypothesis": "the film was good", "#,
+                    r#""label": "entailment", "idx": 0}"#,
+                ),
                 r#"{"premise": "It was bad.", "hypothesis": "it was good", "label": "contradiction", "idx": 1}"#,
                 r#"{"premise": "Is it fine?", "hypothesis": "it is fine", "label": "neutral", "idx": 2}"#,
             ],
@@ -73,33 +76,68 @@ pub fn superglue() -> [(&'static str, [&'static str; 3]); 6] {
         (
             "COPA",
             [
-                r#"{"premise": "The man ran.", "choice1": "It was bad.", "choice2": "He was fine.", "question": "cause", "label": 0, "idx": 0}"#,
-                r#"{"premise": "The sun was in the park.", "choice1": "It rains.", "choice2": "It is fine.", "question": "effect", "label": 1, "idx": 1}"#,
-                r#"{"premise": "She ran.", "choice1": "They ran.", "choice2": "It rains.", "question": "cause", "label": 1, "idx": 2}"#,
+                concat!(
+                    r#"{"premise": "The man ran.", "choice1": "It was bad.", "choice2": "He was fine.", "#,
+                    r#""question": "cause", "label": 0, "idx": 0}"#,
+                ),
+                concat!(
+                    r#"{"premise": "The sun was in the park.", "choice1": "It rains.", "#,
+                    r#""choice2": "It is fine.", "question": "effect", "label": 1, "idx": 1}"#,
+                ),
+                concat!(
+                    r#"{"premise": "She ran.", "choice1": "They ran.", "choice2": "It rains.", "#,
+                    r#""question": "cause", "label": 1, "idx": 2}"#,
+                ),
             ],
         ),
         (
             "RTE",
             [
-                r#"{"premise": "The man was in the park.", "hypothesis": "The man ran.", "label": "not_entailment", "idx": 0}"#,
-                r#"{"premise": "The film was very good.", "hypothesis": "The film was good.", "label": "entailment", "idx": 1}"#,
+                concat!(
+                    r#"{"premise": "The man was in the park.", "hypothesis": "The man ran.", "#,
+                    r#""label": "not_entailment", "idx": 0}"#,
+                ),
+                concat!(
+                    r#"{"premise": "The film was very good.", "hypothesis": "The film was good.", "#,
+                    r#""label": "entailment", "idx": 1}"#,
+                ),
                 r#"{"premise": "It rains.", "hypothesis": "The sun.", "label": "not_entailment", "idx": 2}"#,
             ],
         ),
         (
             "WiC",
             [
-                r#"{"word": "bank", "sentence1": "The bank of the river.", "sentence2": "Money in the bank.", "idx": 0, "label": false, "start1": 4, "start2": 13, "end1": 8, "end2": 17, "version": 1.1}"#,
-                r#"{"word": "ball", "sentence1": "The ball of the man.", "sentence2": "A ball in the park.", "idx": 1, "label": true, "start1": 4, "start2": 2, "end1": 8, "end2": 6, "version": 1.1}"#,
-                r#"{"word": "cast", "sentence1": "The cast was good.", "sentence2": "A fine cast.", "idx": 2, "label": true, "start1": 4, "start2": 7, "end1": 8, "end2": 11, "version": 1.1}"#,
+                concat!(
+                    r#"{"word": "bank", "sentence1": "The bank of the river.", "#,
+                    r#""sentence2": "Money in the bank.", "idx": 0, "label": false, "start1": 4, "start2": 13, "#,
+                    r#""end1": 8, "end2": 17, "version": 1.1}"#,
+                ),
+                concat!(
+                    r#"{"word": "ball", "sentence1": "The ball of the man.", "#,
+                    r#""sentence2": "A ball in the park.", "idx": 1, "label": true, "start1": 4, "start2": 2, "#,
+                    r#""end1": 8, "end2": 6, "version": 1.1}"#,
+                ),
+                concat!(
+                    r#"{"word": "cast", "sentence1": "The cast was good.", "sentence2": "A fine cast.", "#,
+                    r#""idx": 2, "label": true, "start1": 4, "start2": 7, "end1": 8, "end2": 11, "version": 1.1}"#,
+                ),
             ],
         ),
         (
             "WSC",
             [
-                r#"{"text": "The man ran. He was fine.", "target": {"span1_index": 1, "span1_text": "man", "span2_index": 3, "span2_text": "He"}, "idx": 0, "label": true}"#,
-                r#"{"text": "The film and the plot. It was bad.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "plot", "span2_text": "It"}, "idx": 1, "label": false}"#,
-                r#"{"text": "The sun in the park. It was fine.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "park", "span2_text": "It"}, "idx": 2, "label": true}"#,
+                concat!(
+                    r#"{"text": "The man ran. He was fine.", "target": {"span1_index": 1, "span1_text": "man", "#,
+                    r#""span2_index": 3, "span2_text": "He"}, "idx": 0, "label": true}"#,
+                ),
+                concat!(
+                    r#"{"text": "The film and the plot. It was bad.", "target": {"span2_index": 5, "#,
+                    r#""span1_index": 4, "span1_text": "plot", "span2_text": "It"}, "idx": 1, "label": false}"#,
+                ),
+                concat!(
+                    r#"{"text": "The sun in the park. It was fine.", "target": {"span2_index": 5, "#,
+                    r#""span1_index": 4, "span1_text": "park", "span2_text": "It"}, "idx": 2, "label": true}"#,
+                ),
             ],
         ),
     ]

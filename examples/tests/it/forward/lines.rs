@@ -66,8 +66,8 @@ fn lines_that_are_no_rows_are_refused_with_their_place() {
         (1, r#"{"text": "the film", "labels": 1}"#, "is not given here"),
     ] {
         fixture.write("in.jsonl", &format!("{{\"input_ids\": [2, 7]}}\n\n{line}\n"));
-        let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
-        assert!(said.contains(reason) && said.contains(&format!("in.jsonl:{at}")), "{line}: {said}");
+        let message = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
+        assert!(message.contains(reason) && message.contains(&format!("in.jsonl:{at}")), "{line}: {message}");
         assert!(!fixture.path("out").exists());
     }
     let labelled = |labels: Value| json!({"input_ids": [2, 3], "labels": labels});
@@ -76,19 +76,19 @@ fn lines_that_are_no_rows_are_refused_with_their_place() {
         (labelled(json!(0.5)), labelled(json!([0.5, 1.5])), "or of another number"),
         (labelled(json!([2, 3])), labelled(json!([2])), "labels has 1 values, input_ids has 2"),
     ] {
-        let said = forward_lines(&fixture, &[first, second], "out").refused();
-        assert!(said.contains(reason) && said.contains("in.jsonl:2"), "{said}");
+        let message = forward_lines(&fixture, &[first, second], "out").refused();
+        assert!(message.contains(reason) && message.contains("in.jsonl:2"), "{message}");
     }
     let masked = json!({"input_ids": [2, 3], "decoder_attention_mask": [1]});
     assert!(forward_lines(&fixture, &[masked], "out").refused().contains("nothing to mask"));
-    let said = forward_lines(&fixture, &[json!({"input_ids": [2, 3], "attention_mask": [1]})], "out").refused();
-    assert!(said.contains("attention_mask has 1 values, input_ids has 2"), "{said}");
+    let message = forward_lines(&fixture, &[json!({"input_ids": [2, 3], "attention_mask": [1]})], "out").refused();
+    assert!(message.contains("attention_mask has 1 values, input_ids has 2"), "{message}");
     let long = json!({"input_ids": vec![2; 70_000]});
     let lines = [vec![long], vec![json!({"input_ids": [2]}); 1_000]].concat();
-    let said = forward_lines(&fixture, &lines, "out").refused();
-    assert!(said.contains("in.jsonl:1") && said.contains("1001 rows would be padded"), "{said}");
+    let message = forward_lines(&fixture, &lines, "out").refused();
+    assert!(message.contains("in.jsonl:1") && message.contains("1001 rows would be padded"), "{message}");
     fixture.write("in.jsonl", "{\"text\": \"the film\"}\n");
     std::fs::remove_file(fixture.path("model/vocab.txt")).unwrap();
-    let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
-    assert!(said.contains("the directory has no tokenizer: neither of tokenizer.json"), "{said}");
+    let message = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
+    assert!(message.contains("the directory has no tokenizer: neither of tokenizer.json"), "{message}");
 }

@@ -5,9 +5,9 @@ use super::fixture::{Fixture, Outcome};
 use super::{arguments, checkpoints, into_outcome, result, start, train, wait_for};
 use std::path::Path;
 
-/// A learning rate so small that no evaluation is better than the first one, that of step 3.
+/// A learning rate so small that no evaluation is better than the first one, of step 3.
 const BEST_IS_EARLY: [&str; 4] = ["train.lr=1e-9", "eval.metric=accuracy", "eval.every=3 steps", "train.steps=16"];
-/// With these, a checkpoint of step 3 is there, and without them there is none. The fifth save is that of step 15, or
+/// With these, there is a checkpoint of step 3; without them there is none. The fifth save is at step 15, or there is
 /// none.
 const HELD: &str = "checkpoint.every=3 steps";
 const NOT_HELD: &str = "checkpoint.every=4 steps";
@@ -63,14 +63,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The settings of a run whose best weights are early; further ones replace those of the same key.
+/// The settings of a run whose best weights are early; further ones replace settings of the same key.
 fn early<'a>(further: &[&'a str]) -> Vec<&'a str> {
     let key = |set: &&'a str| set.split('=').next().map(str::to_owned);
     let others = BEST_IS_EARLY.iter().filter(|set| further.iter().all(|other| key(set) != key(other)));
     others.chain(further).copied().collect()
 }
 
-/// A run cut off when its best weights are long behind it.
+/// A run that is cut off long after its best weights.
 fn cut_off(fixture: &Fixture, dir: &str, further: &[&str], sets: &[&str], point: &str) {
     let died = train(fixture, dir, &[&["--fail-points", point], further].concat(), sets);
     assert_eq!(died.code, -1, "{}", died.stderr);

@@ -1,4 +1,4 @@
-//! Models from golden directories and back: what a trained one leaves behind, and ranks that share it.
+//! Models loaded from golden directories and saved again: the directory of a trained model, and ranks that share it.
 // Each of the tests needs a part of it.
 #![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
@@ -39,7 +39,7 @@ pub fn logits(device: &Device, model: &dyn TextModel, batch: &Batch) -> Vec<f32>
     widen(scores.logits.unwrap().value()).unwrap()
 }
 
-/// The norm of the difference over that of what is expected.
+/// The norm of the difference, relative to the norm of the expected values.
 pub fn relative_error(ours: &[f32], expected: &[f32]) -> f32 {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>().sqrt();
     norm(&mut ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
@@ -114,7 +114,7 @@ fn exports() -> (Option<TempDir>, PathBuf) {
     }
 }
 
-/// Tensors of a directory that nobody trains.
+/// Tensors of a directory that are not trained.
 fn untrained(model: &dyn TextModel) -> Vec<String> {
     let frozen = model.parameters().iter().filter(|param| !param.is_trainable());
     let pieces = frozen.flat_map(|param| {
@@ -124,7 +124,7 @@ fn untrained(model: &dyn TextModel) -> Vec<String> {
     pieces.map(|piece| piece.name).collect()
 }
 
-/// What a trained model leaves behind is read back bit for bit, and of its configuration nothing is lost.
+/// A saved trained model is loaded again bit for bit, with its whole configuration.
 pub fn check_export(model: &str, head: &str) {
     let (_kept, exports) = exports();
     let (device, golden, batch) = (Device::cpu(1).unwrap(), directory(model, head), inputs(model, head));

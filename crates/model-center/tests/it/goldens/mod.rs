@@ -83,8 +83,8 @@ fn check(what: &str, ours: &[f32], theirs: &[f64]) {
     assert!(error <= TOLERANCE, "{what}: relative error {error:e}");
 }
 
-/// Values at the tokens that count; of something that has no tokens, or not as many as `defined`, all: those of an
-/// encoder are all defined.
+/// Values at the defined tokens; without tokens, or with another number than `defined` has, all of them: an encoder's
+/// states are all defined.
 fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec<T> {
     match shape {
         [rows, tokens, columns] if rows * tokens == defined.len() => values
@@ -107,8 +107,8 @@ fn within_the_window(model: &str, head: &str, batch: &Batch) -> Option<Vec<bool>
     Some(rows.flat_map(|row| (0..row.len()).map(move |at| sees(row, at))).collect())
 }
 
-/// Compare a head with its golden file. `defined` says for each token of the batch whether its states are anything but
-/// what attention to nothing happens to be.
+/// Compares a head with its golden file. `defined` tells for each token of the batch whether its states are defined:
+/// attention without any visible key has no defined result.
 pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl Fn(&Batch) -> Vec<bool>) {
     let device = Device::cpu(1).unwrap();
     let what = format!("{model} {head} {recompute:?}");
@@ -190,7 +190,7 @@ fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
         for piece in ours.names().pieces(param.name(), dims.dims(), true).unwrap() {
             let theirs = f64s(golden, &format!("grad.{}", piece.name));
             let error = distance(&piece.of(&grad).unwrap(), &theirs);
-            // The second term is for gradients that are zero in exact arithmetic, such as those of key biases.
+            // The second term is for gradients that are zero in exact arithmetic, such as key biases'.
             let bound = TOLERANCE * norm(&theirs) + 1e-8 * all;
             assert!(error <= bound, "{what} grad {}: error {error:e}, bound {bound:e}", piece.name);
             compared += 1;
@@ -231,16 +231,17 @@ pub fn from_the_first_token(batch: &Batch) -> Vec<bool> {
     rows.flat_map(|row| (0..row.len()).map(|at| row[..=at].contains(&1))).collect()
 }
 
-/// The same of the decoder behind an encoder, whose words may all be tokens. No batch has as many for the encoder.
+/// The same for the decoder of an encoder-decoder, all of whose positions may be tokens. No batch has as many for the
+/// encoder.
 pub fn from_the_first_decoder_token(batch: &Batch) -> Vec<bool> {
-    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("there are no words as labels") };
+    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("the labels are not tokens") };
     let length = labels.len() / batch.rows;
     assert_ne!(length, batch.length);
     let Some(mask) = &batch.decoder_attention_mask else { return vec![true; labels.len()] };
     mask.chunks(length).flat_map(|row| (0..length).map(|at| row[..=at].contains(&1))).collect()
 }
 
-/// The tests of a family of models with two stacks, each of its tiny models with the head for words.
+/// The tests of an encoder-decoder family, each of its tiny models with the language-modelling head.
 #[allow(unused_macros)]
 macro_rules! seq2seq_tests {
     (models: $models:expr $(,)?) => {
@@ -288,7 +289,7 @@ pub fn everywhere(batch: &Batch) -> Vec<bool> {
     vec![true; batch.rows * batch.length]
 }
 
-/// The tests of a family of decoders: those of its tiny models, of their heads.
+/// The tests of a family of decoders: its tiny models and their heads.
 #[allow(unused_macros)]
 macro_rules! decoder_tests {
     (models: $models:expr, heads: $heads:expr, trained: $trained:expr $(,)?) => {
@@ -301,7 +302,7 @@ macro_rules! decoder_tests {
     };
 }
 
-/// The tests of a family: those of its tiny models, of their heads, at the tokens whose states are defined.
+/// The tests of a family: its tiny models and their heads, at the tokens whose states are defined.
 #[allow(unused_macros)]
 macro_rules! family_tests {
     (models: $models:expr, heads: $heads:expr, trained: $trained:expr, defined: $defined:expr $(,)?) => {

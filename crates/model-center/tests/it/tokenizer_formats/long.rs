@@ -71,7 +71,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
         let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
         HfTokenizer::open(directory(&files, &[("config.json", config)]).path()).unwrap()
     };
-    // A leading space for every stretch, of which punctuation makes many.
+    // A leading space for every chunk; punctuation makes many chunks.
     let size = read("bytes/vocab.json").as_object().unwrap().len();
     let stretches = directory(
         &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],

@@ -1,4 +1,4 @@
-//! The loss of a head over a vocabulary when nobody asks for its logits: the same numbers, without their memory.
+//! The language-modelling loss without requested logits: the same numbers, without their memory.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
@@ -20,23 +20,23 @@ const LOGITS: usize = ROWS * LENGTH * VOCABULARY * 4;
 
 /// The models with such a head.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Words {
+enum Model {
     Gpt2 { tied: bool },
     Bert(EncoderHead),
 }
 
-const ALL: [Words; 4] = [
-    Words::Gpt2 { tied: true },
-    Words::Gpt2 { tied: false },
-    Words::Bert(EncoderHead::MaskedLm),
-    Words::Bert(EncoderHead::Pretraining),
+const ALL: [Model; 4] = [
+    Model::Gpt2 { tied: true },
+    Model::Gpt2 { tied: false },
+    Model::Bert(EncoderHead::MaskedLm),
+    Model::Bert(EncoderHead::Pretraining),
 ];
 
-fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
+fn model(kind: Model, device: &Device) -> Box<dyn TextModel> {
     let (builder, blocks) = (BuilderOptions::default(), BlockOptions { recompute: Recompute::Checkpoint });
     let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 32, 2, 16, 64, 2);
-    match words {
-        Words::Gpt2 { tied } => {
+    match kind {
+        Model::Gpt2 { tied } => {
             let text = TextConfig {
                 vocab_size,
                 dim_model,
@@ -50,7 +50,7 @@ fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
             let head = DecoderHead::CausalLm { tied };
             Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap())
         }
-        Words::Bert(head) => {
+        Model::Bert(head) => {
             let config =
                 BertConfig { vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers, ..BertConfig::default() };
             Box::new(Bert::new(device, config, head, blocks, builder).unwrap())
@@ -58,23 +58,23 @@ fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
     }
 }
 
-fn batch(words: Words) -> Batch {
+fn batch(kind: Model) -> Batch {
     let ids = (0..ROWS * LENGTH).map(|at| ((at * at * 7 + 11 * at) % VOCABULARY) as i64).collect();
     let batch = Batch::next_tokens(LENGTH, ids, None);
     let is_first = |row: usize| (row % 2) as i64;
-    match words {
-        Words::Gpt2 { .. } => Batch { label_smoothing: 0.1, ..batch },
-        Words::Bert(EncoderHead::Pretraining) => {
+    match kind {
+        Model::Gpt2 { .. } => Batch { label_smoothing: 0.1, ..batch },
+        Model::Bert(EncoderHead::Pretraining) => {
             Batch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch }
         }
-        Words::Bert(_) => batch,
+        Model::Bert(_) => batch,
     }
 }
 
 /// The loss, the largest amount of activations of a training pass, and all gradients.
-fn pass(words: Words, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
+fn pass(kind: Model, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
     let device = Device::cpu(1).unwrap();
-    let (model, batch) = (model(words, &device), batch(words));
+    let (model, batch) = (model(kind, &device), batch(kind));
     device.reset_peaks();
     let mut cx = Ctx::training(&device, Randomness { seed: 3, step: 0, micro_batch: 0 });
     let loss = match alone {
@@ -92,36 +92,36 @@ fn pass(words: Words, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
 
 #[test]
 fn the_loss_alone_is_that_of_the_logits_in_less_memory_than_they_take() {
-    for words in ALL {
-        let (with, alone) = (pass(words, false), pass(words, true));
-        assert!((with.0 - alone.0).abs() <= 1e-5 * with.0, "{words:?}: {} and {}", with.0, alone.0);
-        assert!(with.1 >= LOGITS, "{words:?}: {} bytes with logits of {LOGITS}", with.1);
-        assert!(alone.1 < LOGITS / 2, "{words:?}: {} bytes, and the logits take {LOGITS}", alone.1);
+    for kind in ALL {
+        let (with, alone) = (pass(kind, false), pass(kind, true));
+        assert!((with.0 - alone.0).abs() <= 1e-5 * with.0, "{kind:?}: {} and {}", with.0, alone.0);
+        assert!(with.1 >= LOGITS, "{kind:?}: {} bytes with logits of {LOGITS}", with.1);
+        assert!(alone.1 < LOGITS / 2, "{kind:?}: {} bytes, and the logits take {LOGITS}", alone.1);
         for (index, (with, alone)) in with.2.iter().zip(&alone.2).enumerate() {
             let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|x| x * x).sum::<f32>().sqrt();
             let apart = norm(&mut with.iter().zip(alone).map(|(with, alone)| with - alone));
             let size = norm(&mut with.iter().copied());
             // Sums in another order. The second term is for biases of keys, whose gradient is zero but for rounding.
-            assert!(apart <= 1e-4 * size + 1e-7, "{words:?}, parameter {index}: {apart} of {size}");
+            assert!(apart <= 1e-4 * size + 1e-7, "{kind:?}, parameter {index}: {apart} of {size}");
         }
     }
 }
 
 #[test]
 fn evaluation_asks_for_the_loss_without_the_logits_too() {
-    for words in ALL {
+    for kind in ALL {
         let device = Device::cpu(1).unwrap();
-        let (model, batch) = (model(words, &device), batch(words));
+        let (model, batch) = (model(kind, &device), batch(kind));
         let of_scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
         let expected = of_scores.loss.unwrap().value().item().unwrap();
         drop(of_scores.logits);
         device.reset_peaks();
         let loss = model.loss(&batch, &mut Ctx::inference(&device)).unwrap().unwrap().value().item().unwrap();
-        assert!((loss - expected).abs() <= 1e-5 * expected, "{words:?}: {loss} and {expected}");
+        assert!((loss - expected).abs() <= 1e-5 * expected, "{kind:?}: {loss} and {expected}");
         let memory = device.memory();
         let (_, activations) =
             memory.segments.into_iter().find(|(segment, _)| *segment == Segment::Activations).unwrap();
-        assert!(activations.peak < LOGITS / 2, "{words:?}: {} bytes", activations.peak);
+        assert!(activations.peak < LOGITS / 2, "{kind:?}: {} bytes", activations.peak);
         // Without labels there is nothing but logits.
         let unlabelled = Batch { labels: None, next_sentence: None, ..batch };
         assert!(model.loss(&unlabelled, &mut Ctx::inference(&device)).unwrap().is_none());
