@@ -10,6 +10,7 @@ pub mod error;
 pub mod file;
 pub mod formats;
 pub mod generate;
+pub mod inference;
 pub mod layer;
 pub mod metrics;
 pub mod model;

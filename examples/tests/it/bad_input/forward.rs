@@ -106,7 +106,7 @@ fn what_a_decoder_has_not_is_named() {
         forward_refused(&fixture, &["--head", head], USAGE, "--head", &["GPT-2 is a decoder"]);
     }
     write_inputs(&fixture.path("in.safetensors"), &[ids, ("token_type_ids", &[2, 3], &[0; 6])]);
-    forward_refused(&fixture, &[], DATA, "in.safetensors, token_type_ids", &["no types of tokens"]);
+    forward_refused(&fixture, &[], DATA, "in.safetensors, token_type_ids", &["no token types"]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Inputs of the forward program as tensors: known names, whole shapes, integers where there must be some.
+//! Inputs as the tensors of a safetensors file, whose names, shapes and dtypes are checked.
 
-use model_center::file::printable;
-use model_center::formats::{SafetensorsFile, TensorEntry, TensorSource};
-use model_center::model::{Batch, Labels};
-use model_center::{Error, Result};
+use crate::file::printable;
+use crate::formats::{SafetensorsFile, TensorEntry, TensorSource};
+use crate::model::{Batch, Labels};
+use crate::{Error, Result};
 
 /// Tensors that are read, with their shapes.
 const KNOWN: [(&str, &str); 9] = [
@@ -14,14 +14,11 @@ const KNOWN: [(&str, &str); 9] = [
     ("decoder_attention_mask", "[B, T]"),
     ("context", "[B, L]"),
     ("span", "[B, L]"),
-    ("labels", "[B], [B, L] or, of a decoder behind an encoder, [B, T]; as f32 for a regression [B] or [B, outputs]"),
+    ("labels", "[B], [B, L] or, for an encoder-decoder, [B, T]; for a regression f32 [B] or [B, outputs]"),
     ("next_sentence_label", "[B]"),
 ];
 
 /// Read a batch.
-///
-/// # Errors
-/// No `input_ids`, a tensor of another name, shape or type.
 pub(super) fn read(inputs: &SafetensorsFile) -> Result<Batch> {
     refuse_unknown(inputs)?;
     let (rows, length) = size(inputs)?;
@@ -59,7 +56,7 @@ fn wrong(inputs: &SafetensorsFile, reason: String, fix: &str) -> Error {
     Error::data(inputs.path().display().to_string(), reason, fix)
 }
 
-/// A tensor that nobody reads is most likely one with a slip in its name, and the run would be another than meant.
+/// An unknown tensor is most likely a misspelled name; without it the run would use a default instead.
 fn refuse_unknown(inputs: &SafetensorsFile) -> Result<()> {
     let is_unknown = |entry: &&TensorEntry| !KNOWN.iter().any(|(name, _)| *name == entry.name);
     let Some(entry) = inputs.tensors().iter().find(is_unknown) else { return Ok(()) };
@@ -83,7 +80,7 @@ fn size(inputs: &SafetensorsFile) -> Result<(usize, usize)> {
     Ok((rows, length))
 }
 
-/// B and T, as the decoder's ids have it, or else the labels that they are made from.
+/// B and T: the shape of the decoder's ids, or of the labels that they are made from.
 fn target_shape(inputs: &SafetensorsFile, rows: usize) -> Result<Vec<usize>> {
     if let Some(entry) = inputs.entry("decoder_input_ids") {
         let length = entry.shape.get(1).copied().unwrap_or(1);
@@ -103,17 +100,17 @@ fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> R
     Err(wrong(inputs, reason, &format!("write {name} as {form}")))
 }
 
-/// Labels go by their type: whole numbers are classes, others are to be predicted.
+/// Integer labels are classes, floating-point ones the targets of a regression.
 fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<Labels>> {
     let Some(entry) = inputs.entry("labels") else { return Ok(None) };
     if !entry.is_float() {
-        // The length of a decoder's rows is its own; whether the model has a decoder is the model's to say.
+        // Any length T: whether the model has a decoder is checked by the model.
         if !matches!(entry.shape.as_slice(), &[count, of_decoder] if count == rows && of_decoder > 0) {
             require_shape(inputs, "labels", &[&[rows], &[rows, length]])?;
         }
         return Ok(Some(Labels::Classes(inputs.read_i64("labels")?)));
     }
-    // How many outputs there are is the model's to say.
+    // The number of outputs is checked by the model.
     let outputs = if entry.shape.len() == 2 { entry.shape[1] } else { 1 };
     require_shape(inputs, "labels", &[&[rows], &[rows, outputs]])?;
     let mut values = vec![0.0; rows.saturating_mul(outputs)];

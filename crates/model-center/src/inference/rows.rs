@@ -1,24 +1,22 @@
-//! Inputs of the forward program as lines of JSON: a row each, of ids or of text, padded on the right to one length.
+//! Inputs as JSONL: a row of token ids or of text per line, padded on the right to one length.
 
-use model_center::data::Format;
-use model_center::file::{printable, read_text};
-use model_center::model::labels::IGNORED;
-use model_center::model::{Batch, Labels};
-use model_center::tokenizer::{AutoTokenizer, Tokenizer};
-use model_center::{Error, Result};
+use super::ForwardInputs;
+use crate::file::{printable, read_text};
+use crate::model::labels::IGNORED;
+use crate::model::{Batch, Labels};
+use crate::tokenizer::{AutoTokenizer, Tokenizer};
+use crate::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows that one pass of a model is to take are a few kilobytes each.
+/// The rows of one forward pass are a few kilobytes each.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Rows padded to the longest hold no more tokens than this, so that one long row among many short ones does not take
-/// the memory.
+/// The most tokens of the padded rows: one long row among many short ones would exhaust the memory.
 const MOST_TOKENS: usize = 1 << 26;
 
-/// What a line may say. The names are those of tensors; texts stand for the ids that the directory's tokenizer makes of
-/// them.
+/// The fields of a line. They are named as the tensors are; texts are encoded by the directory's tokenizer.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -27,7 +25,7 @@ struct Line {
     input_ids: Option<Vec<i64>>,
     attention_mask: Option<Vec<u8>>,
     token_type_ids: Option<Vec<i64>>,
-    /// What a decoder behind an encoder is to write.
+    /// The target text of an encoder-decoder.
     target: Option<String>,
     decoder_input_ids: Option<Vec<i64>>,
     decoder_attention_mask: Option<Vec<u8>>,
@@ -37,12 +35,12 @@ struct Line {
     next_sentence_label: Option<i64>,
 }
 
-/// Whole numbers are classes or words, others are to be predicted.
+/// Integers are classes or tokens, floating-point numbers the targets of a regression.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum LineLabels {
     Class(i64),
-    Words(Vec<i64>),
+    Tokens(Vec<i64>),
     Value(f32),
     Values(Vec<f32>),
 }
@@ -53,28 +51,11 @@ struct Lines {
     places: Vec<String>,
 }
 
-/// Whether a file is read as lines, by the ending of its name.
-pub(super) fn is_for(path: &Path) -> bool {
-    matches!(Format::of(path), Ok(Format::Jsonl))
-}
-
-/// What a file of lines comes to.
-pub(super) struct Rows {
-    pub(super) batch: Batch,
-    /// The model's, where there is a text.
-    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
-    /// What is wrong with labels of words for a model that reads them at the tokens of its rows: other numbers of them.
-    pub(super) uneven: Option<Error>,
-}
-
-/// Read a batch; `directory` is the model's, whose tokenizer texts go through.
-///
-/// # Errors
-/// A line that is no row, rows that do not go together; text without a tokenizer.
-pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
+/// Read a batch; `directory` is the model's, whose tokenizer encodes texts.
+pub(super) fn read(path: &Path, directory: &Path) -> Result<ForwardInputs> {
     let mut rows = Lines::parse(path)?;
     let tokenizer = rows.tokenize(directory)?;
-    // Where ids are given, the mask hides padding.
+    // With ids given, the attention mask hides the padding.
     let pad = tokenizer.as_ref().and_then(|tokenizer| tokenizer.special_ids().pad).map_or(0, i64::from);
     let ids = rows.of("input_ids", |line| line.input_ids.as_ref())?;
     let empty = ids.as_ref().map_or(Some(0), |rows| rows.iter().position(|row| row.is_empty()));
@@ -94,11 +75,11 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
     rows.same_lengths(("span", spans.as_deref()), ("input_ids", &ids))?;
     let targets = rows.of("decoder_input_ids", |line| line.decoder_input_ids.as_ref())?;
     let target_masks = rows.of("decoder_attention_mask", |line| line.decoder_attention_mask.as_ref())?;
-    let words = rows.words();
-    // What the decoder reads: without ids of its own the labels, moved by one.
-    let (name, read) = match (&targets, &words) {
+    let tokens = rows.token_labels();
+    // The decoder's input: without ids of its own the labels, shifted by one.
+    let (name, read) = match (&targets, &tokens) {
         (Some(targets), _) => ("decoder_input_ids", Some(targets)),
-        (None, words) => ("labels", words.as_ref()),
+        (None, tokens) => ("labels", tokens.as_ref()),
     };
     match read {
         Some(read) => {
@@ -112,11 +93,12 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
         None => {}
     }
     let target_mask = match (&targets, &target_masks) {
-        // Padding of labels is told by what does not count.
+        // The padding of labels is ignored by the loss.
         (None, None) => None,
         _ => read.and_then(|read| mask(target_masks.as_deref(), read)),
     };
-    let uneven = words.as_ref().and_then(|words| rows.same_lengths(("labels", Some(words)), ("input_ids", &ids)).err());
+    let uneven_labels =
+        tokens.as_ref().and_then(|tokens| rows.same_lengths(("labels", Some(tokens)), ("input_ids", &ids)).err());
     let next_sentence = rows.of("next_sentence_label", |line| line.next_sentence_label.as_ref())?;
     let batch = Batch {
         rows: rows.lines.len(),
@@ -130,7 +112,7 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         ..Batch::new(length, padded(&ids, length, pad))
     };
-    Ok(Rows { batch, tokenizer, uneven })
+    Ok(ForwardInputs { place: path.display().to_string(), batch, tokenizer, uneven_labels })
 }
 
 impl Lines {
@@ -140,7 +122,7 @@ impl Lines {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let place = format!("{}:{}", path.display(), number + 1);
             let line = serde_json::from_str(line).map_err(|error| {
-                // Its own number of the line is 1, for a line is all that it sees.
+                // The parser sees one line, so its own line number is always 1.
                 let text = error.to_string();
                 let reason = printable(text.split(" at line ").next().unwrap_or_default(), 200).to_string();
                 let place = format!("{place}:{}", error.column().max(1));
@@ -155,7 +137,7 @@ impl Lines {
         }
     }
 
-    /// Put ids in the place of texts, if there are any; gives the tokenizer that made them.
+    /// Replace texts by their ids; returns the tokenizer if there are texts.
     fn tokenize(&mut self, directory: &Path) -> Result<Option<Arc<dyn Tokenizer>>> {
         if self.lines.iter().all(|line| line.text.is_none() && line.text_pair.is_none() && line.target.is_none()) {
             return Ok(None);
@@ -181,10 +163,10 @@ impl Lines {
                     return refuse("target and labels", "give one of the two");
                 }
                 let row = tokenizer.encode(&target, None, None)?;
-                line.labels = Some(LineLabels::Words(row.input_ids.into_iter().map(i64::from).collect()));
+                line.labels = Some(LineLabels::Tokens(row.input_ids.into_iter().map(i64::from).collect()));
             }
         }
-        // Tokenizers say types for models that have none too.
+        // Tokenizers return token types for models without them, too.
         let has_types = |line: &Line| line.token_type_ids.as_ref().is_some_and(|types| types.iter().any(|t| *t != 0));
         if !self.lines.iter().any(has_types) {
             self.lines.iter_mut().for_each(|line| line.token_type_ids = None);
@@ -233,24 +215,23 @@ impl Lines {
         Ok(())
     }
 
-    /// The labels of words of every line, if all have such.
-    fn words(&self) -> Option<Vec<&Vec<i64>>> {
-        let words = self.lines.iter().map(|line| match &line.labels {
-            Some(LineLabels::Words(row)) => Some(row),
+    /// The token labels of every line, if all lines have them.
+    fn token_labels(&self) -> Option<Vec<&Vec<i64>>> {
+        let tokens = self.lines.iter().map(|line| match &line.labels {
+            Some(LineLabels::Tokens(row)) => Some(row),
             _ => None,
         });
-        words.collect()
+        tokens.collect()
     }
 
-    /// The labels in one vector; those of words are padded to the longest, which is the decoder's row where that is
-    /// given.
+    /// The labels in one vector; token labels are padded to the longest.
     fn labels(&self, targets: Option<&[&Vec<i64>]>) -> Result<Option<Labels>> {
         let Some(labels) = self.of("labels", |line| line.labels.as_ref())? else { return Ok(None) };
-        if let Some(words) = self.words() {
+        if let Some(tokens) = self.token_labels() {
             if let Some(targets) = targets {
-                self.same_lengths(("labels", Some(&words)), ("decoder_input_ids", targets))?;
+                self.same_lengths(("labels", Some(&tokens)), ("decoder_input_ids", targets))?;
             }
-            return Ok(Some(Labels::Classes(padded(&words, longest(&words), IGNORED))));
+            return Ok(Some(Labels::Classes(padded(&tokens, longest(&tokens), IGNORED))));
         }
         let classes: Vec<i64> = labels.iter().filter_map(|label| label.class()).collect();
         if classes.len() == labels.len() {
@@ -300,7 +281,7 @@ fn padded<T: Copy>(rows: &[&Vec<T>], length: usize, pad: T) -> Vec<T> {
     rows.iter().flat_map(filled).collect()
 }
 
-/// What is given, or, where rows are padded, which tokens are not padding.
+/// The given attention mask, or, where rows are padded, one that hides the padding.
 fn mask(given: Option<&[&Vec<u8>]>, ids: &[&Vec<i64>]) -> Option<Vec<u8>> {
     let length = longest(ids);
     if let Some(given) = given {

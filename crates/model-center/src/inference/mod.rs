@@ -1,0 +1,168 @@
+//! One forward pass over given inputs: logits, loss, hidden states and gradients by name.
+//!
+//! [`ForwardInputs`] reads a batch from safetensors or JSONL; [`forward`] returns every output as a [`NamedTensor`] and
+//! [`write_outputs`] writes them as safetensors, for comparisons with other implementations of a model.
+
+mod rows;
+mod tensors;
+
+use crate::data::Format;
+use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
+use crate::model::{Batch, ModelInfo, TextModel};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::param::widen;
+use std::path::Path;
+use std::sync::Arc;
+
+const INPUT_IDS: &str = "input_ids";
+
+/// The inputs of a forward pass.
+#[derive(Debug)]
+pub struct ForwardInputs {
+    /// The padded batch.
+    pub batch: Batch,
+    /// The model's tokenizer, if rows are texts.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The file, for errors.
+    place: String,
+    /// Rows whose labels differ in number from their tokens, an error unless the model has a decoder of its own.
+    uneven_labels: Option<Error>,
+}
+
+impl ForwardInputs {
+    /// Read a file: rows if its name ends in `.jsonl`, whose texts the tokenizer of the model directory encodes; else
+    /// tensors of a safetensors file.
+    ///
+    /// # Errors
+    /// [`Error::Data`] for unknown names, wrong shapes or dtypes, and rows that do not form a batch.
+    pub fn open(path: &Path, directory: &Path) -> Result<Self> {
+        if matches!(Format::of(path), Ok(Format::Jsonl)) {
+            return rows::read(path, directory);
+        }
+        let batch = tensors::read(&SafetensorsFile::open(path)?)?;
+        Ok(ForwardInputs { batch, tokenizer: None, place: path.display().to_string(), uneven_labels: None })
+    }
+
+    /// Check the inputs against a model.
+    ///
+    /// # Errors
+    /// [`Error::Data`] for inputs that the model has no use for, [`Error::Model`] for a tokenizer of another vocabulary.
+    pub fn check(&mut self, info: &ModelInfo) -> Result<()> {
+        if let Some(tokenizer) = &self.tokenizer {
+            tokenizer.require_rows(info.vocab_size)?;
+        }
+        if let Some(error) = self.uneven_labels.take().filter(|_| !info.generates_targets) {
+            return Err(error);
+        }
+        if self.batch.token_type_ids.is_some() && !info.has_token_types {
+            let place = format!("{}, token_type_ids", self.place);
+            return Err(Error::data(place, "the model has no token types", "leave the tensor out"));
+        }
+        Ok(())
+    }
+
+    /// Run a model, see [`forward`]; errors name the file of the inputs.
+    ///
+    /// # Errors
+    /// As [`forward`].
+    pub fn forward(&self, model: &dyn TextModel, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
+        forward(model, &self.batch, with_grads, device).map_err(|error| match error {
+            Error::Data { place, reason, fix } => Error::data(format!("{}, {place}", self.place), reason, fix),
+            other => other,
+        })
+    }
+}
+
+/// An output in `f32`.
+#[derive(Debug, Clone)]
+pub struct NamedTensor {
+    /// Name, dtype and shape.
+    pub entry: TensorEntry,
+    /// Values in row-major order.
+    pub values: Vec<f32>,
+}
+
+impl NamedTensor {
+    fn new(name: String, shape: impl Into<Vec<usize>>, values: Vec<f32>) -> Self {
+        NamedTensor { entry: TensorEntry::new(name, StoredDtype::F32, shape), values }
+    }
+
+    /// Whether this is the gradient of a parameter.
+    pub fn is_grad(&self) -> bool {
+        self.entry.name.starts_with("grad.")
+    }
+}
+
+/// Run a model on a batch, without dropout: `logits`, `loss`, `hidden.<i>` and the model's further outputs; with
+/// `with_grads` also `grad.<name>` for every parameter under its Hugging Face name.
+///
+/// # Errors
+/// [`Error::Data`] for a batch that the model cannot read, or gradients without labels.
+pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
+    let mut outputs: Vec<NamedTensor> = Vec::new();
+    let mut push = |name: String, value: &Tensor| -> bmtrain_dist::Result<()> {
+        outputs.push(NamedTensor::new(name, value.shape().dims(), widen(value)?));
+        Ok(())
+    };
+    let mut cx = if with_grads { Ctx::gradients(device) } else { Ctx::inference(device) };
+    let mut observe = |index: usize, value: &Tensor| push(format!("hidden.{index}"), value);
+    let output = model.forward(batch, Some(&mut observe), &mut cx)?;
+    let named = [("logits", output.logits), ("loss", output.loss.clone())];
+    for (name, var) in named.into_iter().filter_map(|(name, var)| Some((name, var?))).chain(output.extra) {
+        push(name.to_owned(), var.value())?;
+    }
+    if !with_grads {
+        return Ok(outputs);
+    }
+    let (Some(loss), Some(tape)) = (output.loss, cx.take_tape()) else {
+        let fix = "add labels for every head to the inputs, or leave the gradients out";
+        return Err(Error::data("gradients", "there is no loss to differentiate", fix));
+    };
+    let one = Tensor::full_in(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
+    tape.backward(device, vec![(loss, one)], &[])?;
+    for param in model.parameters() {
+        let shape = param.spec().shape;
+        let grad = match param.grad()? {
+            Some(grad) => widen(&grad)?,
+            None => vec![0.0; shape.elements()],
+        };
+        for piece in model.names().pieces(param.name(), shape.dims(), true)? {
+            let values = piece.of(&grad)?.into_owned();
+            outputs.push(NamedTensor::new(format!("grad.{}", piece.name), piece.shape, values));
+        }
+    }
+    Ok(outputs)
+}
+
+/// Describe the outputs with values that are not finite. They are no error: without a label that counts, or a token
+/// that is attended to, PyTorch returns NaN too.
+pub fn describe_non_finite(outputs: &[NamedTensor]) -> Option<String> {
+    let count = |output: &NamedTensor| output.values.iter().filter(|value| !value.is_finite()).count();
+    let (grads, others): (Vec<_>, Vec<_>) = outputs.iter().filter(|o| count(o) > 0).partition(|o| o.is_grad());
+    let describe = |o: &&NamedTensor| format!("{} ({} of {} values)", o.entry.name, count(o), o.values.len());
+    let mut names: Vec<String> = others.iter().map(describe).collect();
+    if let Some(first) = grads.first() {
+        names.push(format!("the gradients of {} parameters ({} is the first)", grads.len(), first.entry.name));
+    }
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Write outputs as safetensors, with the ids of `tokenized` as `input_ids`.
+///
+/// # Errors
+/// [`Error::File`] if the file cannot be written.
+pub fn write_outputs(path: &Path, outputs: &[NamedTensor], tokenized: Option<&Batch>) -> Result<()> {
+    let mut entries: Vec<TensorEntry> = outputs.iter().map(|output| output.entry.clone()).collect();
+    entries.extend(tokenized.map(|batch| TensorEntry::new(INPUT_IDS, StoredDtype::I64, [batch.rows, batch.length])));
+    let mut writer = SafetensorsWriter::create(path, &entries)?;
+    for output in outputs {
+        writer.write_f32(&output.entry.name, &output.values)?;
+    }
+    if let Some(batch) = tokenized {
+        let bytes: Vec<u8> = batch.input_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        writer.write_raw(INPUT_IDS, &bytes)?;
+    }
+    writer.finish()
+}

@@ -1,0 +1,121 @@
+//! The forward program: a Hugging Face directory and a file of inputs in; logits, loss, hidden states and gradients
+//! out. The work is in [`model_center::inference`].
+
+use crate::opened::{self, Head, Stored};
+use crate::places::model_places;
+use crate::program;
+use crate::terminal;
+use bmtrain_core::{DType, Device, DeviceChoice};
+use clap::Parser;
+use model_center::formats::Pretrained;
+use model_center::inference::{ForwardInputs, describe_non_finite, write_outputs};
+use model_center::model::{OpenOptions, Registry};
+use model_center::run::ExitStatus;
+use model_center::{Error, Result};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run a model once on given inputs, dropout off.
+///
+/// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`;
+/// `labels [B]` or `[B, L]`; `next_sentence_label [B]`. Labels of a regression are f32, `[B]` or `[B, outputs]`. Labels
+/// of language modelling are the input ids; the model shifts them. The decoder of an encoder-decoder reads
+/// `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` shifted by one. CPM-1 also
+/// reads `context [B, L]` and `span [B, L]`. Other names are refused; absent tensors have the defaults of transformers.
+///
+/// Or they are the rows of a file whose name ends in .jsonl: one object per line with lists under the same names, which
+/// are padded. `text` with `text_pair` may replace `input_ids`, and `target` the `labels`: the directory's tokenizer
+/// encodes them.
+///
+/// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>`
+/// for every parameter under its Hugging Face name. For rows of text also their `input_ids` (i64).
+///
+/// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
+#[derive(Debug, Clone, Parser)]
+#[command(name = "forward", version)]
+pub struct Options {
+    /// Hugging Face directory, or the hub name of a model in its cache (program fetch).
+    #[arg(long, value_name = "DIR|ORG/NAME")]
+    pub model: String,
+    /// Branch, tag or commit of a model of the hub; by default main.
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
+    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
+    /// Ignore tensors that the model has no use for, by a pattern in which * matches any text; may be repeated. Tensors
+    /// of heads for other tasks need no pattern.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
+    /// File of inputs.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Also write the gradient of the loss with respect to every parameter; needs labels.
+    #[arg(long)]
+    pub grads: bool,
+    /// The head; by default that of the directory's model class.
+    #[arg(long, value_enum)]
+    pub head: Option<Head>,
+    /// Dtype of the weights; by default the one that most of them are stored in, and f32 with --grads.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<Stored>,
+    /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+    /// Threads; by default all CPUs that this process may use.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+/// The program: what a binary's `main` calls, with the families of its registry.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, |options, registry| run(options, registry))
+}
+
+/// Run the program with the models of `registry`.
+///
+/// # Errors
+/// A directory or inputs that cannot be used, a file that cannot be written.
+pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
+    let device = Device::new(
+        crate::device::open(options.device, (0, 1), crate::device::threads(options.threads)?, true)?.backend,
+    );
+    let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
+    let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
+    if options.grads && inputs.batch.labels.is_none() {
+        let reason = "--grads needs a loss, and there are no labels";
+        let place = options.inputs.display().to_string();
+        return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
+    }
+    let open = OpenOptions {
+        head: opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?,
+        family: options.family.clone(),
+        leave: options.leave.clone(),
+        dtype: options.dtype.map_or(DType::F32, Stored::dtype),
+        // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.
+        keep_dtype: options.dtype.is_none() && !options.grads,
+        ..OpenOptions::new(&device)
+    };
+    let opened = registry.open(&directory, &open).map_err(|error| match error {
+        Error::Argument { reason, fix, .. } => Error::argument("--head", reason, fix),
+        other => other,
+    })?;
+    inputs.check(opened.model.info())?;
+    opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
+    for name in &opened.initialized {
+        terminal::note(&format!("warning: {name} is not in the directory and is initialized at random"));
+    }
+    let outputs = inputs.forward(&*opened.model, options.grads, &device)?;
+    write_outputs(&options.out, &outputs, inputs.tokenizer.is_some().then_some(&inputs.batch))?;
+    if let Some(names) = describe_non_finite(&outputs) {
+        let cause = "inputs without a label that counts or a token that is attended to give NaN; so do weights that are too large";
+        terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
+    }
+    let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);
+    let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+    terminal::print(&lines.join("\n"))?;
+    Ok(ExitStatus::Done)
+}
