@@ -90,9 +90,10 @@ def picture(lines):
 
 def main():
     recording, command, out = sys.argv[1:]
-    text = Path(recording).read_text(errors="replace")
+    with open(recording, newline="", errors="replace") as file:
+        text = file.read()
     # The recorder's own first and last line.
-    text = re.sub(r"^Script started on .*\n|\n?Script done on .*\n", "", text)
+    text = re.sub(r"^Script started on .*\r?\n|\r?\n?Script done on .*\r?\n", "", text)
     lines = [[(character, PROMPT if at < 2 else PLAIN) for at, character in enumerate(f"$ {command}")]]
     Path(out).write_text(picture(lines + screen(text)))
 
