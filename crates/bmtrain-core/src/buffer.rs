@@ -136,8 +136,19 @@ pub struct ViewMut<'a> {
     life: PhantomData<&'a Buffer>,
 }
 
+/// A view, whether it is written or not.
+pub(crate) trait Ranged {
+    fn range(&self) -> &Range;
+}
+
 macro_rules! view_facts {
     ($view:ident) => {
+        impl Ranged for $view<'_> {
+            fn range(&self) -> &Range {
+                &self.range
+            }
+        }
+
         impl<'a> $view<'a> {
             /// Number of elements.
             pub fn len(&self) -> usize {

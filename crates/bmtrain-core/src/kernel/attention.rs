@@ -1,7 +1,7 @@
 //! Arguments of streaming attention: scores are made block by block and never stored as a whole.
 
 use super::random::Dropout;
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -225,12 +225,10 @@ impl AttentionShape {
             Mask::Full(view) => Some((view, self.batch * self.queries * self.keys)),
         };
         if let Some((view, len)) = view {
-            expect_len(op, "mask", len, view.len())?;
-            expect_dtype(op, "mask", DType::U8, view.dtype())?;
+            expect_operand(op, "mask", len, DType::U8, view)?;
         }
         if let Some(bias) = bias {
-            expect_len(op, "bias", self.bias_len(bias.per_sequence, bias.per_query), bias.view.len())?;
-            expect_float(op, "bias", bias.view.dtype())?;
+            expect_float_operand(op, "bias", self.bias_len(bias.per_sequence, bias.per_query), &bias.view)?;
         }
         Ok(())
     }
@@ -250,10 +248,20 @@ fn written(what: &'static str, heads: &HeadsMut<'_>, rows: usize, count: usize) 
     (what, heads.view.len(), heads.view.dtype(), rows, count, heads.batch_stride, heads.row_stride)
 }
 
-fn mask_view<'m>(mask: &'m Mask<'m>) -> Option<&'m View<'m>> {
-    match mask {
-        Mask::None => None,
-        Mask::Padding(view) | Mask::Full(view) => Some(view),
+impl Operand for Heads<'_> {
+    visits!(view);
+}
+
+impl Operand for Bias<'_> {
+    visits!(view);
+}
+
+impl Operand for Mask<'_> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        match self {
+            Mask::None => {}
+            Mask::Padding(view) | Mask::Full(view) => view.visit(visit),
+        }
     }
 }
 
@@ -273,22 +281,12 @@ impl Arguments for AttentionForward<'_> {
             ],
         )?;
         s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
-        expect_len(name, "lse", s.batch * s.heads * s.queries, self.lse.len())?;
-        expect_dtype(name, "lse", DType::F32, self.lse.dtype())
+        expect_operand(name, "lse", s.batch * s.heads * s.queries, DType::F32, &self.lse)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(
-            visit,
-            &[
-                Some(&self.q.view),
-                Some(&self.k.view),
-                Some(&self.v.view),
-                mask_view(&self.mask),
-                self.bias.as_ref().map(|bias| &bias.view),
-            ],
-            &[Some(&self.lse)],
-        );
+        let operands: [&dyn Operand; 6] = [&self.q, &self.k, &self.v, &self.mask, &self.bias, &self.lse];
+        operands.into_iter().for_each(|operand| operand.visit(visit));
         visit(self.out.access(self.shape.heads * self.shape.head_size));
     }
 
@@ -319,34 +317,20 @@ impl Arguments for AttentionBackward<'_> {
         s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
         match (&self.dbias, &self.bias) {
             (Some(dbias), Some(bias)) => {
-                expect_len(name, "dbias", s.bias_len(bias.per_sequence, true), dbias.view.len())?;
-                expect_dtype(name, "dbias", DType::F32, dbias.view.dtype())?;
+                expect_operand(name, "dbias", s.bias_len(bias.per_sequence, true), DType::F32, &dbias.view)?;
             }
             (Some(_), None) => return Err(Error::argument(name, "a gradient of a bias that is not there")),
             (None, _) => {}
         }
         let rows = s.batch * s.heads * s.queries;
-        expect_len(name, "lse", rows, self.lse.len())?;
-        expect_dtype(name, "lse", DType::F32, self.lse.dtype())?;
-        expect_len(name, "delta", rows, self.delta.len())?;
-        expect_dtype(name, "delta", DType::F32, self.delta.dtype())
+        expect_operand(name, "lse", rows, DType::F32, &self.lse)?;
+        expect_operand(name, "delta", rows, DType::F32, &self.delta)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(
-            visit,
-            &[
-                Some(&self.q.view),
-                Some(&self.k.view),
-                Some(&self.v.view),
-                Some(&self.out.view),
-                Some(&self.dout.view),
-                Some(&self.lse),
-                mask_view(&self.mask),
-                self.bias.as_ref().map(|bias| &bias.view),
-            ],
-            &[Some(&self.delta), self.dbias.as_ref().map(|dest| &dest.view)],
-        );
+        [&self.q, &self.k, &self.v, &self.out, &self.dout].into_iter().for_each(|heads| heads.visit(visit));
+        let operands: [&dyn Operand; 5] = [&self.lse, &self.mask, &self.bias, &self.delta, &self.dbias];
+        operands.into_iter().for_each(|operand| operand.visit(visit));
         let AttentionShape { heads, kv_heads, head_size, .. } = self.shape;
         for (role, heads) in [(&self.dq, heads), (&self.dk, kv_heads), (&self.dv, kv_heads)] {
             visit(role.access(heads * head_size));

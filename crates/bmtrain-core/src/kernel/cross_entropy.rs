@@ -6,7 +6,7 @@
 //! gradient of the logits of a shard or of the whole vocabulary.
 
 use super::loss::expect_scalar;
-use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
+use super::{Arguments, Operand, expect_dtype, expect_float, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -66,11 +66,9 @@ impl Criterion<'_> {
         if first.checked_add(count).is_none_or(|end| end > total) {
             return Err(Error::shape(name, "classes", format!("inside 0..{total}"), format!("{count} from {first}")));
         }
-        expect_len(name, "targets", rows, self.targets.len())?;
-        expect_dtype(name, "targets", DType::I64, self.targets.dtype())?;
+        expect_operand(name, "targets", rows, DType::I64, &self.targets)?;
         if let Some(ClassWeights { each, sum }) = &self.weights {
-            expect_len(name, "class weights", total, each.len())?;
-            expect_dtype(name, "class weights", DType::F32, each.dtype())?;
+            expect_operand(name, "class weights", total, DType::F32, each)?;
             if let Some(sum) = sum {
                 expect_scalar(name, "sum of the class weights", sum)?;
             }
@@ -80,16 +78,14 @@ impl Criterion<'_> {
         }
         Ok(())
     }
+}
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        visit(Access::Read(&self.targets));
-        if let Some(ClassWeights { each, sum }) = &self.weights {
-            visit(Access::Read(each));
-            if let Some(sum) = sum {
-                visit(Access::Read(sum));
-            }
-        }
-    }
+impl Operand for ClassWeights<'_> {
+    visits!(each, sum);
+}
+
+impl Operand for Criterion<'_> {
+    visits!(targets, weights);
 }
 
 /// Losses of rows of logits over a whole vocabulary, with their totals, in one pass over the logits.
@@ -128,17 +124,12 @@ impl Arguments for CrossEntropyForward<'_> {
         for (what, view, len) in
             [("losses", &self.losses, self.rows), ("lse", &self.lse, self.rows), ("totals", &self.totals, 3)]
         {
-            expect_len(name, what, len, view.len())?;
-            expect_dtype(name, what, DType::F32, view.dtype())?;
+            expect_operand(name, what, len, DType::F32, view)?;
         }
         Ok(())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        self.criterion.visit(visit);
-        let writes = [Some(&self.losses), Some(&self.lse), Some(&self.totals)];
-        super::visit_all(visit, &[Some(&self.logits)], &writes);
-    }
+    visits!(criterion, logits, losses, lse, totals);
 }
 
 /// The contribution of a shard of the classes to the loss of each row, in one pass over its logits.
@@ -174,10 +165,7 @@ impl Arguments for CrossEntropyStatistics<'_> {
         expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        self.criterion.visit(visit);
-        super::visit_all(visit, &[Some(&self.logits)], &[Some(&self.statistics)]);
-    }
+    visits!(criterion, logits, statistics);
 }
 
 /// The losses of rows from the [`CrossEntropyStatistics`] of all shards.
@@ -210,16 +198,12 @@ impl Arguments for CrossEntropyLoss<'_> {
         expect_matrix(Self::NAME, "statistics", self.shards, self.rows.saturating_mul(4), self.statistics.len())?;
         expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())?;
         for (what, view) in [("losses", &self.losses), ("lse", &self.lse)] {
-            expect_len(Self::NAME, what, self.rows, view.len())?;
-            expect_dtype(Self::NAME, what, DType::F32, view.dtype())?;
+            expect_operand(Self::NAME, what, self.rows, DType::F32, view)?;
         }
         Ok(())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        self.criterion.visit(visit);
-        super::visit_all(visit, &[Some(&self.statistics)], &[Some(&self.losses), Some(&self.lse)]);
-    }
+    visits!(criterion, statistics, losses, lse);
 }
 
 /// Gradient of the logits of a shard: `dlogits = row_factor * d losses[row] / d logits`, 0 in padding and ignored rows.
@@ -263,19 +247,11 @@ impl Arguments for CrossEntropyBackward<'_> {
             expect_len(name, "dloss", self.rows, self.dloss.len())?;
         }
         expect_dtype(name, "dloss", DType::F32, self.dloss.dtype())?;
-        expect_len(name, "lse", self.rows, self.lse.len())?;
-        expect_dtype(name, "lse", DType::F32, self.lse.dtype())?;
+        expect_operand(name, "lse", self.rows, DType::F32, &self.lse)?;
         self.divisor.as_ref().map_or(Ok(()), |divisor| expect_scalar(name, "divisor", divisor))
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        self.criterion.visit(visit);
-        super::visit_all(
-            visit,
-            &[self.logits.as_ref(), Some(&self.lse), Some(&self.dloss), self.divisor.as_ref()],
-            &[Some(&self.dlogits)],
-        );
-    }
+    visits!(criterion, logits, lse, dloss, divisor, dlogits);
 }
 
 /// Require `rows` times `columns` elements, without overflow.

@@ -1,6 +1,6 @@
 //! Arguments of elementwise kernels: activations, sums, products, casts.
 
-use super::{Access, Arguments, Dest, expect_float, expect_len};
+use super::{Arguments, Dest, expect_float, expect_float_operand, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 
@@ -61,13 +61,10 @@ impl Arguments for ActivationForward<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float(Self::NAME, "y", self.y.dtype())?;
-        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.y)]);
-    }
+    visits!(x, y);
 }
 
 /// `dx (+)= dy * activation'(x)`, elementwise.
@@ -88,15 +85,11 @@ impl Arguments for ActivationBackward<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float(Self::NAME, "dy", self.dy.dtype())?;
-        expect_float(Self::NAME, "dx", self.dx.view.dtype())?;
-        expect_len(Self::NAME, "dy", self.x.len(), self.dy.len())?;
-        expect_len(Self::NAME, "dx", self.x.len(), self.dx.view.len())
+        expect_float_operand(Self::NAME, "dy", self.x.len(), &self.dy)?;
+        expect_float_operand(Self::NAME, "dx", self.x.len(), &self.dx.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x), Some(&self.dy)], &[Some(&self.dx.view)]);
-    }
+    visits!(x, dy, dx);
 }
 
 /// In one pass over the input `x` of an activation: write its value to `y` and overwrite `x` by its derivative.
@@ -118,13 +111,10 @@ impl Arguments for ActivationSplit<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float(Self::NAME, "y", self.y.dtype())?;
-        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[], &[Some(&self.x), Some(&self.y)]);
-    }
+    visits!(x, y);
 }
 
 /// `y = activation(gate) * up` over `rows` rows of `columns`; `gate` and `up` may be halves of one wider matrix.
@@ -159,9 +149,7 @@ impl Arguments for GatedForward<'_> {
         expect_len(Self::NAME, "y", self.rows * self.columns, self.y.len())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.gate), Some(&self.up)], &[Some(&self.y)]);
-    }
+    visits!(gate, up, y);
 }
 
 /// Gradients of [`GatedForward`]. Both gradients go into one matrix `[rows, 2 * columns]`, gate first, which is the
@@ -194,9 +182,7 @@ impl Arguments for GatedBackward<'_> {
         expect_len(Self::NAME, "dx", self.x.len(), self.dx.view.len())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x), Some(&self.dy)], &[Some(&self.dx.view)]);
-    }
+    visits!(x, dy, dx);
 }
 
 /// `out = alpha * a + beta * b`. Without `b`, `out` itself stands for it: `out = alpha * a + beta * out`.
@@ -219,17 +205,13 @@ impl Arguments for AddScaled<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "a", self.a.dtype())?;
-        expect_float(Self::NAME, "out", self.out.dtype())?;
         if let Some(b) = &self.b {
-            expect_float(Self::NAME, "b", b.dtype())?;
-            expect_len(Self::NAME, "b", self.a.len(), b.len())?;
+            expect_float_operand(Self::NAME, "b", self.a.len(), b)?;
         }
-        expect_len(Self::NAME, "out", self.a.len(), self.out.len())
+        expect_float_operand(Self::NAME, "out", self.a.len(), &self.out)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.a), self.b.as_ref()], &[Some(&self.out)]);
-    }
+    visits!(a, b, out);
 }
 
 /// `out (+)= a * b`, elementwise. Without `b` the old content of `out` is the second factor.
@@ -248,21 +230,17 @@ impl Arguments for Multiply<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "a", self.a.dtype())?;
-        expect_float(Self::NAME, "out", self.out.view.dtype())?;
         match &self.b {
             Some(b) => {
-                expect_float(Self::NAME, "b", b.dtype())?;
-                expect_len(Self::NAME, "b", self.a.len(), b.len())?;
+                expect_float_operand(Self::NAME, "b", self.a.len(), b)?;
             }
             None if self.out.add => return Err(Error::argument(Self::NAME, "an in-place product cannot be added")),
             None => {}
         }
-        expect_len(Self::NAME, "out", self.a.len(), self.out.view.len())
+        expect_float_operand(Self::NAME, "out", self.a.len(), &self.out.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.a), self.b.as_ref()], &[Some(&self.out.view)]);
-    }
+    visits!(a, b, out);
 }
 
 /// Write one value everywhere. For integer types the value is converted, saturating.
@@ -281,9 +259,7 @@ impl Arguments for Fill<'_> {
         Ok(())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[], &[Some(&self.out)]);
-    }
+    visits!(out);
 }
 
 /// `out (+)= x` in another dtype. Between floating-point types rounding is to nearest, ties to even; integers become
@@ -300,13 +276,10 @@ impl Arguments for Cast<'_> {
     const NAME: &'static str = "cast";
 
     fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "out", self.out.view.dtype())?;
-        expect_len(Self::NAME, "out", self.x.len(), self.out.view.len())
+        expect_float_operand(Self::NAME, "out", self.x.len(), &self.out.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
-    }
+    visits!(x, out);
 }
 
 /// Elements from the first to the last of `rows` rows of `columns`, `ld` apart.

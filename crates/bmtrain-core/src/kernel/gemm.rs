@@ -1,7 +1,7 @@
 //! Arguments of matrix products.
 
 use super::elementwise::Activation;
-use super::{Access, Arguments, Dest, expect_float, expect_len};
+use super::{Access, Arguments, Dest, Operand, expect_float, expect_float_operand};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::shape::expect_apart;
@@ -75,22 +75,36 @@ pub struct Epilogue<'a> {
     pub sums_of_a: Option<Dest<'a>>,
 }
 
+impl Operand for Matrix<'_> {
+    visits!(view);
+}
+
+impl Operand for MatrixMut<'_> {
+    visits!(view);
+}
+
+impl Operand for Epilogue<'_> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.bias.visit(visit);
+        self.derivative.iter().for_each(|(_, points)| points.visit(visit));
+        self.pre_activation.visit(visit);
+        self.sums_of_a.visit(visit);
+    }
+}
+
 impl Epilogue<'_> {
     fn check(&self, a: &Matrix<'_>, [m, n, k]: [usize; 3], batch: Batch) -> Result<()> {
         let name = Gemm::NAME;
         if let Some(bias) = &self.bias {
-            expect_len(name, "bias", n, bias.len())?;
-            expect_float(name, "bias", bias.dtype())?;
+            expect_float_operand(name, "bias", n, bias)?;
         }
         let copy = self.pre_activation.as_ref().map(|copy| ("pre-activation", copy.as_view()));
         let points = self.derivative.map(|(_, points)| ("points of the derivative", points));
         for (what, matrix) in [copy, points].into_iter().flatten() {
-            expect_len(name, what, m * n, matrix.len())?;
-            expect_float(name, what, matrix.dtype())?;
+            expect_float_operand(name, what, m * n, &matrix)?;
         }
         if let Some(sums) = &self.sums_of_a {
-            expect_len(name, "sums of a", m, sums.view.len())?;
-            expect_float(name, "sums of a", sums.view.dtype())?;
+            expect_float_operand(name, "sums of a", m, &sums.view)?;
             if !a.transposed || (a.ld != m && k > 1) {
                 return Err(Error::argument(name, "sums of a are for the transpose of a matrix without gaps"));
             }
@@ -158,22 +172,7 @@ impl Arguments for Gemm<'_> {
         self.epilogue.check(&self.a, [m, n, k], self.batch)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(
-            visit,
-            &[
-                Some(&self.a.view),
-                Some(&self.b.view),
-                self.epilogue.bias.as_ref(),
-                self.epilogue.derivative.as_ref().map(|(_, points)| points),
-            ],
-            &[
-                Some(&self.c.view),
-                self.epilogue.pre_activation.as_ref(),
-                self.epilogue.sums_of_a.as_ref().map(|sums| &sums.view),
-            ],
-        );
-    }
+    visits!(a, b, c, epilogue);
 
     fn flops(&self) -> u64 {
         let factors = [self.batch.outer, self.batch.inner, self.m, self.n, self.k];

@@ -1,6 +1,6 @@
 //! Arguments of the squared error, of the totals of row losses, and of the scaling of their gradients.
 
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use super::{Arguments, Dest, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -21,15 +21,11 @@ impl Arguments for SquaredErrorForward<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_len(Self::NAME, "targets", self.x.len(), self.targets.len())?;
-        expect_dtype(Self::NAME, "targets", DType::F32, self.targets.dtype())?;
-        expect_len(Self::NAME, "loss", 1, self.loss.len())?;
-        expect_dtype(Self::NAME, "loss", DType::F32, self.loss.dtype())
+        expect_operand(Self::NAME, "targets", self.x.len(), DType::F32, &self.targets)?;
+        expect_operand(Self::NAME, "loss", 1, DType::F32, &self.loss)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x), Some(&self.targets)], &[Some(&self.loss)]);
-    }
+    visits!(x, targets, loss);
 }
 
 /// Gradient of [`SquaredErrorForward`]: `dx = dloss * 2 (x - target) / n`.
@@ -50,17 +46,12 @@ impl Arguments for SquaredErrorBackward<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_len(Self::NAME, "targets", self.x.len(), self.targets.len())?;
-        expect_dtype(Self::NAME, "targets", DType::F32, self.targets.dtype())?;
-        expect_len(Self::NAME, "dloss", 1, self.dloss.len())?;
-        expect_dtype(Self::NAME, "dloss", DType::F32, self.dloss.dtype())?;
-        expect_len(Self::NAME, "dx", self.x.len(), self.dx.len())?;
-        expect_float(Self::NAME, "dx", self.dx.dtype())
+        expect_operand(Self::NAME, "targets", self.x.len(), DType::F32, &self.targets)?;
+        expect_operand(Self::NAME, "dloss", 1, DType::F32, &self.dloss)?;
+        expect_float_operand(Self::NAME, "dx", self.x.len(), &self.dx)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x), Some(&self.targets), Some(&self.dloss)], &[Some(&self.dx)]);
-    }
+    visits!(x, targets, dloss, dx);
 }
 
 /// Sum of the losses of rows, sum of the row weights, and the mean: the first divided by the second.
@@ -89,19 +80,14 @@ impl Arguments for LossTotals<'_> {
     fn check(&self) -> Result<()> {
         let name = Self::NAME;
         expect_dtype(name, "losses", DType::F32, self.losses.dtype())?;
-        expect_len(name, "targets", self.losses.len(), self.targets.len())?;
-        expect_dtype(name, "targets", DType::I64, self.targets.dtype())?;
+        expect_operand(name, "targets", self.losses.len(), DType::I64, &self.targets)?;
         if let Some(weights) = &self.class_weights {
             expect_dtype(name, "class weights", DType::F32, weights.dtype())?;
         }
-        expect_len(name, "totals", 3, self.totals.len())?;
-        expect_dtype(name, "totals", DType::F32, self.totals.dtype())
+        expect_operand(name, "totals", 3, DType::F32, &self.totals)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        let reads = [Some(&self.losses), Some(&self.targets), self.class_weights.as_ref()];
-        super::visit_all(visit, &reads, &[Some(&self.totals)]);
-    }
+    visits!(losses, targets, class_weights, totals);
 }
 
 /// `out (+)= factor / divisor * x`, elementwise, with factor and divisor in device memory.
@@ -141,14 +127,10 @@ impl Arguments for ScaleBy<'_> {
         }
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        let reads = [Some(&self.factor), self.divisor.as_ref(), self.x.as_ref()];
-        super::visit_all(visit, &reads, &[Some(&self.out.view)]);
-    }
+    visits!(factor, divisor, x, out);
 }
 
 /// Require one f32.
 pub(super) fn expect_scalar(name: &'static str, what: &str, view: &View<'_>) -> Result<()> {
-    expect_len(name, what, 1, view.len())?;
-    expect_dtype(name, what, DType::F32, view.dtype())
+    expect_operand(name, what, 1, DType::F32, view)
 }

@@ -4,6 +4,15 @@
 //! one function and not forty. Arguments are checked here once, for every backend: lengths, types, that no written
 //! range overlaps another one, that every view belongs to this device and lane.
 
+/// [`Arguments::visit`] for arguments whose operands are these fields.
+macro_rules! visits {
+    ($($field:ident),+) => {
+        fn visit(&self, visit: &mut dyn FnMut($crate::kernel::Access<'_>)) {
+            $($crate::kernel::Operand::visit(&self.$field, visit);)+
+        }
+    };
+}
+
 pub mod attention;
 pub mod cross_entropy;
 pub mod elementwise;
@@ -36,7 +45,7 @@ pub use rotary::{RotaryApply, RotaryLayout};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
 
 use crate::backend::{DeviceId, Lane};
-use crate::buffer::{Range, View, ViewMut};
+use crate::buffer::{Range, Ranged, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -331,12 +340,48 @@ pub(crate) fn expect_float(op: &'static str, what: &str, got: DType) -> Result<(
     }
 }
 
-/// List optional views.
-pub(crate) fn visit_all(
-    visit: &mut dyn FnMut(Access<'_>),
-    reads: &[Option<&View<'_>>],
-    writes: &[Option<&ViewMut<'_>>],
-) {
-    reads.iter().flatten().for_each(|view| visit(Access::Read(view)));
-    writes.iter().flatten().for_each(|view| visit(Access::Write(view)));
+/// Require length and dtype.
+pub(crate) fn expect_operand(
+    op: &'static str,
+    what: &str,
+    len: usize,
+    dtype: DType,
+    operand: &impl Ranged,
+) -> Result<()> {
+    expect_len(op, what, len, operand.range().len)?;
+    expect_dtype(op, what, dtype, operand.range().dtype)
+}
+
+/// Require length and a floating-point type.
+pub(crate) fn expect_float_operand(op: &'static str, what: &str, len: usize, operand: &impl Ranged) -> Result<()> {
+    expect_len(op, what, len, operand.range().len)?;
+    expect_float(op, what, operand.range().dtype)
+}
+
+/// A field of a kernel's arguments that holds views.
+pub(crate) trait Operand {
+    /// Every view, written or read.
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>));
+}
+
+impl Operand for View<'_> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        visit(Access::Read(self));
+    }
+}
+
+impl Operand for ViewMut<'_> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        visit(Access::Write(self));
+    }
+}
+
+impl Operand for Dest<'_> {
+    visits!(view);
+}
+
+impl<T: Operand> Operand for Option<T> {
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        self.iter().for_each(|operand| operand.visit(visit));
+    }
 }

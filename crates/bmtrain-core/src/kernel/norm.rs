@@ -1,8 +1,8 @@
 //! Arguments of layer norm and RMS norm, with fused dropout and residual.
 
 use super::random::Dropout;
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
-use crate::buffer::{View, ViewMut};
+use super::{Access, Arguments, Dest, Operand, expect_float_operand, expect_operand};
+use crate::buffer::{Ranged, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -55,20 +55,17 @@ impl Arguments for NormForward<'_> {
         let (name, n) = (Self::NAME, self.rows * self.columns);
         for (what, view) in [("x", Some(&self.x)), ("residual", self.residual.as_ref())] {
             if let Some(view) = view {
-                expect_len(name, what, n, view.len())?;
-                expect_float(name, what, view.dtype())?;
+                expect_float_operand(name, what, n, view)?;
             }
         }
         for (what, view) in [("weight", Some(&self.weight)), ("bias", self.bias.as_ref())] {
             if let Some(view) = view {
-                expect_len(name, what, self.columns, view.len())?;
-                expect_float(name, what, view.dtype())?;
+                expect_float_operand(name, what, self.columns, view)?;
             }
         }
         for (what, view) in [("sum", self.sum.as_ref()), ("y", Some(&self.y))] {
             if let Some(view) = view {
-                expect_len(name, what, n, view.len())?;
-                expect_float(name, what, view.dtype())?;
+                expect_float_operand(name, what, n, view)?;
             }
         }
         if (self.residual.is_some() || self.dropout.is_some()) != self.sum.is_some() {
@@ -77,21 +74,10 @@ impl Arguments for NormForward<'_> {
         if (self.kind == NormKind::Layer) != self.mean.is_some() {
             return Err(Error::argument(name, "means are written by layer norm and only by it"));
         }
-        check_statistics(
-            name,
-            self.rows,
-            self.mean.as_ref().map(|v| (v.len(), v.dtype())),
-            (self.rstd.len(), self.rstd.dtype()),
-        )
+        check_statistics(name, self.rows, self.mean.as_ref(), &self.rstd)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(
-            visit,
-            &[Some(&self.x), self.residual.as_ref(), Some(&self.weight), self.bias.as_ref()],
-            &[self.sum.as_ref(), Some(&self.y), self.mean.as_ref(), Some(&self.rstd)],
-        );
-    }
+    visits!(x, residual, weight, bias, sum, y, mean, rstd);
 }
 
 /// Gradients of [`NormForward`].
@@ -132,8 +118,7 @@ impl Arguments for NormBackward<'_> {
     fn check(&self) -> Result<()> {
         let (name, n) = (Self::NAME, self.rows * self.columns);
         for (what, view, len) in [("x", &self.x, n), ("dy", &self.dy, n), ("weight", &self.weight, self.columns)] {
-            expect_len(name, what, len, view.len())?;
-            expect_float(name, what, view.dtype())?;
+            expect_float_operand(name, what, len, view)?;
         }
         let branch = self.branch.as_ref().map(|(_, dest)| dest);
         for (what, dest, len) in [
@@ -143,42 +128,26 @@ impl Arguments for NormBackward<'_> {
             ("dbias", self.dbias.as_ref(), self.columns),
         ] {
             if let Some(dest) = dest {
-                expect_len(name, what, len, dest.view.len())?;
-                expect_float(name, what, dest.view.dtype())?;
+                expect_float_operand(name, what, len, &dest.view)?;
             }
         }
         if (self.kind == NormKind::Layer) != self.mean.is_some() {
             return Err(Error::argument(name, "means belong to layer norm and only to it"));
         }
-        check_statistics(
-            name,
-            self.rows,
-            self.mean.as_ref().map(|v| (v.len(), v.dtype())),
-            (self.rstd.len(), self.rstd.dtype()),
-        )
+        check_statistics(name, self.rows, self.mean.as_ref(), &self.rstd)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        let view = |dest: &'_ Option<Dest<'_>>, visit: &mut dyn FnMut(Access<'_>)| {
-            if let Some(dest) = dest {
-                visit(Access::Write(&dest.view));
-            }
-        };
-        super::visit_all(
-            visit,
-            &[Some(&self.x), self.mean.as_ref(), Some(&self.rstd), Some(&self.weight), Some(&self.dy)],
-            &[self.branch.as_ref().map(|(_, dest)| &dest.view)],
-        );
-        view(&self.dx, visit);
-        view(&self.dweight, visit);
-        view(&self.dbias, visit);
+        let reads: [&dyn Operand; 5] = [&self.x, &self.mean, &self.rstd, &self.weight, &self.dy];
+        reads.into_iter().for_each(|operand| operand.visit(visit));
+        self.branch.iter().for_each(|(_, dest)| dest.visit(visit));
+        [&self.dx, &self.dweight, &self.dbias].into_iter().for_each(|operand| operand.visit(visit));
     }
 }
 
-fn check_statistics(name: &'static str, rows: usize, mean: Option<(usize, DType)>, rstd: (usize, DType)) -> Result<()> {
-    for (what, (len, dtype)) in mean.map(|mean| ("mean", mean)).into_iter().chain([("rstd", rstd)]) {
-        expect_len(name, what, rows, len)?;
-        expect_dtype(name, what, DType::F32, dtype)?;
+fn check_statistics<V: Ranged>(name: &'static str, rows: usize, mean: Option<&V>, rstd: &V) -> Result<()> {
+    for (what, statistic) in mean.map(|mean| ("mean", mean)).into_iter().chain([("rstd", rstd)]) {
+        expect_operand(name, what, rows, DType::F32, statistic)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Arguments of the optimizer step and of gradient clipping.
 
-use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
+use super::{Arguments, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -40,8 +40,7 @@ impl Arguments for ClipFactor<'_> {
     const NAME: &'static str = "clip_factor";
 
     fn check(&self) -> Result<()> {
-        expect_len(Self::NAME, "accumulated", WORDS, self.accumulated.len())?;
-        expect_dtype(Self::NAME, "accumulated", DType::I64, self.accumulated.dtype())?;
+        expect_operand(Self::NAME, "accumulated", WORDS, DType::I64, &self.accumulated)?;
         for (what, len, dtype) in
             [("norm", self.norm.len(), self.norm.dtype()), ("factor", self.factor.len(), self.factor.dtype())]
         {
@@ -54,9 +53,7 @@ impl Arguments for ClipFactor<'_> {
         Err(Error::argument(Self::NAME, format!("max_norm {} and scale {} must be above 0", self.max_norm, self.scale)))
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.accumulated)], &[Some(&self.norm), Some(&self.factor)]);
-    }
+    visits!(accumulated, norm, factor);
 }
 
 /// One Adam step (Kingma and Ba, 2015) over a run of elements that share their weight decay.
@@ -171,12 +168,10 @@ impl Arguments for Adam<'_> {
     fn check(&self) -> Result<()> {
         let (name, n) = (Self::NAME, self.parameter.len());
         expect_float(name, "parameter", self.parameter.dtype())?;
-        expect_len(name, "grad", n, self.grad.len())?;
-        expect_float(name, "grad", self.grad.dtype())?;
+        expect_float_operand(name, "grad", n, &self.grad)?;
         for (what, view) in [("master", self.master.as_ref()), ("m", Some(&self.m)), ("v", Some(&self.v))] {
             if let Some(view) = view {
-                expect_len(name, what, n, view.len())?;
-                expect_dtype(name, what, DType::F32, view.dtype())?;
+                expect_operand(name, what, n, DType::F32, view)?;
             }
         }
         if (self.parameter.dtype() == DType::F32) == self.master.is_some() {
@@ -185,19 +180,12 @@ impl Arguments for Adam<'_> {
                 "a master copy belongs to parameters that are not f32, and only to them",
             ));
         }
-        expect_len(name, "factor", 1, self.factor.len())?;
-        expect_dtype(name, "factor", DType::F32, self.factor.dtype())?;
+        expect_operand(name, "factor", 1, DType::F32, &self.factor)?;
         if self.step == 0 {
             return Err(Error::argument(name, "steps are counted from 1"));
         }
         Ok(())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(
-            visit,
-            &[Some(&self.grad), Some(&self.factor)],
-            &[Some(&self.parameter), self.master.as_ref(), Some(&self.m), Some(&self.v)],
-        );
-    }
+    visits!(grad, factor, parameter, master, m, v);
 }

@@ -1,6 +1,6 @@
 //! Arguments of kernels that generate random numbers. Every number has an address; nothing is streamed.
 
-use super::{Access, Arguments, Dest, expect_float, expect_len};
+use super::{Arguments, Dest, expect_float, expect_float_operand};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::philox::Key;
@@ -70,18 +70,14 @@ impl Arguments for DropoutApply<'_> {
 
     fn check(&self) -> Result<()> {
         if let Some(x) = &self.x {
-            expect_float(Self::NAME, "x", x.dtype())?;
-            expect_len(Self::NAME, "x", self.rows * self.columns, x.len())?;
+            expect_float_operand(Self::NAME, "x", self.rows * self.columns, x)?;
         } else if self.y.add {
             return Err(Error::argument(Self::NAME, "an in-place mask cannot be added"));
         }
-        expect_float(Self::NAME, "y", self.y.view.dtype())?;
-        expect_len(Self::NAME, "y", self.rows * self.columns, self.y.view.len())
+        expect_float_operand(Self::NAME, "y", self.rows * self.columns, &self.y.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[self.x.as_ref()], &[Some(&self.y.view)]);
-    }
+    visits!(x, y);
 }
 
 /// A distribution of initial values.
@@ -116,7 +112,5 @@ impl Arguments for FillRandom<'_> {
         expect_float(Self::NAME, "out", self.out.dtype())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[], &[Some(&self.out)]);
-    }
+    visits!(out);
 }

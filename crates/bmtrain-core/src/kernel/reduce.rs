@@ -1,7 +1,7 @@
 //! Arguments of reductions and of softmax. All sums are made in an order that depends on sizes alone.
 
 use super::optimizer::NormOrder;
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use super::{Arguments, Dest, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -24,15 +24,11 @@ impl Arguments for ColumnSum<'_> {
     const NAME: &'static str = "column_sum";
 
     fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float(Self::NAME, "out", self.out.view.dtype())?;
-        expect_len(Self::NAME, "x", self.rows * self.columns, self.x.len())?;
-        expect_len(Self::NAME, "out", self.columns, self.out.view.len())
+        expect_float_operand(Self::NAME, "x", self.rows * self.columns, &self.x)?;
+        expect_float_operand(Self::NAME, "out", self.columns, &self.out.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
-    }
+    visits!(x, out);
 }
 
 /// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`. NaN and infinity propagate.
@@ -59,13 +55,10 @@ impl Arguments for GradNorm<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_len(Self::NAME, "out", WORDS, self.out.view.len())?;
-        expect_dtype(Self::NAME, "out", DType::I64, self.out.view.dtype())
+        expect_operand(Self::NAME, "out", WORDS, DType::I64, &self.out.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
-    }
+    visits!(x, out);
 }
 
 /// Set `flag` to 1 if anything in `x` is infinite or not a number; leave it otherwise.
@@ -82,13 +75,10 @@ impl Arguments for NonFinite<'_> {
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_len(Self::NAME, "flag", 1, self.flag.len())?;
-        expect_dtype(Self::NAME, "flag", DType::I32, self.flag.dtype())
+        expect_operand(Self::NAME, "flag", 1, DType::I32, &self.flag)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.flag)]);
-    }
+    visits!(x, flag);
 }
 
 /// `y = softmax(x)` along rows; `log` writes log-probabilities instead.
@@ -110,15 +100,11 @@ impl Arguments for Softmax<'_> {
     const NAME: &'static str = "softmax";
 
     fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float(Self::NAME, "y", self.y.dtype())?;
-        expect_len(Self::NAME, "x", self.rows * self.columns, self.x.len())?;
-        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+        expect_float_operand(Self::NAME, "x", self.rows * self.columns, &self.x)?;
+        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.y)]);
-    }
+    visits!(x, y);
 }
 
 /// Gradient of [`Softmax`] from its output: `dx (+)= y * (dy - sum(y * dy))`, or `dy - exp(y) * sum(dy)` for logs.
@@ -153,7 +139,5 @@ impl Arguments for SoftmaxBackward<'_> {
         Ok(())
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.y), Some(&self.dy)], &[Some(&self.dx.view)]);
-    }
+    visits!(y, dy, dx);
 }

@@ -1,6 +1,6 @@
 //! Arguments of rotary positions.
 
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use super::{Arguments, Dest, expect_float_operand, expect_operand};
 use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -65,12 +65,10 @@ impl Arguments for RotaryApply<'_> {
         let (Some(len), Some(table)) = (rows.checked_mul(columns), entries.checked_mul(dims)) else {
             return Err(Error::shape(Self::NAME, "sizes", "countable elements", format!("{rows} x {columns}")));
         };
-        expect_len(Self::NAME, "table", table, self.table.len())?;
-        expect_dtype(Self::NAME, "table", DType::F32, self.table.dtype())?;
+        expect_operand(Self::NAME, "table", table, DType::F32, &self.table)?;
         match &self.positions {
             Some(positions) => {
-                expect_len(Self::NAME, "positions", rows, positions.len())?;
-                expect_dtype(Self::NAME, "positions", DType::I64, positions.dtype())?;
+                expect_operand(Self::NAME, "positions", rows, DType::I64, positions)?;
             }
             None if rows > 0 && (length == 0 || length > entries) => {
                 return Err(Error::shape(
@@ -84,17 +82,13 @@ impl Arguments for RotaryApply<'_> {
         }
         match &self.x {
             Some(x) => {
-                expect_float(Self::NAME, "x", x.dtype())?;
-                expect_len(Self::NAME, "x", len, x.len())?;
+                expect_float_operand(Self::NAME, "x", len, x)?;
             }
             None if self.y.add => return Err(Error::argument(Self::NAME, "a rotation in place cannot be added")),
             None => {}
         }
-        expect_float(Self::NAME, "y", self.y.view.dtype())?;
-        expect_len(Self::NAME, "y", len, self.y.view.len())
+        expect_float_operand(Self::NAME, "y", len, &self.y.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.table), self.positions.as_ref(), self.x.as_ref()], &[Some(&self.y.view)]);
-    }
+    visits!(table, positions, x, y);
 }

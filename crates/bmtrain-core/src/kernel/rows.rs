@@ -1,7 +1,7 @@
 //! Arguments of kernels that move rows: embeddings, permutations, slices.
 
 use super::elementwise::row_span;
-use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use super::{Arguments, Dest, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -27,13 +27,10 @@ impl Arguments for EmbeddingForward<'_> {
 
     fn check(&self) -> Result<()> {
         check_table(Self::NAME, self.entries, self.columns, (self.table.len(), self.table.dtype()), &self.ids)?;
-        expect_len(Self::NAME, "out", self.ids.len() * self.columns, self.out.view.len())?;
-        expect_float(Self::NAME, "out", self.out.view.dtype())
+        expect_float_operand(Self::NAME, "out", self.ids.len() * self.columns, &self.out.view)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.table), Some(&self.ids)], &[Some(&self.out.view)]);
-    }
+    visits!(table, ids, out);
 }
 
 /// Gradient of the table: `dtable[ids[r]] += dy[r]` in the order of the rows, after zeroing unless it is added to.
@@ -59,13 +56,10 @@ impl Arguments for EmbeddingBackward<'_> {
     fn check(&self) -> Result<()> {
         let table = (self.dtable.view.len(), self.dtable.view.dtype());
         check_table(Self::NAME, self.entries, self.columns, table, &self.ids)?;
-        expect_len(Self::NAME, "dy", self.ids.len() * self.columns, self.dy.len())?;
-        expect_float(Self::NAME, "dy", self.dy.dtype())
+        expect_float_operand(Self::NAME, "dy", self.ids.len() * self.columns, &self.dy)
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.ids), Some(&self.dy)], &[Some(&self.dtable.view)]);
-    }
+    visits!(ids, dy, dtable);
 }
 
 fn check_table(
@@ -113,9 +107,7 @@ impl Arguments for RowCopy<'_> {
         if self.out.add { expect_float(Self::NAME, "x", self.x.dtype()) } else { Ok(()) }
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
-    }
+    visits!(x, out);
 }
 
 /// Another order of the axes: axis `i` of the result is axis `axes[i]` of the input. Any dtype.
@@ -149,12 +141,9 @@ impl Arguments for Permute<'_> {
             ));
         }
         expect_len(Self::NAME, "x", dims.iter().product(), self.x.len())?;
-        expect_len(Self::NAME, "out", self.x.len(), self.out.view.len())?;
-        expect_dtype(Self::NAME, "out", self.x.dtype(), self.out.view.dtype())?;
+        expect_operand(Self::NAME, "out", self.x.len(), self.x.dtype(), &self.out.view)?;
         if self.out.add { expect_float(Self::NAME, "x", self.x.dtype()) } else { Ok(()) }
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
-    }
+    visits!(x, out);
 }
