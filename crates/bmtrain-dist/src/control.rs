@@ -1,7 +1,7 @@
 //! Control messages between the ranks that train together: a few numbers, a name, a sign of life.
 //!
-//! Defines [`ControlGroup`]. Called by training loops and by the [`Saver`](crate::checkpoint::Saver); in a training
-//! step by [`ControlGroup::gather_later`], which does not wait.
+//! Called by training loops and by the [`Saver`](crate::checkpoint::Saver); in a training step by
+//! [`ControlGroup::gather_later`], which does not wait.
 
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Collective, Communicator};

@@ -1,8 +1,7 @@
 //! The position of a rank in the mesh: pipeline x data x tensor, tensor fastest, pipeline slowest.
 //!
-//! Defines [`Mesh`], the position of one rank, and [`RankGroup`], the kinds of parallel groups. Pure arithmetic, the
-//! predecessor's formulas; communication between the ranks of a group is not here. The `Builder` and the layers ask a
-//! mesh for this rank's part, and a communicator is split by its colour and key.
+//! Pure arithmetic, the predecessor's formulas; communication between the ranks of a group is not here. The `Builder`
+//! and the layers ask a mesh for this rank's part, and a communicator is split by its colour and key.
 
 use crate::error::{Error, Result};
 

@@ -1,7 +1,6 @@
 //! What a rank calls, encoded for the other ranks and shown to users.
 //!
 //! A rank publishes a call as [`What::encoded`]; [`describe`] decodes what other ranks published, which is not trusted.
-//! reads theirs, which may be anything.
 
 use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;

@@ -1,8 +1,7 @@
 //! Which process a rank is, and whether it still runs.
 //!
-//! Defines [`Watch`] and [`Identity`], which ranks show each other when they meet. A process that ends without leaving
-//! (it was killed, or ran out of memory) is noticed through a descriptor of it, which stays true when its number is
-//! given to another process.
+//! A process that ends without leaving (it was killed, or ran out of memory) is noticed through a descriptor of it,
+//! which stays true when its number is given to another process.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};

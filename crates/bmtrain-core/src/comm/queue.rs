@@ -1,7 +1,7 @@
 //! The order of a rank's own calls: on whatever lanes, they run one after the other in the order of their launches.
 //!
-//! Defines [`CallQueue`] and [`CallQueues`]. All ranks launch the calls of a group in the same order, so they also run
-//! them in the same order, even on several lanes. There is no deadlock: a lane only waits for earlier launches.
+//! All ranks launch the calls of a group in the same order, so they also run them in the same order, even on several
+//! lanes. There is no deadlock: a lane only waits for earlier launches.
 
 use super::call::{Call, What};
 use super::engine::Group;

@@ -1,7 +1,6 @@
 //! Reduction over the ranks of a group on the host, always in the order of the ranks.
 //!
-//! Defines [`Reducer`], which [`super::engine`] uses for each piece of a collective. An element's bits depend on the
-//! values and their order alone, not on where a piece begins.
+//! An element's bits depend on the values and their order alone, not on where a piece begins.
 
 use super::Reduction;
 use crate::cpu::floats::{Floats, FloatsMut, Spare, TILE, tiles};

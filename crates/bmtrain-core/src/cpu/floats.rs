@@ -1,8 +1,8 @@
 //! Floating-point views as kernels see them: three storage types, one arithmetic.
 //!
-//! Defines [`Floats`] and [`FloatsMut`]. Kernels work on tiles of at most [`TILE`] f32 values; a tile of an f32 view is
-//! the memory itself, a tile of a 16-bit view is widened into a [`Spare`] and, if written, rounded back to nearest
-//! even. So each kernel is written once, and f32 pays nothing for the other types.
+//! Kernels work on tiles of at most [`TILE`] f32 values; a tile of an f32 view is the memory itself, a tile of a 16-bit
+//! view is widened into a [`Spare`] and, if written, rounded back to nearest even. So each kernel is written once, and
+//! f32 pays nothing for the other types.
 
 use super::access;
 use super::simd::vectorised;

@@ -1,8 +1,7 @@
 //! Elementary functions in single precision, written without branches so that loops over them become vector code.
 //!
-//! Defines [`exp`], [`tanh`], [`sigmoid`], [`normal`] and the activations built from them ([`value`], [`slope`]), for
-//! use inside [`vectorised`](super::simd) loops. The polynomials are minimax fits of our own (Remez algorithm at 50
-//! digits). The errors stated here hold with fused multiply-add; without it they are about twice as large.
+//! The polynomials are minimax fits of our own (Remez algorithm at 50 digits). The errors stated here hold with fused
+//! multiply-add; without it they are about twice as large.
 
 use super::simd::Isa;
 use crate::kernel::Activation;

@@ -1,8 +1,6 @@
 //! Vector code without intrinsics: plain loops, compiled for several instruction sets and chosen once at run time.
 //!
-//! Defines the macro [`vectorised`], which every stem of kernels writes its inner loops with, [`Isa`] (what such a loop
-//! may ask of its instruction set) and [`Level`]. A loop whose rounding must not depend on the machine uses neither
-//! [`Isa::mul_add`] nor anything else of `Isa`.
+//! A loop whose rounding must not depend on the machine uses neither [`Isa::mul_add`] nor anything else of `Isa`.
 
 use std::sync::OnceLock;
 

@@ -1,6 +1,5 @@
 //! Host functions in the order of a lane: for collectives without NCCL, checkpoints and offloaded optimizers.
 //!
-//!
 //! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory,
 //! writes a number there when it is done, and waits for another number. A thread of the lane looks for the first
 //! number, does the work, and writes the second; the lane copies the result back and goes on.

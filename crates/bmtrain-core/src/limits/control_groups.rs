@@ -1,7 +1,7 @@
 //! Limits of the control groups that this process belongs to, in both versions of their files.
 //!
-//! Defines [`read`]. A group is bound by its own limits and the limits of all its ancestors, so all of them are read.
-//! In a container the path that the process sees is often not below the mount it sees; what is absent is skipped.
+//! A group is bound by its own limits and the limits of all its ancestors, so all of them are read. In a container the
+//! path that the process sees is often not below the mount it sees; what is absent is skipped.
 
 use super::{Limit, Resource};
 use std::io::Read;

@@ -1,8 +1,6 @@
 //! The limits that the system sets for this process, so that an error can name the limit that was reached.
 //!
-//! Defines [`Resource`], [`Limit`], [`limits`], [`explain`] and [`make_room`];
-//! [`Error::refused`](crate::Error::refused) is made of them. Read at the moment of an error, and by programs that
-//! print the limits.
+//! Read at the moment of an error, and by programs that print the limits.
 
 mod control_groups;
 

@@ -1,7 +1,6 @@
 //! The collectives, each as what a rank sends and receives in one round.
 //!
-//! Defines [`run`], which a transport calls on the lane's thread. Every element is reduced in the order of the ranks,
-//! so its bits do not depend on chunks and rounds.
+//! Every element is reduced in the order of the ranks, so its bits do not depend on chunks and rounds.
 
 use super::{CollectiveKind, Flow, GIVEN, Pieces, REDUCED, Transport};
 use crate::comm::reduce::{GRAIN, Reducer};

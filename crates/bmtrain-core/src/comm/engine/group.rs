@@ -1,6 +1,4 @@
 //! A rank in a group: how the ranks agree on a call, and what a failure looks like from here.
-//!
-//! Defines [`Group`], which both transports implement, and [`Membership`], what a rank knows of its group.
 
 use super::{CollectiveKind, Failure};
 use crate::comm::call::{Call, Channel, What, describe};

@@ -1,7 +1,7 @@
 //! A rank as a [`Communicator`](crate::comm::Communicator): launches collectives on lanes, in the order of the calls.
 //!
-//! Defines [`Member`], [`CollectiveKind`] and [`communicator!`]. Work on a lane keeps the rank in its group, so that a
-//! handle may be dropped before the work has run; the rank leaves when the last of both has ended.
+//! Work on a lane keeps the rank in its group, so that a handle may be dropped before the work has run; the rank leaves
+//! when the last of both has ended.
 
 use super::Group;
 use crate::backend::{Backend, Lane};

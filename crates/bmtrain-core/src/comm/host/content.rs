@@ -1,7 +1,6 @@
 //! What is in the table of a job: a seat for each rank, and why the start has failed, as one page of bytes.
 //!
-//! Defines [`Content`], [`Seat`] and [`StartFailure`] for [`super::table`]. Malformed bytes are refused or shown, never
-//! used as a length without a bound.
+//! Malformed bytes are refused or shown, never used as a length without a bound.
 
 use super::layout::MAX_RANKS;
 use crate::comm::processes::{Identity, TICKS};

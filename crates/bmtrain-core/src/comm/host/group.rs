@@ -1,8 +1,7 @@
 //! A rank in a group over shared memory: what the ranks see of each other.
 //!
-//! Defines [`HostJob`], what a rank has of the whole job, and [`SharedGroup`]. [`super::wait`] adds waiting,
-//! [`super::rings`] and [`super::pair`] move data, [`super::join`] makes both. Everything that other ranks wrote is
-//! compared or shown, never used as an offset into memory.
+//! [`super::wait`] adds waiting, [`super::rings`] and [`super::pair`] move data, [`super::join`] makes both. Everything
+//! that other ranks wrote is compared or shown, never used as an offset into memory.
 
 use super::join::refused;
 use super::layout::{DEPARTED, Layout, RINGS};

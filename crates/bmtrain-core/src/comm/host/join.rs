@@ -1,7 +1,6 @@
 //! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are
 //! split from groups.
 //!
-//! Defines [`places`], [`join`] and [`Rendezvous`] for the first group, and [`Group::split`] for those made from it.
 //! The memory that the ranks share loses its name as soon as all have joined, so that it ends with them however that
 //! happens.
 

@@ -1,7 +1,6 @@
 //! Offsets in the region of a group: control slots first, then staged chunks.
 //!
-//! Defines [`Layout`], which [`super::group`], [`super::rings`] and [`super::pair`] ask for every offset. A pure
-//! function of the group's size and the bytes of a chunk, so all ranks agree without communication.
+//! A pure function of the group's size and the bytes of a chunk, so all ranks agree without communication.
 
 /// Most ranks of a group: one bit each in a `u64`.
 pub const MAX_RANKS: usize = 64;

@@ -1,7 +1,6 @@
 //! Memory that ranks share: a file in memory, from which each rank maps the regions it needs.
 //!
-//! Defines [`SharedFile`] and [`Region`]; [`super::group`] makes them. Everything starts as zeros, and zeros are a
-//! valid start of every control slot, so the ranks may come in any order.
+//! Everything starts as zeros, and zeros are a valid start of every control slot, so the ranks may come in any order.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fstat};

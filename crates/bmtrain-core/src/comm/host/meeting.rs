@@ -1,9 +1,9 @@
 //! How the processes of one machine come together as the ranks of a job, or learn at once that they cannot.
 //!
-//! Defines [`Meeting`], a process's membership. A program enters before it prepares its work, so that others see a rank
-//! that fails or dies before it [joins](super::HostRank::join). What is known of a start is in its [`Table`], which has
-//! its name until the last rank has left: a process that comes to a running job is told so. A table without a living
-//! process is replaced by the next start.
+//! A program enters before it prepares its work, so that others see a rank that fails or dies before it
+//! [joins](super::HostRank::join). What is known of a start is in its [`Table`], which has its name until the last rank
+//! has left: a process that comes to a running job is told so. A table without a living process is replaced by the next
+//! start.
 
 use super::content::{Content, Presence, StartFailure, now};
 use super::layout::MAX_RANKS;

@@ -1,8 +1,8 @@
 //! Messages between two ranks: a ring of chunks for each pair and direction, which no other rank waits for.
 //!
-//! Adds [`SharedGroup::send`] and [`SharedGroup::receive`]. A sender waits only when all chunks of the ring are on
-//! their way; up to there it goes on whether or not the receiver has come. Each chunk records its message, and a
-//! receiver that expects another one breaks the group: a sender that has gone on learns of it at its next call.
+//! A sender waits only when all chunks of the ring are on their way; up to there it goes on whether or not the receiver
+//! has come. Each chunk records its message, and a receiver that expects another one breaks the group: a sender that
+//! has gone on learns of it at its next call.
 #![allow(unsafe_code)]
 
 use super::group::SharedGroup;

@@ -1,8 +1,7 @@
 //! How collectives move data: every rank stages chunks in rings of its own, and the others read them there.
 //!
-//! Defines [`Rings`], the transport of one collective, which turns the memory of the rings into slices. While a rank
-//! works on one chunk it has staged the next ones, so that the others need not wait for it, and the rings are small
-//! enough that a staged chunk is still in a cache when it is read.
+//! While a rank works on one chunk it has staged the next ones, so that the others need not wait for it, and the rings
+//! are small enough that a staged chunk is still in a cache when it is read.
 //!
 //! Chunks of a ring are numbered from the first call of the group on; all ranks count alike, because all make the same
 //! calls. A chunk's slot is used again when every other rank has marked the chunk before as taken.

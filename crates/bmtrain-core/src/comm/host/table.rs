@@ -1,10 +1,8 @@
 //! The table of a job: which processes are its ranks and whether its start has failed, in a named file that one process
 //! at a time reads and changes.
 //!
-//! Defines [`Table`], its [`Content`] and [`Verdict`], what a process that wants to be a rank finds there; used by
-//! [`super::meeting`]. Beside the table each rank has an empty file, `NAME@RANK`, which it keeps locked: the kernel
-//! releases the lock when the process ends, however that happens, whichever container it runs in and whichever process
-//! gets its pid next.
+//! Beside the table each rank has an empty file, `NAME@RANK`, which it keeps locked: the kernel releases the lock when
+//! the process ends, however that happens, whichever container it runs in and whichever process gets its pid next.
 
 use super::content::{BYTES, Content, Presence, StartFailure};
 use super::join::exhausted;

@@ -1,9 +1,8 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the
 //! deadline.
 //!
-//! A rank that changes a control slot
-//! rings the bell of its group if any rank sleeps. A sleeper wakes up some times a second to see whether the group has
-//! failed, whether the ranks it waits for have left or ended, and what time it is.
+//! A rank that changes a control slot rings the bell of its group if any rank sleeps. A sleeper wakes up some times a
+//! second to see whether the group has failed, whether the ranks it waits for have left or ended, and what time it is.
 
 use super::group::{SharedGroup, ranks_in, ranks_where};
 use super::layout::{BELL, SLEEPERS};

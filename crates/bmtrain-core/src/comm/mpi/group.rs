@@ -1,6 +1,6 @@
 //! A rank in a group of an MPI job.
 //!
-//! Defines [`MpiGroup`]. A group is a number that its ranks agree on; MPI knows of the one group of all ranks only.
+//! A group is a number that its ranks agree on; MPI knows of the one group of all ranks only.
 
 use super::job::Channel;
 use super::join::Session;

@@ -1,7 +1,7 @@
 //! What the threads of this process share: messages received, messages to be sent, and what
 //! is known of the other ranks.
 //!
-//! Defines [`MpiJob`] and [`State`]. The progress thread fills it and empties it; ranks' threads and lanes wait on it.
+//! The progress thread fills it and empties it; ranks' threads and lanes wait on it.
 
 use super::MpiOptions;
 use super::message::{HEAD, Kind, Message, MessageKey, SHORT};

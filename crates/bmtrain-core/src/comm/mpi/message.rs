@@ -1,7 +1,7 @@
 //! What ranks send each other: a header of six `u64`s, then `u64`s or bytes.
 //!
-//! Messages are vectors of `u64`s, so that the numbers in them are aligned. What
-//! comes from other ranks is compared or shown; lengths are checked before anything is read.
+//! Messages are vectors of `u64`s, so that the numbers in them are aligned. What comes from other ranks is compared or
+//! shown; lengths are checked before anything is read.
 
 use super::job::Channel;
 

@@ -1,8 +1,8 @@
 //! The one thread of a process that calls MPI: it starts messages, looks whether they have ended, and waits for none.
 //!
-//! Defines [`Progress`], which `join` runs. Receives of any sender are always started, some for values and some for
-//! urgent messages, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their
-//! buffers, so that one whose message never ends can be abandoned.
+//! Receives of any sender are always started, some for values and some for urgent messages, which are so short that MPI
+//! delivers them whatever else is stuck. Persistent requests own their buffers, so that one whose message never ends
+//! can be abandoned.
 
 use super::job::{End, MpiJob};
 use super::message::{HEAD, Kind, Message, MessageKey, SHORT};

@@ -1,7 +1,6 @@
 //! How values move: in pieces of at most a chunk, one message each.
 //!
-//! Defines [`Transfer`], the transport of one collective, and adds messages between two ranks to [`MpiGroup`]. A rank
-//! sends a few rounds ahead, so that messages are under way while it works on earlier ones.
+//! A rank sends a few rounds ahead, so that messages are under way while it works on earlier ones.
 
 use super::group::MpiGroup;
 use super::job::Channel;

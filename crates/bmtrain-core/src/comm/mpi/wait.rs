@@ -1,7 +1,7 @@
 //! Waiting for other ranks, never longer than the deadline; who is to blame is asked before that.
 //!
-//! Adds [`Group::wait`] and [`MpiJob::ask`]. Who waits wakes up some times a second to see whether the job has failed,
-//! whether the ranks it waits for have left or ended, and what time it is.
+//! Who waits wakes up some times a second to see whether the job has failed, whether the ranks it waits for have left
+//! or ended, and what time it is.
 
 use super::group::MpiGroup;
 use super::job::{Channel, MpiJob, State};

@@ -1,7 +1,7 @@
 //! One communicator of NCCL, with an owner: begun, asked how far it is, used, and ended in order or broken off.
 //!
-//! Defines [`Connection`]. Nothing here waits: a call that NCCL completes later is [`Progress::UnderWay`],
-//! and the caller asks again until it is done, within its own deadline.
+//! Nothing here waits: a call that NCCL completes later is [`Progress::UnderWay`], and the caller asks again until it
+//! is done, within its own deadline.
 #![allow(unsafe_code)]
 
 use super::library::{Library, Progress, Stream, config, failure};

@@ -1,8 +1,8 @@
 //! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
 //!
-//! Defines [`NcclJob`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end
-//! one in order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its
-//! own, could wait in a circle. A failure is one of the whole job.
+//! Connections of a group stay until the last handle of a rank is dropped: to end one in order all its ranks have to
+//! end it, and groups that ended one after the other, each rank in an order of its own, could wait in a circle. A
+//! failure is one of the whole job.
 
 use super::NcclOptions;
 use super::connection::Connection;

@@ -1,9 +1,8 @@
 //! How ranks come together: they agree on a version and on ids over the control plane, then NCCL connects their
 //! devices.
 //!
-//! Defines [`join`] for the first group, [`meet`] for every group, and [`gather`]. Each group has ids of its own:
-//! NCCL's way to split a communicator demands that nothing is under way on it, and what groups would share puts their
-//! calls in one order.
+//! Each group has ids of its own: NCCL's way to split a communicator demands that nothing is under way on it, and what
+//! groups would share puts their calls in one order.
 
 use super::NcclOptions;
 use super::connection::Connection;

@@ -1,8 +1,7 @@
 //! NCCL's functions, opened at run time, with errors that explain every result.
 //!
-//! Defines [`Library`], which `connection` calls. The bindings give the types only: they look for names under which
-//! NCCL is not installed by packages, and panic where it is missing. Answers are read as numbers, because a newer
-//! library may have some that the bindings do not know.
+//! The bindings give the types only: they look for names under which NCCL is not installed by packages, and panic where
+//! it is missing. Answers are read as numbers, because a newer library may have some that the bindings do not know.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};

@@ -1,7 +1,6 @@
 //! One rank as a [`Communicator`]: gives collectives to lanes and counts them.
 //!
-//! Defines [`NcclRank`] and [`Member`]. A call is queued on its lane's stream at once; what waits for other ranks is
-//! the device.
+//! A call is queued on its lane's stream at once; what waits for other ranks is the device.
 #![allow(unsafe_code)]
 
 use super::NcclOptions;

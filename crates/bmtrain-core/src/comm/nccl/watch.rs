@@ -1,8 +1,8 @@
 //! The thread of a rank that sees to it that nothing on the device waits for ever, and what it finds out when something
 //! does.
 //!
-//! Defines [`run`], [`Watched`] and [`Trouble`], and adds [`Member::look`] and [`Member::examine`]. The host may wait
-//! for the device in many places, where it hears nothing of the other ranks; so it is not the host that looks.
+//! The host may wait for the device in many places, where it hears nothing of the other ranks; so it is not the host
+//! that looks.
 
 use super::job::NcclJob;
 use super::join;

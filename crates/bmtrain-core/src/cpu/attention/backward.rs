@@ -1,7 +1,7 @@
 //! The backward pass: scores and probabilities are made again, tile by tile, from the saved log-sum-exp.
 //!
-//! Defines [`run`], called by `mod.rs`. The steps on one tile are in `gradients.rs`; here they are put in order, in one
-//! of two schemes that give the same bits:
+//! The steps on one tile are in `gradients.rs`; here they are put in order, in one of two schemes that give the same
+//! bits:
 //!
 //! - **whole**: one piece of work per sequence and key head (per key head alone where sequences share the gradient of a
 //!   bias). Blocks of keys outside, queries inside; five products a tile.

@@ -1,7 +1,7 @@
 //! The forward pass: one block of queries of one head at a time meets the keys block by block.
 //!
-//! Defines [`run`], called by `mod.rs`. Every row of the result is made by one piece of work in one order, so threads
-//! and the size of query blocks do not show in its bits.
+//! Every row of the result is made by one piece of work in one order, so threads and the size of query blocks do not
+//! show in its bits.
 #![allow(unsafe_code)]
 
 use super::operand::{ReadHeads, WriteHeads};

@@ -1,7 +1,6 @@
 //! The steps of the backward pass on one tile of scores, and on the sums that tiles add to.
 //!
-//! Defines [`Pass`], the views of one call, and [`Work`], the tiles of one thread. `backward.rs` puts the steps in
-//! order.
+//! `backward.rs` puts the steps in order.
 #![allow(unsafe_code)]
 
 use super::operand::{ReadHeads, WriteHeads};

@@ -1,7 +1,6 @@
 //! Heads as the loops of attention see them: rows of f32, whatever the tensors hold and however they are strided.
 //!
-//! Defines [`ReadHeads`] (rows widened into a tile) and [`WriteHeads`] (rows rounded into a tensor, each by
-//! one thread). Called by `forward.rs`, `backward.rs` and `score.rs`.
+//! Called by `forward.rs`, `backward.rs` and `score.rs`.
 #![allow(unsafe_code)]
 
 use crate::cpu::access::{self, Rows};

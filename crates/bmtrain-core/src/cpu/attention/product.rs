@@ -1,8 +1,7 @@
 //! The small matrix products of attention: tiles in the caches, sums in registers.
 //!
-//! Defines [`multiply`] with its operands [`Left`] and [`Right`], and [`transpose_panels`]. Called by `forward.rs` and
-//! `backward.rs`. The packed products of `cpu::gemm` copy and check more than operands of this size can repay; here the
-//! operands are already compact f32 tiles.
+//! Called by `forward.rs` and `backward.rs`. The packed products of `cpu::gemm` copy and check more than operands of
+//! this size can repay; here the operands are already compact f32 tiles.
 //!
 //! Numerics: every element of the result is one chain of multiply-adds in the order of k, started from what the result
 //! holds when adding. So how a long sum is cut into calls does not change its bits.

@@ -1,6 +1,4 @@
 //! Between raw scores and the softmax: the keys that a query sees, and the additive bias.
-//!
-//! Defines [`Rules`] and [`ScoreTile`], shared by `forward.rs`, `backward.rs` and `rows.rs`.
 
 use crate::cpu::access;
 use crate::cpu::floats::Floats;

@@ -1,6 +1,5 @@
 //! "Attention scratch": the tiles of one thread, kept between calls.
 //!
-//! Defines [`Scratch`], lent by [`with`] to `forward.rs` and `backward.rs`, and [`bytes`] for the memory report.
 //! Regions are sized by the tiles and the head size alone, so they stop growing after the first call of a model.
 
 use std::cell::RefCell;

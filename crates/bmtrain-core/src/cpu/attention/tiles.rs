@@ -1,6 +1,6 @@
 //! How the scores are cut into tiles that fit the caches.
 //!
-//! Defines [`Tiles`], [`blocks`] and [`Settings`], what tests vary. Used by `forward.rs` and `backward.rs`.
+//! Used by `forward.rs` and `backward.rs`.
 
 use super::product::PANEL;
 use crate::kernel::AttentionShape;

@@ -1,6 +1,4 @@
 //! Innermost routines for x86-64 with AVX2 and FMA: 6 x 16 tiles, 12 of the 16 vector registers hold sums.
-//!
-//! Defines [`KERNEL`], taken by `kernel.rs` when the machine has these instructions and not AVX-512.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;

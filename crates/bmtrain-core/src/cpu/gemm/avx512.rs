@@ -1,8 +1,7 @@
 //! Innermost routines for x86-64 with AVX-512F: 6 x 64 tiles, 24 of the 32 vector registers hold sums.
 //!
-//! Defines [`KERNEL`], taken by `kernel.rs` when the machine has the instructions. Four vectors of B per step (and not
-//! two, as is usual) keep the loads of A below one per two multiply-adds, so A needs no packing; 64 columns divide the
-//! widths of the usual models and their heads.
+//! Four vectors of B per step (and not two, as is usual) keep the loads of A below one per two multiply-adds, so A
+//! needs no packing; 64 columns divide the widths of the usual models and their heads.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;

@@ -1,8 +1,7 @@
 //! One unit of a product on one thread: stretches of k, panels of B, tiles, and the epilogue on finished tiles.
 //!
-//! Defines [`GemmJob`] and [`Batch`] (checked forms of the public structs, made by `mod.rs`) and [`run`], called by
-//! `schedule.rs`. The loops, outermost first: stretch of k (pack its panels of B), block of rows (widen A if it is 16
-//! bits wide), panel, tile.
+//! The loops, outermost first: stretch of k (pack its panels of B), block of rows (widen A if it is 16 bits wide),
+//! panel, tile.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

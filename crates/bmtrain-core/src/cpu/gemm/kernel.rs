@@ -1,7 +1,6 @@
 //! The table of innermost routines of one instruction set, and the choice of the table for this machine.
 //!
-//! Defines [`Kernel`] (what `block.rs`, `pack.rs`, `skinny.rs` and `peak.rs` call through) and [`Tile`], the one
-//! argument of a tile routine. The routines themselves live in `avx512.rs`, `avx2.rs` and `portable.rs`.
+//! The routines themselves live in `avx512.rs`, `avx2.rs` and `portable.rs`.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,4 @@
 //! Operands and results of products: slices of three dtypes with strides, and the checks of their lengths.
-//!
-//! Defines [`Operand`], [`Source`], [`Target`] (public, re-exported by `mod.rs`) and the checked form [`Matrix`] that
-//! the other files of this directory work with.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

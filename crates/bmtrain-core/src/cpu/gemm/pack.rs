@@ -1,6 +1,4 @@
 //! Packing of B: a panel holds, row after row, a stretch of k by the columns of one tile, padded with zeros, as f32.
-//!
-//! Defines [`pack`], called by `block.rs` for every stretch.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

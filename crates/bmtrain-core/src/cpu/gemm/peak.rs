@@ -1,7 +1,4 @@
 //! What the machine can do at best: fused multiply-adds per second in registers, which speeds are reported against.
-//!
-//! Defines the public [`measure_peak`] and [`instruction_set`], used by the status line of training and by the
-//! benchmark.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

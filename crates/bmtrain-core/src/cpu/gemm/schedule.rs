@@ -1,8 +1,8 @@
 //! Who computes what: splits products into units of work and hands them to threads.
 //!
-//! Defines [`run_one`] and [`run_batch`], called by `mod.rs`. A unit is a range of rows by a range of panels of
-//! columns. Threads take units as they get free (large ones first), so a slow neighbour costs little; the split has no
-//! influence on the result because each element is summed by one thread in an order given by the shape.
+//! A unit is a range of rows by a range of panels of columns. Threads take units as they get free (large ones first),
+//! so a slow neighbour costs little; the split has no influence on the result because each element is summed by one
+//! thread in an order given by the shape.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,7 @@
 //! "GEMM scratch": the memory that products pack and widen their operands into, one per thread, kept between products.
 //!
-//! Defines [`Scratch`] (lent by [`with`] to `schedule.rs`) and the public [`scratch_bytes`]. A thread's scratch grows
-//! to at most about 4 MiB: 2.25 MiB of packed B, 0.3 MiB of widened A, 0.2 MiB of widened B, 1 MiB of sums for 16-bit
-//! results.
+//! A thread's scratch grows to at most about 4 MiB: 2.25 MiB of packed B, 0.3 MiB of widened A, 0.2 MiB of widened B, 1
+//! MiB of sums for 16-bit results.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};

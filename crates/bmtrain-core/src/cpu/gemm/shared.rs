@@ -1,8 +1,7 @@
 //! A result that several threads write at once, each its own elements.
 //!
-//! Defines [`Shared`], made from a [`Target`] by `block.rs`. The rule that makes it sound: the scheduler hands each
-//! unit of work (a range of rows by a range of columns) to one thread, and a unit only touches elements of its own rows
-//! and columns.
+//! The rule that makes it sound: the scheduler hands each unit of work (a range of rows by a range of columns) to one
+//! thread, and a unit only touches elements of its own rows and columns.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

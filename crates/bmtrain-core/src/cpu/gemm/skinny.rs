@@ -1,9 +1,8 @@
 //! Products of few rows with a transposed right side (`y = x·Wᵀ` for a handful of tokens): dot products without
 //! packing.
 //!
-//! Defines [`takes`] (whether a product comes here; by its shape, types and strides alone) and [`run`], called by
-//! `block.rs`. Packing W would cost more than the few rows gain; rows of x and W both run along k, so whole
-//! vectors of both are multiplied and the lanes are added at the end.
+//! Packing W would cost more than the few rows gain; rows of x and W both run along k, so whole vectors of both are
+//! multiplied and the lanes are added at the end.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

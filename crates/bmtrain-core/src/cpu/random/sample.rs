@@ -1,9 +1,9 @@
 //! Random initialization: each element is sampled by its address.
 //!
-//! Defines [`sample`]. Element `e` uses Philox block `e / 4` with counters 2 and 3 zero. A uniform value comes from
-//! number `e % 4` of the block. Normal values come in pairs from the numbers (0, 1) and (2, 3) by the method of Box and
-//! Muller (1958): the even element takes the cosine, the odd one the sine. A truncated normal value is the first normal
-//! value within two standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
+//! Element `e` uses Philox block `e / 4` with counters 2 and 3 zero. A uniform value comes from number `e % 4` of the
+//! block. Normal values come in pairs from the numbers (0, 1) and (2, 3) by the method of Box and Muller (1958): the
+//! even element takes the cosine, the odd one the sine. A truncated normal value is the first normal value within two
+//! standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
 //!
 //! Everything is computed in doubles by additions, multiplications, divisions and square roots alone, never fused, with
 //! the logarithm and the sine made here; the one rounding to f32 comes last. So a value has the same bits on every

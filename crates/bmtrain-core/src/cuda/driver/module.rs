@@ -81,7 +81,6 @@ impl Function {
 
     /// Prefer shared memory over cache, as far as possible, in the memory that a multiprocessor divides between the
     /// two.
-    ///
     pub(in crate::cuda) fn prefer_shared(&self, context: &Context) -> Result<()> {
         context.bind()?;
         const ALL_OF_IT: i32 = 100;

@@ -1,6 +1,4 @@
 //! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
-//!
-//! Defines [`Call`], which the ops of `mod.rs` make, and its node on the tape.
 
 use super::{AttentionMask, AttentionOptions};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};

@@ -1,7 +1,4 @@
 //! From pieces to logical tensors: every element exactly once, no gap, no overlap.
-//!
-//! Defines [`LogicalTensor`] and [`TensorRun`]; [`logical_tensors`] is called before a checkpoint is committed and
-//! whenever one is opened.
 
 use super::piece::{FileRecord, Kind, PieceRecord};
 use bmtrain_core::DType;

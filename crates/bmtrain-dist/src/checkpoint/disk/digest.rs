@@ -1,8 +1,8 @@
 //! One hash of the contents of a checkpoint, however they are divided into files: equal digests mean equal bits of all
 //! tensors.
 //!
-//! Defines [`Digest`] and [`Checkpoint::digest`]. The recipe is frozen: for every tensor, sorted by name and kind, the
-//! lengths and texts of name, kind and dtype, the shape, and the elements, all numbers as little-endian 64-bit words.
+//! The recipe is frozen: for every tensor, sorted by name and kind, the lengths and texts of name, kind and dtype, the
+//! shape, and the elements, all numbers as little-endian 64-bit words.
 
 use super::coverage::LogicalTensor;
 use super::hash::ContentHash;

@@ -1,6 +1,4 @@
 //! Errors of checkpoints: their kinds, and messages that name file, reason and fix in one line.
-//!
-//! Defines [`Fault`] and the constructors that the rest of this directory uses.
 
 use crate::error::Error;
 use bmtrain_core::limits::explain;

@@ -3,7 +3,7 @@
 //! The file is one JSON object. Its last member is the BLAKE3 hash of all bytes before that member, at a fixed place,
 //! so that the hash can be checked before anything is parsed. Equal facts give equal bytes.
 //!
-//! Defines [`Facts`] and [`Manifest`]. Written by [`Writer`](super::Writer), read by [`Store`](super::Store).
+//! Written by [`Writer`](super::Writer), read by [`Store`](super::Store).
 
 use super::fault::printable;
 use super::hash::ContentHash;

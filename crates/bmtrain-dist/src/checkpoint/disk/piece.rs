@@ -1,7 +1,7 @@
 //! What a checkpoint is made of: pieces of logical tensors, and the record of a file that holds some.
 //!
-//! Defines [`Kind`], [`PieceSpec`], [`TensorPiece`], [`PieceRecord`] and [`FileRecord`]. A caller makes pieces; a
-//! [`ShardWriter`](super::ShardWriter) turns them into a file and its record; the manifest lists the records.
+//! A caller makes pieces; a [`ShardWriter`](super::ShardWriter) turns them into a file and its record; the manifest
+//! lists the records.
 
 use super::fault::{printable, request};
 use super::hash::ContentHash;

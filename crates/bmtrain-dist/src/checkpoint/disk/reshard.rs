@@ -2,7 +2,7 @@
 //! checkpoint: it is for storage where few or many files are better, and it proves that contents do not depend on
 //! files.
 //!
-//! Defines [`reshard`]. Everything is read once and in order, a fraction of a megabyte at a time.
+//! Everything is read once and in order, a fraction of a megabyte at a time.
 
 use super::coverage::LogicalTensor;
 use super::fault::request;

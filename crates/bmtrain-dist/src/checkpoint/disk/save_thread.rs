@@ -3,8 +3,6 @@
 //! A rank submits copies of its pieces, continues with its steps, and polls whether the file is written. When the
 //! records of all ranks are there, one rank submits the commit in the same way. The buffers are returned with the
 //! outcome: in a steady state nothing large is allocated.
-//!
-//! Defines [`SaveThread`], [`SaveJob`] and [`SaveOutcome`].
 
 use super::Fault;
 use super::fault::request;

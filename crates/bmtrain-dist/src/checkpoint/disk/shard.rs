@@ -1,7 +1,7 @@
 //! Write one rank's file: a safetensors header, then the pieces, hashed while written, without a copy in memory.
 //!
-//! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key
-//! is `kind:name@start`; its shape is the tensor's where the piece is all of it, else one axis.
+//! The file is an ordinary safetensors file: a piece's key is `kind:name@start`; its shape is the tensor's where the
+//! piece is all of it, else one axis.
 
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{refused, request};

@@ -1,8 +1,8 @@
 //! The directory of checkpoints of a run: which are there, which is the newest that can be trusted, and why others
 //! cannot.
 //!
-//! Defines [`Store`], [`Newest`], [`PassedOver`] and [`Report`]. A run opens one at its start to resume from
-//! [`Store::newest_verified`], and gives it to every [`Writer`](super::Writer). Removal is in `prune.rs`.
+//! A run opens one at its start to resume from [`Store::newest_verified`], and gives it to every
+//! [`Writer`](super::Writer). Removal is in `prune.rs`.
 
 use super::fail_point::FailPoints;
 use super::fault::{Fault, damaged, missing, refused, unreadable};

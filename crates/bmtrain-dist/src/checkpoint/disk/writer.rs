@@ -4,7 +4,7 @@
 //! writes the manifest, flushes it, flushes the directory, renames it, and flushes the directory above. Until the
 //! rename the previous checkpoint is the newest; from then on this one is.
 //!
-//! Defines [`Writer`] and [`Committed`]. Called mostly on a [`SaveThread`](super::SaveThread).
+//! Called mostly on a [`SaveThread`](super::SaveThread).
 
 use super::coverage::logical_tensors;
 use super::fail_point::{FailPoint, FailPoints};
