@@ -1,4 +1,4 @@
-"""Checks of unpack.py, prepare_sentences.py, the lint of `words.py` and the verdicts of claims/*.py.
+"""Checks of unpack.py, prepare_sentences.py, the lint of wording and the verdicts of claims/*.py.
 
 Run by check_scripts.sh; standard library only.
 """

@@ -15,7 +15,8 @@ gguf="$cache/assets/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 "$bin/forward" --model "$scratch/model" --inputs "$scratch/text.jsonl" --out "$scratch/out.safetensors" >&2
 # Without a figure, the comparison has printed the reason on stderr.
 read -r figure outcome < <(\
-    "$python" "$root/scripts/claims/real_weights.py" compare "$gguf" "$scratch/model" "$scratch/out.safetensors") || true
+    "$python" "$root/scripts/claims/real_weights.py" compare "$gguf" "$scratch/model" \
+    "$scratch/out.safetensors") || true
 # The other claim prints its id, figure and outcome last, and fails where it falls short.
 read -r _ roberta roberta_outcome < <("$root/scripts/claims/real-roberta.sh" | tail -n 1) || true
 [ "${roberta_outcome:-}" = ok ] || outcome=short

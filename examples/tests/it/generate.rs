@@ -239,7 +239,8 @@ fn a_conversation_ends_when_the_process_is_told_to() {
 #[test]
 fn settings_show_where_they_come_from() {
     let fixture = Fixture::bloom();
-    let stated = r#"{"do_sample": true, "temperature": 0.5, "top_k": 7, "eos_token_id": [3], "max_length": 40, "typical_p": 0.3}"#;
+    let stated = r#"{"do_sample": true, "temperature": 0.5, "top_k": 7, "eos_token_id": [3],
+        "max_length": 40, "typical_p": 0.3}"#;
     fixture.write("model/generation_config.json", stated);
     let shown = fixture.generate(&["--print-config", "--top-k", "4", "--forbid", "film"]).succeeded().stdout;
     let line = |name: &str| {

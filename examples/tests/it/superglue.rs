@@ -33,7 +33,8 @@ fn record(task: &str, at: usize) -> Value {
             json!({"premise": format!("it is {color}"), "hypothesis": "it won", "label": label, "idx": at})
         }
         "COPA" => {
-            json!({"premise": "it won", "choice1": color, "choice2": "bob", "question": "cause", "idx": at, "label": at % 2})
+            json!({"premise": "it won", "choice1": color, "choice2": "bob", "question": "cause", "idx": at,
+                "label": at % 2})
         }
         "RTE" => {
             let label = ["entailment", "not_entailment"][at % 2];
@@ -89,7 +90,8 @@ fn write_task(fixture: &Fixture, task: &str) {
             "SQuAD" => {
                 let questions: Vec<Value> = (0..count)
                     .map(|at| {
-                        let answers = json!([{"text": (["red", "blue ann"][at % 2]), "answer_start": 6}, {"text": "it", "answer_start": 0}]);
+                        let first = ["red", "blue ann"][at % 2];
+                        let answers = json!([{"text": first, "answer_start": 6}, {"text": "it", "answer_start": 0}]);
                         json!({"id": format!("{at}"), "question": "is it ?", "answers": answers})
                     })
                     .collect();

@@ -9,8 +9,8 @@ use fixture::{Fixture, Outcome, golden};
 use model_center::run::deterministic_part;
 use serde_json::Value;
 
-const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> it is was good bad fine poor the a film plot very not \
-    and all in end so . ? yes no";
+const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> it is was good bad fine poor the a \
+    film plot very not and all in end so . ? yes no";
 
 /// A prompt, its label words and its labels, on files where a single adjective determines the label.
 fn fixture(model: &str) -> Fixture {

@@ -87,7 +87,7 @@ fn rows_that_cannot_be_read_are_named_by_line() {
         ("{\"input_ids\": [5, 97]}", "token 97"),
         ("{\"input_ids\": []}", "no token"),
         (&long, "19 tokens, the model takes 18"),
-        ("{\"messages\": [{\"says\": \"it\"}]}", "\"role\""),
+        ("{\"messages\": [{\"from\": \"it\"}]}", "\"role\""),
         ("{\"prompt\": \"the film\", \"generated_text\": \"was\"}", "rename"),
     ];
     for (line, text) in cases {
