@@ -17,10 +17,10 @@
 # SHA-256 written below. A set that is there and sound is left alone. A download that breaks off leaves nothing
 # half-made: run the command again, and what had already arrived is not fetched twice.
 #
-# The weights of MiniLM and SmolLM2 are Apache-2.0, the weights of Sapiens MIT. The packages of vocabularies are Apache-2.0,
-# except `vocabs`, MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the
-# public domain (PDDL and CC0). The sentences belong to their authors (collected with VADER, Hutto and Gilbert
-# 2014, whose package is MIT): use them, do not republish them.
+# Licences: the weights of MiniLM and SmolLM2 are under Apache-2.0, the weights of Sapiens under MIT; the packages of
+# vocabularies are under Apache-2.0, `vocabs` under MIT, and each vocabulary keeps the terms of its model. Botchan, the
+# addresses and the novel are in the public domain (PDDL and CC0). The sentences belong to their authors (collected with
+# VADER, Hutto and Gilbert 2014, whose package is MIT): use them, do not republish them.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -186,7 +186,8 @@ with_pip() {
     # The kind is of this package alone: what pip builds its metadata with would be compiled too, a whole CMake for one.
     # PIP_RESUME_RETRIES: a newer pip continues a broken download; an older one ignores the variable.
     if ! PIP_RESUME_RETRIES=5 python3 -m pip download --quiet --disable-pip-version-check --retries 3 --timeout 30 \
-        --no-deps --require-hashes "$kind" "${package%%==*}" --dest "$1" --requirement "$1/requirements.txt" >"$2" 2>&1; then
+        --no-deps --require-hashes "$kind" "${package%%==*}" --dest "$1" \
+        --requirement "$1/requirements.txt" >"$2" 2>&1; then
         grep -E 'ERROR|error:|Could not' "$2" | tail -n 3 | cut -c 1-200 >&2 || true
         fail "cannot fetch $package" \
             "pip could not reach its package index, or did not find the pinned archive there (log: $2)" \

@@ -1,4 +1,4 @@
-"""Checks of unpack.py, prepare_sentences.py, the lint of wording and the verdicts of claims/*.py.
+"""Checks of unpack.py, prepare_sentences.py, words.py and the verdicts of claims/*.py.
 
 Run by check_scripts.sh; standard library only.
 """
@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import json
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -316,14 +317,40 @@ class Lists(unittest.TestCase):
             self.assertEqual(same_digests.compare("run", {"a": 1, "b": 2, "c": None}, {"a": 1, "b": 3, "d": 4}), (1, 4))
 
 
-class Words(unittest.TestCase):
+class Words(InScratch):
+    """The lint of wording: `next_word` and `folder` below are planted paraphrases."""
+
+    def found(self, text, name="a.rs"):
+        return [(line, what) for line, what, _ in words.findings(name, text)]
+
     def test_a_paraphrase_is_found_in_prose_and_names_and_its_term_is_not(self):
         lines = ["// Where the next word goes.", "let next_word = 1;", 'let name = "a folder";', "// The next token."]
-        found = [(line, word) for line, word, _ in words.findings("a.rs", "\n".join(lines))]
+        found = self.found("\n".join(lines))
         self.assertIn((1, "word"), found)
         self.assertIn((2, "next_word"), found)
         self.assertIn((3, "folder"), found)
         self.assertNotIn(4, [line for line, _ in found])
+
+    def test_strings_over_several_lines_are_prose_and_code_is_not(self):
+        self.assertEqual(self.found('let a = "one \\\n    word \\\n    two";\nword(\'"\', word);'), [(2, "word")])
+        self.assertEqual(self.found('"""One\nword."""\nword = 1\n', "a.py"), [(2, "word")])
+
+    def test_long_lines_are_found_and_addresses_are_not(self):
+        self.assertEqual(self.found("a" * 120 + "\n" + "a" * 121), [(2, "121 columns")])
+        self.assertEqual(self.found("// https://example.org/" + "a" * 121), [])
+
+    def test_a_planted_finding_of_a_checkout_is_refused_with_its_line(self):
+        subprocess.run(["git", "init", "--quiet", str(self.dir)], check=True)
+        (self.dir / "run").write_text("#!/bin/sh\ntrue # A folder.\n")
+        (self.dir / "a.rs").write_text("// A directory.\n// A folder of labels.\n")
+        for path in (self.dir, self.dir / "a.rs"):
+            status, out = call(words.main, [path])
+            self.assertEqual(status, 1)
+            self.assertIn('a.rs:2: "folder": write directory', out)
+            self.assertEqual('run:2: "folder": write directory' in out, path == self.dir)
+        (self.dir / "run").unlink()
+        (self.dir / "a.rs").write_text("// A directory.\n")
+        self.assertEqual(call(words.main, [self.dir]), (0, "0 findings\n"))
 
 
 class Size(unittest.TestCase):

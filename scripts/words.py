@@ -2,8 +2,8 @@
 
 Usage: words.py [PATH...]
 
-Reads comments and strings of source files, and whole texts (Markdown), below the given paths; by default the whole
-repository. Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there
+Reads comments and strings of the tracked source files, and whole Markdown texts, below the given paths; by default of
+the whole repository. Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there
 is any. Exceptions, each with its reason, are in scripts/words_allowed.txt.
 """
 
@@ -66,13 +66,17 @@ RULES = [
     (r"\bopinions?\b", "vote", PROSE),
 ]
 COMPILED = [(re.compile(pattern, re.IGNORECASE), write, scope) for pattern, write, scope in RULES]
-# How comments begin and strings are written, by the file's suffix. Markdown is prose as a whole.
-SLASHES = re.compile(r"(?P<text>//.*$|/\*.*?(\*/|$)|\"(?:[^\"\\]|\\.)*\")")
-HASHES = re.compile(r"(?P<text>(?<![\w${'\"])#.*$|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
-KINDS = {".rs": SLASHES, ".cu": SLASHES, ".cuh": SLASHES, ".h": SLASHES, ".cpp": SLASHES, ".c": SLASHES, ".py": HASHES,
-         ".sh": HASHES, ".toml": HASHES, ".md": None}
+# Comments and strings of a source text, by the file's suffix. Markdown is prose as a whole.
+SLASHES = re.compile(r"//[^\n]*|/\*.*?\*/|\br(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:[^\"\\]|\\.)*\""
+                     r"|(?P<char>'(?:[^'\\\n]|\\[^\n]{1,10}?)')", re.DOTALL)
+PYTHON = re.compile(r"#[^\n]*|\"\"\".*?\"\"\"|'''.*?'''|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'", re.DOTALL)
+SHELL = re.compile(r"(?<![\w${'\"])#[^\n]*|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'")
+KINDS = {".rs": SLASHES, ".cu": SLASHES, ".cuh": SLASHES, ".h": SLASHES, ".cpp": SLASHES, ".c": SLASHES, ".py": PYTHON,
+         ".sh": SHELL, ".toml": SHELL, ".md": None}
 NOT_READ = ("README-ZH.md", "*/tests/golden/*", "scripts/words.py", "scripts/words_allowed.txt", "LICENSE",
             "Cargo.lock")
+# Lines that cannot be wrapped: with an address, a pinned archive, a row of a table, a line of a Jinja template.
+NOT_WRAPPED = re.compile(r"https?://|^[0-9a-f]{64} |^ *\||^\{[%{]")
 
 
 def allowed_of(text):
@@ -89,29 +93,36 @@ def allowed_of(text):
     return rows
 
 
-def prose_of(line, kind, in_raw):
-    """The comments and strings of a line of source, joined."""
-    if kind is None or in_raw:
-        return line
-    return " ".join(found.group("text") for found in kind.finditer(line))
+def kind_of(path):
+    """How comments and strings of a file are found; False for a file that is not read. Programs may lack a suffix."""
+    if path.suffix or not path.is_file():
+        return KINDS.get(path.suffix, False)
+    with path.open("rb") as file:
+        return SHELL if file.read(2) == b"#!" else False
 
 
-def findings(name, text, allowed=()):
+def prose_of(text, kind):
+    """The text with nothing but its comments and strings, line by line."""
+    if kind is None:
+        return text.split("\n")
+    kept, end = [], 0
+    for found in kind.finditer(text):
+        kept.append("\n" * text.count("\n", end, found.start()) or " ")
+        kept.append("" if found.groupdict().get("char") else found.group(0))
+        end = found.end()
+    return ("".join(kept) + "\n" * text.count("\n", end)).split("\n")
+
+
+def findings(name, text, allowed=(), kind=False):
     """(line, found, replacement) of one file."""
-    kind = KINDS.get(Path(name).suffix)
+    kind = kind if kind is not False else KINDS[Path(name).suffix]
     mine = [pattern for glob, pattern in allowed if fnmatch.fnmatch(name, glob)]
     found = []
-    # A Python docstring or a Rust string over several lines is prose, too.
-    in_text = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > MAX_COLUMNS and not name.endswith(".md") and "http" not in line:
+    for number, (line, prose) in enumerate(zip(text.split("\n"), prose_of(text, kind), strict=True), 1):
+        if len(line) > MAX_COLUMNS and not name.endswith(".md") and not NOT_WRAPPED.search(line):
             found.append((number, f"{len(line)} columns", f"at most {MAX_COLUMNS}"))
-        was_in_text = in_text
-        if name.endswith(".py"):
-            in_text ^= line.count('"""') % 2 == 1
         if any(pattern.search(line) for pattern in mine):
             continue
-        prose = prose_of(line, kind, was_in_text or in_text)
         for pattern, write, scope in COMPILED:
             for match in pattern.finditer(prose if scope == PROSE else line):
                 found.append((number, match.group(0), write))
@@ -143,16 +154,13 @@ def main():
     ledger = root / "scripts/words_allowed.txt"
     allowed = allowed_of((ledger if ledger.exists()
                           else ROOT / "scripts/words_allowed.txt").read_text(encoding="utf-8"))
-    here = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-prefix"], capture_output=True,
-                          text=True).stdout.strip()
     total = 0
     for name in files_below(paths):
-        if Path(name).suffix not in KINDS or any(fnmatch.fnmatch(here + name, glob) for glob in NOT_READ):
-            continue
         path = root / name
-        if not path.is_file():
+        kind = kind_of(path)
+        if kind is False or not path.is_file() or any(fnmatch.fnmatch(name, glob) for glob in NOT_READ):
             continue
-        for number, what, write in findings(name, path.read_text(encoding="utf-8"), allowed):
+        for number, what, write in findings(name, path.read_text(encoding="utf-8"), allowed, kind):
             total += 1
             print(f'{name}:{number}: "{what}": write {write}')
     print(f"{total} findings")
