@@ -56,7 +56,7 @@ pub struct Options {
     /// Also write the gradient of the loss with respect to every parameter; needs labels.
     #[arg(long)]
     pub grads: bool,
-    /// The head; by default that of the directory's model class.
+    /// The head; by default the head of the directory's model class.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
     /// Dtype of the weights; by default the one that most of them are stored in, and f32 with --grads.
@@ -100,7 +100,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(&directory, &open).map_err(|error| match error {
-        Error::Argument { reason, fix, .. } => Error::argument("--head", reason, fix),
+        Error::Argument { reason, fix, .. } | Error::Recipe { reason, fix, .. } => {
+            Error::argument("--head", reason, fix)
+        }
         other => other,
     })?;
     inputs.check(opened.model.info())?;
@@ -111,7 +113,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let outputs = inputs.forward(&*opened.model, options.grads, &device)?;
     write_outputs(&options.out, &outputs, inputs.tokenizer.is_some().then_some(&inputs.batch))?;
     if let Some(names) = describe_non_finite(&outputs) {
-        let cause = "inputs without a label that counts or a token that is attended to give NaN; so do weights that are too large";
+        let cause = "inputs without a counted label or a visible token give NaN; so do too large weights";
         terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
     }
     let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);

@@ -1,4 +1,4 @@
-//! Generate texts behind prompts, or talk.
+//! Generate texts for prompts, or answer in a conversation.
 
 use bmtrain_core::heap::EndingHeap;
 use bmtrain_examples::limits;

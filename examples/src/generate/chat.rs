@@ -1,31 +1,30 @@
-//! A conversation: lines of a user in, answers out as they come, each in view of all that was said.
-//!
-//! Defines [`Talk`]; called by `work` where there is neither --prompt nor --input.
+//! A conversation in the terminal: lines of the user in, answers out as they are generated.
 
-use super::setup::Job;
-use super::sink::{Figures, show};
+use super::options::with_flags;
+use super::output::{Statistics, show};
+use super::setup::GenerateRun;
 use crate::terminal;
 use bmtrain_core::{Ctx, Device};
-use model_center::generate::{Generator, Piece};
+use model_center::generate::{Generator, TextChunk};
 use model_center::run::{StopFlag, render_error};
 use model_center::tokenizer::ChatMessage;
 use model_center::{Error, Result};
 use std::io::{BufRead, IsTerminal, Read};
 
-/// A longer line would be a file by mistake.
+/// A longer line is most likely a file by mistake.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-const HELP: &str = "/reset  forget what was said\n/exit   end, as the end of the input does\n/help   this\n\
-    Ctrl-C ends an answer; twice, the program. Any other line is said to the model.";
+const HELP: &str = "/reset  start a new conversation\n/exit   end, as the end of the input does\n/help   this\n\
+    Ctrl-C ends an answer; twice, the program. Any other line is a message.";
 
-/// What a line asks for.
+/// A line of the user.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Exit,
     Reset,
     Help,
     Empty,
-    Said(String),
+    Message(String),
 }
 
 impl Line {
@@ -35,61 +34,62 @@ impl Line {
             "/reset" => Line::Reset,
             "/help" => Line::Help,
             "" => Line::Empty,
-            // Spaces may mean something; the end of the line does not.
-            _ => Line::Said(text.trim_end_matches(['\n', '\r']).to_owned()),
+            // Spaces may be significant; the end of the line is not.
+            _ => Line::Message(text.trim_end_matches(['\n', '\r']).to_owned()),
         }
     }
 }
 
 /// A conversation.
-pub(super) struct Talk<'a> {
-    job: &'a Job,
+pub(super) struct Conversation<'a> {
+    run: &'a GenerateRun,
     generator: &'a Generator<'a>,
     device: &'a Device,
     /// Set by Ctrl-C.
     stop: &'a StopFlag,
-    said: Vec<ChatMessage>,
-    /// Answers so far, by which draws are told apart.
+    messages: Vec<ChatMessage>,
+    /// Answers so far, which selects the random numbers of the next one.
     answers: u64,
     is_typed: bool,
-    /// Whether anybody reads the answers.
+    /// Whether standard output is still open.
     is_read: bool,
-    figures: Figures,
+    statistics: Statistics,
 }
 
-impl<'a> Talk<'a> {
-    pub(super) fn new(job: &'a Job, generator: &'a Generator<'a>, device: &'a Device, stop: &'a StopFlag) -> Self {
+impl<'a> Conversation<'a> {
+    pub(super) fn new(
+        run: &'a GenerateRun,
+        generator: &'a Generator<'a>,
+        device: &'a Device,
+        stop: &'a StopFlag,
+    ) -> Self {
         let is_typed = std::io::stdin().is_terminal();
-        let (said, figures) = (Vec::new(), Figures::default());
-        Talk { job, generator, device, stop, said, answers: 0, is_typed, is_read: true, figures }
+        let (messages, statistics) = (Vec::new(), Statistics::default());
+        Conversation { run, generator, device, stop, messages, answers: 0, is_typed, is_read: true, statistics }
     }
 
-    /// Talk until the end of the input.
-    ///
-    /// # Errors
-    /// A line that cannot be read; output that cannot be written. A message that the template or the model refuses ends
-    /// the conversation only where nobody types.
-    pub(super) fn run(mut self) -> Result<Figures> {
-        if self.is_typed && !self.job.options.quiet {
-            terminal::note("/help says what can be typed beside messages.");
+    /// Answer lines until the end of the input. In a terminal, a refused message does not end the conversation.
+    pub(super) fn run(mut self) -> Result<Statistics> {
+        if self.is_typed && !self.run.options.quiet {
+            terminal::note("/help lists the commands.");
         }
         while let Some(line) = self.read()? {
             match Line::of(&line) {
                 Line::Exit => break,
-                Line::Reset => self.said.clear(),
+                Line::Reset => self.messages.clear(),
                 Line::Help => terminal::print(HELP)?,
                 Line::Empty => {}
-                Line::Said(text) => match self.answer(text) {
+                Line::Message(text) => match self.answer(text) {
                     Err(error) if self.is_typed && !matches!(error, Error::File { .. }) => {
                         terminal::note(&render_error(&error));
-                        // Without the message that was refused.
-                        self.said.pop();
+                        // The refused message.
+                        self.messages.pop();
                     }
                     other => other?,
                 },
             }
         }
-        Ok(self.figures)
+        Ok(self.statistics)
     }
 
     /// The next line; `None` at the end of the input.
@@ -111,7 +111,7 @@ impl<'a> Talk<'a> {
             Ok(_) => {}
             Err(error) => return Err(Error::file("read", "standard input", error, "give it a terminal or a file")),
         }
-        // What was asked for while nothing was being said is over.
+        // Ctrl-C before the answer has no effect on it.
         self.stop.withdraw();
         match String::from_utf8(bytes) {
             Ok(line) => Ok(Some(line)),
@@ -119,48 +119,48 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Say something, and show the answer.
+    /// Send a message, and print the answer.
     fn answer(&mut self, text: String) -> Result<()> {
-        self.said.push(ChatMessage::new("user", text));
-        let prompt = self.job.reader().conversation(&self.said)?;
-        self.figures.start();
-        let (mut answer, shows) = (String::new(), self.job.shows_pieces());
-        let (figures, is_read, stop) = (&mut self.figures, &mut self.is_read, self.stop);
-        let mut on_piece = |piece: Piece<'_>| {
-            figures.piece();
-            answer.push_str(piece.piece);
-            if shows && !show(piece.piece)? {
+        self.messages.push(ChatMessage::new("user", text));
+        let prompt = self.run.setup.encode_chat(&self.messages).map_err(with_flags)?;
+        self.statistics.start();
+        let (mut answer, streams) = (String::new(), self.run.streams());
+        let (statistics, is_read, stop) = (&mut self.statistics, &mut self.is_read, self.stop);
+        let mut on_text = |chunk: TextChunk<'_>| {
+            statistics.on_text();
+            answer.push_str(chunk.text);
+            if streams && !show(chunk.text)? {
                 *is_read = false;
                 stop.request();
             }
             Ok(())
         };
         let mut cx = Ctx::inference(self.device);
-        let texts = self.generator.generate(&[prompt], self.answers, &mut cx, &mut on_piece);
+        let texts = self.generator.generate(&[prompt], self.answers, &mut cx, &mut on_text);
         let is_cut = texts.is_err() && self.stop.is_requested();
         self.stop.withdraw();
         if is_cut {
-            self.figures.forget();
+            self.statistics.forget();
         } else {
-            self.figures.stop();
+            self.statistics.stop();
             let texts = texts.map_err(too_long)?.concat();
-            self.figures.add(&texts);
+            self.statistics.add(&texts);
         }
-        if !shows {
+        if !streams {
             self.is_read &= show(&answer)?;
         }
         self.is_read &= show("\n")?;
-        self.said.push(ChatMessage::new("assistant", answer));
+        self.messages.push(ChatMessage::new("assistant", answer));
         self.answers += 1;
         Ok(())
     }
 }
 
-/// What the model refuses of the one prompt there is.
+/// An error of the prompt is one of the conversation.
 fn too_long(error: Error) -> Error {
     match error {
         Error::Data { place, reason, .. } if place == "prompt 0" => {
-            Error::data("the conversation", reason, "begin anew with /reset")
+            Error::data("the conversation", reason, "start a new one with /reset")
         }
         other => other,
     }
@@ -171,11 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_whole_lines_and_all_else_is_said() {
+    fn commands_are_whole_lines_and_all_else_is_a_message() {
         assert_eq!(Line::of(" /exit \n"), Line::Exit);
         assert_eq!((Line::of("/reset\r\n"), Line::of("/help")), (Line::Reset, Line::Help));
         assert_eq!(Line::of(" \n"), Line::Empty);
-        assert_eq!(Line::of("/exit now\n"), Line::Said("/exit now".to_owned()));
-        assert_eq!(Line::of("  two spaces\r\n"), Line::Said("  two spaces".to_owned()));
+        assert_eq!(Line::of("/exit now\n"), Line::Message("/exit now".to_owned()));
+        assert_eq!(Line::of("  two spaces\r\n"), Line::Message("  two spaces".to_owned()));
     }
 }

@@ -1,41 +1,37 @@
-//! Beam search for one prompt: which of several texts go on, and which are finished.
+//! Beam search for one prompt, without a model: [`Beams::step`] takes the logits of every row and returns which rows
+//! continue. A batch of prompts has one [`Beams`] for each.
 //!
-//! Defines [`BeamOptions`] and [`Beams`], which knows scores and words but no model: [`Beams::step`] takes the scores
-//! of the next words of every row and says which rows go on. Prompts do not know of each other, so a batch of them is
-//! as many [`Beams`].
-//!
-//! Source: the rules are those of transformers 5.23, so that results can be compared word by word.
+//! Source: transformers 5.23; results are equal token by token.
 
-use super::generator::MOST_TEXTS;
-use super::scores::log_softmax;
+use super::logits::log_softmax;
+use super::options::MAX_SEQUENCES;
 use crate::{Error, Result};
 use std::cmp::Ordering;
 
-/// When the search ends before the longest text is reached.
+/// Early stopping: when the search ends before the longest sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Patience {
-    /// When no text that goes on would now score better than the worst that is kept.
+    /// When the best running sequence would now score no better than the worst finished one.
     #[default]
     Likely,
-    /// As soon as enough are finished.
+    /// As soon as there is a finished sequence for each beam.
     First,
-    /// When none could ever score better than the worst that is kept.
+    /// When no running sequence could ever score better than the worst finished one.
     Never,
 }
 
-/// Settings of a search.
+/// Options of beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamOptions {
-    /// Texts that go on side by side, and at most as many that are kept.
+    /// Running sequences, and the most finished ones.
     pub beams: usize,
-    /// A text's score is the sum of its words' logarithms of probabilities, divided by the number of words to this
-    /// power.
+    /// The score is the sum of log probabilities, divided by the number of tokens to this power.
     pub length_penalty: f32,
-    /// When to end early.
+    /// Early stopping.
     pub patience: Patience,
-    /// Texts that are given back, the best first; at most `beams`.
+    /// Sequences to return, the best first; at most `beams`.
     pub best: usize,
-    /// Whether the probabilities of words that are left when others are forbidden sum to 1 again.
+    /// Whether log probabilities are renormalized after the processing of logits.
     pub renormalizes: bool,
 }
 
@@ -46,61 +42,57 @@ impl Default for BeamOptions {
 }
 
 impl BeamOptions {
-    /// One text, the likeliest by the mean over its words.
+    /// One beam, scored by the mean log probability.
     pub const DEFAULT: BeamOptions =
         BeamOptions { beams: 1, length_penalty: 1.0, patience: Patience::Likely, best: 1, renormalizes: false };
 
-    /// Check the settings.
-    ///
-    /// # Errors
-    /// No beam, more texts than beams, an exponent that is no number.
+    /// Check the ranges.
     pub fn validate(&self) -> Result<()> {
-        if self.beams == 0 || self.beams > MOST_TEXTS {
+        if self.beams == 0 || self.beams > MAX_SEQUENCES {
             let reason = format!("{} beams", self.beams);
-            return Err(Error::argument("beams", reason, format!("give between 1 and {MOST_TEXTS}")));
+            return Err(Error::argument("beams", reason, format!("give between 1 and {MAX_SEQUENCES}")));
         }
         if self.best == 0 || self.best > self.beams {
             let reason = format!("{} texts of {} beams", self.best, self.beams);
             return Err(Error::argument("best", reason, "give between 1 and the number of beams"));
         }
         if !self.length_penalty.is_finite() {
-            let reason = format!("{} is no number", self.length_penalty);
+            let reason = format!("{} is not a number", self.length_penalty);
             return Err(Error::argument(
                 "length_penalty",
                 reason,
-                "give 1 for the mean score of a word, 0 for the sum",
+                "give 1 for the mean log probability, 0 for the sum",
             ));
         }
         Ok(())
     }
 }
 
-/// A text with its score.
+/// A sequence with its score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hypothesis {
-    /// What was generated, with the word that ended it.
-    pub words: Vec<u32>,
-    /// The sum of its words' logarithms of probabilities, divided by the number of words to the power of the length
-    /// penalty.
+    /// Generated tokens, with the end token.
+    pub tokens: Vec<u32>,
+    /// The sum of log probabilities, divided by the number of tokens to the power of the length penalty.
     pub score: f32,
-    /// Whether one of the words that end a text, or the longest length, ended it.
+    /// Whether an end token, a stop or the longest length ended it.
     pub is_finished: bool,
 }
 
-/// A text that goes on.
+/// A running sequence.
 #[derive(Debug, Clone)]
 struct Running {
-    words: Vec<u32>,
-    /// Sum of the logarithms of probabilities.
+    tokens: Vec<u32>,
+    /// Sum of log probabilities.
     sum: f32,
 }
 
-/// One way to go on.
+/// An extension by one token.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
-    /// The row that it goes on from.
+    /// The row that it extends.
     from: usize,
-    word: u32,
+    token: u32,
     sum: f32,
 }
 
@@ -108,9 +100,8 @@ struct Candidate {
 #[derive(Debug, Clone)]
 pub struct Beams {
     options: BeamOptions,
-    /// Words that end a text.
     ends: Vec<u32>,
-    /// The most words of a text.
+    /// The most tokens of a sequence.
     longest: usize,
     running: Vec<Running>,
     /// The best first.
@@ -118,33 +109,33 @@ pub struct Beams {
     is_done: bool,
 }
 
-/// Higher sums first; of equals the earlier row, then the smaller word, as a list of all of them would have it.
+/// Higher sums first; of equals the earlier row, then the smaller token.
 fn better(a: &Candidate, b: &Candidate) -> Ordering {
-    b.sum.total_cmp(&a.sum).then(a.from.cmp(&b.from)).then(a.word.cmp(&b.word))
+    b.sum.total_cmp(&a.sum).then(a.from.cmp(&b.from)).then(a.token.cmp(&b.token))
 }
 
 impl Beams {
-    /// Begin behind a prompt; texts end with one of `ends` or at `longest` words.
+    /// Start a search; sequences end with one of `ends` or at `longest` tokens.
     ///
     /// # Errors
-    /// Those of [`BeamOptions::validate`]; texts without a word.
+    /// [`Error::Argument`] for options out of range.
     pub fn new(options: BeamOptions, ends: &[u32], longest: usize) -> Result<Self> {
         options.validate()?;
         if longest == 0 {
-            return Err(Error::argument("max_new_tokens", "no word may be generated", "give 1 or more"));
+            return Err(Error::argument("max_new_tokens", "no token may be generated", "give 1 or more"));
         }
-        let running = vec![Running { words: Vec::new(), sum: 0.0 }];
+        let running = vec![Running { tokens: Vec::new(), sum: 0.0 }];
         Ok(Beams { options, ends: ends.to_vec(), longest, running, kept: Vec::new(), is_done: false })
     }
 
-    /// Texts that go on; at the beginning one, the prompt.
+    /// Running sequences; one at the start.
     pub fn rows(&self) -> usize {
         if self.is_done { 0 } else { self.running.len() }
     }
 
-    /// What was generated in a row so far.
-    pub fn words(&self, row: usize) -> &[u32] {
-        self.running.get(row).map_or(&[], |running| &running.words)
+    /// The generated tokens of a row.
+    pub fn tokens(&self, row: usize) -> &[u32] {
+        self.running.get(row).map_or(&[], |running| &running.tokens)
     }
 
     /// Whether the search is over.
@@ -152,14 +143,13 @@ impl Beams {
         self.is_done
     }
 
-    /// Take the logits of the next word, `[V]` for each of [`Beams::rows`], and go on. `change` may alter the
-    /// logarithms of probabilities that they become, knowing a row's words; `stops` tells whether a text ends for
-    /// another reason than its last word or its length. What is returned says for each row that goes on which row it
-    /// goes on from; its new word is the last of [`Beams::words`].
+    /// Extend by a token, given the logits `[V]` of each of [`Beams::rows`]. `process` changes the log probabilities of
+    /// a row with the given tokens; `stops` returns whether a sequence has a stop string. Returns for each new row the
+    /// row that it extends; its new token is the last of [`Beams::tokens`].
     pub fn step(
         &mut self,
         logits: &mut [Vec<f32>],
-        mut change: impl FnMut(&[u32], &mut [f32]),
+        mut process: impl FnMut(&[u32], &mut [f32]),
         mut stops: impl FnMut(&[u32]) -> bool,
     ) -> Vec<usize> {
         if self.is_done {
@@ -167,42 +157,42 @@ impl Beams {
         }
         for (running, scores) in self.running.iter().zip(logits.iter_mut()) {
             log_softmax(scores);
-            change(&running.words, scores);
+            process(&running.tokens, scores);
             if self.options.renormalizes {
                 log_softmax(scores);
             }
         }
         let BeamOptions { beams, .. } = self.options;
-        // Enough that as many as there are beams go on even if all the others end here.
+        // Enough for `beams` continued rows even if all other candidates end here.
         let candidates = self.candidates(logits, beams * (1 + self.ends.len()).max(2));
-        let length = self.running.first().map_or(0, |running| running.words.len()) + 1;
+        let length = self.running.first().map_or(0, |running| running.tokens.len()) + 1;
         let mut next = Vec::with_capacity(beams);
-        for (place, candidate) in candidates.iter().enumerate() {
-            let ends = length >= self.longest || self.ends.contains(&candidate.word);
+        for (position, candidate) in candidates.iter().enumerate() {
+            let ends = length >= self.longest || self.ends.contains(&candidate.token);
             if !ends && !stops(&self.extended(candidate)) {
                 next.push(*candidate);
-            } else if place < beams {
+            } else if position < beams {
                 let score = candidate.sum / self.penalty(length);
-                self.keep(Hypothesis { words: self.extended(candidate), score, is_finished: true });
+                self.keep(Hypothesis { tokens: self.extended(candidate), score, is_finished: true });
             }
-            if next.len() == beams && place + 1 >= beams {
+            if next.len() == beams && position + 1 >= beams {
                 break;
             }
         }
         self.running =
-            next.iter().map(|candidate| Running { words: self.extended(candidate), sum: candidate.sum }).collect();
+            next.iter().map(|candidate| Running { tokens: self.extended(candidate), sum: candidate.sum }).collect();
         self.is_done = self.ends_here(length);
         next.iter().map(|candidate| candidate.from).collect()
     }
 
-    /// The best texts, the best first. Those that did not end only where too few did.
+    /// The best sequences, the best first; running ones only if too few are finished.
     pub fn finish(self) -> Vec<Hypothesis> {
         let mut kept = self.kept;
         if kept.len() < self.options.best && !self.is_done {
-            let length = self.running.first().map_or(1, |running| running.words.len().max(1));
+            let length = self.running.first().map_or(1, |running| running.tokens.len().max(1));
             let penalty = (length as f32).powf(self.options.length_penalty);
-            kept.extend(self.running.into_iter().map(|Running { words, sum }| Hypothesis {
-                words,
+            kept.extend(self.running.into_iter().map(|Running { tokens, sum }| Hypothesis {
+                tokens,
                 score: sum / penalty,
                 is_finished: false,
             }));
@@ -211,18 +201,18 @@ impl Beams {
         kept
     }
 
-    /// The so many best ways to go on from any row; possible ones only.
+    /// The `most` best extensions of all rows, without impossible ones.
     fn candidates(&self, scores: &[Vec<f32>], most: usize) -> Vec<Candidate> {
-        // No more than there are, however many words end a text.
+        // No more than there are, whatever the number of end tokens.
         let most = most.min(scores.iter().map(Vec::len).sum()).max(1);
         let mut best: Vec<Candidate> = Vec::new();
         let mut least = f32::NEG_INFINITY;
         for (from, (running, scores)) in self.running.iter().zip(scores).enumerate() {
-            for (word, score) in scores.iter().enumerate() {
+            for (token, score) in scores.iter().enumerate() {
                 let sum = running.sum + score;
-                // Not a number is not possible either. An equal one further on is not better.
+                // False for NaN; a later equal one is not better.
                 if sum > least {
-                    best.push(Candidate { from, word: word as u32, sum });
+                    best.push(Candidate { from, token: token as u32, sum });
                 }
                 if best.len() == 2 * most {
                     best.select_nth_unstable_by(most - 1, better);
@@ -237,22 +227,22 @@ impl Beams {
     }
 
     fn extended(&self, candidate: &Candidate) -> Vec<u32> {
-        let words = self.words(candidate.from);
-        words.iter().copied().chain([candidate.word]).collect()
+        let tokens = self.tokens(candidate.from);
+        tokens.iter().copied().chain([candidate.token]).collect()
     }
 
     fn penalty(&self, length: usize) -> f32 {
         (length as f32).powf(self.options.length_penalty)
     }
 
-    /// Keep a text if it is among the best; of equals the earlier one stays in front.
+    /// Keep a finished sequence if it is among the best; of equals the earlier one is first.
     fn keep(&mut self, hypothesis: Hypothesis) {
         let place = self.kept.partition_point(|kept| kept.score >= hypothesis.score);
         self.kept.insert(place, hypothesis);
         self.kept.truncate(self.options.beams);
     }
 
-    /// Whether nothing that could still come counts, `length` words into the texts.
+    /// Whether no running sequence can be among the best, at `length` tokens.
     fn ends_here(&self, length: usize) -> bool {
         let Some(first) = self.running.first() else { return true };
         let (true, Some(worst)) = (self.kept.len() == self.options.beams, self.kept.last()) else { return false };
@@ -272,47 +262,47 @@ mod tests {
 
     const OPTIONS: BeamOptions = BeamOptions { beams: 2, best: 2, ..BeamOptions::DEFAULT };
 
-    /// Scores whose probabilities are these.
+    /// Logits with these probabilities.
     fn row(chances: &[f32]) -> Vec<f32> {
         chances.iter().map(|chance| chance.ln()).collect()
     }
 
     fn unchanged(_: &[u32], _: &mut [f32]) {}
 
-    fn endless(_: &[u32]) -> bool {
+    fn no_stop(_: &[u32]) -> bool {
         false
     }
 
-    /// A chain of words in which the next depends on the last: row 0 behind the prompt. Word 0 ends a text.
+    /// A Markov chain: row 0 follows the prompt, token 0 is the end token.
     const CHAIN: [[f32; 4]; 4] =
         [[0.0, 0.5, 0.4, 0.1], [0.4, 0.2, 0.2, 0.2], [0.9, 0.05, 0.03, 0.02], [0.25, 0.25, 0.25, 0.25]];
 
     fn search(options: BeamOptions, longest: usize) -> Vec<Hypothesis> {
         let mut beams = Beams::new(options, &[0], longest).unwrap();
         while !beams.is_done() {
-            let last = |place: usize| beams.words(place).last().map_or(0, |word| *word as usize);
+            let last = |place: usize| beams.tokens(place).last().map_or(0, |token| *token as usize);
             let mut scores: Vec<Vec<f32>> = (0..beams.rows()).map(|place| row(&CHAIN[last(place)])).collect();
             let rows = beams.rows();
-            let from = beams.step(&mut scores, unchanged, endless);
+            let from = beams.step(&mut scores, unchanged, no_stop);
             assert!(from.iter().all(|&from| from < rows));
         }
         beams.finish()
     }
 
-    /// All texts up to a length with their scores, the best first.
+    /// All sequences up to a length with their scores, the best first.
     fn all(longest: usize, exponent: f32) -> Vec<(Vec<u32>, f32)> {
         let mut done = Vec::new();
         let mut open = vec![(Vec::new(), 0.0_f32)];
-        while let Some((words, sum)) = open.pop() {
-            let last = words.last().map_or(0, |word: &u32| *word as usize);
-            for (word, chance) in CHAIN[last].iter().enumerate() {
-                let (mut words, sum) = (words.clone(), sum + chance.ln());
-                words.push(word as u32);
-                if word == 0 || words.len() == longest {
-                    let score = sum / (words.len() as f32).powf(exponent);
-                    done.push((words, score));
+        while let Some((tokens, sum)) = open.pop() {
+            let last = tokens.last().map_or(0, |token: &u32| *token as usize);
+            for (token, chance) in CHAIN[last].iter().enumerate() {
+                let (mut tokens, sum) = (tokens.clone(), sum + chance.ln());
+                tokens.push(token as u32);
+                if token == 0 || tokens.len() == longest {
+                    let score = sum / (tokens.len() as f32).powf(exponent);
+                    done.push((tokens, score));
                 } else {
-                    open.push((words, sum));
+                    open.push((tokens, sum));
                 }
             }
         }
@@ -321,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn with_enough_beams_the_best_of_all_texts_is_found() {
+    fn with_enough_beams_the_best_of_all_sequences_is_found() {
         for exponent in [0.0, 1.0, -0.5] {
             let wide =
                 BeamOptions { beams: 64, length_penalty: exponent, patience: Patience::Never, best: 3, ..OPTIONS };
             let (found, all) = (search(wide, 4), all(4, exponent));
-            for (found, (words, score)) in found.iter().zip(&all) {
-                assert!((found.score - score).abs() < 1e-5, "{found:?} {words:?} {score}");
+            for (found, (tokens, score)) in found.iter().zip(&all) {
+                assert!((found.score - score).abs() < 1e-5, "{found:?} {tokens:?} {score}");
                 assert!(found.is_finished);
             }
         }
@@ -335,10 +325,10 @@ mod tests {
 
     #[test]
     fn two_beams_find_what_one_misses() {
-        // The likeliest first word leads to a worse text.
-        assert_eq!(search(BeamOptions { beams: 1, best: 1, length_penalty: 0.0, ..OPTIONS }, 3)[0].words, [1, 0]);
+        // The most probable first token leads to a worse sequence.
+        assert_eq!(search(BeamOptions { beams: 1, best: 1, length_penalty: 0.0, ..OPTIONS }, 3)[0].tokens, [1, 0]);
         let found = search(BeamOptions { length_penalty: 0.0, ..OPTIONS }, 3);
-        assert_eq!((&found[0].words[..], &found[1].words[..]), (&[2, 0][..], &[1, 0][..]));
+        assert_eq!((&found[0].tokens[..], &found[1].tokens[..]), (&[2, 0][..], &[1, 0][..]));
         assert!((found[0].score - 0.36_f32.ln()).abs() < 1e-6);
     }
 
@@ -346,50 +336,50 @@ mod tests {
     fn the_first_finished_texts_end_an_impatient_search() {
         let found = search(BeamOptions { patience: Patience::First, ..OPTIONS }, 20);
         assert_eq!(found.len(), 2);
-        assert!(found.iter().all(|text| text.words.last() == Some(&0)));
+        assert!(found.iter().all(|text| text.tokens.last() == Some(&0)));
     }
 
     #[test]
-    fn texts_that_are_cut_off_count_as_they_stand() {
+    fn running_sequences_are_returned_if_too_few_are_finished() {
         let mut beams = Beams::new(OPTIONS, &[0], 9).unwrap();
-        beams.step(&mut [row(&CHAIN[0])], unchanged, endless);
-        assert_eq!((beams.rows(), beams.words(0), beams.words(1)), (2, &[1][..], &[2][..]));
+        beams.step(&mut [row(&CHAIN[0])], unchanged, no_stop);
+        assert_eq!((beams.rows(), beams.tokens(0), beams.tokens(1)), (2, &[1][..], &[2][..]));
         let cut = beams.finish();
         assert_eq!(cut.len(), 2);
         assert!(!cut[0].is_finished && (cut[0].score - 0.5_f32.ln()).abs() < 1e-6);
     }
 
     #[test]
-    fn a_row_without_possible_words_ends() {
+    fn a_row_without_possible_tokens_ends() {
         let mut beams = Beams::new(OPTIONS, &[0], 9).unwrap();
-        assert!(beams.step(&mut [vec![f32::NEG_INFINITY, f32::NAN]], unchanged, endless).is_empty());
+        assert!(beams.step(&mut [vec![f32::NEG_INFINITY, f32::NAN]], unchanged, no_stop).is_empty());
         assert!(beams.is_done() && beams.rows() == 0);
-        assert!(beams.step(&mut [], unchanged, endless).is_empty());
+        assert!(beams.step(&mut [], unchanged, no_stop).is_empty());
         assert!(beams.finish().is_empty());
     }
 
     #[test]
-    fn what_is_forbidden_behind_certain_words_does_not_come() {
+    fn processed_logits_can_forbid_a_token_after_others() {
         let mut beams = Beams::new(OPTIONS, &[0], 9).unwrap();
-        let forbid = |words: &[u32], scores: &mut [f32]| {
-            if words.is_empty() {
+        let forbid = |tokens: &[u32], scores: &mut [f32]| {
+            if tokens.is_empty() {
                 scores[1] = f32::NEG_INFINITY;
             }
         };
-        beams.step(&mut [row(&CHAIN[0])], forbid, endless);
-        assert_eq!((beams.words(0), beams.words(1)), (&[2][..], &[3][..]));
+        beams.step(&mut [row(&CHAIN[0])], forbid, no_stop);
+        assert_eq!((beams.tokens(0), beams.tokens(1)), (&[2][..], &[3][..]));
     }
 
     #[test]
-    fn texts_may_end_by_what_they_say() {
+    fn a_stop_ends_a_sequence() {
         let mut beams = Beams::new(BeamOptions { best: 1, ..OPTIONS }, &[0], 9).unwrap();
-        beams.step(&mut [row(&CHAIN[0])], unchanged, |words| words == [1]);
-        assert_eq!((beams.rows(), beams.words(0), beams.words(1)), (2, &[2][..], &[3][..]));
-        assert_eq!(beams.finish()[0].words, [1]);
+        beams.step(&mut [row(&CHAIN[0])], unchanged, |tokens| tokens == [1]);
+        assert_eq!((beams.rows(), beams.tokens(0), beams.tokens(1)), (2, &[2][..], &[3][..]));
+        assert_eq!(beams.finish()[0].tokens, [1]);
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_errors() {
+    fn options_out_of_range_are_errors() {
         for wrong in [
             BeamOptions { beams: 0, ..OPTIONS },
             BeamOptions { beams: usize::MAX, ..OPTIONS },

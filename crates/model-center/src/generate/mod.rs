@@ -1,25 +1,34 @@
-//! Generating text.
+//! Text generation.
 //!
-//! Defines [`Generator`], the loop from prompts to texts by [`GenerateOptions`], and what it is made of: [`Sampling`]
-//! and [`Penalty`], which choose by scores of the next word; [`Beams`], a search for the most probable text;
-//! [`TextStream`], the text of words as they come. [`GenerationDefaults`] is what a model's directory says about all of
-//! this. These know no model: scores come in, words go out. What a model keeps of a row is in
-//! [`crate::model::decoding`].
+//! [`TextGenerator`] opens a model directory and generates in one call. [`Generator`] is the loop beneath it, for a
+//! model that is open already: [`GenerateOptions`] select greedy decoding, [`Sampling`] or beam search ([`Beams`]),
+//! the processing of logits ([`RepetitionPenalty`], [`suppress`]) and what ends a sequence; [`TextStream`] decodes
+//! tokens as they are generated. [`GenerationSetup`] is the part of opening that needs no weights: tokenizer, chat
+//! template, encoding of prompts, and [`GenerationSettings`], the options of a caller over the
+//! directory's [`GenerationConfig`].
 
 mod beam;
-mod defaults;
+mod config;
 mod generator;
+mod logits;
+mod options;
 mod pipeline;
+mod prompts;
 mod rows;
 mod sampling;
-mod scores;
 mod search;
+mod settings;
+mod setup;
 mod stream;
 
 pub use beam::{BeamOptions, Beams, Hypothesis, Patience};
-pub use defaults::{GenerationDefaults, Stated};
-pub use generator::{Ending, GenerateOptions, Generated, Generator, Method, OnPiece, Piece};
+pub use config::{GenerationConfig, Setting};
+pub use generator::Generator;
+pub use logits::{RepetitionPenalty, argmax, force_token, log_softmax, repeated_ngrams, suppress};
+pub use options::{FinishReason, GenerateOptions, Generated, Method, OnText, TextChunk};
 pub use pipeline::TextGenerator;
-pub use sampling::{Draw, Sampling};
-pub use scores::{Penalty, forbid, force, largest, log_softmax, repeating};
-pub use stream::{TextStream, check_stops};
+pub use prompts::{Prompt, PromptRow, RESULT_FIELDS, read_prompts};
+pub use sampling::{RandomAddress, Sampling};
+pub use settings::{GenerationOverrides, GenerationSettings, token_id};
+pub use setup::GenerationSetup;
+pub use stream::{TextStream, check_stop_strings};

@@ -1,17 +1,15 @@
-//! Text generation in one call: a directory's model, tokenizer and settings.
-//!
-//! Defines [`TextGenerator`], the counterpart of the `text-generation` pipeline of transformers. A program that chooses
-//! devices, ranks or settings of its own uses [`Generator`].
+//! [`TextGenerator`], text generation in one call.
 
-use super::{BeamOptions, GenerateOptions, GenerationDefaults, Generator, Method, Penalty, Sampling};
-use crate::model::{OpenOptions, Registry, TextHead, TextModel};
-use crate::tokenizer::{AutoTokenizer, Tokenizer};
+use super::{
+    GenerateOptions, Generated, GenerationOverrides, GenerationSetup, Generator, OnText, Prompt, PromptRow, TextChunk,
+};
+use crate::model::{Registry, TextModel};
+use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
-use bmtrain_core::{Ctx, DType, Device};
+use bmtrain_core::{Ctx, Device};
 use std::path::Path;
-use std::sync::Arc;
 
-/// A model with its tokenizer, ready to generate.
+/// A model with its tokenizer and generation settings, like the text-generation pipeline of transformers.
 ///
 /// ```no_run
 /// use model_center::generate::TextGenerator;
@@ -20,14 +18,19 @@ use std::sync::Arc;
 /// let mut generator = TextGenerator::open("models/SmolLM2-135M")?;
 /// generator.options.max_new_tokens = 40;
 /// println!("{}", generator.generate("The sea was calm that morning, and")?);
+/// generator.stream("The wind", &mut |text| {
+///     print!("{text}");
+///     Ok(())
+/// })?;
 /// # Ok(())
 /// # }
 /// ```
 pub struct TextGenerator {
-    /// How tokens are chosen and when a text ends; first as the model's directory states.
+    /// How tokens are chosen and when a text ends; initially the settings of the model directory.
     pub options: GenerateOptions,
+    /// How prompts are encoded.
+    pub setup: GenerationSetup,
     model: Box<dyn TextModel>,
-    tokenizer: Arc<dyn Tokenizer>,
     device: Device,
 }
 
@@ -38,108 +41,68 @@ impl std::fmt::Debug for TextGenerator {
 }
 
 impl TextGenerator {
-    /// Open a model directory on the processors of this machine, with the families of this crate.
+    /// Open a Hugging Face directory on the CPU.
     ///
     /// # Errors
-    /// A directory without a model that generates, or without a tokenizer.
+    /// [`Error::Model`] for a directory without a tokenizer or a model that generates.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
-        Self::open_on(directory, &Device::cpu(crate::run::available_cpus())?, Registry::default())
+        let device = Device::cpu(crate::run::available_cpus())?;
+        Self::open_on(directory, &device, Registry::default(), &GenerationOverrides::default())
     }
 
-    /// The same on another device, or with other families.
-    ///
-    /// # Errors
-    /// As [`TextGenerator::open`].
-    pub fn open_on(directory: impl AsRef<Path>, device: &Device, registry: Registry<'_>) -> Result<Self> {
+    /// Open a directory on a device, with the model families of `registry`; `overrides` take precedence over the
+    /// settings of the directory.
+    pub fn open_on(
+        directory: impl AsRef<Path>,
+        device: &Device,
+        registry: Registry<'_>,
+        overrides: &GenerationOverrides,
+    ) -> Result<Self> {
         let directory = directory.as_ref();
-        let tokenizer = AutoTokenizer::open(directory)?;
-        let options = OpenOptions {
-            head: Some(TextHead::CausalLm),
-            dtype: DType::F32,
-            keep_dtype: true,
-            ..OpenOptions::new(device)
-        };
-        let opened = registry.open(directory, &options)?;
-        if let Some(name) = opened.initialized.first() {
-            let place = directory.display().to_string();
-            return Err(Error::model(
-                place,
-                format!("its weights have no {name}"),
-                "use a model with a head for tokens",
-            ));
-        }
-        tokenizer.require_rows(opened.model.info().vocab_size)?;
-        let defaults = GenerationDefaults::from_directory(directory, opened.model.info().vocab_size)?;
-        let mut options = defaults.options(opened.model.info().generates_targets);
-        if options.ends.is_empty() {
-            options.ends = tokenizer.special_ids().eos.into_iter().collect();
-        }
-        Ok(TextGenerator { options, model: opened.model, tokenizer, device: device.clone() })
+        let model = GenerationSetup::open_model(directory, registry, &GenerationSetup::open_options(device))?.model;
+        let mut setup = GenerationSetup::new(directory, model.info());
+        setup.open_tokenizer(true)?;
+        setup.chat = ChatTemplate::from_directory(directory)?;
+        let options = setup.settings(overrides)?.options;
+        Ok(TextGenerator { options, setup, model, device: device.clone() })
     }
 
-    /// The text that follows a prompt, or the decoder's text of an encoder-decoder. Prompts become token ids as the
-    /// tokenizer's own template has them, without a chat template.
+    /// Generate the text that follows a prompt, or for an encoder-decoder the decoder's text.
     ///
     /// # Errors
-    /// Options out of their range; a prompt that leaves no room for a token; a failing device.
+    /// [`Error::Data`] for a prompt that the model cannot read, [`Error::Argument`] for options out of range.
     pub fn generate(&self, prompt: &str) -> Result<String> {
-        let tokens = self.tokenizer.tokenize(&[prompt])?.concat();
-        let has_source = self.model.info().generates_targets;
-        let ids = self.tokenizer.template(has_source).assemble(&tokens, &[], None)?.input_ids;
-        let generator = Generator::new(&*self.model, Some(&*self.tokenizer), self.options.clone())?;
-        let texts = generator.generate(&[ids], 0, &mut Ctx::inference(&self.device), &mut |_| Ok(()))?;
-        Ok(texts.into_iter().flatten().next().map(|text| text.text).unwrap_or_default())
-    }
-}
-
-impl GenerationDefaults {
-    /// The settings of a directory as options, with those of this crate where it states nothing. `generates_targets`: an
-    /// encoder-decoder, whose lengths include the decoder's start token.
-    pub fn options(&self, generates_targets: bool) -> GenerateOptions {
-        let defaults = GenerateOptions::default();
-        let target_length = self.max_length.as_ref().filter(|_| generates_targets);
-        let target_length = target_length.map(|most| most.value.saturating_sub(1)).filter(|most| *most > 0);
-        let stated = |value: &Option<super::Stated<usize>>| value.as_ref().map(|stated| stated.value);
-        let max_new_tokens = stated(&self.max_new_tokens).or(target_length).unwrap_or(defaults.max_new_tokens);
-        let ends: Vec<u32> = self.ends.iter().flat_map(|ends| ends.value.iter().copied()).collect();
-        let least = if ends.is_empty() { 0 } else { max_new_tokens };
-        GenerateOptions {
-            method: self.method(),
-            max_new_tokens,
-            min_new_tokens: stated(&self.min_new_tokens).unwrap_or(0).min(least),
-            penalty: Penalty {
-                factor: self.repetition_penalty.as_ref().map_or(1.0, |factor| factor.value),
-                window: None,
-            },
-            ends,
-            stops: self.stops.iter().flat_map(|stops| stops.value.iter().cloned()).collect(),
-            forbidden: self.forbidden.iter().flat_map(|ids| ids.value.iter().copied()).collect(),
-            no_repeat: stated(&self.no_repeat).filter(|size| *size > 0),
-            forced_first: self.forced_first.as_ref().filter(|_| generates_targets).map(|id| id.value),
-            forced_last: self.forced_last.as_ref().map(|id| id.value),
-            first_word: self.first_word.as_ref().filter(|_| generates_targets).map(|id| id.value),
-            ..defaults
-        }
+        self.first_text(Prompt::Text(prompt.to_owned()), &mut |_| Ok(()))
     }
 
-    /// Sampling, beam search or greedy decoding.
-    fn method(&self) -> Method {
-        if self.do_sample.as_ref().is_some_and(|sample| sample.value) {
-            let sampling = Sampling {
-                temperature: self.temperature.as_ref().map_or(1.0, |stated| stated.value),
-                top_k: self.top_k.as_ref().map(|stated| stated.value).filter(|k| *k > 0),
-                top_p: self.top_p.as_ref().map_or(1.0, |stated| stated.value),
-                min_p: self.min_p.as_ref().map_or(0.0, |stated| stated.value),
-            };
-            return Method::Sampling { sampling, seed: 0, texts: 1 };
-        }
-        let Some(beams) = &self.num_beams else { return Method::Greedy };
-        Method::Beams(BeamOptions {
-            beams: beams.value,
-            length_penalty: self.length_penalty.as_ref().map_or(1.0, |stated| stated.value),
-            patience: self.patience.as_ref().map(|stated| stated.value).unwrap_or_default(),
-            best: 1,
-            renormalizes: self.renormalizes.is_some(),
-        })
+    /// Like [`TextGenerator::generate`], with a call of `on_text` for every further piece of the text.
+    pub fn stream(&self, prompt: &str, on_text: &mut dyn FnMut(&str) -> Result<()>) -> Result<String> {
+        let mut on_chunk = |chunk: TextChunk<'_>| if chunk.sequence == 0 { on_text(chunk.text) } else { Ok(()) };
+        self.first_text(Prompt::Text(prompt.to_owned()), &mut on_chunk)
+    }
+
+    /// Generate the next message of a conversation, formatted by the model's chat template.
+    pub fn chat(&self, messages: &[ChatMessage]) -> Result<String> {
+        self.first_text(Prompt::Messages(messages.to_vec()), &mut |_| Ok(()))
+    }
+
+    /// Generate for several prompts in one batch: the sequences of each, the best first.
+    pub fn generate_batch(&self, prompts: &[&str]) -> Result<Vec<Vec<Generated>>> {
+        self.run(prompts.iter().map(|prompt| Prompt::Text((*prompt).to_owned())), &mut |_| Ok(()))
+    }
+
+    fn first_text(&self, prompt: Prompt, on_text: OnText<'_>) -> Result<String> {
+        let texts = self.run([prompt].into_iter(), on_text)?;
+        let first = texts.into_iter().flatten().next();
+        first.map(|text| text.text).ok_or_else(|| Error::data("prompt 0", "it has no text", "check the options"))
+    }
+
+    fn run(&self, prompts: impl Iterator<Item = Prompt>, on_text: OnText<'_>) -> Result<Vec<Vec<Generated>>> {
+        let rows = prompts.enumerate().map(|(index, prompt)| {
+            self.setup.encode_row(&PromptRow { place: format!("prompt {index}"), fields: Default::default(), prompt })
+        });
+        let ids = rows.collect::<Result<Vec<_>>>()?;
+        let generator = Generator::new(&*self.model, self.setup.tokenizer.as_deref(), self.options.clone())?;
+        generator.generate(&ids, 0, &mut Ctx::inference(&self.device), on_text)
     }
 }

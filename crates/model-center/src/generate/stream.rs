@@ -1,119 +1,103 @@
-//! Text of words as they come: whole characters only, and nothing of what a stop string may turn out to be.
-//!
-//! Defines [`TextStream`]; called for every row that is generated, shown or not, because texts that end generation may
-//! span words.
+//! Incremental decoding of tokens to text: whole characters only, and nothing that may be part of a stop string.
 
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-/// What stands for bytes that are no character, as yet or at all.
+/// Replaces incomplete or invalid UTF-8.
 const BROKEN: char = '\u{FFFD}';
-/// So many words may be withheld because their bytes make no character yet; no character has more bytes.
+/// The most bytes of a character, and so the most tokens that may be withheld.
 const LONGEST_CHARACTER: usize = 4;
 
-/// The text of one row.
+/// The text of a sequence, token by token.
 #[derive(Debug)]
 pub struct TextStream<'a> {
     tokenizer: &'a dyn Tokenizer,
-    stops: &'a [String],
-    /// All words.
+    stop_strings: &'a [String],
     ids: Vec<u32>,
-    /// Words from here on are decoded together, so that a decoder sees a word before the new ones.
+    /// Start of the tokens that are decoded together: a token before the new ones may change their text.
     context: usize,
-    /// Words up to here are in the text.
-    shown: usize,
-    /// Text that may be the beginning of a stop string.
+    /// End of the tokens whose text was returned.
+    returned: usize,
+    /// Withheld text: it may be the start of a stop string.
     held: String,
     is_stopped: bool,
 }
 
-/// Check strings that end a text.
-///
-/// # Errors
-/// An empty one, which would end every text at once.
-pub fn check_stops(stops: &[String]) -> Result<()> {
-    match stops.iter().any(String::is_empty) {
+/// Check that no stop string is empty.
+pub fn check_stop_strings(stop_strings: &[String]) -> Result<()> {
+    match stop_strings.iter().any(String::is_empty) {
         true => Err(Error::argument("stop", "an empty text ends every text at once", "remove it")),
         false => Ok(()),
     }
 }
 
 impl<'a> TextStream<'a> {
-    /// Begin a text that ends in front of the first of these strings.
-    ///
-    /// # Errors
-    /// Those of [`check_stops`].
-    pub fn new(tokenizer: &'a dyn Tokenizer, stops: &'a [String]) -> Result<Self> {
-        check_stops(stops)?;
+    /// Start a text that ends before the first stop string.
+    pub fn new(tokenizer: &'a dyn Tokenizer, stop_strings: &'a [String]) -> Result<Self> {
+        check_stop_strings(stop_strings)?;
         let (ids, held) = (Vec::new(), String::new());
-        Ok(TextStream { tokenizer, stops, ids, context: 0, shown: 0, held, is_stopped: false })
+        Ok(TextStream { tokenizer, stop_strings, ids, context: 0, returned: 0, held, is_stopped: false })
     }
 
-    /// Whether a stop string has come.
+    /// Whether the text has a stop string.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    /// Take the next word; gives the text that is certain now, without special words.
-    ///
-    /// # Errors
-    /// Words that the tokenizer cannot decode.
+    /// Append a token; returns the text that is certain now, without special tokens.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.is_stopped {
             return Ok(String::new());
         }
         self.ids.push(id);
-        let is_last = self.ids.len() - self.shown > LONGEST_CHARACTER;
-        let piece = self.next_piece(is_last)?;
-        self.held.push_str(&piece);
-        if let Some(place) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        let is_last = self.ids.len() - self.returned > LONGEST_CHARACTER;
+        let chunk = self.next_chunk(is_last)?;
+        self.held.push_str(&chunk);
+        if let Some(place) = self.stop_strings.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
             self.is_stopped = true;
             self.held.truncate(place);
             return Ok(std::mem::take(&mut self.held));
         }
-        let open = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let open = self.stop_strings.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - open);
         Ok(std::mem::replace(&mut self.held, rest))
     }
 
-    /// The end: gives what was withheld.
-    ///
-    /// # Errors
-    /// Words that the tokenizer cannot decode.
+    /// End the text; returns what was withheld.
     pub fn finish(mut self) -> Result<String> {
         if self.is_stopped {
             return Ok(String::new());
         }
-        let piece = self.next_piece(true)?;
-        Ok(self.held + &piece)
+        let chunk = self.next_chunk(true)?;
+        Ok(self.held + &chunk)
     }
 
-    /// Text of the words that are not shown yet. Nothing if it ends within a character, unless no more is to come.
-    fn next_piece(&mut self, is_last: bool) -> Result<String> {
+    /// The text of the new tokens; empty if it ends within a character, unless it is the last.
+    fn next_chunk(&mut self, is_last: bool) -> Result<String> {
         let decode = |from: usize, to: usize| self.tokenizer.decode(&self.ids[from..to], true);
-        let (before, all) = (decode(self.context, self.shown)?, decode(self.context, self.ids.len())?);
+        let (before, all) = (decode(self.context, self.returned)?, decode(self.context, self.ids.len())?);
         if all.ends_with(BROKEN) && !is_last {
             return Ok(String::new());
         }
-        // Words before may be written differently in view of the new ones: what is shown of them stays as it is.
-        let piece = all[shared(&before, &all)..].to_string();
-        // What gives no text, as special words do, is no context: behind it alone a word would be the first of its
-        // text, which some decoders write without the space in front.
-        if !piece.is_empty() {
-            self.context = self.shown;
+        // New tokens may change the text of earlier ones: returned text is kept as it is.
+        let chunk = all[shared(&before, &all)..].to_string();
+        // A token without text, such as a special one, is not used as context: some decoders drop the leading space of
+        // the first token with text.
+        if !chunk.is_empty() {
+            self.context = self.returned;
         }
-        self.shown = self.ids.len();
-        Ok(piece)
+        self.returned = self.ids.len();
+        Ok(chunk)
     }
 }
 
-/// Bytes that two texts begin with alike, whole characters only.
+/// Length of the common prefix in bytes, whole characters only.
 fn shared(one: &str, other: &str) -> usize {
     let alike = one.char_indices().zip(other.chars()).find(|((_, a), b)| a != b);
     alike.map_or(one.len().min(other.len()), |((place, _), _)| place)
 }
 
-/// Bytes at the end of `text` that are the beginning of `stop`.
+/// Length of the longest end of `text` that is a proper prefix of `stop`, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
     let lengths = (1..stop.len()).rev().filter(|&length| stop.is_char_boundary(length));
     lengths.into_iter().find(|&length| text.ends_with(&stop[..length])).unwrap_or(0)
@@ -125,7 +109,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::{SpecialIds, Template};
 
-    /// A word is a byte; 256 is special.
+    /// Byte tokens; 256 is special.
     #[derive(Debug)]
     struct Bytes(Template);
 
@@ -160,32 +144,32 @@ mod tests {
         }
     }
 
-    /// The pieces of a text, and what is left at the end.
-    fn pieces(text: &[u8], stops: &[&str]) -> (Vec<String>, String, bool) {
+    /// The chunks of a text, and the rest at its end.
+    fn chunks(text: &[u8], stop_strings: &[&str]) -> (Vec<String>, String, bool) {
         let tokenizer = Bytes(Template::default());
-        let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
-        let mut stream = TextStream::new(&tokenizer, &stops).unwrap();
-        let pieces = text.iter().map(|&byte| stream.push(u32::from(byte)).unwrap()).collect();
+        let stop_strings: Vec<String> = stop_strings.iter().map(|stop| stop.to_string()).collect();
+        let mut stream = TextStream::new(&tokenizer, &stop_strings).unwrap();
+        let chunks = text.iter().map(|&byte| stream.push(u32::from(byte)).unwrap()).collect();
         let is_stopped = stream.is_stopped();
-        (pieces, stream.finish().unwrap(), is_stopped)
+        (chunks, stream.finish().unwrap(), is_stopped)
     }
 
     #[test]
-    fn characters_come_whole() {
-        let (pieces, rest, _) = pieces("aé🙂b".as_bytes(), &[]);
-        assert_eq!(pieces, ["a", "", "é", "", "", "", "🙂", "b"]);
+    fn characters_are_whole() {
+        let (chunks, rest, _) = chunks("aé🙂b".as_bytes(), &[]);
+        assert_eq!(chunks, ["a", "", "é", "", "", "", "🙂", "b"]);
         assert_eq!(rest, "");
     }
 
     #[test]
-    fn bytes_that_are_no_character_do_not_hold_up_the_rest() {
-        let (pieces, rest, _) = pieces(&[0xF0, b'a', b'b', 0xE2], &[]);
-        assert_eq!(pieces.concat() + &rest, "\u{FFFD}ab\u{FFFD}");
-        let (pieces, _, _) = super::tests::pieces(&[0x80; 6], &[]);
-        assert_eq!(pieces.concat(), "\u{FFFD}".repeat(5));
+    fn invalid_bytes_are_not_withheld_for_ever() {
+        let (chunks, rest, _) = chunks(&[0xF0, b'a', b'b', 0xE2], &[]);
+        assert_eq!(chunks.concat() + &rest, "\u{FFFD}ab\u{FFFD}");
+        let (chunks, _, _) = super::tests::chunks(&[0x80; 6], &[]);
+        assert_eq!(chunks.concat(), "\u{FFFD}".repeat(5));
     }
 
-    /// Words with a space in front, which the first of a text loses; 0 is special.
+    /// Tokens with a leading space, which the first of a text loses; 0 is special.
     #[derive(Debug)]
     struct Spaced(Template);
 
@@ -207,8 +191,8 @@ mod tests {
         }
 
         fn decode(&self, ids: &[u32], _skip_special: bool) -> Result<String> {
-            let words: String = ids.iter().filter(|id| **id > 0).map(|id| format!(" w{id}")).collect();
-            Ok(words.trim_start().to_owned())
+            let tokens: String = ids.iter().filter(|id| **id > 0).map(|id| format!(" w{id}")).collect();
+            Ok(tokens.trim_start().to_owned())
         }
 
         fn token(&self, _id: u32) -> Option<String> {
@@ -221,37 +205,37 @@ mod tests {
     }
 
     #[test]
-    fn a_word_behind_a_special_one_keeps_its_space() {
+    fn a_token_after_a_special_one_keeps_its_space() {
         let tokenizer = Spaced(Template::default());
         let ids = [0, 1, 0, 2, 0, 0, 3, 4, 0];
         let mut stream = TextStream::new(&tokenizer, &[]).unwrap();
-        let shown: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
-        assert_eq!(shown + &stream.finish().unwrap(), tokenizer.decode(&ids, true).unwrap());
+        let text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+        assert_eq!(text + &stream.finish().unwrap(), tokenizer.decode(&ids, true).unwrap());
     }
 
     #[test]
-    fn what_is_shown_of_broken_bytes_does_not_swallow_what_follows() {
+    fn common_prefixes_are_whole_characters() {
         assert_eq!((shared("a\u{FFFD}", "aé b"), shared("ab", "abc"), shared("", "x")), (1, 2, 0));
     }
 
     #[test]
-    fn nothing_of_a_stop_string_is_shown() {
-        let (pieces, rest, stopped) = pieces(b"one<e><end>two", &["<end>", "zzz"]);
-        assert_eq!(pieces.concat(), "one<e>");
+    fn nothing_of_a_stop_string_is_returned() {
+        let (chunks, rest, stopped) = chunks(b"one<e><end>two", &["<end>", "zzz"]);
+        assert_eq!(chunks.concat(), "one<e>");
         assert_eq!((rest.as_str(), stopped), ("", true));
-        assert_eq!((pieces[3..5].concat().as_str(), pieces[5].as_str()), ("", "<e>"));
+        assert_eq!((chunks[3..5].concat().as_str(), chunks[5].as_str()), ("", "<e>"));
     }
 
     #[test]
-    fn what_was_withheld_in_vain_comes_at_the_end() {
-        let (pieces, rest, stopped) = pieces(b"a<en", &["<end>"]);
-        assert_eq!((pieces.concat().as_str(), rest.as_str(), stopped), ("a", "<en", false));
+    fn withheld_text_is_returned_at_the_end() {
+        let (chunks, rest, stopped) = chunks(b"a<en", &["<end>"]);
+        assert_eq!((chunks.concat().as_str(), rest.as_str(), stopped), ("a", "<en", false));
     }
 
     #[test]
     fn the_first_of_several_ends_the_text() {
-        let (pieces, _, stopped) = pieces(b"a.b\n", &["\n", "b\n", "."]);
-        assert_eq!((pieces.concat().as_str(), stopped), ("a", true));
-        assert!(check_stops(&[String::new()]).is_err());
+        let (chunks, _, stopped) = chunks(b"a.b\n", &["\n", "b\n", "."]);
+        assert_eq!((chunks.concat().as_str(), stopped), ("a", true));
+        assert!(check_stop_strings(&[String::new()]).is_err());
     }
 }

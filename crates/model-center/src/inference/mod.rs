@@ -48,7 +48,7 @@ impl ForwardInputs {
     /// Check the inputs against a model.
     ///
     /// # Errors
-    /// [`Error::Data`] for inputs that the model has no use for, [`Error::Model`] for a tokenizer of another vocabulary.
+    /// [`Error::Data`] for inputs that the model cannot read, [`Error::Model`] for a tokenizer of another vocabulary.
     pub fn check(&mut self, info: &ModelInfo) -> Result<()> {
         if let Some(tokenizer) = &self.tokenizer {
             tokenizer.require_rows(info.vocab_size)?;
@@ -64,9 +64,6 @@ impl ForwardInputs {
     }
 
     /// Run a model, see [`forward`]; errors name the file of the inputs.
-    ///
-    /// # Errors
-    /// As [`forward`].
     pub fn forward(&self, model: &dyn TextModel, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
         forward(model, &self.batch, with_grads, device).map_err(|error| match error {
             Error::Data { place, reason, fix } => Error::data(format!("{}, {place}", self.place), reason, fix),
@@ -150,9 +147,6 @@ pub fn describe_non_finite(outputs: &[NamedTensor]) -> Option<String> {
 }
 
 /// Write outputs as safetensors, with the ids of `tokenized` as `input_ids`.
-///
-/// # Errors
-/// [`Error::File`] if the file cannot be written.
 pub fn write_outputs(path: &Path, outputs: &[NamedTensor], tokenized: Option<&Batch>) -> Result<()> {
     let mut entries: Vec<TensorEntry> = outputs.iter().map(|output| output.entry.clone()).collect();
     entries.extend(tokenized.map(|batch| TensorEntry::new(INPUT_IDS, StoredDtype::I64, [batch.rows, batch.length])));

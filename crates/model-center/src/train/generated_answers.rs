@@ -4,7 +4,7 @@
 
 use super::evaluate::EvalContext;
 use crate::data::{Dataset, Squad};
-use crate::generate::{Ending, GenerateOptions, Generator};
+use crate::generate::{FinishReason, GenerateOptions, Generator};
 use crate::metrics::{AnswerScores, Metric, exact_match, token_f1};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -62,9 +62,13 @@ impl GeneratedAnswers {
     ) -> Result<Option<AnswerScores>> {
         let EvalContext { model, device, team, is_stopped } = context;
         let [begin, end] = self.sentinels;
-        let ends = [Some(end), self.tokenizer.special_ids().eos].into_iter().flatten().collect();
-        let options =
-            GenerateOptions { max_new_tokens: self.longest, ends, prefix: vec![begin], ..GenerateOptions::default() };
+        let end_tokens = [Some(end), self.tokenizer.special_ids().eos].into_iter().flatten().collect();
+        let options = GenerateOptions {
+            max_new_tokens: self.longest,
+            end_tokens,
+            prefix: vec![begin],
+            ..GenerateOptions::default()
+        };
         let generator = Generator::new(model, None, options)?.on_ranks(Arc::clone(team.ranks()));
         let mut scores = AnswerScores::default();
         let batch_size = batch_size.max(1);
@@ -110,8 +114,8 @@ impl GeneratedAnswers {
             let text = match texts.first() {
                 None => String::new(),
                 Some(text) => {
-                    let last = text.words.len() - usize::from(text.ending == Ending::Word);
-                    self.tokenizer.decode(&text.words[..last], true)?
+                    let last = text.tokens.len() - usize::from(text.finish_reason == FinishReason::EndToken);
+                    self.tokenizer.decode(&text.tokens[..last], true)?
                 }
             };
             let answers = dataset.references(sample);

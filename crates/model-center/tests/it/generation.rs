@@ -8,7 +8,7 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::generate::{
-    BeamOptions, Ending, GenerateOptions, Generated, Generator, Method, Patience, Penalty, Sampling,
+    BeamOptions, FinishReason, GenerateOptions, Generated, Generator, Method, Patience, RepetitionPenalty, Sampling,
 };
 use model_center::model::{OpenOptions, Registry, TextModel};
 use serde_json::Value;
@@ -64,13 +64,13 @@ fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel
         method,
         max_new_tokens: data["new_tokens"].as_u64().unwrap() as usize,
         min_new_tokens: number("min_new_tokens", 0.0) as usize,
-        penalty: Penalty { factor: number("repetition_penalty", 1.0) as f32, window: None },
-        ends: words(&golden["ends"]),
+        penalty: RepetitionPenalty { factor: number("repetition_penalty", 1.0) as f32, window: None },
+        end_tokens: words(&golden["ends"]),
         no_repeat: settings["no_repeat_ngram_size"].as_u64().map(|size| size as usize),
         forbidden,
         // Rows of the others begin with a prompt.
-        forced_first: word("forced_bos_token_id").filter(|_| model.info().generates_targets),
-        forced_last: word("forced_eos_token_id"),
+        forced_bos: word("forced_bos_token_id").filter(|_| model.info().generates_targets),
+        forced_eos: word("forced_eos_token_id"),
         ..GenerateOptions::default()
     }
 }
@@ -102,7 +102,7 @@ fn texts_and_scores_are_those_of_transformers() {
                 let what = format!("{} {name}", golden["folder"]);
                 assert_eq!(ours.len(), theirs.len(), "{what}");
                 for (ours, theirs) in ours.iter().zip(theirs) {
-                    assert_eq!(ours.words, words(&theirs["words"]), "{what}");
+                    assert_eq!(ours.tokens, words(&theirs["words"]), "{what}");
                     texts += 1;
                     assert_eq!(ours.score.is_some(), theirs["score"].is_number(), "{what}");
                     if let (Some(ours), Some(theirs)) = (ours.score, theirs["score"].as_f64()) {
@@ -122,7 +122,7 @@ fn texts_and_scores_are_those_of_transformers() {
 fn sampled(seed: u64) -> GenerateOptions {
     let sampling = Sampling { temperature: 1.3, top_k: Some(20), top_p: 0.9, min_p: 0.01 };
     let method = Method::Sampling { sampling, seed, texts: 2 };
-    GenerateOptions { method, max_new_tokens: 6, ends: vec![9, 10], ..GenerateOptions::default() }
+    GenerateOptions { method, max_new_tokens: 6, end_tokens: vec![9, 10], ..GenerateOptions::default() }
 }
 
 #[test]
@@ -134,7 +134,10 @@ fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
         let together = generate(&device, &*model, sampled(3), &prompts);
         assert_eq!(together, generate(&device, &*model, sampled(3), &prompts));
         assert_ne!(together, generate(&device, &*model, sampled(4), &prompts));
-        assert!(together.iter().any(|texts| texts[0].words != texts[1].words), "the texts of a prompt are drawn apart");
+        assert!(
+            together.iter().any(|texts| texts[0].tokens != texts[1].tokens),
+            "the texts of a prompt are drawn apart"
+        );
         assert_ne!(together[0], together[3], "so are those of equal prompts");
         let generator = Generator::new(&*model, None, sampled(3)).unwrap();
         for (number, prompt) in prompts.iter().enumerate() {
@@ -152,8 +155,12 @@ fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
     let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14]];
     for directory in ["gpt2_a/lm", "bloom_a/lm", "t5_a/lm"] {
         for method in methods {
-            let options =
-                GenerateOptions { method, max_new_tokens: 7, ends: vec![9, 10, 30], ..GenerateOptions::default() };
+            let options = GenerateOptions {
+                method,
+                max_new_tokens: 7,
+                end_tokens: vec![9, 10, 30],
+                ..GenerateOptions::default()
+            };
             let device = Device::cpu(1).unwrap();
             let one = generate(&device, &*open(&device, directory, Sharding::solo()), options.clone(), &prompts);
             let group = HostGroup::threads(3, HostOptions::default()).unwrap();
@@ -173,7 +180,7 @@ fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
                         let first = share.start as u64;
                         let own = generator.generate(&prompts[share.clone()], first, &mut cx, &mut |_| Ok(())).unwrap();
                         for (ours, theirs) in own.iter().flatten().zip(one[share].iter().flatten()) {
-                            assert_eq!(ours.words, theirs.words, "{directory} {method:?}");
+                            assert_eq!(ours.tokens, theirs.tokens, "{directory} {method:?}");
                             // Products of other heights add up in another order.
                             let apart = ours.score.unwrap_or(0.0) - theirs.score.unwrap_or(0.0);
                             assert!(apart.abs() < 1e-5);
@@ -192,23 +199,23 @@ fn texts_end_by_words_and_by_length_and_forbidden_words_never_come() {
     let plain = GenerateOptions { max_new_tokens: 8, ..GenerateOptions::default() };
     let prompts = [vec![5, 6, 7]];
     let free = generate(&device, &*model, plain.clone(), &prompts)[0][0].clone();
-    assert_eq!((free.words.len(), free.ending, free.score), (8, Ending::Length, None));
-    let end = free.words[3];
-    let first = free.words.iter().position(|word| *word == end).unwrap();
+    assert_eq!((free.tokens.len(), free.finish_reason, free.score), (8, FinishReason::Length, None));
+    let end = free.tokens[3];
+    let first = free.tokens.iter().position(|word| *word == end).unwrap();
     let ended =
-        generate(&device, &*model, GenerateOptions { ends: vec![end], ..plain.clone() }, &prompts)[0][0].clone();
-    assert_eq!((&ended.words[..], ended.ending), (&free.words[..=first], Ending::Word));
-    let later = GenerateOptions { ends: vec![end], min_new_tokens: first + 1, ..plain.clone() };
+        generate(&device, &*model, GenerateOptions { end_tokens: vec![end], ..plain.clone() }, &prompts)[0][0].clone();
+    assert_eq!((&ended.tokens[..], ended.finish_reason), (&free.tokens[..=first], FinishReason::EndToken));
+    let later = GenerateOptions { end_tokens: vec![end], min_new_tokens: first + 1, ..plain.clone() };
     let later = generate(&device, &*model, later, &prompts)[0][0].clone();
-    assert!(later.words.len() > first + 1 && later.words[..first] == free.words[..first]);
-    let forbidden = GenerateOptions { forbidden: vec![free.words[0], end], ..plain.clone() };
+    assert!(later.tokens.len() > first + 1 && later.tokens[..first] == free.tokens[..first]);
+    let forbidden = GenerateOptions { forbidden: vec![free.tokens[0], end], ..plain.clone() };
     let other = generate(&device, &*model, forbidden, &prompts)[0][0].clone();
-    assert!(!other.words.contains(&free.words[0]) && !other.words.contains(&end));
+    assert!(!other.tokens.contains(&free.tokens[0]) && !other.tokens.contains(&end));
     // The model's longest row, 19, ends a text too.
     let long = GenerateOptions { max_new_tokens: 100, ..plain };
     let cut = generate(&device, &*model, long, &[vec![5; 12], vec![6; 3]]);
-    assert_eq!((cut[0][0].words.len(), cut[1][0].words.len()), (7, 16));
-    assert!(cut.iter().all(|texts| texts[0].ending == Ending::Length));
+    assert_eq!((cut[0][0].tokens.len(), cut[1][0].tokens.len()), (7, 16));
+    assert!(cut.iter().all(|texts| texts[0].finish_reason == FinishReason::Length));
 }
 
 #[test]
@@ -221,7 +228,7 @@ fn models_in_16_bits_write_too() {
         for method in [Method::Greedy, beams] {
             let options = GenerateOptions { method, max_new_tokens: 5, ..GenerateOptions::default() };
             assert_eq!(
-                generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].words.len(),
+                generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].tokens.len(),
                 5,
                 "{directory} {dtype}"
             );
@@ -237,9 +244,9 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
     let plain = GenerateOptions::default;
     for (options, reason) in [
         (GenerateOptions { max_new_tokens: 0, ..plain() }, "max_new_tokens"),
-        (GenerateOptions { min_new_tokens: 30, ends: vec![1], ..plain() }, "at most"),
-        (GenerateOptions { min_new_tokens: 3, ..plain() }, "no word ends a text"),
-        (GenerateOptions { stops: vec!["x".into()], ..plain() }, "no tokenizer"),
+        (GenerateOptions { min_new_tokens: 30, end_tokens: vec![1], ..plain() }, "at most"),
+        (GenerateOptions { min_new_tokens: 3, ..plain() }, "no token ends a text"),
+        (GenerateOptions { stop_strings: vec!["x".into()], ..plain() }, "no tokenizer"),
         (GenerateOptions { forbidden: vec![97], ..plain() }, "word 97, and the model has 97"),
         (GenerateOptions { prefix: vec![5], ..plain() }, "this model has none"),
         (
@@ -249,9 +256,9 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
             },
             "between 1 and 1024",
         ),
-        (GenerateOptions { forced_first: Some(5), ..plain() }, "this model has none"),
-        (GenerateOptions { first_word: Some(5), ..plain() }, "this model has none"),
-        (GenerateOptions { forced_last: Some(97), ..plain() }, "word 97, and the model has 97"),
+        (GenerateOptions { forced_bos: Some(5), ..plain() }, "this model has none"),
+        (GenerateOptions { decoder_start_token: Some(5), ..plain() }, "this model has none"),
+        (GenerateOptions { forced_eos: Some(97), ..plain() }, "word 97, and the model has 97"),
         (GenerateOptions { no_repeat: Some(0), ..plain() }, "no_repeat"),
         (
             GenerateOptions {
@@ -283,11 +290,11 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
     assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no word is possible"));
     // Whoever asks for an end gets it before the next word.
     let asked = std::cell::Cell::new(0);
-    let may_go_on = || {
+    let may_continue = || {
         asked.set(asked.get() + 1);
         if asked.get() == 3 { Err(model_center::Error::data("x", "enough", "y")) } else { Ok(()) }
     };
-    let generator = Generator::new(&*gpt2, None, plain()).unwrap().asking(&may_go_on);
+    let generator = Generator::new(&*gpt2, None, plain()).unwrap().with_check(&may_continue);
     let ended = generator.generate(&[vec![4]], 0, &mut Ctx::inference(&device), &mut |_| Ok(()));
     assert!(ended.unwrap_err().to_string().contains("enough") && asked.get() == 3);
     // What stops the caller stops the generation.

@@ -36,7 +36,7 @@ fn settings_without_effect_or_out_of_range_are_named() {
         (&["--stop", ""], "--stop", "empty text"),
         (&["--end-token", "id:97"], "--end-token", "the model has 97"),
         (&["--forbid", "filmstar"], "--forbid filmstar", "id:N"),
-        (&["--forbid", "id:two"], "--forbid id:two", "no number"),
+        (&["--forbid", "id:two"], "--forbid id:two", "not a number"),
         (&["--prefix", "it"], "--prefix", "encoder"),
         (&["--context"], "--context", "CPM-1"),
     ];

@@ -1,7 +1,4 @@
-//! How a model is to generate where nobody says otherwise: what its directory states.
-//!
-//! Defines [`GenerationDefaults`], read from `generation_config.json`, or from `config.json` in a directory without
-//! that file. Called by the generate program, which says of each setting where it comes from.
+//! [`GenerationConfig`], the generation settings of a model directory, each with its file.
 
 use super::beam::Patience;
 use crate::config::{Fields, directory_fields, fields_of};
@@ -12,70 +9,68 @@ use std::path::Path;
 
 const GENERATION_FILE: &str = "generation_config.json";
 const CONFIG_FILE: &str = "config.json";
-/// Words that a file may forbid, and words and texts that it may let end a text: the longest lists in use have some
-/// hundred.
-const MOST_WORDS: usize = 100_000;
+/// The longest list; lists in use have some hundred entries.
+const MAX_TOKENS: usize = 100_000;
 
-/// A value, and the file that states it.
+/// A value with its origin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stated<T> {
+pub struct Setting<T> {
     /// The value.
     pub value: T,
-    /// `generation_config.json` or `config.json`.
-    pub file: &'static str,
+    /// `generation_config.json`, `config.json`, or a caller's name for its own settings.
+    pub origin: &'static str,
 }
 
-/// What a directory states. What it does not state, or states as what changes nothing, is `None`.
+/// Generation settings; `None` for absent ones and for values without effect, such as a top-k of 0.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct GenerationDefaults {
-    /// Whether words are drawn.
-    pub do_sample: Option<Stated<bool>>,
+pub struct GenerationConfig {
+    /// Whether tokens are sampled.
+    pub do_sample: Option<Setting<bool>>,
     /// See [`Sampling`](super::Sampling).
-    pub temperature: Option<Stated<f32>>,
+    pub temperature: Option<Setting<f32>>,
     /// See [`Sampling`](super::Sampling).
-    pub top_k: Option<Stated<usize>>,
+    pub top_k: Option<Setting<usize>>,
     /// See [`Sampling`](super::Sampling).
-    pub top_p: Option<Stated<f32>>,
+    pub top_p: Option<Setting<f32>>,
     /// See [`Sampling`](super::Sampling).
-    pub min_p: Option<Stated<f32>>,
-    /// Texts that a search has side by side; above 1.
-    pub num_beams: Option<Stated<usize>>,
+    pub min_p: Option<Setting<f32>>,
+    /// Beams, above 1 in a directory.
+    pub num_beams: Option<Setting<usize>>,
     /// See [`BeamOptions`](super::BeamOptions).
-    pub length_penalty: Option<Stated<f32>>,
+    pub length_penalty: Option<Setting<f32>>,
     /// `early_stopping`.
-    pub patience: Option<Stated<Patience>>,
+    pub patience: Option<Setting<Patience>>,
     /// `renormalize_logits`; see [`BeamOptions`](super::BeamOptions).
-    pub renormalizes: Option<Stated<bool>>,
-    /// See [`Penalty`](super::Penalty).
-    pub repetition_penalty: Option<Stated<f32>>,
+    pub renormalizes: Option<Setting<bool>>,
+    /// See [`RepetitionPenalty`](super::RepetitionPenalty).
+    pub repetition_penalty: Option<Setting<f32>>,
     /// `no_repeat_ngram_size`.
-    pub no_repeat: Option<Stated<usize>>,
-    /// The most words of a text.
-    pub max_new_tokens: Option<Stated<usize>>,
-    /// The fewest words in front of one that ends a text.
-    pub min_new_tokens: Option<Stated<usize>>,
-    /// The most words of a row: of a decoder with the prompt, of a model with two stacks with what its decoder begins
-    /// with.
-    pub max_length: Option<Stated<usize>>,
-    /// The fewest words of such a row.
-    pub min_length: Option<Stated<usize>>,
-    /// `eos_token_id`: words that end a text.
-    pub ends: Option<Stated<Vec<u32>>>,
-    /// `stop_strings`: texts that end a text.
-    pub stops: Option<Stated<Vec<String>>>,
-    /// `suppress_tokens`, and those of `bad_words_ids` that are one word: words that never come.
-    pub forbidden: Option<Stated<Vec<u32>>>,
+    pub no_repeat: Option<Setting<usize>>,
+    /// The most new tokens.
+    pub max_new_tokens: Option<Setting<usize>>,
+    /// The fewest tokens before an end token.
+    pub min_new_tokens: Option<Setting<usize>>,
+    /// The most tokens including the prompt; for an encoder-decoder, including the first tokens of the decoder.
+    pub max_length: Option<Setting<usize>>,
+    /// The fewest tokens, counted as for `max_length`.
+    pub min_length: Option<Setting<usize>>,
+    /// `eos_token_id`.
+    pub end_tokens: Option<Setting<Vec<u32>>>,
+    /// `stop_strings`.
+    pub stop_strings: Option<Setting<Vec<String>>>,
+    /// `suppress_tokens`, and the entries of `bad_words_ids` that are one token.
+    pub forbidden: Option<Setting<Vec<u32>>>,
     /// `decoder_start_token_id`.
-    pub first_word: Option<Stated<u32>>,
+    pub decoder_start_token: Option<Setting<u32>>,
     /// `forced_bos_token_id`.
-    pub forced_first: Option<Stated<u32>>,
+    pub forced_bos: Option<Setting<u32>>,
     /// `forced_eos_token_id`.
-    pub forced_last: Option<Stated<u32>>,
-    /// Fields that would change what is generated, and that are not followed.
-    pub left_aside: Vec<String>,
+    pub forced_eos: Option<Setting<u32>>,
+    /// Fields with an effect that are not supported.
+    pub not_followed: Vec<String>,
 }
 
-/// Fields that are not followed, with the number that changes nothing.
+/// Unsupported fields, with the number that has no effect.
 const NOT_FOLLOWED: [(&str, f64); 22] = [
     ("begin_suppress_tokens", 0.0),
     ("constraints", 0.0),
@@ -101,38 +96,38 @@ const NOT_FOLLOWED: [(&str, f64); 22] = [
     ("watermarking_config", 0.0),
 ];
 
-impl GenerationDefaults {
-    /// Read a directory of a model that has so many words. Settings come from `generation_config.json` if it is there,
-    /// else from `config.json`, as older directories have them; words that begin and end texts are also looked for in
-    /// `config.json` where the other file does not name them.
+impl GenerationConfig {
+    /// Read a model directory. Settings come from `generation_config.json` if it exists, else from `config.json`, as in
+    /// older directories; start and end tokens that the former does not state come from `config.json`, too.
     ///
     /// # Errors
-    /// [`Error::Model`] for no or unreadable files, a value of another type, a word that the model does not have.
-    pub fn from_directory(directory: &Path, words: usize) -> Result<Self> {
-        let config = File { fields: directory_fields(directory)?, name: CONFIG_FILE, words };
+    /// [`Error::Model`] for missing or unreadable files, a value of another type, a token outside the vocabulary.
+    pub fn from_directory(directory: &Path, vocab_size: usize) -> Result<Self> {
+        let config = File { fields: directory_fields(directory)?, name: CONFIG_FILE, vocab_size };
         let own = match is_inside(directory, GENERATION_FILE)? {
-            true => Some(File { fields: fields_of(directory, GENERATION_FILE)?, name: GENERATION_FILE, words }),
+            true => Some(File { fields: fields_of(directory, GENERATION_FILE)?, name: GENERATION_FILE, vocab_size }),
             false => None,
         };
         let file = own.as_ref().unwrap_or(&config);
-        let mut defaults = GenerationDefaults::settings_of(file)?;
+        let mut defaults = GenerationConfig::settings_of(file)?;
         defaults.read_lengths(file)?;
-        defaults.ends = file.words("eos_token_id")?.or(config.words("eos_token_id")?);
+        defaults.end_tokens = file.tokens("eos_token_id")?.or(config.tokens("eos_token_id")?);
         defaults.read_forbidden(file)?;
-        defaults.first_word = file.word("decoder_start_token_id")?.or(config.word("decoder_start_token_id")?);
-        defaults.forced_first = file.word("forced_bos_token_id")?;
-        defaults.forced_last = file.word("forced_eos_token_id")?;
-        defaults.left_aside.extend(file.not_followed());
+        defaults.decoder_start_token =
+            file.token("decoder_start_token_id")?.or(config.token("decoder_start_token_id")?);
+        defaults.forced_bos = file.token("forced_bos_token_id")?;
+        defaults.forced_eos = file.token("forced_eos_token_id")?;
+        defaults.not_followed.extend(file.not_followed());
         Ok(defaults)
     }
 
-    /// How words are chosen.
+    /// Method, penalty and stop strings.
     fn settings_of(file: &File) -> Result<Self> {
         let unlike = |name: &str, nothing: f32| Ok::<_, Error>(file.number(name)?.filter(|n| n.value != nothing));
         let above = |name: &str, least: usize| Ok::<_, Error>(file.count(name)?.filter(|n| n.value > least));
-        Ok(GenerationDefaults {
+        Ok(GenerationConfig {
             do_sample: file.stated(file.fields.peek_flag("do_sample")?),
-            // Files for greedy choice have 0 here.
+            // Files for greedy decoding have 0 here.
             temperature: unlike("temperature", 0.0)?,
             top_k: above("top_k", 0)?,
             top_p: file.number("top_p")?,
@@ -144,8 +139,8 @@ impl GenerationDefaults {
                 .stated(file.fields.peek_flag("renormalize_logits")?.filter(|renormalizes| *renormalizes)),
             repetition_penalty: unlike("repetition_penalty", 1.0)?,
             no_repeat: above("no_repeat_ngram_size", 0)?,
-            stops: file.texts("stop_strings")?,
-            ..GenerationDefaults::default()
+            stop_strings: file.texts("stop_strings")?,
+            ..GenerationConfig::default()
         })
     }
 
@@ -158,20 +153,22 @@ impl GenerationDefaults {
         Ok(())
     }
 
-    /// Words that never come; rows of several are not followed. A word that ends texts is none of the bad ones, as in
+    /// Forbidden tokens; sequences of several are not supported. An end token in `bad_words_ids` is ignored, as in
     /// transformers.
     fn read_forbidden(&mut self, file: &File) -> Result<()> {
-        let mut forbidden = file.words("suppress_tokens")?.map_or_else(Vec::new, |words| words.value);
-        let ends = self.ends.as_ref().map_or(Vec::new(), |ends| ends.value.clone());
+        let mut forbidden = file.tokens("suppress_tokens")?.map_or_else(Vec::new, |tokens| tokens.value);
+        let end_tokens = self.end_tokens.as_ref().map_or(Vec::new(), |ends| ends.value.clone());
         let rows = file.list("bad_words_ids")?;
         for row in rows {
             match row.as_array().map(Vec::as_slice) {
-                Some([word]) => forbidden.extend(file.id("bad_words_ids", word)?.filter(|word| !ends.contains(word))),
-                Some([_, _, ..]) => self.left_aside.push("bad_words_ids of several words".to_owned()),
-                Some([]) | None => return Err(file.wrong("bad_words_ids", row, "a list of lists of words")),
+                Some([token]) => {
+                    forbidden.extend(file.id("bad_words_ids", token)?.filter(|token| !end_tokens.contains(token)))
+                }
+                Some([_, _, ..]) => self.not_followed.push("bad_words_ids of several tokens".to_owned()),
+                Some([]) | None => return Err(file.wrong("bad_words_ids", row, "a list of lists of tokens")),
             }
         }
-        self.left_aside.dedup();
+        self.not_followed.dedup();
         self.forbidden = file.stated((!forbidden.is_empty()).then_some(forbidden));
         Ok(())
     }
@@ -181,20 +178,19 @@ impl GenerationDefaults {
 struct File {
     fields: Fields,
     name: &'static str,
-    /// Words of the model.
-    words: usize,
+    vocab_size: usize,
 }
 
 impl File {
-    fn stated<T>(&self, value: Option<T>) -> Option<Stated<T>> {
-        value.map(|value| Stated { value, file: self.name })
+    fn stated<T>(&self, value: Option<T>) -> Option<Setting<T>> {
+        value.map(|value| Setting { value, origin: self.name })
     }
 
-    fn number(&self, name: &str) -> Result<Option<Stated<f32>>> {
+    fn number(&self, name: &str) -> Result<Option<Setting<f32>>> {
         Ok(self.stated(self.fields.peek_number(name)?))
     }
 
-    fn count(&self, name: &str) -> Result<Option<Stated<usize>>> {
+    fn count(&self, name: &str) -> Result<Option<Setting<usize>>> {
         Ok(self.stated(self.fields.peek_index(name)?))
     }
 
@@ -203,29 +199,30 @@ impl File {
         self.fields.error(name, &reason, "correct the file, or fetch it again")
     }
 
-    /// A word; a negative one stands for none.
+    /// A token; a negative id is none.
     fn id(&self, name: &str, value: &Value) -> Result<Option<u32>> {
         if value.as_i64().is_some_and(|id| id < 0) {
             return Ok(None);
         }
-        let id = value.as_u64().filter(|id| *id < self.words as u64).and_then(|id| u32::try_from(id).ok());
-        id.map(Some).ok_or_else(|| self.wrong(name, value, &format!("a word of the model, which has {}", self.words)))
+        let id = value.as_u64().filter(|id| *id < self.vocab_size as u64).and_then(|id| u32::try_from(id).ok());
+        id.map(Some)
+            .ok_or_else(|| self.wrong(name, value, &format!("a token of the model, which has {}", self.vocab_size)))
     }
 
-    fn word(&self, name: &str) -> Result<Option<Stated<u32>>> {
+    fn token(&self, name: &str) -> Result<Option<Setting<u32>>> {
         let id = self.fields.peek(name).map(|value| self.id(name, value)).transpose()?.flatten();
         Ok(self.stated(id))
     }
 
-    /// The values of a list; none where there is no such field.
+    /// The values of a list; empty without the field.
     fn list(&self, name: &str) -> Result<&[Value]> {
         let Some(value) = self.fields.peek(name) else { return Ok(&[]) };
-        let list = value.as_array().filter(|list| list.len() <= MOST_WORDS);
-        list.map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, &format!("a list of at most {MOST_WORDS}")))
+        let list = value.as_array().filter(|list| list.len() <= MAX_TOKENS);
+        list.map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, &format!("a list of at most {MAX_TOKENS}")))
     }
 
-    /// A word or a list of them.
-    fn words(&self, name: &str) -> Result<Option<Stated<Vec<u32>>>> {
+    /// A token or a list of them.
+    fn tokens(&self, name: &str) -> Result<Option<Setting<Vec<u32>>>> {
         let ids = match self.fields.peek(name) {
             Some(value) if !value.is_array() => self.id(name, value)?.into_iter().collect(),
             _ => {
@@ -237,7 +234,7 @@ impl File {
     }
 
     /// A text or a list of them.
-    fn texts(&self, name: &str) -> Result<Option<Stated<Vec<String>>>> {
+    fn texts(&self, name: &str) -> Result<Option<Setting<Vec<String>>>> {
         let text = |value: &Value| match value.as_str() {
             Some(text) if !text.is_empty() => Ok(text.to_owned()),
             _ => Err(self.wrong(name, value, "a text")),
@@ -249,7 +246,7 @@ impl File {
         Ok(self.stated((!texts.is_empty()).then_some(texts)))
     }
 
-    fn patience(&self) -> Result<Option<Stated<Patience>>> {
+    fn patience(&self) -> Result<Option<Setting<Patience>>> {
         let name = "early_stopping";
         let patience = match self.fields.peek(name) {
             None => return Ok(None),
@@ -261,7 +258,7 @@ impl File {
         Ok(self.stated(Some(patience)))
     }
 
-    /// Names of fields that are not followed and would change something.
+    /// Unsupported fields with an effect.
     fn not_followed(&self) -> impl Iterator<Item = String> {
         let changes = |(name, nothing): &&(&str, f64)| match self.fields.peek(name) {
             None | Some(Value::Bool(false)) => false,
@@ -279,66 +276,74 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A directory with these files; an empty text for none.
-    fn read(generation: &str, config: &str) -> Result<GenerationDefaults> {
+    /// Read a directory with these files; an empty text for no file.
+    fn read(generation: &str, config: &str) -> Result<GenerationConfig> {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in [(GENERATION_FILE, generation), (CONFIG_FILE, config)] {
             if !text.is_empty() {
                 std::fs::write(directory.path().join(name), text).unwrap();
             }
         }
-        GenerationDefaults::from_directory(directory.path(), 50)
+        GenerationConfig::from_directory(directory.path(), 50)
     }
 
-    fn own<T>(value: T) -> Option<Stated<T>> {
-        Some(Stated { value, file: GENERATION_FILE })
+    fn own<T>(value: T) -> Option<Setting<T>> {
+        Some(Setting { value, origin: GENERATION_FILE })
     }
 
     #[test]
     fn settings_come_from_the_generation_file_alone_if_there_is_one() {
         let old = r#"{"num_beams": 4, "early_stopping": true, "no_repeat_ngram_size": 3, "eos_token_id": 2}"#;
-        let of_config = |value| Some(Stated { value, file: CONFIG_FILE });
+        let of_config = |value| Some(Setting { value, origin: CONFIG_FILE });
         let defaults = read("", old).unwrap();
         assert_eq!((defaults.num_beams, defaults.no_repeat), (of_config(4), of_config(3)));
         assert_eq!(defaults.patience.unwrap().value, Patience::First);
         let defaults = read("{}", old).unwrap();
         assert_eq!((defaults.num_beams, &defaults.patience, &defaults.no_repeat), (None, &None, &None));
-        assert_eq!(defaults.ends, Some(Stated { value: vec![2], file: CONFIG_FILE }), "words are looked for in both");
+        assert_eq!(
+            defaults.end_tokens,
+            Some(Setting { value: vec![2], origin: CONFIG_FILE }),
+            "end tokens come from either file"
+        );
     }
 
     #[test]
-    fn words_are_one_or_several_and_those_below_zero_are_none() {
+    fn tokens_are_one_or_several_and_negative_ids_are_none() {
         let defaults = read(
             r#"{"eos_token_id": [3, 4], "forced_bos_token_id": 7, "decoder_start_token_id": -1, "suppress_tokens": [1],
                 "bad_words_ids": [[8], [5, 6], [9], [1, 2], [3]], "stop_strings": "END"}"#,
             r#"{"eos_token_id": 2, "forced_eos_token_id": 2}"#,
         );
         let defaults = defaults.unwrap();
-        assert_eq!((defaults.ends, defaults.forced_first, defaults.first_word), (own(vec![3, 4]), own(7), None));
+        assert_eq!(
+            (defaults.end_tokens, defaults.forced_bos, defaults.decoder_start_token),
+            (own(vec![3, 4]), own(7), None)
+        );
         assert_eq!(defaults.forbidden, own(vec![1, 8, 9]));
-        assert_eq!(defaults.stops, own(vec!["END".to_owned()]));
-        assert_eq!(defaults.forced_last, None, "the other file is not asked");
-        assert_eq!(defaults.left_aside, ["bad_words_ids of several words"]);
+        assert_eq!(defaults.stop_strings, own(vec!["END".to_owned()]));
+        assert_eq!(defaults.forced_eos, None, "the other file is not used");
+        assert_eq!(defaults.not_followed, ["bad_words_ids of several tokens"]);
     }
 
     #[test]
-    fn what_changes_nothing_is_nothing_and_what_is_not_followed_is_named() {
+    fn values_without_effect_are_absent_and_unsupported_fields_are_named() {
         let defaults = read(
-            r#"{"temperature": 0, "top_k": 0, "num_beams": 1, "repetition_penalty": 1.0, "min_p": null, "typical_p": 1.0,
+            r#"{"temperature": 0, "top_k": 0, "num_beams": 1, "repetition_penalty": 1.0, "min_p": null,
+                "typical_p": 1.0,
                 "num_beam_groups": 1, "force_words_ids": [], "penalty_alpha": 0.6, "max_time": 5, "do_sample": false,
                 "no_repeat_ngram_size": 0, "transformers_version": "4.0", "use_cache": true}"#,
             "{}",
         );
-        let expected = GenerationDefaults {
+        let expected = GenerationConfig {
             do_sample: own(false),
-            left_aside: vec!["max_time".to_owned(), "penalty_alpha".to_owned()],
-            ..GenerationDefaults::default()
+            not_followed: vec!["max_time".to_owned(), "penalty_alpha".to_owned()],
+            ..GenerationConfig::default()
         };
         assert_eq!(defaults.unwrap(), expected);
     }
 
     #[test]
-    fn a_value_that_makes_no_sense_is_named_with_file_and_field() {
+    fn an_invalid_value_is_named_with_file_and_field() {
         for (text, field) in [
             (r#"{"eos_token_id": 50}"#, "eos_token_id"),
             (r#"{"eos_token_id": "two"}"#, "eos_token_id"),

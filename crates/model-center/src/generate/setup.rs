@@ -1,0 +1,231 @@
+//! Opening of a model directory for generation without its weights: tokenizer, chat template, settings and the encoding
+//! of prompts.
+
+use super::config::GenerationConfig;
+use super::prompts::{Prompt, PromptRow};
+use super::settings::{GenerationOverrides, GenerationSettings};
+use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry, TextHead};
+use crate::tokenizer::{AutoTokenizer, ChatMessage, ChatRequest, ChatTemplate, TemplateSlot, TextSpecials, Tokenizer};
+use crate::{Error, Result};
+use bmtrain_core::Device;
+use bmtrain_core::wrap::Counting;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Replaced by the prompt in a template.
+const PROMPT: &str = "{prompt}";
+
+/// Everything of a model directory that generation needs besides the model.
+#[derive(Debug)]
+pub struct GenerationSetup {
+    /// The model directory.
+    pub directory: PathBuf,
+    /// Sizes of the model.
+    pub info: ModelInfo,
+    /// The tokenizer; names of special tokens in prompts are text to it.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The tokenizer of text prompts, if it differs: one that reads names of special tokens as these tokens.
+    pub special_tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// The chat template, if prompts are conversations and the model has one.
+    pub chat: Option<ChatTemplate>,
+    /// The system message of conversations.
+    pub system: Option<String>,
+    /// A text around text prompts, with `{prompt}` in it.
+    pub template: Option<String>,
+    /// Whether text prompts are messages of a user, formatted by the chat template.
+    pub is_chat: bool,
+}
+
+impl GenerationSetup {
+    /// The options to open a model for generation: with a language-modelling head, in its stored dtype.
+    pub fn open_options(device: &Device) -> OpenOptions {
+        OpenOptions { head: Some(TextHead::CausalLm), keep_dtype: true, ..OpenOptions::new(device) }
+    }
+
+    /// Open a model that generates.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a directory without one, or whose weights lack parameters.
+    pub fn open_model(directory: &Path, registry: Registry<'_>, options: &OpenOptions) -> Result<OpenedModel> {
+        let place = || directory.display().to_string();
+        let opened = registry.open(directory, options).map_err(|error| match error {
+            Error::Argument { reason, .. } | Error::Recipe { reason, .. } => {
+                Error::model(place(), reason, "use a model that generates text: a decoder, or an encoder-decoder")
+            }
+            other => other,
+        })?;
+        match opened.initialized.first() {
+            None => Ok(opened),
+            Some(name) => {
+                let reason = format!("its weights have no {name}, which would be initialized at random");
+                Err(Error::model(place(), reason, "use a model with a trained language-modelling head"))
+            }
+        }
+    }
+
+    /// Check a model without reading its weights: its shapes on a device that has no memory.
+    pub fn check_model(
+        directory: &Path,
+        registry: Registry<'_>,
+        options: impl FnOnce(&Device) -> OpenOptions,
+    ) -> Result<OpenedModel> {
+        let options = options(&Device::new(Arc::new(Counting::new(1 << 20))));
+        Self::open_model(directory, registry, &OpenOptions { only_check: true, ..options })
+    }
+
+    /// A setup without a tokenizer, for prompts of ids.
+    pub fn new(directory: &Path, info: &ModelInfo) -> Self {
+        GenerationSetup {
+            directory: directory.to_owned(),
+            info: info.clone(),
+            tokenizer: None,
+            special_tokenizer: None,
+            chat: None,
+            system: None,
+            template: None,
+            is_chat: false,
+        }
+    }
+
+    /// Open the directory's tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for none if it is required, or one with more tokens than the model.
+    pub fn open_tokenizer(&mut self, is_required: bool) -> Result<()> {
+        if is_required || AutoTokenizer::is_in(&self.directory)? {
+            let tokenizer = AutoTokenizer::open(&self.directory)?;
+            tokenizer.require_rows(self.info.vocab_size)?;
+            self.tokenizer = Some(tokenizer);
+        }
+        Ok(())
+    }
+
+    /// The directory's tokenizer, reading names of special tokens as these tokens.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for none.
+    pub fn open_special_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
+        match &self.special_tokenizer {
+            Some(tokenizer) => Ok(Arc::clone(tokenizer)),
+            None => AutoTokenizer::open_with(&self.directory, TextSpecials::AsTokens),
+        }
+    }
+
+    /// The options of a caller over the directory's, checked for the model.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] or, for a setting of the directory, [`Error::Model`], for a setting out of range or without
+    /// effect.
+    pub fn settings(&self, overrides: &GenerationOverrides) -> Result<GenerationSettings> {
+        let config = GenerationConfig::from_directory(&self.directory, self.info.vocab_size)?;
+        let tokenizer = self.tokenizer.as_deref();
+        let settings = GenerationSettings::resolve(overrides, &config, tokenizer, self.info.generates_targets)?;
+        let checked = settings.options.validate_for(&self.info, tokenizer.is_some());
+        checked.map_err(|error| settings.attribute(error))?;
+        Ok(settings)
+    }
+
+    /// The tokens of a decoder's prefix: a token by its name, or a text with names of special tokens.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a model without an encoder, or a text without tokens.
+    pub fn encode_prefix(&self, text: &str) -> Result<Vec<u32>> {
+        if !self.info.generates_targets {
+            let reason = "it has no effect: it is for the decoder of an encoder-decoder, and this model has none";
+            return Err(Error::argument("prefix", reason, "append it to the prompt, or use `template`"));
+        }
+        if let Some(id) = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.id(text)) {
+            return Ok(vec![id]);
+        }
+        let ids = self.open_special_tokenizer()?.tokenize(&[text])?.concat();
+        match ids.is_empty() {
+            false => Ok(ids),
+            true => Err(Error::argument("prefix", "it has no token", "leave it out, or give a text")),
+        }
+    }
+
+    /// The tokens of a row's prompt.
+    ///
+    /// # Errors
+    /// [`Error::Data`] with the place of the row for a prompt that the model or the chat template cannot read.
+    pub fn encode_row(&self, row: &PromptRow) -> Result<Vec<u32>> {
+        let at_row = |error| match error {
+            Error::Data { place, reason, fix } => Error::data(format!("{}, {place}", row.place), reason, fix),
+            other => other,
+        };
+        let ids = match &row.prompt {
+            Prompt::Tokens(ids) => ids.clone(),
+            Prompt::Messages(messages) => self.encode_chat(messages).map_err(at_row)?,
+            Prompt::Text(text) => {
+                let text = self.template.as_ref().map_or(text.clone(), |template| template.replacen(PROMPT, text, 1));
+                match self.is_chat {
+                    true => self.encode_chat(&[ChatMessage::new("user", text)]).map_err(at_row)?,
+                    false => self.encode_text(&text)?,
+                }
+            }
+        };
+        self.check_prompt(&ids, &row.place)?;
+        Ok(ids)
+    }
+
+    /// The tokens of a text with the special tokens of the tokenizer's template; for a decoder, without those after the
+    /// text.
+    fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
+        let tokenizer =
+            self.special_tokenizer.as_ref().or(self.tokenizer.as_ref()).ok_or_else(|| self.no_tokenizer())?;
+        if self.info.generates_targets {
+            return Ok(tokenizer.encode(text, None, None)?.input_ids);
+        }
+        let before = tokenizer.template(false).pieces.iter().map_while(|piece| match piece {
+            TemplateSlot::First { .. } => None,
+            TemplateSlot::Special { id, .. } => Some(Some(*id)),
+            TemplateSlot::Second { .. } => Some(None),
+        });
+        Ok(before.flatten().chain(tokenizer.tokenize(&[text])?.concat()).collect())
+    }
+
+    /// The tokens of a conversation with the generation prompt.
+    ///
+    /// # Errors
+    /// [`Error::Model`] without a tokenizer or chat template; [`Error::Data`] for two system messages.
+    pub fn encode_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>> {
+        let tokenizer = self.tokenizer.as_deref().ok_or_else(|| self.no_tokenizer())?;
+        let chat = self.chat.as_ref().ok_or_else(|| {
+            let fix = "use a model that was trained on conversations, or give plain prompts, perhaps with `template`";
+            Error::model(self.directory.display().to_string(), "the model has no chat template", fix)
+        })?;
+        let mut messages = messages.to_vec();
+        if let Some(system) = &self.system {
+            if messages.first().is_some_and(|first| first.role == "system") {
+                let reason = "it is a system message, and `system` is given, too";
+                return Err(Error::data("chat, message 1", reason, "leave one of the two out"));
+            }
+            messages.insert(0, ChatMessage::new("system", system.clone()));
+        }
+        chat.encode(tokenizer, &ChatRequest { add_generation_prompt: true, ..ChatRequest::new(&messages) })
+    }
+
+    fn no_tokenizer(&self) -> Error {
+        let fix = "copy the tokenizer's files into it, or give prompts as input_ids";
+        Error::model(self.directory.display().to_string(), "prompts are texts, and there is no tokenizer", fix)
+    }
+
+    fn check_prompt(&self, ids: &[u32], place: &str) -> Result<()> {
+        let refuse = |reason: String, fix: &str| Err(Error::data(place, reason, fix));
+        if ids.is_empty() {
+            return refuse("the prompt has no token".into(), "give at least one token, such as the bos token");
+        }
+        let ModelInfo { vocab_size, max_length, generates_targets, .. } = self.info;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab_size) {
+            return refuse(format!("token {id}, and the model has {vocab_size}"), "use the model's own tokens");
+        }
+        // A decoder needs room for at least one new token.
+        let most = if generates_targets { max_length } else { max_length.saturating_sub(1) };
+        match ids.len() > most {
+            true => {
+                refuse(format!("the prompt has {} tokens, the model takes {most} at most", ids.len()), "shorten it")
+            }
+            false => Ok(()),
+        }
+    }
+}
