@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Time greedy decoding of a model directory. A round generates one token, and then --tokens: the difference is the time
-/// of the further tokens.
+/// Time greedy decoding of a model directory. A round generates one token, and then --tokens: the time of the further
+/// tokens is the difference.
 ///
 /// Example: decode_bench models/smollm2 --tokens 64 --threads 2
 #[derive(Debug, Parser)]
