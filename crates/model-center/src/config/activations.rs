@@ -18,18 +18,18 @@ const ACTIVATIONS: &[(Activation, &[&str])] = &[
 
 /// A function between the maps of a feed-forward layer, and whether what it yields is a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Between {
+pub(crate) struct Between {
     /// The function.
-    pub(super) activation: Activation,
+    pub(crate) activation: Activation,
     /// Whether the name says that there is a gate, `gated_gelu` or `gated-gelu`. Most files of gated models do not.
-    pub(super) gated: bool,
+    pub(crate) gated: bool,
 }
 
 /// Take an activation that goes by any of several names.
 ///
 /// # Errors
 /// A function that is not known, with a list of those that are; two names that disagree.
-pub(super) fn take(fields: &mut Fields, names: &[&str]) -> Result<Option<Between>> {
+pub(crate) fn take(fields: &mut Fields, names: &[&str]) -> Result<Option<Between>> {
     let mut known: Option<(&str, Between)> = None;
     for &name in names {
         let Some(text) = fields.take_text(name)? else { continue };
@@ -58,6 +58,6 @@ fn parse(text: &str) -> Option<Between> {
 }
 
 /// The name that is written.
-pub(super) fn name(activation: Activation) -> &'static str {
+pub(crate) fn name(activation: Activation) -> &'static str {
     ACTIVATIONS.iter().find(|(known, _)| *known == activation).map_or(activation.name(), |(_, names)| names[0])
 }

@@ -4,13 +4,13 @@
 //! is one dialect: its own, to which a written directory adds `model_type`, `architectures` and the type of the
 //! weights.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::dialect::{Dialect, Fixed, FixedFields};
-use super::json::number;
 use super::ranges::Ranges;
-use super::t5::UNLIMITED;
-use super::{Fields, HfHeader, TextConfig, labels};
+use super::rows::{self, Row, RowConfig, Slot};
+use super::text::UNLIMITED;
+use super::{Fields, TextConfig};
 use crate::Result;
 
 /// Sizes and options that both CPMs have.
@@ -66,7 +66,7 @@ const FIXED: FixedFields = &[
 ];
 
 /// How the files of one of them are written; `defaults` are those of its class.
-pub(super) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
+pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
     Dialect {
         title,
         model_type,
@@ -76,6 +76,7 @@ pub(super) const fn dialect(title: &'static str, model_type: &'static str, defau
         dim_ff: &[],
         ff_factor: None,
         dim_head: &[],
+        head_required: false,
         position_size: &[],
         dropout: &[],
         embedding_dropout: &[],
@@ -90,64 +91,39 @@ pub(super) const fn dialect(title: &'static str, model_type: &'static str, defau
     }
 }
 
-impl CpmFields {
-    /// Take what both families have.
-    pub(super) fn take(dialect: &Dialect, fields: &mut Fields) -> Result<Self> {
-        dialect.take_no_embedding_dropout(fields)?;
-        let (mut text, _) = dialect.take(fields)?;
-        text.embedding_dropout_p = 0.0;
-        let silent = CpmFields::default();
-        let mut size = |name: &str, silent: usize| Ok::<_, crate::Error>(fields.take_size(name)?.unwrap_or(silent));
-        let position_bias_num_buckets = size("position_bias_num_buckets", silent.position_bias_num_buckets)?;
-        let position_bias_max_distance = size("position_bias_max_distance", silent.position_bias_max_distance)?;
-        let pos_init_std = fields.take_number("pos_init_std")?.unwrap_or(silent.pos_init_std);
-        let length_scale = fields.take_flag("length_scale")?.unwrap_or(silent.length_scale);
-        let attn_scale = fields.take_flag("attn_scale")?.unwrap_or(silent.attn_scale);
-        let taken = CpmFields {
-            text,
-            position_bias_num_buckets,
-            position_bias_max_distance,
-            pos_init_std,
-            length_scale,
-            attn_scale,
-        };
-        taken.validate(fields.place())?;
-        Ok(taken)
-    }
+/// A configuration with these fields.
+pub(crate) trait HasCpm: RowConfig {
+    fn cpm_mut(&mut self) -> &mut CpmFields;
+}
 
-    fn validate(&self, place: &str) -> Result<()> {
-        let ranges = Ranges { place };
-        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
-        let distances = [self.position_bias_num_buckets, self.position_bias_max_distance];
-        ranges.distances(distances, ["position_bias_num_buckets", "position_bias_max_distance"])
-    }
+/// The rows of both families.
+pub(crate) const fn rows<C: HasCpm>() -> [Row<C>; 5] {
+    [
+        Row::same(&["position_bias_num_buckets"], |c| Slot::Size(&mut c.cpm_mut().position_bias_num_buckets)),
+        Row::same(&["position_bias_max_distance"], |c| Slot::Size(&mut c.cpm_mut().position_bias_max_distance)),
+        Row::same(&["pos_init_std"], |c| Slot::Number(&mut c.cpm_mut().pos_init_std)),
+        Row::same(&["length_scale"], |c| Slot::Flag(&mut c.cpm_mut().length_scale)),
+        Row::same(&["attn_scale"], |c| Slot::Flag(&mut c.cpm_mut().attn_scale)),
+    ]
+}
 
-    /// The fields under ModelCenter's names.
-    pub(super) fn to_dict(&self, dialect: &Dialect) -> Map<String, Value> {
-        let mut map = dialect.to_dict(&self.text);
-        // There is one rate, and it is not of the embeddings.
-        map.shift_remove("embedding_dropout_p");
-        if self.text.position_size == UNLIMITED {
-            map.shift_remove("position_size");
-        }
-        for (name, value) in [
-            ("position_bias_num_buckets", json!(self.position_bias_num_buckets)),
-            ("position_bias_max_distance", json!(self.position_bias_max_distance)),
-            ("pos_init_std", number(self.pos_init_std)),
-            ("length_scale", json!(self.length_scale)),
-            ("attn_scale", json!(self.attn_scale)),
-        ] {
-            map.insert(name.to_string(), value);
-        }
-        map
-    }
+/// Take a configuration of either family, all but what it has of its own.
+pub(crate) fn take<C: HasCpm>(fields: &mut Fields) -> Result<C> {
+    C::DIALECT.take_no_embedding_dropout(fields)?;
+    let (mut config, _) = rows::take_config::<C>(fields)?;
+    let cpm = config.cpm_mut();
+    cpm.text.embedding_dropout_p = 0.0;
+    let ranges = Ranges { place: fields.place() };
+    ranges.deviations(&[("pos_init_std", cpm.pos_init_std)])?;
+    let distances = [cpm.position_bias_num_buckets, cpm.position_bias_max_distance];
+    ranges.distances(distances, ["position_bias_num_buckets", "position_bias_max_distance"])?;
+    Ok(config)
+}
 
-    /// A family's fields with what a directory of ours says beyond them.
-    pub(super) fn with_header(&self, mut map: Map<String, Value>, header: &HfHeader) -> Result<Map<String, Value>> {
-        map.insert("architectures".to_string(), json!([header.architecture]));
-        map.insert("torch_dtype".to_string(), json!(header.torch_dtype()?));
-        labels::write_counted(&self.text.labels, self.text.cls_head, self.text.problem_type, &mut map);
-        map.sort_keys();
-        Ok(map)
+/// Leave out what both families' files do not have: a rate of the embeddings, and a length that bounds nothing.
+pub(crate) fn adjust_dict(cpm: &CpmFields, map: &mut Map<String, Value>) {
+    map.shift_remove("embedding_dropout_p");
+    if cpm.text.position_size == UNLIMITED {
+        map.shift_remove("position_size");
     }
 }

@@ -36,6 +36,8 @@ pub struct Dialect {
     pub ff_factor: Option<usize>,
     /// H, where it is not always D / N.
     pub dim_head: Names,
+    /// Whether a Hugging Face file must state H.
+    pub head_required: bool,
     /// The longest sequence.
     pub position_size: Names,
     /// Dropout of what the layers of a block add.
@@ -184,6 +186,9 @@ impl Dialect {
 
     fn take_head_size(&self, fields: &mut Fields, text: &mut TextConfig, hugging_face: bool) -> Result<()> {
         let given = fields.take_any(&[self.dim_head, &["dim_head"]].concat(), Fields::take_size)?;
+        if given.is_none() && hugging_face && self.head_required {
+            return Err(fields.missing_sizes(&self.dim_head[..1]));
+        }
         let (size, heads) = (text.dim_model, text.num_heads);
         if !hugging_face || (given.is_some() && !self.dim_head.is_empty()) {
             text.dim_head = given.unwrap_or(text.dim_head);

@@ -11,13 +11,13 @@ use crate::file::printable;
 
 /// What a file says of classes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ClassLabels {
+pub(crate) struct ClassLabels {
     /// Outputs of the classification head, if the file is for a class that has one.
-    pub(super) outputs: Option<usize>,
+    pub(crate) outputs: Option<usize>,
     /// Names in the order of the outputs, empty if unknown.
-    pub(super) names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// What the labels mean, if the file says.
-    pub(super) problem: Option<ProblemType>,
+    pub(crate) problem: Option<ProblemType>,
 }
 
 impl ClassLabels {
@@ -27,7 +27,7 @@ impl ClassLabels {
     /// # Errors
     /// Of a model with such a head, fields that contradict each other, unknown problem types, classes that are not
     /// numbered 0, 1, 2, …
-    pub(super) fn take(fields: &mut Fields) -> Result<Self> {
+    pub(crate) fn take(fields: &mut Fields) -> Result<Self> {
         let architectures = fields.take("architectures");
         let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
             names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
@@ -130,7 +130,7 @@ fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {
 }
 
 /// Write names and problem type; nothing where there is none.
-pub(super) fn write(labels: &[String], problem: Option<ProblemType>, map: &mut Map<String, Value>) {
+pub(crate) fn write(labels: &[String], problem: Option<ProblemType>, map: &mut Map<String, Value>) {
     if !labels.is_empty() {
         let names: Map<String, Value> =
             labels.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name))).collect();
@@ -145,7 +145,7 @@ pub(super) fn write(labels: &[String], problem: Option<ProblemType>, map: &mut M
 
 /// As [`write`], for `transformers`: it counts a head's outputs by its labels, so unnamed classes get the names that it
 /// would give them.
-pub(super) fn write_counted(
+pub(crate) fn write_counted(
     labels: &[String],
     outputs: Option<usize>,
     problem: Option<ProblemType>,

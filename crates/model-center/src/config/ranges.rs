@@ -9,19 +9,19 @@ use crate::file::printable;
 use crate::{Error, Result};
 
 /// The checks, for one file.
-pub(super) struct Ranges<'a> {
+pub(crate) struct Ranges<'a> {
     /// Where the configuration comes from.
-    pub(super) place: &'a str,
+    pub(crate) place: &'a str,
 }
 
 impl Ranges<'_> {
     /// The error for a field.
-    pub(super) fn refuse(&self, field: &str, reason: String, fix: &str) -> Error {
+    pub(crate) fn refuse(&self, field: &str, reason: String, fix: &str) -> Error {
         Error::model(format!("{}, field {field}", self.place), reason, fix)
     }
 
     /// Sizes from 1 up to a bound far beyond any model.
-    pub(super) fn sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
+    pub(crate) fn sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
         for &(field, size) in sizes {
             // Layers are counted one by one when a model is built: a lying file must not keep it busy, nor fill memory.
             let most = if field.ends_with("_layers") { 4096 } else { 1 << 28 };
@@ -34,7 +34,7 @@ impl Ranges<'_> {
     }
 
     /// Probabilities of dropout, in `[0, 1)`.
-    pub(super) fn dropouts(&self, dropouts: &[(&str, f32)]) -> Result<()> {
+    pub(crate) fn dropouts(&self, dropouts: &[(&str, f32)]) -> Result<()> {
         match dropouts.iter().find(|(_, p)| !(0.0..1.0).contains(p)) {
             None => Ok(()),
             Some((field, p)) => {
@@ -45,7 +45,7 @@ impl Ranges<'_> {
     }
 
     /// Standard deviations of initial values.
-    pub(super) fn deviations(&self, deviations: &[(&str, f32)]) -> Result<()> {
+    pub(crate) fn deviations(&self, deviations: &[(&str, f32)]) -> Result<()> {
         match deviations.iter().find(|(_, std)| !(std.is_finite() && *std >= 0.0)) {
             None => Ok(()),
             Some((field, std)) => {
@@ -56,7 +56,7 @@ impl Ranges<'_> {
     }
 
     /// The epsilon of the norms.
-    pub(super) fn epsilon(&self, epsilon: f32) -> Result<()> {
+    pub(crate) fn epsilon(&self, epsilon: f32) -> Result<()> {
         match epsilon.is_finite() && epsilon > 0.0 {
             true => Ok(()),
             false => {
@@ -66,12 +66,12 @@ impl Ranges<'_> {
     }
 
     /// The padding word, which is one of the vocabulary.
-    pub(super) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
+    pub(crate) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
         self.word("pad_token_id", pad, vocab_size, "the padding word")
     }
 
     /// The word in front of the first that a decoder is to predict.
-    pub(super) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
+    pub(crate) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
         self.word("decoder_start_token_id", first, vocab_size, "a word")
     }
 
@@ -86,7 +86,7 @@ impl Ranges<'_> {
     }
 
     /// Ranges of distances and the distance from which all share the last; `names` are those of the two fields.
-    pub(super) fn distances(&self, [buckets, distance]: [usize; 2], names: [&str; 2]) -> Result<()> {
+    pub(crate) fn distances(&self, [buckets, distance]: [usize; 2], names: [&str; 2]) -> Result<()> {
         // Both directions have a half of them, and of each half one half are single distances.
         if buckets < 4 {
             let reason = format!("{buckets} ranges of distances are too few for two directions");
@@ -100,7 +100,7 @@ impl Ranges<'_> {
     }
 
     /// A classification head with as many outputs as there are names.
-    pub(super) fn classes(&self, outputs: Option<usize>, named: usize) -> Result<()> {
+    pub(crate) fn classes(&self, outputs: Option<usize>, named: usize) -> Result<()> {
         match outputs.filter(|&outputs| outputs == 0 || (named != 0 && named != outputs)) {
             None => Ok(()),
             Some(outputs) => {
@@ -113,7 +113,7 @@ impl Ranges<'_> {
 
 /// Errors for what carries a family's name but is another computation: another `model_type`, flags that make it another
 /// architecture, quantised or pruned weights, code of its own. `title` is the family's name for people.
-pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> Result<()> {
+pub(crate) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> Result<()> {
     if let Some(name) = fields.peek_text("model_type")?.filter(|name| *name != model_type) {
         let reason = format!("this is a configuration of \"{}\", not of {model_type}", printable(name, 80));
         return Err(fields.error("model_type", &reason, &format!("give the directory of a {title} model")));
@@ -139,7 +139,7 @@ pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> 
 
 /// Errors for what carries an encoder's name but is another computation: relative positions, a decoder's mask. `title`
 /// is the family's name for people.
-pub(super) fn refuse_other_encoders(fields: &Fields, title: &str) -> Result<()> {
+pub(crate) fn refuse_other_encoders(fields: &Fields, title: &str) -> Result<()> {
     if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
         let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));
         return Err(fields.error("position_embedding_type", &reason, "use a model with absolute position embeddings"));

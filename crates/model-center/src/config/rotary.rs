@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Fields;
+use super::{Fields, TextConfig};
 use crate::file::printable;
 use crate::layer::position::RotaryScaling;
 use crate::{Error, Result};
@@ -73,6 +73,37 @@ impl RotaryFields {
             }
         }
         Ok(RotaryFields { base, scaling })
+    }
+
+    /// Take rotary positions that turn whole heads.
+    ///
+    /// # Errors
+    /// Those of [`RotaryFields::take`]; heads that are turned in part, or that have no pairs; a trained length outside
+    /// the parameters that is another than the one inside.
+    pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
+        let share = fields.peek("partial_rotary_factor");
+        if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
+            let fix = "set partial_rotary_factor to 1, or use a model that was made that way";
+            return Err(fields.error("partial_rotary_factor", "only whole heads are turned here", fix));
+        }
+        if !text.dim_head.is_multiple_of(2) {
+            let reason = format!("heads of {} elements cannot be turned by pairs", text.dim_head);
+            return Err(fields.error("head_dim", &reason, "give an even number"));
+        }
+        let rotary = RotaryFields::take(fields, 10_000.0, text.position_size)?;
+        let (name, trained) = ("original_max_position_embeddings", rotary.scaling.trained());
+        // Transformers goes by this one where both are there.
+        let outside = fields.peek(name).filter(|outside| {
+            let is_used = matches!(rotary.scaling, RotaryScaling::Llama3 { .. } | RotaryScaling::Yarn { .. });
+            is_used && outside.as_u64() != trained.map(|trained| trained as u64)
+        });
+        match outside {
+            None => Ok(rotary),
+            Some(_) => {
+                let reason = "it is another than that of the rotary positions' parameters";
+                Err(fields.error(name, reason, "state it there, and remove it here"))
+            }
+        }
     }
 
     /// Write both forms.

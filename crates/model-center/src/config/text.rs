@@ -10,6 +10,9 @@ use super::ProblemType;
 use super::ranges::Ranges;
 use crate::Result;
 
+/// Positions are distances, of which there are as many as a row has: the largest size that a configuration may state.
+pub(crate) const UNLIMITED: usize = 1 << 28;
+
 /// Sizes and rates of a stack of transformer blocks with a vocabulary. Field names are ModelCenter's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextConfig {

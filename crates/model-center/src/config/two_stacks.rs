@@ -4,14 +4,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dialect::{Dialect, Fixed, Names, Spoken};
-use super::json::number;
+use super::dialect::{Dialect, Fixed, Spoken};
 use super::ranges::Ranges;
-use super::{Fields, HfHeader, TextConfig};
+use super::rows::{self, Row, RowConfig, Slot};
+use super::{Fields, TextConfig};
 use crate::Result;
 
 /// The epsilon of all norms, which the files do not state.
-pub(super) const NORM_EPS: f32 = 1e-5;
+pub(crate) const NORM_EPS: f32 = 1e-5;
 
 /// Outputs of a classifier whose file does not say: transformers has three here, and two of its other models.
 const SILENT_CLASSES: usize = 3;
@@ -39,15 +39,16 @@ pub struct TwoStacks {
 }
 
 /// How the files of such families are written, but for their own name and defaults.
-pub(super) const DIALECT: Dialect = Dialect {
-    title: "BART",
-    model_type: "bart",
+pub(crate) const DIALECT: Dialect = Dialect {
+    title: "",
+    model_type: "",
     dim_model: &["d_model", "hidden_size"],
     num_layers: &["encoder_layers", "num_hidden_layers"],
     num_heads: &["encoder_attention_heads", "num_attention_heads"],
     dim_ff: &["encoder_ffn_dim"],
     ff_factor: None,
     dim_head: &[],
+    head_required: false,
     position_size: &["max_position_embeddings"],
     dropout: &["dropout"],
     embedding_dropout: &[],
@@ -62,7 +63,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 };
 
 /// What transformers takes where a file is silent.
-pub(super) fn defaults() -> TextConfig {
+pub(crate) fn defaults() -> TextConfig {
     TextConfig {
         vocab_size: 50_265,
         dim_model: 1024,
@@ -80,7 +81,7 @@ pub(super) fn defaults() -> TextConfig {
 
 impl TwoStacks {
     /// A decoder like the encoder, nothing scaled, nothing dropped between the maps.
-    pub(super) fn of(text: TextConfig, decoder_start_token_id: Option<usize>) -> Self {
+    pub(crate) fn of(text: TextConfig, decoder_start_token_id: Option<usize>) -> Self {
         TwoStacks {
             num_decoder_layers: text.num_layers,
             num_decoder_heads: text.num_heads,
@@ -97,74 +98,92 @@ impl TwoStacks {
     pub fn dim_decoder_head(&self) -> usize {
         self.text.dim_model / self.num_decoder_heads
     }
+}
 
-    /// Take the fields. `flags` are those that have one value in the family, `silent` is what a file means that does
-    /// not say the word in front of the first.
-    ///
-    /// # Errors
-    /// Those of [`Dialect::take`]; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
-    /// flags of another value.
-    pub(super) fn take(
-        dialect: &Dialect,
-        mut fields: Fields,
-        flags: &[(&str, bool)],
-        silent: Option<usize>,
-    ) -> Result<Self> {
-        let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
-        let counts_classes = ["id2label", "num_labels", "cls_head"].iter().any(|name| fields.peek(name).is_some());
-        let (mut text, spoken) = dialect.take(&mut fields)?;
-        if !counts_classes {
-            text.cls_head = text.cls_head.map(|_| SILENT_CLASSES);
-        }
-        let is_hugging_face = spoken == Spoken::HuggingFace;
-        if is_hugging_face && !drops_embeddings {
-            text.embedding_dropout_p = text.dropout_p;
-        }
-        if !text.tied {
-            // There each stack has words of its own.
-            return Err(dialect.unsupported(&fields, "tie_word_embeddings", "true"));
-        }
-        dialect.refuse_lone_stacks(&fields)?;
-        dialect.expect_flags(&fields, flags)?;
-        dialect.refuse_layer_dropout(&fields, &["encoder_layerdrop", "decoder_layerdrop"])?;
-        let mut stacks = TwoStacks::of(text, silent);
-        stacks.take_decoder(&mut fields, is_hugging_face)?;
-        let rate = fields.take_any(&["activation_dropout", "ffn_dropout_p"], Fields::take_number)?;
-        stacks.ffn_dropout_p = rate.unwrap_or(stacks.ffn_dropout_p);
-        let rate = fields.take_any(&["classifier_dropout", "classifier_dropout_p"], Fields::take_number)?;
-        stacks.classifier_dropout_p = rate.unwrap_or(stacks.classifier_dropout_p);
-        stacks.scale_embedding = fields.take_flag("scale_embedding")?.unwrap_or(stacks.scale_embedding);
-        // A file that is silent means the default, and one that says null that there is none.
-        if fields.has("decoder_start_token_id") {
-            stacks.decoder_start_token_id = fields.take_index("decoder_start_token_id")?;
-        }
-        stacks.validate(fields.place())?;
-        dialect.finish(fields, &mut stacks.text)?;
-        Ok(stacks)
+/// A configuration that is nothing else.
+pub trait HasStacks: RowConfig {
+    /// Flags that have one value in the family, which files may state.
+    const FLAGS: &'static [(&'static str, bool)];
+
+    /// Sizes and options.
+    fn stacks(&self) -> &TwoStacks;
+
+    /// The same, to change them.
+    fn stacks_mut(&mut self) -> &mut TwoStacks;
+}
+
+/// The rows of such families.
+pub(crate) const fn rows<C: HasStacks>() -> [Row<C>; 7] {
+    [
+        Row::required(&["decoder_layers"], &["num_decoder_layers"], |c| {
+            Slot::Size(&mut c.stacks_mut().num_decoder_layers)
+        }),
+        Row::required(&["decoder_attention_heads"], &["num_decoder_heads"], |c| {
+            Slot::Size(&mut c.stacks_mut().num_decoder_heads)
+        }),
+        Row::required(&["decoder_ffn_dim"], &["dim_decoder_ff"], |c| Slot::Size(&mut c.stacks_mut().dim_decoder_ff)),
+        Row::new(&["activation_dropout"], &["ffn_dropout_p"], |c| Slot::Number(&mut c.stacks_mut().ffn_dropout_p)),
+        Row::new(&["classifier_dropout"], &["classifier_dropout_p"], |c| {
+            Slot::Number(&mut c.stacks_mut().classifier_dropout_p)
+        }),
+        Row::same(&["scale_embedding"], |c| Slot::Flag(&mut c.stacks_mut().scale_embedding)),
+        Row::same(&["decoder_start_token_id"], |c| Slot::OptionalIndex(&mut c.stacks_mut().decoder_start_token_id)),
+    ]
+}
+
+/// Take the configuration of such a family.
+///
+/// # Errors
+/// Those of [`Dialect::take`]; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
+/// flags of another value.
+pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
+    let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
+    let counts_classes = ["id2label", "num_labels", "cls_head"].iter().any(|name| fields.peek(name).is_some());
+    let (text, spoken) = C::DIALECT.take(fields)?;
+    let mut config = C::default();
+    let stacks = config.stacks_mut();
+    *stacks = TwoStacks::of(text, stacks.decoder_start_token_id);
+    let text = &mut stacks.text;
+    if !counts_classes {
+        text.cls_head = text.cls_head.map(|_| SILENT_CLASSES);
     }
-
-    /// Take the decoder's sizes, which files of transformers must state.
-    fn take_decoder(&mut self, fields: &mut Fields, is_hugging_face: bool) -> Result<()> {
-        let names: [Names; 3] = [
-            &["decoder_layers", "num_decoder_layers"],
-            &["decoder_attention_heads", "num_decoder_heads"],
-            &["decoder_ffn_dim", "dim_decoder_ff"],
-        ];
-        let targets = [&mut self.num_decoder_layers, &mut self.num_decoder_heads, &mut self.dim_decoder_ff];
-        let mut missing = Vec::new();
-        for (names, target) in names.into_iter().zip(targets) {
-            match fields.take_any(names, Fields::take_size)? {
-                Some(size) => *target = size,
-                None if is_hugging_face => missing.push(names[0]),
-                None => {}
-            }
-        }
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(fields.missing_sizes(&missing)),
-        }
+    if spoken == Spoken::HuggingFace && !drops_embeddings {
+        text.embedding_dropout_p = text.dropout_p;
     }
+    if !text.tied {
+        // There each stack has words of its own.
+        return Err(C::DIALECT.unsupported(fields, "tie_word_embeddings", "true"));
+    }
+    C::DIALECT.refuse_lone_stacks(fields)?;
+    C::DIALECT.expect_flags(fields, C::FLAGS)?;
+    C::DIALECT.refuse_layer_dropout(fields, &["encoder_layerdrop", "decoder_layerdrop"])?;
+    let text = text.clone();
+    rows::take(C::ROWS, &mut config, fields, &text, spoken)?;
+    config.stacks().validate(fields.place())?;
+    Ok(config)
+}
 
+/// Add what Hugging Face files of such families state besides the rows.
+///
+/// # Errors
+/// Norms of another epsilon than transformers has.
+pub(crate) fn adjust_hf<C: HasStacks>(stacks: &TwoStacks, map: &mut Map<String, Value>) -> Result<()> {
+    map.insert("is_encoder_decoder".to_string(), json!(true));
+    C::DIALECT.check_norm_eps(&stacks.text, NORM_EPS)
+}
+
+/// Take the encoder's blocks where they are named as ModelCenter names them.
+pub(crate) fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+    let Some(layers) = fields.take_size("num_encoder_layers")? else { return Ok(()) };
+    if is_stated && layers != text.num_layers {
+        let reason = format!("the file says num_layers = {} and num_encoder_layers = {layers}", text.num_layers);
+        return Err(fields.error("num_encoder_layers", &reason, "remove one of the two fields, or make them equal"));
+    }
+    text.num_layers = layers;
+    Ok(())
+}
+
+impl TwoStacks {
     /// Check the fields that only such a family has; `place` names the source.
     fn validate(&self, place: &str) -> Result<()> {
         let (ranges, text) = (Ranges { place }, &self.text);
@@ -178,37 +197,5 @@ impl TwoStacks {
             ("classifier_dropout", self.classifier_dropout_p),
         ])?;
         ranges.first_word(self.decoder_start_token_id, text.vocab_size)
-    }
-
-    /// The fields under ModelCenter's names.
-    pub(super) fn to_dict(&self, dialect: &Dialect) -> Map<String, Value> {
-        let mut map = dialect.to_dict(&self.text);
-        let dropouts = ["ffn_dropout_p", "classifier_dropout_p"];
-        self.write(&mut map, ["num_decoder_layers", "num_decoder_heads", "dim_decoder_ff"], dropouts);
-        map
-    }
-
-    /// The fields under the names of transformers.
-    ///
-    /// # Errors
-    /// A configuration that transformers has no form for.
-    pub(super) fn to_hf_json(&self, dialect: &Dialect, header: &HfHeader) -> Result<Map<String, Value>> {
-        dialect.check_norm_eps(&self.text, NORM_EPS)?;
-        let mut map = dialect.to_hf_json(&self.text, header)?;
-        let dropouts = ["activation_dropout", "classifier_dropout"];
-        self.write(&mut map, ["decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"], dropouts);
-        map.insert("is_encoder_decoder".to_string(), json!(true));
-        map.sort_keys();
-        Ok(map)
-    }
-
-    fn write(&self, map: &mut Map<String, Value>, [layers, heads, ff]: [&str; 3], [ffn, classifier]: [&str; 2]) {
-        map.insert(layers.to_string(), json!(self.num_decoder_layers));
-        map.insert(heads.to_string(), json!(self.num_decoder_heads));
-        map.insert(ff.to_string(), json!(self.dim_decoder_ff));
-        map.insert(ffn.to_string(), number(self.ffn_dropout_p));
-        map.insert(classifier.to_string(), number(self.classifier_dropout_p));
-        map.insert("scale_embedding".to_string(), json!(self.scale_embedding));
-        map.insert("decoder_start_token_id".to_string(), json!(self.decoder_start_token_id));
     }
 }

@@ -38,6 +38,19 @@ impl Dialect {
         Ok(())
     }
 
+    /// Refuse flags of related families that make layers which this one does not have, where a file raises them.
+    ///
+    /// # Errors
+    /// The first flag that is raised.
+    pub fn refuse_raised(&self, fields: &Fields, names: &[&str]) -> Result<()> {
+        for name in names {
+            if fields.peek_flag(name)? == Some(true) {
+                return Err(self.unsupported(fields, name, "false"));
+            }
+        }
+        Ok(())
+    }
+
     /// Take the rate of the embeddings' dropout in a family that has none.
     ///
     /// # Errors

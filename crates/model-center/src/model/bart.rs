@@ -6,22 +6,81 @@
 use super::fairseq;
 use super::position_table::{Count, PositionTable};
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::{BartConfig, Config, TextConfig, TwoStacks};
+use crate::config::dialect::Dialect;
+use crate::config::rows::{Row, RowConfig};
+use crate::config::two_stacks::{self, HasStacks};
+use crate::config::{Fields, TextConfig, TwoStacks};
+use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt::Debug;
+
+/// The first word of its decoder is the one behind the last of a text.
+const FIRST_WORD: usize = 2;
+
+/// Sizes and options of a BART. ModelCenter has none; where a file has its names, sizes are those of BART-large.
+///
+/// Source: Lewis et al. 2019 for the architecture, transformers for fields and defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BartConfig {
+    /// All of it.
+    pub stacks: TwoStacks,
+}
+
+impl Default for BartConfig {
+    fn default() -> Self {
+        BartConfig { stacks: TwoStacks::of(two_stacks::defaults(), Some(FIRST_WORD)) }
+    }
+}
+
+impl RowConfig for BartConfig {
+    const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..two_stacks::DIALECT };
+    const ROWS: &'static [Row<Self>] = &two_stacks::rows();
+
+    fn text(&self) -> &TextConfig {
+        &self.stacks.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.stacks.text
+    }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        two_stacks::take(fields)
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        two_stacks::adjust_hf::<Self>(&self.stacks, map)
+    }
+}
+
+impl HasStacks for BartConfig {
+    /// What other models of those days were called BART with. transformers has stopped reading it.
+    const FLAGS: &'static [(&'static str, bool)] = &[
+        ("normalize_before", false),
+        ("normalize_embedding", true),
+        ("add_final_layer_norm", false),
+        ("static_position_embeddings", false),
+    ];
+
+    fn stacks(&self) -> &TwoStacks {
+        &self.stacks
+    }
+
+    fn stacks_mut(&mut self) -> &mut TwoStacks {
+        &mut self.stacks
+    }
+}
 
 /// A BART with its head.
 pub type Bart = Seq2SeqModel<BartConfig>;
 
 /// A family of models with the stacks of BART.
-pub trait LikeBart: Config + Clone + Debug + 'static {
-    /// Its name for people.
-    const TITLE: &'static str;
-
+pub trait LikeBart: HasStacks + Debug + 'static {
     /// The classes that `transformers` opens its models with.
     const CLASSES: Classes;
 
@@ -36,16 +95,9 @@ pub trait LikeBart: Config + Clone + Debug + 'static {
 
     /// Tensors of files that are computed here, or mean nothing.
     const IGNORED: &'static [&'static str];
-
-    /// Sizes and options.
-    fn stacks(&self) -> &TwoStacks;
-
-    /// The same, to be changed.
-    fn stacks_mut(&mut self) -> &mut TwoStacks;
 }
 
 impl LikeBart for BartConfig {
-    const TITLE: &'static str = "BART";
     const CLASSES: Classes = Classes {
         base: "BartModel",
         words: "BartForConditionalGeneration",
@@ -57,30 +109,13 @@ impl LikeBart for BartConfig {
     const LAST_WORD: usize = 2;
     // Numbers that fairseq left in its models.
     const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
-
-    fn stacks(&self) -> &TwoStacks {
-        &self.stacks
-    }
-
-    fn stacks_mut(&mut self) -> &mut TwoStacks {
-        &mut self.stacks
-    }
 }
 
 impl<C: LikeBart> Seq2SeqFamily for C {
-    const TITLE: &'static str = <C as LikeBart>::TITLE;
     const DROPS_EMBEDDINGS: bool = true;
 
     fn classes(&self) -> Classes {
         C::CLASSES
-    }
-
-    fn text(&self) -> &TextConfig {
-        &self.stacks().text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.stacks_mut().text
     }
 
     fn set_hidden_dropout(&mut self, rate: f32) {

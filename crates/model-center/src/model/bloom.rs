@@ -2,19 +2,82 @@
 
 use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use crate::config::{BloomConfig, TextConfig};
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{Row, RowConfig};
+use crate::config::{Fields, TextConfig};
+use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig};
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// A BLOOM with its head.
-pub type Bloom = DecoderModel<BloomConfig>;
+/// Sizes and options of a BLOOM. ModelCenter has none; its names of what all families have are read all the same.
+///
+/// Source: Le Scao et al. 2022 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BloomConfig {
+    /// What all families have. F is always 4 D and the function in between the tanh form of GELU; nothing of the
+    /// embeddings' sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In
+    /// `extra` are `pretraining_tp` and `slow_but_exact`, which say in how many parts sums are to be made.
+    pub text: TextConfig,
+}
 
-impl DecoderFamily for BloomConfig {
-    const TITLE: &'static str = "BLOOM";
-    const CLASSES: Classes =
-        Classes { base: "BloomModel", words: "BloomForCausalLM", classifier: "BloomForSequenceClassification" };
+/// F in D.
+const FF_FACTOR: usize = 4;
+
+impl Default for BloomConfig {
+    /// The smallest model that was published, of 560 million parameters.
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 250_880,
+            dim_model: 1024,
+            num_heads: 16,
+            dim_head: 64,
+            dim_ff: FF_FACTOR * 1024,
+            num_layers: 24,
+            ffn_activate_fn: Activation::GeluTanh,
+            tied: true,
+            ..TextConfig::default()
+        };
+        BloomConfig { text }
+    }
+}
+
+impl RowConfig for BloomConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "BLOOM",
+        model_type: "bloom",
+        dim_model: &["hidden_size", "n_embed"],
+        num_layers: &["n_layer", "num_hidden_layers"],
+        num_heads: &["n_head", "num_attention_heads"],
+        dim_ff: &[],
+        ff_factor: Some(FF_FACTOR),
+        dim_head: &[],
+        head_required: false,
+        position_size: &[],
+        dropout: &["hidden_dropout"],
+        embedding_dropout: &[],
+        attention_dropout: &["attention_dropout"],
+        init_std: &["initializer_range"],
+        norm_eps: &["layer_norm_epsilon"],
+        activation: &[],
+        gated: Some(false),
+        hugging_face: || BloomConfig::default().text,
+        model_center: || BloomConfig::default().text,
+        fixed: &[&[
+            ("norm_bias", Fixed::Flag(true)),
+            ("att_bias", Fixed::Flag(true)),
+            ("ffn_bias", Fixed::Flag(true)),
+            ("length_scale", Fixed::Flag(false)),
+            ("attn_scale", Fixed::Flag(true)),
+            ("post_layer_norm", Fixed::Flag(false)),
+            ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
+        ]],
+    };
+
+    const ROWS: &'static [Row<Self>] = &[];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -23,6 +86,42 @@ impl DecoderFamily for BloomConfig {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        Self::DIALECT.take_no_embedding_dropout(fields)?;
+        let position_size = fields.take_either("seq_length", "position_size", Fields::take_size)?;
+        let (mut text, _) = Self::DIALECT.take(fields)?;
+        text.position_size = position_size.unwrap_or(text.position_size);
+        text.embedding_dropout_p = 0.0;
+        let inner = fields.peek_size("n_inner")?.unwrap_or(text.dim_ff);
+        if inner != FF_FACTOR * text.dim_model || inner != text.dim_ff {
+            let name = if inner == text.dim_ff { "dim_ff" } else { "n_inner" };
+            return Err(Self::DIALECT.unsupported(fields, name, &(FF_FACTOR * text.dim_model).to_string()));
+        }
+        if text.ffn_activate_fn != Activation::GeluTanh {
+            return Err(Self::DIALECT.unsupported(fields, "ffn_activate_fn", "gelu_new"));
+        }
+        let parts = fields.peek_size("pretraining_tp")?.unwrap_or(1);
+        if fields.peek_flag("slow_but_exact")? == Some(true) && parts > 1 {
+            // transformers then leaves out the biases behind attention and feed-forward.
+            return Err(Self::DIALECT.unsupported(fields, "slow_but_exact", "false"));
+        }
+        Ok(BloomConfig { text })
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        map.insert("seq_length".to_string(), json!(self.text.position_size));
+        map.insert("apply_residual_connection_post_layernorm".to_string(), json!(false));
+        Ok(())
+    }
+}
+
+/// A BLOOM with its head.
+pub type Bloom = DecoderModel<BloomConfig>;
+
+impl DecoderFamily for BloomConfig {
+    const CLASSES: Classes =
+        Classes { base: "BloomModel", words: "BloomForCausalLM", classifier: "BloomForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);

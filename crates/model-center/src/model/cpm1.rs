@@ -5,22 +5,33 @@
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use crate::config::{Cpm1Config, CpmFields, TextConfig};
+use crate::config::cpm::{self, HasCpm};
+use crate::config::dialect::Dialect;
+use crate::config::rows::{Row, RowConfig};
+use crate::config::{CpmFields, Fields, TextConfig};
+use crate::error::Result;
 use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use serde_json::{Map, Value};
 
-/// A CPM-1 with its head.
-pub type Cpm1 = DecoderModel<Cpm1Config>;
+/// Sizes and options of a CPM-1.
+///
+/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on, the
+/// head tied, and weights of variance one.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cpm1Config {
+    /// All there is.
+    pub cpm: CpmFields,
+}
 
-impl DecoderFamily for Cpm1Config {
-    const TITLE: &'static str = "CPM-1";
-    /// Nobody else has these names: they say in directories of ours which head a model has.
-    const CLASSES: Classes =
-        Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
-    const HAS_SPANS: bool = true;
+impl RowConfig for Cpm1Config {
+    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
+    const ROWS: &'static [Row<Self>] = &cpm::rows();
 
     fn text(&self) -> &TextConfig {
         &self.cpm.text
@@ -29,6 +40,30 @@ impl DecoderFamily for Cpm1Config {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.cpm.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        cpm::take(fields)
+    }
+
+    fn adjust_dict(&self, map: &mut Map<String, Value>) {
+        cpm::adjust_dict(&self.cpm, map);
+    }
+}
+
+impl HasCpm for Cpm1Config {
+    fn cpm_mut(&mut self) -> &mut CpmFields {
+        &mut self.cpm
+    }
+}
+
+/// A CPM-1 with its head.
+pub type Cpm1 = DecoderModel<Cpm1Config>;
+
+impl DecoderFamily for Cpm1Config {
+    /// Nobody else has these names: they say in directories of ours which head a model has.
+    const CLASSES: Classes =
+        Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
+    const HAS_SPANS: bool = true;
 
     fn layout(&self) -> Layout {
         let text = &self.cpm.text;

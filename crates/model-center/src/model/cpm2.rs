@@ -5,24 +5,57 @@
 
 use super::cpm1::{block, relative};
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::{Cpm2Config, TextConfig};
+use crate::config::cpm::{self, HasCpm};
+use crate::config::dialect::Dialect;
+use crate::config::ranges::Ranges;
+use crate::config::rows::{Row, RowConfig, Slot};
+use crate::config::{CpmFields, Fields, TextConfig, two_stacks};
+use crate::error::Result;
 use crate::formats::{NameTable, model_center};
 use crate::layer::BlockConfig;
 use bmtrain_dist::nn::norm::NormOptions;
+use serde_json::{Map, Value, json};
 
-/// A CPM-2 with its head.
-pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
+/// Sizes and options of a CPM-2.
+///
+/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and
+/// weights of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190
+/// sentinels are words of the vocabulary like others.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cpm2Config {
+    /// What CPM-1 has too; `num_layers` are the encoder's.
+    pub cpm: CpmFields,
+    /// Blocks of the decoder.
+    pub num_decoder_layers: usize,
+    /// The word in front of the first that the decoder is to predict, if the file says. ModelCenter has no such field:
+    /// there the decoder reads what it is given, and begins with a sentinel.
+    pub decoder_start_token_id: Option<usize>,
+}
 
-impl Seq2SeqFamily for Cpm2Config {
-    const TITLE: &'static str = "CPM-2";
-    const DROPS_EMBEDDINGS: bool = false;
-
-    const BEGINS_WITH_SENTINELS: bool = true;
-
-    /// Nobody else has these names: they say in directories of ours which head a model has.
-    fn classes(&self) -> Classes {
-        Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }
+impl Default for Cpm2Config {
+    fn default() -> Self {
+        let cpm = CpmFields::default();
+        let text = TextConfig { vocab_size: 26240, ..cpm.text };
+        Cpm2Config { cpm: CpmFields { text, ..cpm }, num_decoder_layers: 12, decoder_start_token_id: None }
     }
+}
+
+impl RowConfig for Cpm2Config {
+    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2", || Cpm2Config::default().cpm.text);
+    const ROWS: &'static [Row<Self>] = &{
+        let [buckets, distance, init_std, length_scale, attn_scale] = cpm::rows();
+        [
+            buckets,
+            distance,
+            init_std,
+            length_scale,
+            attn_scale,
+            Row::same(&["num_decoder_layers"], |c| Slot::Size(&mut c.num_decoder_layers)),
+            Row::same(&["decoder_start_token_id"], |c| Slot::OptionalIndex(&mut c.decoder_start_token_id)),
+        ]
+    };
 
     fn text(&self) -> &TextConfig {
         &self.cpm.text
@@ -30,6 +63,51 @@ impl Seq2SeqFamily for Cpm2Config {
 
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.cpm.text
+    }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let states_layers = fields.peek("num_layers").is_some();
+        let mut config: Self = cpm::take(fields)?;
+        let text = &mut config.cpm.text;
+        two_stacks::take_encoder_layers(fields, text, states_layers)?;
+        // ModelCenter has more heads than are supported here: one for classes, and for words the table without its
+        // scale.
+        if text.tied {
+            return Err(Self::DIALECT.unsupported(fields, "tied", "false"));
+        }
+        if text.cls_head.is_some() {
+            return Err(Self::DIALECT.unsupported(fields, "cls_head", "null"));
+        }
+        let ranges = Ranges { place: fields.place() };
+        ranges.sizes(&[("num_decoder_layers", config.num_decoder_layers)])?;
+        ranges.first_word(config.decoder_start_token_id, text.vocab_size)?;
+        Ok(config)
+    }
+
+    fn adjust_dict(&self, map: &mut Map<String, Value>) {
+        cpm::adjust_dict(&self.cpm, map);
+        map.shift_remove("num_layers");
+        map.insert("num_encoder_layers".to_string(), json!(self.cpm.text.num_layers));
+    }
+}
+
+impl HasCpm for Cpm2Config {
+    fn cpm_mut(&mut self) -> &mut CpmFields {
+        &mut self.cpm
+    }
+}
+
+/// A CPM-2 with its head.
+pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
+
+impl Seq2SeqFamily for Cpm2Config {
+    const DROPS_EMBEDDINGS: bool = false;
+
+    const BEGINS_WITH_SENTINELS: bool = true;
+
+    /// Nobody else has these names: they say in directories of ours which head a model has.
+    fn classes(&self) -> Classes {
+        Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }
     }
 
     fn decoder_layers(&self) -> usize {

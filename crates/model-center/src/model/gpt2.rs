@@ -2,23 +2,111 @@
 
 use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
-use crate::config::{Gpt2Config, TextConfig};
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{Fields, TextConfig};
+use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
-/// A GPT-2 with its head.
-pub type Gpt2 = DecoderModel<Gpt2Config>;
+/// Sizes and options of a GPT-2.
+///
+/// Defaults are those of ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initial values,
+/// `length_scale`, `int8`, …) may be in a file with the value that changes nothing.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/gpt2_config.py`; Radford et al. 2019 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpt2Config {
+    /// What all families have. ModelCenter's vocabulary has one word more than GPT-2. `init_std` is that of most
+    /// values: see [`Gpt2Config::residual_std`]. In `extra` is `reorder_and_upcast_attn`, which asks for scores in
+    /// 32-bit floats: they are always.
+    pub text: TextConfig,
+    /// Divide attention scores by the root of H. Hugging Face: `scale_attn_weights`.
+    pub attn_scale: bool,
+    /// Divide attention scores by the number of the block, counted from 1. Hugging Face:
+    /// `scale_attn_by_inverse_layer_idx`.
+    pub scale_by_layer: bool,
+}
 
-impl DecoderFamily for Gpt2Config {
-    const TITLE: &'static str = "GPT-2";
-    const CLASSES: Classes =
-        Classes { base: "GPT2Model", words: "GPT2LMHeadModel", classifier: "GPT2ForSequenceClassification" };
-    const DROPS_EMBEDDINGS: bool = true;
-    const OTHER_HEADS: &'static [&'static str] =
-        &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "multiple_choice_head.*", "v_head.*"];
+impl Default for Gpt2Config {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 50258,
+            dim_model: 1024,
+            num_heads: 16,
+            dim_head: 64,
+            dim_ff: 4096,
+            num_layers: 24,
+            position_size: 1024,
+            tied: true,
+            ..TextConfig::default()
+        };
+        Gpt2Config { text, attn_scale: true, scale_by_layer: false }
+    }
+}
+
+impl Gpt2Config {
+    /// Standard deviation of the initial values of the two projections of each block whose outputs are added up: so
+    /// much smaller that the sum over all of them has the variance of one.
+    ///
+    /// Source: Radford et al. 2019, section 2.3.
+    pub fn residual_std(&self) -> f32 {
+        self.text.init_std / (2.0 * self.text.num_layers as f32).sqrt()
+    }
+
+    /// The factor of the attention scores of block `layer`, counted from 0.
+    pub fn score_factor(&self, layer: usize) -> f32 {
+        let root = if self.attn_scale { (self.text.dim_head as f32).sqrt() } else { 1.0 };
+        let number = if self.scale_by_layer { (layer + 1) as f32 } else { 1.0 };
+        1.0 / (root * number)
+    }
+}
+
+impl RowConfig for Gpt2Config {
+    const DIALECT: Dialect = Dialect {
+        title: "GPT-2",
+        model_type: "gpt2",
+        dim_model: &["n_embd", "hidden_size"],
+        num_layers: &["n_layer", "num_hidden_layers"],
+        num_heads: &["n_head", "num_attention_heads"],
+        dim_ff: &["n_inner"],
+        ff_factor: Some(4),
+        dim_head: &[],
+        head_required: false,
+        position_size: &["n_positions", "max_position_embeddings"],
+        dropout: &["resid_pdrop"],
+        embedding_dropout: &["embd_pdrop"],
+        attention_dropout: &["attn_pdrop"],
+        init_std: &["initializer_range"],
+        norm_eps: &["layer_norm_epsilon"],
+        activation: &["activation_function"],
+        gated: Some(false),
+        hugging_face: || TextConfig {
+            dropout_p: 0.1,
+            embedding_dropout_p: 0.1,
+            attention_dropout_p: 0.1,
+            ffn_activate_fn: Activation::GeluTanh,
+            ..Gpt2Config::default().text
+        },
+        model_center: || Gpt2Config::default().text,
+        fixed: &[&[
+            ("norm_bias", Fixed::Flag(true)),
+            ("att_bias", Fixed::Flag(true)),
+            ("ffn_bias", Fixed::Flag(true)),
+            ("length_scale", Fixed::Flag(false)),
+            ("post_layer_norm", Fixed::Flag(false)),
+            ("pos_bias_type", Fixed::Text("none")),
+        ]],
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::new(&["scale_attn_weights"], &["attn_scale"], |c| Slot::Flag(&mut c.attn_scale)),
+        Row::same(&["scale_attn_by_inverse_layer_idx"], |c| Slot::Flag(&mut c.scale_by_layer)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -27,6 +115,28 @@ impl DecoderFamily for Gpt2Config {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (config, _) = rows::take_config(fields)?;
+        if fields.peek_flag("add_cross_attention")? == Some(true) {
+            let reason = "GPT-2 with cross-attention is not supported";
+            return Err(fields.error("add_cross_attention", reason, "use a model without an encoder"));
+        }
+        // A flag without effect here must still be one.
+        fields.peek_flag("reorder_and_upcast_attn")?;
+        Ok(config)
+    }
+}
+
+/// A GPT-2 with its head.
+pub type Gpt2 = DecoderModel<Gpt2Config>;
+
+impl DecoderFamily for Gpt2Config {
+    const CLASSES: Classes =
+        Classes { base: "GPT2Model", words: "GPT2LMHeadModel", classifier: "GPT2ForSequenceClassification" };
+    const DROPS_EMBEDDINGS: bool = true;
+    const OTHER_HEADS: &'static [&'static str] =
+        &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "multiple_choice_head.*", "v_head.*"];
 
     fn layout(&self) -> Layout {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);

@@ -5,22 +5,82 @@
 
 use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use crate::config::{GptjConfig, TextConfig};
+use super::gpt2::Gpt2Config;
+use crate::config::dialect::{Dialect, Fixed, Spoken};
+use crate::config::json::number;
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center};
+use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig, RotaryHeads};
+use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// A GPT-J with its head.
-pub type Gptj = DecoderModel<GptjConfig>;
+/// Sizes and options of a GPT-J.
+///
+/// Defaults are those of ModelCenter's `GPTjConfig`, which has no field for the longest sequence: it is that of the
+/// model with 6 billion parameters.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the
+/// architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GptjConfig {
+    /// What all families have. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in those of
+    /// Hugging Face it is that of the blocks.
+    pub text: TextConfig,
+    /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
+    pub rotary_dim: usize,
+}
 
-impl DecoderFamily for GptjConfig {
-    const TITLE: &'static str = "GPT-J";
-    const CLASSES: Classes =
-        Classes { base: "GPTJModel", words: "GPTJForCausalLM", classifier: "GPTJForSequenceClassification" };
-    const DROPS_EMBEDDINGS: bool = true;
+/// Elements of a head that are turned where a file does not say.
+const ROTARY_DIM: usize = 64;
+
+impl Default for GptjConfig {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 50400,
+            dim_model: 4096,
+            num_heads: 16,
+            dim_head: 256,
+            dim_ff: 16384,
+            num_layers: 28,
+            init_std: 0.1,
+            outer_std: Some(1.0),
+            ..TextConfig::default()
+        };
+        GptjConfig { text, rotary_dim: ROTARY_DIM }
+    }
+}
+
+impl RowConfig for GptjConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "GPT-J",
+        model_type: "gptj",
+        hugging_face: || TextConfig {
+            init_std: 0.02,
+            outer_std: None,
+            ffn_activate_fn: Activation::GeluTanh,
+            ..GptjConfig::default().text
+        },
+        model_center: || GptjConfig::default().text,
+        fixed: &[&[
+            ("norm_bias", Fixed::Flag(true)),
+            ("att_bias", Fixed::Flag(false)),
+            ("ffn_bias", Fixed::Flag(true)),
+            ("length_scale", Fixed::Flag(false)),
+            ("attn_scale", Fixed::Flag(true)),
+            ("post_layer_norm", Fixed::Flag(false)),
+            ("pos_bias_type", Fixed::Text("rotary")),
+        ]],
+        ..Gpt2Config::DIALECT
+    };
+
+    const ROWS: &'static [Row<Self>] =
+        &[Row::new(&["rotary_dim"], &["pos_rotary_dim"], |c| Slot::Size(&mut c.rotary_dim))];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -29,6 +89,63 @@ impl DecoderFamily for GptjConfig {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        if fields.has("rotary_dim") && fields.peek("rotary_dim").is_none() {
+            let reason = "null would turn more elements than a head has";
+            return Err(fields.error("rotary_dim", reason, "give the number of elements of a head that are turned"));
+        }
+        // Files of either dialect may have it beside that of the blocks.
+        let outer_std = fields.take_any(&["emb_init_std", "proj_init_std"], Fields::take_number)?;
+        let (mut config, spoken) = rows::take_config::<Self>(fields)?;
+        let text = &mut config.text;
+        // A file of transformers that does not say it means one deviation for all values.
+        let silent = if spoken == Spoken::HuggingFace { None } else { Self::default().text.outer_std };
+        text.outer_std = outer_std.or(silent).filter(|outer| *outer != text.init_std);
+        if text.tied {
+            // Its head has a bias, which would be the only thing of its own.
+            return Err(Self::DIALECT.unsupported(fields, "tie_word_embeddings", "false"));
+        }
+        // It has one field for both heads, of which that for words has a bias and that for classes none.
+        let has_classes = text.cls_head.is_some();
+        if fields.take_flag("proj_bias")?.is_some_and(|bias| bias == has_classes) {
+            return Err(Self::DIALECT.unsupported(fields, "proj_bias", if has_classes { "false" } else { "true" }));
+        }
+        // Files have it from GPT-2, with the value that is always so here.
+        if fields.peek_flag("scale_attn_weights")? == Some(false) {
+            return Err(Self::DIALECT.unsupported(fields, "scale_attn_weights", "true"));
+        }
+        let rotary_dim = config.rotary_dim;
+        if !rotary_dim.is_multiple_of(2) || rotary_dim > config.text.dim_head {
+            let reason =
+                format!("{rotary_dim} is not a number of pairs of a head of {} elements", config.text.dim_head);
+            return Err(fields.error("rotary_dim", &reason, "give an even number up to the size of a head"));
+        }
+        Ok(config)
+    }
+
+    fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
+        let mut written = model_center::class_fields(self, header)?;
+        let has_classes = written.map.get("cls_head").is_some_and(|outputs| !outputs.is_null());
+        written.map.insert("proj_bias".to_string(), json!(!has_classes));
+        Ok(written)
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        if self.text.outer_std() != self.text.init_std {
+            map.insert("emb_init_std".to_string(), number(self.text.outer_std()));
+        }
+        Ok(())
+    }
+}
+
+/// A GPT-J with its head.
+pub type Gptj = DecoderModel<GptjConfig>;
+
+impl DecoderFamily for GptjConfig {
+    const CLASSES: Classes =
+        Classes { base: "GPTJModel", words: "GPTJForCausalLM", classifier: "GPTJForSequenceClassification" };
+    const DROPS_EMBEDDINGS: bool = true;
 
     fn layout(&self) -> Layout {
         let rotary = RotaryConfig { dims: self.rotary_dim, base: 10_000.0, scaling: RotaryScaling::None };

@@ -2,22 +2,94 @@
 //! layers, and key heads that several query heads share.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use crate::config::{LlamaConfig, RotaryFields, TextConfig};
+use crate::config::dialect::{Dialect, Fixed, FixedFields};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
+use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
+use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
-/// A Llama with its head.
-pub type Llama = DecoderModel<LlamaConfig>;
+/// Sizes and options of a Llama.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/llama_config.py`; Touvron et al. 2023 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LlamaConfig {
+    /// What all families have.
+    pub text: TextConfig,
+    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`; ModelCenter writes -1 for N.
+    pub num_heads_kv: usize,
+    /// Rotary positions.
+    pub rotary: RotaryFields,
+    /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
+    pub att_bias: bool,
+    /// Whether the feed-forward's maps have biases. Hugging Face: `mlp_bias`.
+    pub ffn_bias: bool,
+}
 
-impl DecoderFamily for LlamaConfig {
-    const TITLE: &'static str = "Llama";
-    const CLASSES: Classes =
-        Classes { base: "LlamaModel", words: "LlamaForCausalLM", classifier: "LlamaForSequenceClassification" };
+/// Fields of ModelCenter that have one value in Llama and its kin.
+pub(crate) const FIXED: FixedFields = &[
+    ("norm_bias", Fixed::Flag(false)),
+    ("proj_bias", Fixed::Flag(false)),
+    ("length_scale", Fixed::Flag(false)),
+    ("attn_scale", Fixed::Flag(true)),
+    ("post_layer_norm", Fixed::Flag(false)),
+    ("pos_bias_type", Fixed::Text("rotary")),
+];
+
+impl Default for LlamaConfig {
+    fn default() -> Self {
+        let text = TextConfig {
+            dim_model: 4096,
+            num_heads: 32,
+            dim_head: 128,
+            dim_ff: 11008,
+            num_layers: 32,
+            norm_eps: 1e-6,
+            ffn_activate_fn: Activation::Silu,
+            ffn_gated: true,
+            ..TextConfig::default()
+        };
+        let rotary = RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
+        LlamaConfig { text, num_heads_kv: 32, rotary, att_bias: false, ffn_bias: false }
+    }
+}
+
+impl RowConfig for LlamaConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "Llama",
+        model_type: "llama",
+        dim_model: &["hidden_size"],
+        num_layers: &["num_hidden_layers"],
+        num_heads: &["num_attention_heads"],
+        dim_ff: &["intermediate_size"],
+        ff_factor: None,
+        dim_head: &["head_dim"],
+        head_required: false,
+        position_size: &["max_position_embeddings"],
+        dropout: &[],
+        embedding_dropout: &[],
+        attention_dropout: &["attention_dropout"],
+        init_std: &["initializer_range"],
+        norm_eps: &["rms_norm_eps"],
+        activation: &["hidden_act"],
+        gated: Some(true),
+        hugging_face: || LlamaConfig::default().text,
+        model_center: || LlamaConfig::default().text,
+        fixed: &[FIXED],
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::new(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
+        Row::new(&["attention_bias"], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
+        Row::new(&["mlp_bias"], &["ffn_bias"], |c| Slot::Flag(&mut c.ffn_bias)),
+        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -26,6 +98,32 @@ impl DecoderFamily for LlamaConfig {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let states_heads = fields.has("num_key_value_heads") || fields.has("num_heads_kv");
+        let (mut config, _) = rows::take_config::<Self>(fields)?;
+        if !states_heads {
+            config.num_heads_kv = config.text.num_heads;
+        }
+        Ok(config)
+    }
+
+    fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
+        let mut written = model_center::class_fields(self, header)?;
+        // Version 1.0.3 does not have the field yet: only what needs it is written for what came later.
+        if self.num_heads_kv == self.text.num_heads {
+            written.map.shift_remove("num_heads_kv");
+        }
+        Ok(written)
+    }
+}
+
+/// A Llama with its head.
+pub type Llama = DecoderModel<LlamaConfig>;
+
+impl DecoderFamily for LlamaConfig {
+    const CLASSES: Classes =
+        Classes { base: "LlamaModel", words: "LlamaForCausalLM", classifier: "LlamaForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         layout(&self.text, self.rotary)

@@ -3,20 +3,76 @@
 
 use super::bart::LikeBart;
 use super::seq2seq::{Added, Classes, Seq2SeqModel};
-use crate::config::{MarianConfig, TwoStacks};
+use crate::config::dialect::Dialect;
+use crate::config::rows::{Row, RowConfig};
+use crate::config::two_stacks::{self, HasStacks};
+use crate::config::{Fields, TextConfig, TwoStacks};
+use crate::error::Result;
+use serde_json::{Map, Value};
 
-/// A Marian with its head.
-pub type Marian = Seq2SeqModel<MarianConfig>;
+/// The padding word, which is also the first of the decoder.
+const PADDING: usize = 58_100;
 
-impl LikeBart for MarianConfig {
-    const TITLE: &'static str = "Marian";
-    const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel", classifier: None };
-    const POSITIONS: Added = Added::Sinusoids;
-    const NORMS_EMBEDDINGS: bool = false;
-    const LAST_WORD: usize = 0;
-    // They are checked where the directory is opened. transformers computes them too where a file has none.
-    const IGNORED: &'static [&'static str] =
-        &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
+/// Sizes and options of a Marian. ModelCenter has none; where a file has its names, sizes are those of a large one.
+///
+/// Source: Junczys-Dowmunt et al. 2018 for the program, transformers for fields and defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MarianConfig {
+    /// All of it.
+    pub stacks: TwoStacks,
+}
+
+fn defaults() -> TextConfig {
+    TextConfig { vocab_size: 58_101, pad_token_id: Some(PADDING), ..two_stacks::defaults() }
+}
+
+impl Default for MarianConfig {
+    fn default() -> Self {
+        MarianConfig { stacks: TwoStacks::of(defaults(), Some(PADDING)) }
+    }
+}
+
+impl RowConfig for MarianConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "Marian",
+        model_type: "marian",
+        hugging_face: defaults,
+        model_center: defaults,
+        ..two_stacks::DIALECT
+    };
+    const ROWS: &'static [Row<Self>] = &two_stacks::rows();
+
+    fn text(&self) -> &TextConfig {
+        &self.stacks.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.stacks.text
+    }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let words = fields.peek_size("decoder_vocab_size")?;
+        let both = fields.peek_size("vocab_size")?;
+        if words.is_some_and(|words| both.is_some_and(|both| both != words)) {
+            return Err(Self::DIALECT.unsupported(fields, "decoder_vocab_size", "vocab_size"));
+        }
+        two_stacks::take(fields)
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        two_stacks::adjust_hf::<Self>(&self.stacks, map)
+    }
+}
+
+impl HasStacks for MarianConfig {
+    /// What its files say of themselves since the days when they were BART's, and one word table for both languages.
+    const FLAGS: &'static [(&'static str, bool)] = &[
+        ("normalize_before", false),
+        ("normalize_embedding", false),
+        ("add_final_layer_norm", false),
+        ("static_position_embeddings", true),
+        ("share_encoder_decoder_embeddings", true),
+    ];
 
     fn stacks(&self) -> &TwoStacks {
         &self.stacks
@@ -25,4 +81,17 @@ impl LikeBart for MarianConfig {
     fn stacks_mut(&mut self) -> &mut TwoStacks {
         &mut self.stacks
     }
+}
+
+/// A Marian with its head.
+pub type Marian = Seq2SeqModel<MarianConfig>;
+
+impl LikeBart for MarianConfig {
+    const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel", classifier: None };
+    const POSITIONS: Added = Added::Sinusoids;
+    const NORMS_EMBEDDINGS: bool = false;
+    const LAST_WORD: usize = 0;
+    // They are checked where the directory is opened. transformers computes them too where a file has none.
+    const IGNORED: &'static [&'static str] =
+        &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
 }

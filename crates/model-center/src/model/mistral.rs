@@ -1,18 +1,55 @@
 //! Mistral (Jiang et al., 2023): a Llama whose tokens see a window of keys.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::llama;
-use crate::config::{MistralConfig, TextConfig};
+use super::llama::{self, LlamaConfig};
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{Fields, RotaryFields, TextConfig};
+use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
 
-/// A Mistral with its head.
-pub type Mistral = DecoderModel<MistralConfig>;
+/// Sizes and options of a Mistral.
+///
+/// ModelCenter has no Mistral: its names mean what they do for a Llama, and defaults are those of transformers.
+///
+/// Source: Jiang et al. 2023 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MistralConfig {
+    /// What all families have.
+    pub text: TextConfig,
+    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+    pub num_heads_kv: usize,
+    /// Rotary positions.
+    pub rotary: RotaryFields,
+    /// A token sees so many keys, its own the last of them; `None` for all. A file that is silent means 4096, one with
+    /// `null` means all.
+    pub sliding_window: Option<usize>,
+}
 
-impl DecoderFamily for MistralConfig {
-    const TITLE: &'static str = "Mistral";
-    const CLASSES: Classes =
-        Classes { base: "MistralModel", words: "MistralForCausalLM", classifier: "MistralForSequenceClassification" };
+impl Default for MistralConfig {
+    fn default() -> Self {
+        let LlamaConfig { text, rotary, .. } = LlamaConfig::default();
+        let text = TextConfig { dim_ff: 14336, position_size: 131_072, ..text };
+        MistralConfig { text, num_heads_kv: 8, rotary, sliding_window: Some(4096) }
+    }
+}
+
+impl RowConfig for MistralConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "Mistral",
+        model_type: "mistral",
+        hugging_face: || MistralConfig::default().text,
+        model_center: || MistralConfig::default().text,
+        fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(false)), ("ffn_bias", Fixed::Flag(false))]],
+        ..LlamaConfig::DIALECT
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
+        Row::same(&["sliding_window"], |c| Slot::OptionalSize(&mut c.sliding_window)),
+        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -21,6 +58,24 @@ impl DecoderFamily for MistralConfig {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (config, _) = rows::take_config(fields)?;
+        Self::DIALECT.refuse_raised(fields, &["attention_bias", "mlp_bias"])?;
+        if fields.peek("layer_types").is_some() {
+            let reason = "a Mistral has one window for all layers";
+            return Err(fields.error("layer_types", reason, "remove it, or use a model of another family"));
+        }
+        Ok(config)
+    }
+}
+
+/// A Mistral with its head.
+pub type Mistral = DecoderModel<MistralConfig>;
+
+impl DecoderFamily for MistralConfig {
+    const CLASSES: Classes =
+        Classes { base: "MistralModel", words: "MistralForCausalLM", classifier: "MistralForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         llama::layout(&self.text, self.rotary)

@@ -4,19 +4,94 @@
 use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::fairseq;
-use crate::config::{OptConfig, TextConfig};
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center, two_stacks};
+use crate::error::{Error, Result};
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// An OPT with its head.
-pub type Opt = DecoderModel<OptConfig>;
+/// The epsilon of OPT's norms, which its files do not state.
+const NORM_EPS: f32 = 1e-5;
 
-impl DecoderFamily for OptConfig {
-    const TITLE: &'static str = "OPT";
-    const CLASSES: Classes =
-        Classes { base: "OPTModel", words: "OPTForCausalLM", classifier: "OPTForSequenceClassification" };
+/// Sizes and options of an OPT.
+///
+/// Defaults are those of ModelCenter's `OPTConfig`. Its `post_layer_norm` is not the norm behind the sums of the model
+/// with 350 million parameters, which ModelCenter does not have: that is [`OptConfig::norm_before`].
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OptConfig {
+    /// What all families have. Nothing of the embeddings' sum is dropped. In `extra` is `layerdrop`, which is 0.
+    pub text: TextConfig,
+    /// Whether the norms stand in front of the layers; else behind each sum. Hugging Face: `do_layer_norm_before`.
+    pub norm_before: bool,
+    /// Whether a model whose norms stand in front has none behind the last block either. Hugging Face:
+    /// `_remove_final_layer_norm`.
+    pub no_final_norm: bool,
+    /// Whether attention and feed-forward have biases. Hugging Face: `enable_bias`.
+    pub bias: bool,
+    /// Length of a word's row; where it is not D, maps lead from it and back to it. Hugging Face:
+    /// `word_embed_proj_dim`.
+    pub dim_word: usize,
+}
+
+impl Default for OptConfig {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 50272,
+            dropout_p: 0.1,
+            attention_dropout_p: 0.1,
+            norm_eps: NORM_EPS,
+            ffn_activate_fn: Activation::Relu,
+            tied: true,
+            pad_token_id: Some(1),
+            ..TextConfig::default()
+        };
+        let dim_word = text.dim_model;
+        OptConfig { text, norm_before: true, no_final_norm: false, bias: true, dim_word }
+    }
+}
+
+impl OptConfig {
+    /// Whether there is a norm behind the last block.
+    pub fn has_final_norm(&self) -> bool {
+        self.norm_before && !self.no_final_norm
+    }
+}
+
+impl RowConfig for OptConfig {
+    const DIALECT: Dialect = Dialect {
+        title: "OPT",
+        model_type: "opt",
+        dim_model: &["hidden_size"],
+        num_layers: &["num_hidden_layers"],
+        num_heads: &["num_attention_heads"],
+        dim_ff: &["ffn_dim"],
+        hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
+        model_center: || OptConfig::default().text,
+        fixed: &[&[
+            ("norm_bias", Fixed::Flag(true)),
+            ("layer_norm_elementwise_affine", Fixed::Flag(true)),
+            ("proj_bias", Fixed::Flag(false)),
+            ("length_scale", Fixed::Flag(false)),
+            ("attn_scale", Fixed::Flag(true)),
+            ("post_layer_norm", Fixed::Flag(false)),
+            ("pos_bias_type", Fixed::Text("none")),
+        ]],
+        ..two_stacks::DIALECT
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::new(&["enable_bias"], &["att_bias", "ffn_bias"], |c| Slot::Flag(&mut c.bias)),
+        Row::same(&["do_layer_norm_before"], |c| Slot::Flag(&mut c.norm_before)),
+        Row::same(&["_remove_final_layer_norm"], |c| Slot::Flag(&mut c.no_final_norm)),
+        Row::same(&["word_embed_proj_dim"], |c| Slot::Size(&mut c.dim_word)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -25,6 +100,48 @@ impl DecoderFamily for OptConfig {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        Self::DIALECT.take_no_embedding_dropout(fields)?;
+        let states_word = fields.peek("word_embed_proj_dim").is_some();
+        let (mut config, _) = rows::take_config::<Self>(fields)?;
+        config.text.embedding_dropout_p = 0.0;
+        if !states_word {
+            config.dim_word = config.text.dim_model;
+        }
+        Self::DIALECT.refuse_layer_dropout(fields, &["layerdrop"])?;
+        Ok(config)
+    }
+
+    fn adjust_dict(&self, map: &mut Map<String, Value>) {
+        // A file without them means the same.
+        map.shift_remove("embedding_dropout_p");
+        if self.dim_word == self.text.dim_model {
+            map.shift_remove("word_embed_proj_dim");
+        }
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        map.insert("layer_norm_elementwise_affine".to_string(), json!(true));
+        Self::DIALECT.check_norm_eps(&self.text, NORM_EPS)
+    }
+
+    fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
+        if !self.text.tied {
+            let reason = "its head for words shares the words' embedding, and this model's does not";
+            let fix = "write the model as a Hugging Face directory";
+            return Err(Error::model("OPT in ModelCenter's layout", reason, fix));
+        }
+        model_center::class_fields(self, header)
+    }
+}
+
+/// An OPT with its head.
+pub type Opt = DecoderModel<OptConfig>;
+
+impl DecoderFamily for OptConfig {
+    const CLASSES: Classes =
+        Classes { base: "OPTModel", words: "OPTForCausalLM", classifier: "OPTForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);

@@ -1,18 +1,54 @@
 //! Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases of queries, keys and values, and windows in some layers.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::llama;
-use crate::config::{Qwen2Config, TextConfig};
+use super::llama::{self, LlamaConfig};
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
+use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
 
-/// A Qwen 2 with its head.
-pub type Qwen2 = DecoderModel<Qwen2Config>;
+/// Sizes and options of a Qwen 2.
+///
+/// ModelCenter has no Qwen: its names mean what they do for a Llama, and defaults are those of transformers.
+///
+/// Source: Yang et al. 2024 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Qwen2Config {
+    /// What all families have.
+    pub text: TextConfig,
+    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+    pub num_heads_kv: usize,
+    /// Rotary positions.
+    pub rotary: RotaryFields,
+    /// Windows of attention.
+    pub windows: WindowFields,
+}
 
-impl DecoderFamily for Qwen2Config {
-    const TITLE: &'static str = "Qwen 2";
-    const CLASSES: Classes =
-        Classes { base: "Qwen2Model", words: "Qwen2ForCausalLM", classifier: "Qwen2ForSequenceClassification" };
+impl Default for Qwen2Config {
+    fn default() -> Self {
+        let LlamaConfig { text, rotary, .. } = LlamaConfig::default();
+        let text = TextConfig { vocab_size: 151_936, dim_ff: 22016, position_size: 32768, ..text };
+        Qwen2Config { text, num_heads_kv: 32, rotary, windows: WindowFields::default() }
+    }
+}
+
+impl RowConfig for Qwen2Config {
+    const DIALECT: Dialect = Dialect {
+        title: "Qwen 2",
+        model_type: "qwen2",
+        hugging_face: || Qwen2Config::default().text,
+        model_center: || Qwen2Config::default().text,
+        fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(false))]],
+        ..LlamaConfig::DIALECT
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
+        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
+        Row::same(&[], |c| Slot::Windows(&mut c.windows)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -21,6 +57,21 @@ impl DecoderFamily for Qwen2Config {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (config, _) = rows::take_config(fields)?;
+        // Whatever a file says in attention_bias, transformers goes by the class: queries, keys and values have biases.
+        Self::DIALECT.refuse_raised(fields, &["mlp_bias", "use_mrope"])?;
+        Ok(config)
+    }
+}
+
+/// A Qwen 2 with its head.
+pub type Qwen2 = DecoderModel<Qwen2Config>;
+
+impl DecoderFamily for Qwen2Config {
+    const CLASSES: Classes =
+        Classes { base: "Qwen2Model", words: "Qwen2ForCausalLM", classifier: "Qwen2ForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         llama::layout(&self.text, self.rotary)

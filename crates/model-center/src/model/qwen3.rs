@@ -1,19 +1,60 @@
 //! Qwen 3 (Yang et al., 2025): a Llama with norms of the heads of queries and keys, and windows in some layers.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::llama;
-use crate::config::{Qwen3Config, TextConfig};
+use super::llama::{self, LlamaConfig};
+use super::qwen2::Qwen2Config;
+use crate::config::dialect::{Dialect, Fixed};
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
+use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 
-/// A Qwen 3 with its head.
-pub type Qwen3 = DecoderModel<Qwen3Config>;
+/// Sizes and options of a Qwen 3.
+///
+/// ModelCenter has no Qwen: its names mean what they do for a Llama, and defaults are those of transformers.
+///
+/// Source: Yang et al. 2025 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Qwen3Config {
+    /// What all families have.
+    pub text: TextConfig,
+    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+    pub num_heads_kv: usize,
+    /// Rotary positions.
+    pub rotary: RotaryFields,
+    /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
+    pub att_bias: bool,
+    /// Windows of attention.
+    pub windows: WindowFields,
+}
 
-impl DecoderFamily for Qwen3Config {
-    const TITLE: &'static str = "Qwen 3";
-    const CLASSES: Classes =
-        Classes { base: "Qwen3Model", words: "Qwen3ForCausalLM", classifier: "Qwen3ForSequenceClassification" };
+impl Default for Qwen3Config {
+    fn default() -> Self {
+        let Qwen2Config { text, num_heads_kv, rotary, windows } = Qwen2Config::default();
+        Qwen3Config { text, num_heads_kv, rotary, att_bias: false, windows }
+    }
+}
+
+impl RowConfig for Qwen3Config {
+    const DIALECT: Dialect = Dialect {
+        title: "Qwen 3",
+        model_type: "qwen3",
+        hugging_face: || Qwen3Config::default().text,
+        model_center: || Qwen3Config::default().text,
+        fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
+        // Heads are of one size in all models of the family, and no share of D.
+        head_required: true,
+        ..LlamaConfig::DIALECT
+    };
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
+        Row::new(&["attention_bias"], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
+        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
+        Row::same(&[], |c| Slot::Windows(&mut c.windows)),
+    ];
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -22,6 +63,20 @@ impl DecoderFamily for Qwen3Config {
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
     }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let (config, _) = rows::take_config(fields)?;
+        Self::DIALECT.refuse_raised(fields, &["mlp_bias"])?;
+        Ok(config)
+    }
+}
+
+/// A Qwen 3 with its head.
+pub type Qwen3 = DecoderModel<Qwen3Config>;
+
+impl DecoderFamily for Qwen3Config {
+    const CLASSES: Classes =
+        Classes { base: "Qwen3Model", words: "Qwen3ForCausalLM", classifier: "Qwen3ForSequenceClassification" };
 
     fn layout(&self) -> Layout {
         llama::layout(&self.text, self.rotary)

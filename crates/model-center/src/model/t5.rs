@@ -2,27 +2,285 @@
 //! distances, one table of them for each stack, scores that nothing divides, and no other bias.
 
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
-use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center};
+use crate::config::activations::{self, Between};
+use crate::config::dialect::{Dialect, Fixed, Spoken};
+use crate::config::ranges::Ranges;
+use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::text::UNLIMITED;
+use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center, two_stacks};
+use crate::error::{Error, Result};
+use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use bmtrain_core::dtype::DType;
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// A T5 with its head.
-pub type T5 = Seq2SeqModel<T5Config>;
+/// Which of the two it is: they differ in names and defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum T5Kind {
+    /// T5 1.0 and 1.1, FLAN-T5 and what derives from them.
+    T5,
+    /// The multilingual one, which is built as T5 1.1.
+    MT5,
+}
 
-impl Seq2SeqFamily for T5Config {
-    const TITLE: &'static str = "T5";
-    const DROPS_EMBEDDINGS: bool = true;
-    const LEAVES_F16: bool = true;
-
-    fn classes(&self) -> Classes {
-        match self.kind {
-            T5Kind::T5 => Classes { base: "T5Model", words: "T5ForConditionalGeneration", classifier: None },
-            T5Kind::MT5 => Classes { base: "MT5Model", words: "MT5ForConditionalGeneration", classifier: None },
+impl T5Kind {
+    /// Its name in `model_type`.
+    pub const fn model_type(self) -> &'static str {
+        match self {
+            T5Kind::T5 => "t5",
+            T5Kind::MT5 => "mt5",
         }
+    }
+
+    fn of(fields: &Fields) -> Result<Self> {
+        let is_multilingual = fields.peek_text("model_type")? == Some(T5Kind::MT5.model_type());
+        Ok(if is_multilingual { T5Kind::MT5 } else { T5Kind::T5 })
+    }
+
+    const fn dialect(self) -> &'static Dialect {
+        match self {
+            T5Kind::T5 => &T5_DIALECT,
+            T5Kind::MT5 => &MT5_DIALECT,
+        }
+    }
+}
+
+/// What the decoder's states in front of the head for words are multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeadScale {
+    /// Nothing. ModelCenter: no `scale`.
+    One,
+    /// 1 / √D. Hugging Face: `scale_decoder_outputs`; files that do not have it mean that a tied head is scaled.
+    Root,
+    /// 100 / √D. ModelCenter: `scale`, for the words of T5 1.0, which its converter divides by 100.
+    HundredRoot,
+}
+
+impl HeadScale {
+    /// The factor.
+    pub fn factor(self, dim_model: usize) -> f32 {
+        let root = (dim_model as f32).sqrt();
+        match self {
+            HeadScale::One => 1.0,
+            HeadScale::Root => 1.0 / root,
+            HeadScale::HundredRoot => 100.0 / root,
+        }
+    }
+}
+
+/// Sizes and options of a T5.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New
+/// values are drawn as ModelCenter draws them; `initializer_factor` of transformers is kept and means nothing here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct T5Config {
+    /// T5 or mT5.
+    pub kind: T5Kind,
+    /// What all families have; `num_layers` are the encoder's.
+    pub text: TextConfig,
+    /// Blocks of the decoder.
+    pub num_decoder_layers: usize,
+    /// Ranges of distances. Hugging Face: `relative_attention_num_buckets`.
+    pub position_bias_num_buckets: usize,
+    /// Distances from here on share the last range. Hugging Face: `relative_attention_max_distance`.
+    pub position_bias_max_distance: usize,
+    /// Standard deviation of the ranges' initial values.
+    pub pos_init_std: f32,
+    /// What states in front of the head are multiplied with.
+    pub scale: HeadScale,
+    /// The word in front of the first that the decoder is to predict, if the file says.
+    pub decoder_start_token_id: Option<usize>,
+}
+
+/// How T5's files are written.
+const T5_DIALECT: Dialect = Dialect {
+    title: "T5",
+    model_type: T5Kind::T5.model_type(),
+    dim_model: &["d_model", "hidden_size"],
+    num_layers: &["num_layers", "num_hidden_layers"],
+    num_heads: &["num_heads", "num_attention_heads"],
+    dim_ff: &["d_ff"],
+    ff_factor: None,
+    dim_head: &["d_kv", "head_dim"],
+    head_required: true,
+    position_size: &[],
+    dropout: &["dropout_rate"],
+    embedding_dropout: &[],
+    attention_dropout: &[],
+    init_std: &[],
+    norm_eps: &["layer_norm_epsilon"],
+    // They name it in a way of their own.
+    activation: &[],
+    gated: None,
+    hugging_face: || TextConfig {
+        dropout_p: 0.1,
+        embedding_dropout_p: 0.1,
+        attention_dropout_p: 0.1,
+        ..T5Config::default().text
+    },
+    model_center: || T5Config::default().text,
+    fixed: &[&[
+        ("is_encoder_decoder", Fixed::Flag(true)),
+        ("norm_bias", Fixed::Flag(false)),
+        ("att_bias", Fixed::Flag(false)),
+        ("ffn_bias", Fixed::Flag(false)),
+        ("proj_bias", Fixed::Flag(false)),
+        ("length_scale", Fixed::Flag(false)),
+        ("attn_scale", Fixed::Flag(false)),
+        ("post_layer_norm", Fixed::Flag(false)),
+        ("pos_bias_type", Fixed::Text("relative")),
+    ]],
+};
+
+/// How mT5's files are written.
+const MT5_DIALECT: Dialect = Dialect {
+    title: "mT5",
+    model_type: T5Kind::MT5.model_type(),
+    hugging_face: || TextConfig {
+        ffn_activate_fn: Activation::GeluTanh,
+        ffn_gated: true,
+        ..(T5_DIALECT.hugging_face)()
+    },
+    ..T5_DIALECT
+};
+
+impl Default for T5Config {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 32128,
+            num_layers: 12,
+            position_size: UNLIMITED,
+            norm_eps: 1e-6,
+            ffn_activate_fn: Activation::Relu,
+            tied: true,
+            pad_token_id: Some(0),
+            ..TextConfig::default()
+        };
+        T5Config {
+            kind: T5Kind::T5,
+            text,
+            num_decoder_layers: 12,
+            position_bias_num_buckets: 32,
+            position_bias_max_distance: 128,
+            pos_init_std: 1.0,
+            scale: HeadScale::One,
+            decoder_start_token_id: Some(0),
+        }
+    }
+}
+
+impl T5Config {
+    /// Check the fields that only this family has; `place` names the source.
+    fn validate(&self, place: &str) -> Result<()> {
+        let ranges = Ranges { place };
+        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
+        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
+        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
+        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
+        ranges.distances([buckets, distance], names)?;
+        ranges.first_word(self.decoder_start_token_id, self.text.vocab_size)
+    }
+}
+
+/// Take what states in front of the head are multiplied with; `is_scaled` says whether a silent file means by 1 / √D.
+fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<HeadScale> {
+    let root = fields.take_flag("scale_decoder_outputs")?;
+    let hundred = fields.take_flag("scale")?;
+    let scale = match (root, hundred) {
+        (Some(_), Some(true)) => {
+            let reason =
+                "scale_decoder_outputs and scale both say what states in front of the head are multiplied with";
+            return Err(fields.error("scale", reason, "remove one of the two fields"));
+        }
+        (None, Some(true)) => HeadScale::HundredRoot,
+        (Some(true), _) => HeadScale::Root,
+        (None, None) if is_scaled => HeadScale::Root,
+        (None, Some(false)) | (Some(false), _) | (None, None) => HeadScale::One,
+    };
+    match kind == T5Kind::MT5 && scale != HeadScale::One {
+        true => Err(kind.dialect().unsupported(fields, "scale", "false")),
+        false => Ok(scale),
+    }
+}
+
+/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and
+/// `is_gated_act` repeat, on top of what ModelCenter's field, if there is one, has said.
+///
+/// Source: transformers reads `gated-gelu` as the function by the tangent, unless `dense_act_fn` says otherwise.
+fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+    let name = fields.peek_text("feed_forward_proj")?.unwrap_or_default().to_owned();
+    if name.starts_with("gated_") {
+        let reason = "transformers separates the gate from the function by a hyphen";
+        return Err(fields.error("feed_forward_proj", reason, "write gated-gelu or relu, for example"));
+    }
+    let projection = activations::take(fields, &["feed_forward_proj"])?;
+    let function = activations::take(fields, &["dense_act_fn"])?;
+    let gated = fields.take_flag("is_gated_act")?;
+    let either_gelu = name == "gated-gelu";
+    let mut between = match projection {
+        None => Between { activation: text.ffn_activate_fn, gated: text.ffn_gated },
+        Some(between) if either_gelu => Between { activation: Activation::GeluTanh, ..between },
+        Some(between) => between,
+    };
+    if let Some(Between { activation, gated: has_gate }) = function {
+        let is_gelu = matches!(activation, Activation::Gelu | Activation::GeluTanh);
+        if has_gate || (activation != between.activation && !(either_gelu && is_gelu)) {
+            let reason =
+                format!("it is {}, and feed_forward_proj says another function", activations::name(activation));
+            return Err(fields.error("dense_act_fn", &reason, "remove dense_act_fn, or correct one of the two"));
+        }
+        between.activation = activation;
+    }
+    if gated.is_some_and(|gated| gated != between.gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("is_gated_act", reason, "remove is_gated_act, or correct one of the two"));
+    }
+    if is_stated && (between.activation, between.gated) != (text.ffn_activate_fn, text.ffn_gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("ffn_activate_fn", reason, "remove one of the two fields, or make them equal"));
+    }
+    (text.ffn_activate_fn, text.ffn_gated) = (between.activation, between.gated);
+    Ok(())
+}
+
+/// `feed_forward_proj` and `dense_act_fn`, as transformers writes them.
+fn projection(text: &TextConfig) -> (String, &'static str) {
+    let function = activations::name(text.ffn_activate_fn);
+    let is_gelu = matches!(text.ffn_activate_fn, Activation::Gelu | Activation::GeluTanh);
+    match text.ffn_gated {
+        // Both are called so; the second field tells them apart.
+        true if is_gelu => ("gated-gelu".to_string(), function),
+        true => (format!("gated-{function}"), function),
+        false => (function.to_string(), function),
+    }
+}
+
+impl RowConfig for T5Config {
+    const DIALECT: Dialect = T5_DIALECT;
+
+    const ROWS: &'static [Row<Self>] = &[
+        Row::same(&["num_decoder_layers"], |c| Slot::Size(&mut c.num_decoder_layers)),
+        Row::new(&["relative_attention_num_buckets"], &["position_bias_num_buckets"], |c| {
+            Slot::Size(&mut c.position_bias_num_buckets)
+        }),
+        Row::new(&["relative_attention_max_distance"], &["position_bias_max_distance"], |c| {
+            Slot::Size(&mut c.position_bias_max_distance)
+        }),
+        Row::new(&[], &["pos_init_std"], |c| Slot::Number(&mut c.pos_init_std)),
+        Row::same(&["decoder_start_token_id"], |c| Slot::OptionalIndex(&mut c.decoder_start_token_id)),
+    ];
+
+    fn dialect(&self) -> &'static Dialect {
+        self.kind.dialect()
+    }
+
+    fn dialect_of(fields: &Fields) -> Result<&'static Dialect> {
+        Ok(T5Kind::of(fields)?.dialect())
     }
 
     fn text(&self) -> &TextConfig {
@@ -31,6 +289,89 @@ impl Seq2SeqFamily for T5Config {
 
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.text
+    }
+
+    fn read(fields: &mut Fields) -> Result<Self> {
+        let kind = T5Kind::of(fields)?;
+        let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
+        let states_layers = stated(&["num_layers", "num_hidden_layers"]);
+        let states_function = stated(&["ffn_activate_fn"]);
+        let states_decoder = stated(&["num_decoder_layers"]);
+        let states_start = stated(&["decoder_start_token_id"]);
+        let (mut config, spoken) = rows::take_config::<Self>(fields)?;
+        config.kind = kind;
+        two_stacks::take_encoder_layers(fields, &mut config.text, states_layers)?;
+        take_projection(fields, &mut config.text, states_function)?;
+        kind.dialect().refuse_lone_stacks(fields)?;
+        let is_hugging_face = spoken == Spoken::HuggingFace;
+        if is_hugging_face && !states_decoder {
+            config.num_decoder_layers = config.text.num_layers;
+        }
+        let is_scaled = is_hugging_face && kind == T5Kind::T5 && config.text.tied;
+        config.scale = take_scale(fields, kind, is_scaled)?;
+        if !states_start {
+            // transformers has a default for mT5 alone, and ModelCenter begins with the padding word.
+            let is_silent = is_hugging_face && kind == T5Kind::T5;
+            config.decoder_start_token_id = Self::default().decoder_start_token_id.filter(|_| !is_silent);
+        }
+        config.validate(fields.place())?;
+        Ok(config)
+    }
+
+    fn adjust_dict(&self, map: &mut Map<String, Value>) {
+        map.shift_remove("num_layers");
+        map.insert("num_encoder_layers".to_string(), json!(self.text.num_layers));
+        map.insert("scale".to_string(), json!((self.scale == HeadScale::HundredRoot).then_some(true)));
+        if self.scale == HeadScale::Root {
+            map.insert("scale_decoder_outputs".to_string(), json!(true));
+        }
+    }
+
+    fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
+        if self.kind == T5Kind::MT5 && self.scale != HeadScale::One {
+            let reason = "transformers has no mT5 whose states are scaled in front of the head";
+            let fix = "this model cannot be written as a Hugging Face directory";
+            return Err(Error::model("mT5 configuration, field scale", reason, fix));
+        }
+        if self.kind == T5Kind::T5 {
+            // Of a factor of 100 / √D the 100 goes into the decoder's last norm.
+            map.insert("scale_decoder_outputs".to_string(), json!(self.scale != HeadScale::One));
+        }
+        let (projection, function) = projection(&self.text);
+        map.insert("feed_forward_proj".to_string(), json!(projection));
+        map.insert("dense_act_fn".to_string(), json!(function));
+        map.insert("is_gated_act".to_string(), json!(self.text.ffn_gated));
+        map.insert("is_encoder_decoder".to_string(), json!(true));
+        Ok(())
+    }
+
+    fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
+        if header.dtype == DType::F16 {
+            let reason = "ModelCenter would compute in f16, whose range the hidden states may leave";
+            return Err(Error::model("T5 in ModelCenter's layout", reason, "write the weights as f32"));
+        }
+        let mut written = model_center::class_fields(self, header)?;
+        if self.scale == HeadScale::Root {
+            // The rest of its factor goes into the decoder's last norm.
+            written.map.insert("scale".to_string(), json!(true));
+            written.left_out.retain(|name| name != "scale_decoder_outputs");
+        }
+        Ok(written)
+    }
+}
+
+/// A T5 with its head.
+pub type T5 = Seq2SeqModel<T5Config>;
+
+impl Seq2SeqFamily for T5Config {
+    const DROPS_EMBEDDINGS: bool = true;
+    const LEAVES_F16: bool = true;
+
+    fn classes(&self) -> Classes {
+        match self.kind {
+            T5Kind::T5 => Classes { base: "T5Model", words: "T5ForConditionalGeneration", classifier: None },
+            T5Kind::MT5 => Classes { base: "MT5Model", words: "MT5ForConditionalGeneration", classifier: None },
+        }
     }
 
     fn decoder_layers(&self) -> usize {
@@ -86,7 +427,7 @@ impl Seq2SeqFamily for T5Config {
 
     fn names_of_model_center(&self) -> Option<NameTable> {
         let encoder = (&self.encoder_block(), self.text.num_layers);
-        Some(model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers)))
+        Some(names::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers)))
     }
 
     fn rescaled_norm(&self, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {

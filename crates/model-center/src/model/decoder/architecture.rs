@@ -42,7 +42,7 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
             output_dropout: 0.0,
         };
         Spec {
-            title: C::TITLE,
+            title: C::DIALECT.title,
             vocab_size: text.vocab_size,
             dim_model: text.dim_model,
             embedding_size: layout.word_size,
@@ -134,7 +134,7 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
             TextHead::CausalLm => Head::CausalLm { tied: config.text().tied },
             TextHead::Classification { outputs } => Head::Classifier { outputs },
             TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
-                let family = C::TITLE;
+                let family = C::DIALECT.title;
                 let reason = format!("masked words and next sentence are for encoders, and {family} is a decoder");
                 return Err(Error::argument("the head asked for", reason, "ask for lm, cls or none"));
             }

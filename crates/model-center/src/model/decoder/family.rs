@@ -4,7 +4,7 @@
 //! [`super::DecoderModel`] and [`open`](super::super::load::open).
 
 use super::DecoderHead;
-use crate::config::{Config, TextConfig};
+use crate::config::rows::RowConfig;
 use crate::formats::{NameTable, model_center};
 use crate::layer::{BlockConfig, PositionsConfig};
 use crate::model::position_table::PositionTable;
@@ -12,10 +12,7 @@ use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 
 /// A family of decoders, as its configuration describes it.
-pub trait DecoderFamily: Config + Clone + Debug + 'static {
-    /// Its name for people.
-    const TITLE: &'static str;
-
+pub trait DecoderFamily: RowConfig + Debug + 'static {
     /// The classes that `transformers` opens its models with.
     const CLASSES: Classes;
 
@@ -28,12 +25,6 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text.
     /// Those of the head that a model has are not among what it may leave out.
     const OTHER_HEADS: &'static [&'static str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "v_head.*"];
-
-    /// What all families have.
-    fn text(&self) -> &TextConfig;
-
-    /// The same, to be changed.
-    fn text_mut(&mut self) -> &mut TextConfig;
 
     /// What the model has besides its blocks.
     fn layout(&self) -> Layout;

@@ -49,7 +49,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
         let (text, layout) = (config.text(), config.layout());
         let init = Init::normal(text.outer_std());
         Spec {
-            title: C::TITLE,
+            title: C::DIALECT.title,
             vocab_size: text.vocab_size,
             dim_model: text.dim_model,
             embedding_size: text.dim_model,
@@ -156,7 +156,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
                     true => (", with one for classes", "ask for lm, cls or none"),
                     false => ("", "ask for lm or none"),
                 };
-                let family = C::TITLE;
+                let family = C::DIALECT.title;
                 let reason =
                     format!("{family} is opened with the head for the next word of its decoder{one}, or without one");
                 Err(Error::argument("the head asked for", reason, fix))
@@ -166,7 +166,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
 
     fn prepare(config: &mut C, directory: &Path, options: &OpenOptions) -> Result<()> {
         if C::LEAVES_F16 && options.dtype == DType::F16 {
-            let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
+            let reason = format!("the hidden states of {} leave the range of f16", C::DIALECT.title);
             let place = directory.join("config.json").display().to_string();
             return Err(Error::model(place, reason, "use bf16, or f32"));
         }

@@ -4,7 +4,7 @@
 //! [`super::Seq2SeqModel`] and [`open`](super::super::load::open).
 
 use super::{Added, Seq2SeqHead};
-use crate::config::{Config, TextConfig};
+use crate::config::rows::RowConfig;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
@@ -12,10 +12,7 @@ use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 
 /// A family of models with an encoder and a decoder, as its configuration describes it.
-pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
-    /// Its name for people.
-    const TITLE: &'static str;
-
+pub trait Seq2SeqFamily: RowConfig + Debug + 'static {
     /// Whether the sum of the embeddings is dropped out of.
     const DROPS_EMBEDDINGS: bool;
 
@@ -33,12 +30,6 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// The classes that `transformers` opens its models with.
     fn classes(&self) -> Classes;
-
-    /// What all families have; `num_layers` are the encoder's.
-    fn text(&self) -> &TextConfig;
-
-    /// The same, to be changed.
-    fn text_mut(&mut self) -> &mut TextConfig;
 
     /// Take this rate of dropout for hidden states, whatever the file says.
     fn set_hidden_dropout(&mut self, rate: f32) {
