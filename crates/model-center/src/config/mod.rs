@@ -9,13 +9,11 @@
 //! by the models, the example binaries and [`crate::formats::directory`].
 
 pub(crate) mod activations;
-mod bert;
-mod bert_json;
 pub(crate) mod cpm;
 pub mod dialect;
 pub(crate) mod fields;
 pub(crate) mod json;
-mod labels;
+pub(crate) mod labels;
 pub mod model_center;
 pub(crate) mod ranges;
 mod rotary;
@@ -26,6 +24,7 @@ mod variants;
 mod windows;
 
 pub use crate::model::bart::BartConfig;
+pub use crate::model::bert::BertConfig;
 pub use crate::model::bloom::BloomConfig;
 pub use crate::model::cpm1::Cpm1Config;
 pub use crate::model::cpm2::Cpm2Config;
@@ -39,7 +38,6 @@ pub use crate::model::qwen2::Qwen2Config;
 pub use crate::model::qwen3::Qwen3Config;
 pub use crate::model::roberta::{RobertaConfig, RobertaName};
 pub use crate::model::t5::{HeadScale, T5Config, T5Kind};
-pub use bert::BertConfig;
 pub use cpm::CpmFields;
 pub use dialect::Dialect;
 pub use fields::Fields;

@@ -3,13 +3,432 @@
 
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
 use super::position_table::{Count, PositionTable};
-use crate::config::{BertConfig, ProblemType};
-use crate::error::Result;
+use crate::config::dialect::Spoken;
+use crate::config::json::number;
+use crate::config::labels::{self, ClassLabels};
+use crate::config::ranges::{Ranges, refuse_foreign, refuse_other_encoders};
+use crate::config::rows::{self, Row, Slot};
+use crate::config::{ClassFields, Config, Fields, HfHeader, ProblemType, TextConfig, activations, model_center};
+use crate::error::{Error, Result};
+use crate::file::printable;
 use crate::formats::{Alias, NameTable};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+
+/// Sizes and options of a BERT.
+///
+/// Field names and defaults are those of ModelCenter's `BertConfig`; the last six fields are ours, for what a Hugging
+/// Face directory says and ModelCenter's class has no name for.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/bert_config.py`; Devlin et al. 2019 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BertConfig {
+    /// V, rows of the word embedding. Hugging Face: `vocab_size`.
+    pub vocab_size: usize,
+    /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
+    pub type_size: usize,
+    /// D. Hugging Face: `hidden_size`.
+    pub dim_model: usize,
+    /// N. Hugging Face: `num_attention_heads`.
+    pub num_heads: usize,
+    /// H. Hugging Face has no such field: there it is D / N.
+    pub dim_head: usize,
+    /// F. Hugging Face: `intermediate_size`.
+    pub dim_ff: usize,
+    /// Blocks of the encoder. Hugging Face: `num_hidden_layers`.
+    pub num_layers: usize,
+    /// Dropout of hidden states, in `[0, 1)`. Hugging Face: `hidden_dropout_prob`.
+    pub dropout_p: f32,
+    /// Mean of the embeddings' initial values; only 0 is supported.
+    pub emb_init_mean: f32,
+    /// Standard deviation of the embeddings' initial values. Hugging Face: `initializer_range`.
+    pub emb_init_std: f32,
+    /// Kind of position bias; BERT has `none`.
+    pub pos_bias_type: String,
+    /// Rows of the position embedding, the longest sequence. Hugging Face: `max_position_embeddings`.
+    pub position_size: usize,
+    /// Initial scale of the norms; only 1 is supported.
+    pub norm_init_var: f32,
+    /// Whether norms have a bias; BERT's do.
+    pub norm_bias: bool,
+    /// Epsilon of the norms. Hugging Face: `layer_norm_eps`.
+    pub norm_eps: f32,
+    /// Mean of the attention's initial values; only 0 is supported.
+    pub att_init_mean: f32,
+    /// Standard deviation of the attention's initial values. Hugging Face: `initializer_range`.
+    pub att_init_std: f32,
+    /// Whether the attention's projections have a bias.
+    pub att_bias: bool,
+    /// The score of a masked position in ModelCenter. Here masked positions are left out exactly and the value is only
+    /// kept: −10⁴ underflows to the same zero probability.
+    pub att_mask_value: f32,
+    /// Mean of the feed-forward's initial values; only 0 is supported.
+    pub ffn_init_mean: f32,
+    /// Standard deviation of the feed-forward's initial values. Hugging Face: `initializer_range`.
+    pub ffn_init_std: f32,
+    /// Whether the feed-forward's maps have a bias.
+    pub ffn_bias: bool,
+    /// Function between the feed-forward's maps. Hugging Face: `hidden_act`.
+    pub ffn_activate_fn: Activation,
+    /// Mean of the heads' initial values; only 0 is supported.
+    pub proj_init_mean: f32,
+    /// Standard deviation of the heads' initial values. Hugging Face: `initializer_range`.
+    pub proj_init_std: f32,
+    /// Whether heads have a bias; BERT's do.
+    pub proj_bias: bool,
+    /// Scale linear maps by the root of their input length; not for BERT.
+    pub length_scale: bool,
+    /// Divide attention scores by the root of H.
+    pub attn_scale: bool,
+    /// Whether the weights were stored as f16. The type to train in is the recipe's.
+    pub half: bool,
+    /// Quantised linear maps; not supported.
+    pub int8: bool,
+    /// Whether the masked-word head shares the word embedding. Hugging Face: `tie_word_embeddings`.
+    pub tied: bool,
+    /// Outputs of the classification head, if there is one. Hugging Face: `num_labels` or the length of `id2label`, for
+    /// an architecture that has such a head.
+    pub cls_head: Option<usize>,
+    /// Norms behind the sums, as BERT has them.
+    pub post_layer_norm: bool,
+
+    /// Dropout of attention probabilities, in `[0, 1)`. Hugging Face: `attention_probs_dropout_prob`; in ModelCenter's
+    /// dialect `dropout_p` unless given.
+    pub attention_dropout_p: f32,
+    /// Dropout before the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
+    pub classifier_dropout_p: f32,
+    /// The word that stands for nothing: its embedding gets no gradient. Hugging Face's default is 0.
+    pub pad_token_id: Option<usize>,
+    /// Names of the classes in order, empty if unknown. Hugging Face: `id2label`.
+    pub labels: Vec<String>,
+    /// What the labels mean, if the file says.
+    pub problem_type: Option<ProblemType>,
+    /// Fields of the file that nobody here knows, written back unchanged.
+    pub extra: Map<String, Value>,
+}
+
+impl Default for BertConfig {
+    fn default() -> Self {
+        BertConfig {
+            vocab_size: 119547,
+            type_size: 2,
+            dim_model: 768,
+            num_heads: 12,
+            dim_head: 64,
+            dim_ff: 3072,
+            num_layers: 12,
+            dropout_p: 0.0,
+            emb_init_mean: 0.0,
+            emb_init_std: 0.02,
+            pos_bias_type: "none".to_string(),
+            position_size: 512,
+            norm_init_var: 1.0,
+            norm_bias: true,
+            norm_eps: 1e-12,
+            att_init_mean: 0.0,
+            att_init_std: 0.02,
+            att_bias: true,
+            att_mask_value: -1e4,
+            ffn_init_mean: 0.0,
+            ffn_init_std: 0.02,
+            ffn_bias: true,
+            ffn_activate_fn: Activation::Gelu,
+            proj_init_mean: 0.0,
+            proj_init_std: 0.02,
+            proj_bias: true,
+            length_scale: false,
+            attn_scale: true,
+            half: true,
+            int8: false,
+            tied: true,
+            cls_head: None,
+            post_layer_norm: true,
+            attention_dropout_p: 0.0,
+            classifier_dropout_p: 0.0,
+            pad_token_id: None,
+            labels: Vec::new(),
+            problem_type: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+impl BertConfig {
+    /// Check that the fields fit together and ask for nothing that BERT does not have here; `place` names the source.
+    ///
+    /// Reading a file ends with this; call it after changing fields by hand.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming the field.
+    pub fn validate(&self, place: &str) -> Result<()> {
+        let ranges = Ranges { place };
+        ranges.sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("type_size", self.type_size),
+            ("dim_model", self.dim_model),
+            ("num_heads", self.num_heads),
+            ("dim_head", self.dim_head),
+            ("dim_ff", self.dim_ff),
+            ("num_layers", self.num_layers),
+            ("position_size", self.position_size),
+        ])?;
+        ranges.dropouts(&[
+            ("dropout_p", self.dropout_p),
+            ("attention_dropout_p", self.attention_dropout_p),
+            ("classifier_dropout_p", self.classifier_dropout_p),
+        ])?;
+        ranges.deviations(&[
+            ("emb_init_std", self.emb_init_std),
+            ("att_init_std", self.att_init_std),
+            ("ffn_init_std", self.ffn_init_std),
+            ("proj_init_std", self.proj_init_std),
+        ])?;
+        ranges.epsilon(self.norm_eps)?;
+        ranges.padding(self.pad_token_id, self.vocab_size)?;
+        ranges.classes(self.cls_head, self.labels.len())?;
+        self.refuse_unsupported(place)
+    }
+
+    /// Options of the common base that BERT does not have: ignoring them would give another model than asked for.
+    fn refuse_unsupported(&self, place: &str) -> Result<()> {
+        let means = [self.emb_init_mean, self.att_init_mean, self.ffn_init_mean, self.proj_init_mean];
+        let wrong = [
+            ("pos_bias_type", self.pos_bias_type != "none", "none"),
+            ("norm_bias", !self.norm_bias, "true"),
+            ("proj_bias", !self.proj_bias, "true"),
+            ("length_scale", self.length_scale, "false"),
+            ("int8", self.int8, "false"),
+            ("post_layer_norm", !self.post_layer_norm, "true"),
+            ("norm_init_var", self.norm_init_var != 1.0, "1"),
+            ("emb_init_mean, att_init_mean, ffn_init_mean, proj_init_mean", means != [0.0; 4], "0"),
+        ];
+        match wrong.iter().find(|(_, wrong, _)| *wrong) {
+            None => Ok(()),
+            Some((field, _, want)) => Err(Error::model(
+                format!("{place}, field {field}"),
+                format!("BERT is supported with {field} = {want} only"),
+                format!("set {field} to {want}, or use a model that was made that way"),
+            )),
+        }
+    }
+}
+
+/// Fields with one row each; what has rules of its own is read in [`Config::from_fields`].
+const ROWS: &[Row<BertConfig>] = &[
+    Row::required(&["hidden_size"], &["dim_model"], |c| Slot::Size(&mut c.dim_model)),
+    Row::required(&["num_hidden_layers"], &["num_layers"], |c| Slot::Size(&mut c.num_layers)),
+    Row::required(&["num_attention_heads"], &["num_heads"], |c| Slot::Size(&mut c.num_heads)),
+    Row::required(&["intermediate_size"], &["dim_ff"], |c| Slot::Size(&mut c.dim_ff)),
+    Row::required(&["max_position_embeddings"], &["position_size"], |c| Slot::Size(&mut c.position_size)),
+    Row::required(&["type_vocab_size"], &["type_size"], |c| Slot::Size(&mut c.type_size)),
+    Row::required(&["vocab_size"], &["vocab_size"], |c| Slot::Size(&mut c.vocab_size)),
+    Row::new(&["hidden_dropout_prob"], &["dropout_p"], |c| Slot::Number(&mut c.dropout_p)),
+    Row::new(&["attention_probs_dropout_prob"], &["attention_dropout_p"], |c| Slot::Number(&mut c.attention_dropout_p)),
+    Row::new(&["classifier_dropout"], &["classifier_dropout_p"], |c| Slot::Number(&mut c.classifier_dropout_p)),
+    Row::new(&["layer_norm_eps"], &["norm_eps"], |c| Slot::Number(&mut c.norm_eps)),
+    Row::new(&[], &["emb_init_mean"], |c| Slot::Number(&mut c.emb_init_mean)),
+    Row::new(&[], &["att_init_mean"], |c| Slot::Number(&mut c.att_init_mean)),
+    Row::new(&[], &["ffn_init_mean"], |c| Slot::Number(&mut c.ffn_init_mean)),
+    Row::new(&[], &["proj_init_mean"], |c| Slot::Number(&mut c.proj_init_mean)),
+    Row::new(&[], &["norm_init_var"], |c| Slot::Number(&mut c.norm_init_var)),
+    Row::same(&["pad_token_id"], |c| Slot::OptionalIndex(&mut c.pad_token_id)),
+    Row::new(&[], &["norm_bias"], |c| Slot::Flag(&mut c.norm_bias)),
+    Row::new(&[], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
+    Row::new(&[], &["ffn_bias"], |c| Slot::Flag(&mut c.ffn_bias)),
+    Row::new(&[], &["proj_bias"], |c| Slot::Flag(&mut c.proj_bias)),
+    Row::new(&[], &["length_scale"], |c| Slot::Flag(&mut c.length_scale)),
+    Row::new(&[], &["attn_scale"], |c| Slot::Flag(&mut c.attn_scale)),
+    Row::new(&[], &["int8"], |c| Slot::Flag(&mut c.int8)),
+    Row::new(&[], &["post_layer_norm"], |c| Slot::Flag(&mut c.post_layer_norm)),
+    Row::new(&["tie_word_embeddings"], &["tied"], |c| Slot::Flag(&mut c.tied)),
+];
+
+/// Standard deviations, all of them `initializer_range` in Hugging Face files.
+const DEVIATIONS: &[Row<BertConfig>] = &[
+    Row::new(&["initializer_range"], &["emb_init_std"], |c| Slot::Number(&mut c.emb_init_std)),
+    Row::new(&[], &["att_init_std"], |c| Slot::Number(&mut c.att_init_std)),
+    Row::new(&[], &["ffn_init_std"], |c| Slot::Number(&mut c.ffn_init_std)),
+    Row::new(&[], &["proj_init_std"], |c| Slot::Number(&mut c.proj_init_std)),
+];
+
+impl Config for BertConfig {
+    const MODEL_TYPE: &'static str = "bert";
+
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        refuse_foreign(&fields, Self::MODEL_TYPE, "BERT")?;
+        refuse_other_encoders(&fields, "BERT")?;
+        let spoken = spoken(&fields)?;
+        let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
+        let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
+        let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
+        let mut config = BertConfig::default();
+        if spoken == Spoken::HuggingFace {
+            // The defaults of transformers' class.
+            (config.dropout_p, config.attention_dropout_p, config.pad_token_id) = (0.1, 0.1, Some(0));
+        }
+        rows::take(ROWS, &mut config, &mut fields, &TextConfig::default(), spoken)?;
+        if spoken == Spoken::ModelCenter && !states_attention {
+            config.attention_dropout_p = config.dropout_p;
+        }
+        if !states_classifier {
+            config.classifier_dropout_p = config.dropout_p;
+        }
+        config.take_head_size(&mut fields, spoken)?;
+        config.take_deviations(&mut fields)?;
+        config.att_mask_value = fields.take_mask_value()?.unwrap_or(config.att_mask_value);
+        config.take_stored_type(&mut fields, spoken)?;
+        if let Some(kind) = fields.take_text("pos_bias_type")? {
+            config.pos_bias_type = printable(&kind, 40);
+        }
+        if let Some(between) = activations::take(&mut fields, &["hidden_act", "ffn_activate_fn"])? {
+            if between.gated {
+                let reason = "a BERT has no gates in its feed-forward layers";
+                return Err(fields.error("ffn_activate_fn", reason, "use a function without gated_ in front"));
+            }
+            config.ffn_activate_fn = between.activation;
+        }
+        let labels = ClassLabels::take(&mut fields)?;
+        (config.cls_head, config.labels, config.problem_type) = (labels.outputs, labels.names, labels.problem);
+        let place = fields.place().to_string();
+        config.extra = fields.into_rest();
+        config.extra.shift_remove("model_type");
+        config.validate(&place)?;
+        Ok(config)
+    }
+
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = self.extra.clone();
+        rows::write(ROWS, self, &TextConfig::default(), Spoken::ModelCenter, &mut map);
+        rows::write(DEVIATIONS, self, &TextConfig::default(), Spoken::ModelCenter, &mut map);
+        let mask = self.att_mask_value;
+        for (name, value) in [
+            ("model_type", json!(Self::MODEL_TYPE)),
+            ("dim_head", json!(self.dim_head)),
+            ("half", json!(self.half)),
+            ("att_mask_value", if mask == f32::NEG_INFINITY { json!("-inf") } else { number(mask) }),
+            ("pos_bias_type", json!(self.pos_bias_type)),
+            ("ffn_activate_fn", json!(activations::name(self.ffn_activate_fn))),
+            ("cls_head", json!(self.cls_head)),
+        ] {
+            map.insert(name.to_string(), value);
+        }
+        labels::write(&self.labels, self.problem_type, &mut map);
+        map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
+    }
+
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        let no_form = |field: &str, reason: String| {
+            Error::model(
+                format!("BERT configuration, field {field}"),
+                reason,
+                "this model cannot be written as a Hugging Face directory",
+            )
+        };
+        if self.num_heads.checked_mul(self.dim_head) != Some(self.dim_model) {
+            let reason = format!("{} heads of {} are not {} together", self.num_heads, self.dim_head, self.dim_model);
+            return Err(no_form("dim_head", reason));
+        }
+        if !(self.att_bias && self.ffn_bias && self.attn_scale) {
+            return Err(no_form("att_bias, ffn_bias, attn_scale", "Hugging Face's BERT has all three".to_string()));
+        }
+        let dtype = header.torch_dtype()?;
+        let mut map = self.extra.clone();
+        rows::write(ROWS, self, &TextConfig::default(), Spoken::HuggingFace, &mut map);
+        rows::write(DEVIATIONS, self, &TextConfig::default(), Spoken::HuggingFace, &mut map);
+        for (name, value) in [
+            ("architectures", json!([header.architecture])),
+            ("model_type", json!(Self::MODEL_TYPE)),
+            ("hidden_act", json!(activations::name(self.ffn_activate_fn))),
+            // Before version 5 transformers read the first name, since then the second.
+            ("torch_dtype", json!(dtype)),
+            ("dtype", json!(dtype)),
+        ] {
+            map.insert(name.to_string(), value);
+        }
+        if self.classifier_dropout_p == self.dropout_p {
+            map.insert("classifier_dropout".to_string(), Value::Null);
+        }
+        labels::write_counted(&self.labels, self.cls_head, self.problem_type, &mut map);
+        map.sort_keys();
+        Ok(map)
+    }
+}
+
+/// Whose names the file uses.
+fn spoken(fields: &Fields) -> Result<Spoken> {
+    let sizes = || ROWS.iter().filter(|row| row.required && row.hugging_face != row.model_center);
+    if sizes().any(|row| fields.has(row.hugging_face[0])) {
+        return Ok(Spoken::HuggingFace);
+    }
+    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
+    if sizes().any(|row| fields.has(row.model_center[0])) || model_center::is_model_center(fields) {
+        return Ok(Spoken::ModelCenter);
+    }
+    Err(fields.error(
+        "hidden_size",
+        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
+        "give the config.json of a BERT model",
+    ))
+}
+
+impl BertConfig {
+    fn take_head_size(&mut self, fields: &mut Fields, spoken: Spoken) -> Result<()> {
+        let (size, heads) = (self.dim_model, self.num_heads);
+        let given = fields.take_size("dim_head")?;
+        if spoken == Spoken::ModelCenter {
+            self.dim_head = given.unwrap_or(self.dim_head);
+            return Ok(());
+        }
+        if size % heads != 0 {
+            let reason = format!("hidden_size {size} is not divisible by num_attention_heads {heads}");
+            return Err(fields.error("num_attention_heads", &reason, "correct one of the two"));
+        }
+        if given.is_some_and(|head| head != size / heads) {
+            let reason = format!("the head size is {} by hidden_size and num_attention_heads", size / heads);
+            return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
+        }
+        self.dim_head = size / heads;
+        Ok(())
+    }
+
+    fn take_deviations(&mut self, fields: &mut Fields) -> Result<()> {
+        let common = fields.take_number("initializer_range")?;
+        for row in DEVIATIONS {
+            let (name, Slot::Number(target)) = (row.model_center[0], (row.slot)(self)) else { continue };
+            let own = fields.take_number(name)?;
+            if let (Some(a), Some(b)) = (common, own)
+                && a != b
+            {
+                let reason = format!("the file says initializer_range = {a} and {name} = {b}, two names of one thing");
+                return Err(fields.error(name, &reason, "remove one of the two fields, or make them equal"));
+            }
+            *target = own.or(common).unwrap_or(*target);
+        }
+        Ok(())
+    }
+
+    fn take_stored_type(&mut self, fields: &mut Fields, spoken: Spoken) -> Result<()> {
+        let stored = fields.take_either("torch_dtype", "dtype", Fields::take_text)?;
+        let stored_half = stored.as_deref().map(|name| name.trim_start_matches("torch.") == "float16");
+        let half = fields.take_flag("half")?;
+        if let (Some(a), Some(b)) = (stored_half, half)
+            && a != b
+        {
+            let reason = "torch_dtype and half contradict each other";
+            return Err(fields.error("half", reason, "remove one of the two fields"));
+        }
+        self.half = half.or(stored_half).unwrap_or(spoken == Spoken::ModelCenter && self.half);
+        Ok(())
+    }
+}
 
 /// A BERT with its heads.
 pub type Bert = EncoderModel<BertConfig>;
