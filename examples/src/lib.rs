@@ -7,26 +7,17 @@
 
 pub mod bench;
 pub mod ckpt;
-pub mod comm;
 pub mod convert;
-pub mod device;
 pub mod doctor;
 #[cfg(feature = "hub")]
 pub mod fetch;
-pub mod finetune;
-pub mod forward;
 pub mod generate;
 #[cfg(feature = "testing")]
 pub mod gpu_check;
-pub mod limits;
-pub mod opened;
-pub mod places;
-pub mod plan;
-mod plan_report;
 pub mod profile;
-mod program;
-pub mod settings;
 pub mod step;
-pub mod terminal;
 pub mod tokenizer;
-pub mod trace;
+
+pub use model_center::cli::{
+    comm, device, finetune, forward, limits, opened, places, plan, program, settings, terminal, trace,
+};

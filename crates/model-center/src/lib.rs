@@ -4,6 +4,8 @@
 //! Nothing here knows about CUDA, communication or lanes: those belong to `bmtrain-core` and `bmtrain-dist`.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod config;
 pub mod data;
 pub mod error;

@@ -1,13 +1,3 @@
-//! What a fine-tuning run will need, before anything runs. How it is counted is in `examples/src/plan/count.rs`.
+//! What a fine-tuning run will need, before anything runs: `crates/model-center/src/plan`.
 
-use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::limits;
-use model_center::model::Registry;
-use std::process::ExitCode;
-
-#[global_allocator]
-static HEAP: EndingHeap = limits::HEAP;
-
-fn main() -> ExitCode {
-    bmtrain_examples::plan::main(Registry::default())
-}
+model_center::program!(model_center::cli::plan, model_center::model::Registry::default());

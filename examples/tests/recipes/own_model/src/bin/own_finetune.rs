@@ -1,13 +1,3 @@
-//! The finetune program for this crate's family and those of `model-center`.
+//! Fine-tunes the families of `model-center` and this one.
 
-use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::limits;
-use model_center::model::Registry;
-use std::process::ExitCode;
-
-#[global_allocator]
-static HEAP: EndingHeap = limits::HEAP;
-
-fn main() -> ExitCode {
-    bmtrain_examples::finetune::main(Registry::new(own_model::TABLES))
-}
+model_center::program!(model_center::cli::finetune, model_center::model::Registry::new(own_model::TABLES));

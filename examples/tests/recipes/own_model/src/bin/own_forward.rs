@@ -1,13 +1,3 @@
-//! The forward program for this crate's family and those of `model-center`.
+//! Runs the families of `model-center` and this one on given inputs.
 
-use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::limits;
-use model_center::model::Registry;
-use std::process::ExitCode;
-
-#[global_allocator]
-static HEAP: EndingHeap = limits::HEAP;
-
-fn main() -> ExitCode {
-    bmtrain_examples::forward::main(Registry::new(own_model::TABLES))
-}
+model_center::program!(model_center::cli::forward, model_center::model::Registry::new(own_model::TABLES));

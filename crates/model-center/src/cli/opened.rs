@@ -3,13 +3,13 @@
 //! Defines [`remarks`], called by the programs that open a model, [`head`], called by those with `--head`, and
 //! [`Stored`], the dtypes of `--dtype`.
 
+use crate::formats::shortened;
+use crate::model::infer::classifier_outputs;
+use crate::model::registry::{architectures, is_named_by_model_center};
+use crate::model::{OpenedModel, TextHead};
+use crate::{Error, Result};
 use bmtrain_core::DType;
 use clap::ValueEnum;
-use model_center::formats::shortened;
-use model_center::model::infer::classifier_outputs;
-use model_center::model::registry::{architectures, is_named_by_model_center};
-use model_center::model::{OpenedModel, TextHead};
-use model_center::{Error, Result};
 use std::path::Path;
 
 /// Heads by name.

@@ -3,8 +3,8 @@
 //! Each rank is a process of the trace and each lane one of its threads. The libraries open [`tracing`] spans; a span
 //! with a field `rank` or `lane` names the track of the spans inside it and is no event itself.
 
+use crate::{Error, Result};
 use bmtrain_core::Lane;
-use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Debug;

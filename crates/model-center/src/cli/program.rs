@@ -1,17 +1,16 @@
 //! A program from its command line to its exit code, around the families of a registry.
 //!
-//! Defines [`main`], which the `main` functions of [`finetune`](crate::finetune), [`forward`](crate::forward),
-//! [`generate`](crate::generate), [`plan`](crate::plan) and [`convert`](crate::convert) share.
+//! Defines [`main`], which the programs share.
 
-use crate::{limits, terminal};
+use crate::Result;
+use crate::cli::{limits, terminal};
+use crate::model::Registry;
+use crate::run::ExitStatus;
 use clap::Parser;
-use model_center::Result;
-use model_center::model::Registry;
-use model_center::run::ExitStatus;
 use std::process::ExitCode;
 
 /// Read the command line, whose help lists the families, and run the program.
-pub(crate) fn main<O: Parser>(
+pub fn main<O: Parser>(
     registry: Registry<'static>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
 ) -> ExitCode {
@@ -19,7 +18,7 @@ pub(crate) fn main<O: Parser>(
 }
 
 /// [`main`] that calls `misused` before it ends because of a command line that cannot be read.
-pub(crate) fn main_or<O: Parser>(
+pub fn main_or<O: Parser>(
     registry: Registry<'static>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
     misused: impl FnOnce(&clap::Error),

@@ -1,9 +1,9 @@
 //! What every program does at its edges: logging, errors on standard error, exit codes.
 
+use crate::Result;
+pub use crate::run::console::{note, print, print_bytes};
+use crate::run::{ExitStatus, render_error};
 use bmtrain_core::panics::silence_caught;
-use model_center::Result;
-pub use model_center::run::console::{note, print, print_bytes};
-use model_center::run::{ExitStatus, render_error};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 

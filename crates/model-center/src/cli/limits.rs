@@ -3,19 +3,14 @@
 //!
 //! Defines [`HEAP`], which each binary installs as its allocator, and [`prepare`], with which its `main` begins.
 
-use crate::terminal;
+use crate::Error;
+use crate::cli::terminal;
+use crate::run::{ExitStatus, render_error, survive_file_size_limit};
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::heap::{EndingHeap, reserve_stack, share_arena};
 use bmtrain_core::limits::{Limit, Resource, limits, sentence};
-use model_center::Error;
-use model_center::run::{ExitStatus, render_error, survive_file_size_limit};
 
-/// The allocator of the programs. A binary has these lines:
-///
-/// ```ignore
-/// #[global_allocator]
-/// static HEAP: bmtrain_core::heap::EndingHeap = bmtrain_examples::limits::HEAP;
-/// ```
+/// The allocator of the programs, which [`program!`](crate::program) installs.
 pub const HEAP: EndingHeap = EndingHeap::new(
     ExitStatus::Resources.code(),
     "error[limit]: the system refused this process memory\n  --> before the program began\n  fix: raise its limits on \

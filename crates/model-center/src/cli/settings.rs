@@ -1,9 +1,9 @@
 //! The settings of a run on a command line: a recipe, and changes to it. Shared by the programs that take them.
 
-use crate::places::model_places;
+use crate::cli::places::model_places;
+use crate::recipe::{Draft, Mistake, Recipe, Resolved, as_error, preflight};
+use crate::{Error, Result};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use model_center::recipe::{Draft, Mistake, Recipe, Resolved, as_error, preflight};
-use model_center::{Error, Result};
 use std::path::PathBuf;
 
 /// A recipe, and changes to it.

@@ -1,6 +1,6 @@
 //! Where the programs look for models that are named as the hub or ModelCenter names them: what the environment says.
 
-use model_center::formats::ModelCaches;
+use crate::formats::ModelCaches;
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;

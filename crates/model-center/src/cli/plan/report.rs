@@ -1,12 +1,12 @@
 //! A plan as tables and as JSON.
 
+use crate::plan::count::{Batches, Rows};
+use crate::plan::verdict::{Change, MemoryNeed, Verdict};
+use crate::plan::{Plan, Planned, recompute_name, size};
+use crate::train::Setup;
+use crate::{Error, Result};
 use bmtrain_core::Segment;
 use bmtrain_dist::shard::GradientSum;
-use model_center::plan::count::{Batches, Rows};
-use model_center::plan::verdict::{Change, MemoryNeed, Verdict};
-use model_center::plan::{Plan, Planned, recompute_name, size};
-use model_center::train::Setup;
-use model_center::{Error, Result};
 use serde_json::{Value, json};
 
 /// Tables.

@@ -1,17 +1,17 @@
 //! The forward program: a Hugging Face directory and a file of inputs in; logits, loss, hidden states and gradients
-//! out. The work is in [`model_center::inference`].
+//! out. The work is in [`crate::inference`].
 
-use crate::opened::{self, Head, Stored};
-use crate::places::model_places;
-use crate::program;
-use crate::terminal;
+use crate::cli::opened::{self, Head, Stored};
+use crate::cli::places::model_places;
+use crate::cli::program;
+use crate::cli::terminal;
+use crate::formats::Pretrained;
+use crate::inference::{ForwardInputs, describe_non_finite, write_outputs};
+use crate::model::{OpenOptions, Registry};
+use crate::run::ExitStatus;
+use crate::{Error, Result};
 use bmtrain_core::{DType, Device, DeviceChoice};
 use clap::Parser;
-use model_center::formats::Pretrained;
-use model_center::inference::{ForwardInputs, describe_non_finite, write_outputs};
-use model_center::model::{OpenOptions, Registry};
-use model_center::run::ExitStatus;
-use model_center::{Error, Result};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -81,7 +81,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// A directory or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(
-        crate::device::open(options.device, (0, 1), crate::device::threads(options.threads)?, true)?.backend,
+        crate::cli::device::open(options.device, (0, 1), crate::cli::device::threads(options.threads)?, true)?.backend,
     );
     let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
     let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;

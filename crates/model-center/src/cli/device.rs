@@ -1,10 +1,10 @@
 //! The device of a rank: the choice of the command line or the recipe, with what the environment says about CUDA.
 
+use crate::run::available_cpus;
+use crate::{Error, Result};
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
 use bmtrain_dist::launch::cuda_options;
-use model_center::run::available_cpus;
-use model_center::{Error, Result};
 
 /// As many as `device.threads` of a recipe may be.
 const MAX_THREADS: usize = 1024;
@@ -22,7 +22,7 @@ pub fn open(
 ) -> Result<Opened> {
     let opened = choice.open(&DeviceRequest { local_rank, local_size, threads, cuda: cuda_options() })?;
     if let Some(note) = opened.note.as_ref().filter(|_| notify) {
-        crate::terminal::note(note);
+        crate::cli::terminal::note(note);
     }
     Ok(opened)
 }

@@ -1,17 +1,19 @@
 //! The plan program: a recipe and a number of ranks in; memory of a rank by class, disk space and a verdict out.
 
-use crate::opened;
-use crate::places::model_places;
-use crate::plan_report::{json, text};
-use crate::program;
-use crate::settings::SettingOptions;
-use crate::terminal;
+mod report;
+
+use self::report::{json, text};
+use crate::Result;
+use crate::cli::opened;
+use crate::cli::places::model_places;
+use crate::cli::program;
+use crate::cli::settings::SettingOptions;
+use crate::cli::terminal;
+use crate::model::Registry;
+use crate::plan::{self, Machine, PlanOptions};
+use crate::run::ExitStatus;
+use crate::train::{self, note_reading};
 use clap::Parser;
-use model_center::Result;
-use model_center::model::Registry;
-use model_center::plan::{self, Machine, PlanOptions};
-use model_center::run::ExitStatus;
-use model_center::train::{self, note_reading};
 use std::process::ExitCode;
 
 /// Say what a run of finetune will need: memory of each rank by class, and disk. Reads the data and the headers of the

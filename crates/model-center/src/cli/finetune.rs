@@ -1,20 +1,20 @@
 //! The finetune program: a recipe, a Hugging Face directory and text in; a trained directory, metrics and the resolved
-//! recipe out. [`model_center::train`] trains.
+//! recipe out. [`crate::train`] trains.
 
-use crate::comm::Comm;
-use crate::places::model_places;
-use crate::program;
-use crate::settings::SettingOptions;
-use crate::terminal;
+use crate::cli::comm::Comm;
+use crate::cli::places::model_places;
+use crate::cli::program;
+use crate::cli::settings::SettingOptions;
+use crate::cli::terminal;
+use crate::model::Registry;
+use crate::recipe::{self, Resolved, as_error, preflight, settings_page};
+use crate::run::ExitStatus;
+use crate::train::{CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, finetune_on, on_ranks};
+use crate::{Error, Result};
 use bmtrain_dist::Launch;
 use bmtrain_dist::checkpoint::FailPoints;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
-use model_center::model::Registry;
-use model_center::recipe::{self, Resolved, as_error, preflight, settings_page};
-use model_center::run::ExitStatus;
-use model_center::train::{CheckpointPath, FinetuneOptions, Resume, abandon_unless_done, finetune_on, on_ranks};
-use model_center::{Error, Result};
 use std::process::ExitCode;
 
 /// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next words, or on targets behind it.

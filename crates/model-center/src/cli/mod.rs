@@ -1,0 +1,36 @@
+//! The programs as functions of the families they know: [`finetune()`], [`forward()`] and [`plan()`].
+//!
+//! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
+//! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
+//! takes what a library should leave alone: the command line, the terminal, signals, the allocator, the exit code.
+
+pub mod comm;
+pub mod device;
+pub mod finetune;
+pub mod forward;
+pub mod limits;
+pub mod opened;
+pub mod places;
+pub mod plan;
+pub mod program;
+pub mod settings;
+pub mod terminal;
+pub mod trace;
+
+pub use finetune::main as finetune;
+pub use forward::main as forward;
+pub use limits::HEAP;
+pub use plan::main as plan;
+
+/// The `main` of a program and its allocator: `program!(model_center::cli::finetune, Registry::default());`.
+#[macro_export]
+macro_rules! program {
+    ($main:path, $registry:expr) => {
+        #[global_allocator]
+        static HEAP: $crate::bmtrain_core::heap::EndingHeap = $crate::cli::HEAP;
+
+        fn main() -> std::process::ExitCode {
+            $main($registry)
+        }
+    };
+}
