@@ -115,7 +115,7 @@ fn edit(disk: &MemoryDisk, directory: &str, file: &str, change: impl FnOnce(&mut
 }
 
 #[test]
-fn each_kind_of_damage_is_told_in_words() {
+fn each_kind_of_damage_is_reported() {
     let (clean, store) = memory_with(&[1, 2], 2);
     let directories: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
     let told = |damage: &dyn Fn(&MemoryDisk)| {
