@@ -1,5 +1,5 @@
-//! BART and Marian beyond their golden numbers: tables of positions, the bias of the logits, where dropout stands, the
-//! names that words go by, bare models.
+//! BART and Marian beyond their golden numbers: position tables, the bias of the logits, the places of dropout, the
+//! names of embeddings, bare models.
 #![allow(clippy::unwrap_used)]
 
 use crate::goldens;
@@ -182,7 +182,7 @@ fn rows_are_no_longer_than_positions_and_other_heads_are_refused() {
 }
 
 #[test]
-fn a_classifier_reads_at_the_last_word_and_is_told_nothing_else() {
+fn a_classifier_reads_the_eos_token_and_takes_no_decoder_inputs() {
     let device = device();
     let (model, batch) = (opened(&device, &directory("bart_a", "cls")), inputs("bart_a", "cls"));
     assert_eq!(model.info().label_names, ["LABEL_0", "LABEL_1", "LABEL_2"]);

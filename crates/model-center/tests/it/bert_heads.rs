@@ -36,7 +36,7 @@ fn without(directory: &TempDir, field: &str) {
     std::fs::write(path, config.to_string()).unwrap();
 }
 
-/// Adds tensors of zeros to a directory's weights; those of a name that is there are replaced.
+/// Adds tensors of zeros to a directory's weights; existing tensors of the same names are replaced.
 fn add(directory: &TempDir, tensors: &[(&str, &[usize])]) {
     let path = directory.path().join("model.safetensors");
     let file = SafetensorsFile::open(&path).unwrap();
@@ -100,7 +100,7 @@ fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
     for text in ["the labels yes, no", "the data have no, maybe", "fix: ", "model.head = \"new\""] {
         assert!(error.contains(text), "{error}");
     }
-    // What transformers calls classes that nobody named is no name.
+    // The default label names of transformers do not count as names.
     let unnamed = directory("cls", &[named(["LABEL_0", "LABEL_1"])]);
     let kept = open(&unnamed, ["no", "yes"], HeadInit::DirectoryOrRandom).unwrap();
     assert_eq!(kept.model.info().label_names, ["no", "yes"]);
@@ -110,7 +110,7 @@ fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
 }
 
 #[test]
-fn a_new_classifier_is_drawn_whatever_the_directory_has() {
+fn a_new_classifier_is_initialized_whatever_the_directory_has() {
     let trained = directory("cls", &[named(["yes", "no"]), ("problem_type", json!("regression"))]);
     let old = open(&directory("cls", &[]), ["a", "b"], HeadInit::DirectoryOrRandom).unwrap();
     let new = open(&trained, ["no", "maybe"], HeadInit::Random).unwrap();
@@ -151,15 +151,15 @@ fn a_configuration_that_cannot_be_saved_is_known_before_there_are_weights() {
 }
 
 #[test]
-fn tables_in_which_rows_are_looked_up_multiply_nothing() {
+fn embedding_tables_do_not_count_as_matmul_parameters() {
     let count = |head: &str| {
         let opened = Registry::default().open(directory(head, &[]).path(), &OpenOptions::new(&Device::cpu(1).unwrap()));
         let opened = opened.unwrap();
         opened.parameters - opened.model.matmul_parameters()
     };
-    let (words, others) = (101 * 32, (24 + 2) * 32);
-    assert_eq!(count("cls"), words + others);
-    assert_eq!(count("mlm"), others, "the masked-word head multiplies with the words");
+    let (tokens, others) = (101 * 32, (24 + 2) * 32);
+    assert_eq!(count("cls"), tokens + others);
+    assert_eq!(count("mlm"), others, "the masked-language-modelling head multiplies by the token embedding");
 }
 
 const IDS: [i64; 8] = [2, 7, 9, 3, 2, 8, 6, 3];
@@ -340,7 +340,7 @@ fn classes_are_counted_as_transformers_counts_them() {
     };
     let old = || ("id2label", json!({"0": "LABEL_0", "1": "LABEL_1"}));
     let inverse = || ("label2id", json!({"LABEL_0": 0, "LABEL_1": 1}));
-    // Default names state nothing beside another number, whichever of the two is that of the weights.
+    // Default names are ignored when their number differs from the other, whichever of the two fits the weights.
     let five: serde_json::Map<_, _> = (0..5).map(|i| (i.to_string(), json!(format!("LABEL_{i}")))).collect();
     assert_eq!(outputs(&[("id2label", Value::Object(five.clone())), ("num_labels", json!(2))], 5).unwrap(), (5, 0));
     assert!(outputs(&[("id2label", Value::Object(five))], 4).is_err());

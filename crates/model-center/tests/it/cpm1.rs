@@ -34,7 +34,7 @@ fn a_token_reaches_those_behind_it_and_a_context_all_of_its_span() {
     let context = Some([1, 1, 1, 0, 0, 0]);
     assert_eq!(reached(context, None, 2), [0, 1, 2, 3, 4, 5]);
     assert_eq!(reached(context, None, 4), [4, 5]);
-    // A context does not see what is none, wherever that stands.
+    // A context does not see tokens outside of the context, wherever they are.
     assert_eq!(reached(Some([0, 0, 1, 0, 1, 0]), None, 1), [1, 3, 5]);
     let spans = Some([3, 3, 3, 1, 1, 3]);
     assert_eq!(reached(None, spans, 1), [1, 2, 5]);
@@ -100,7 +100,7 @@ fn weights_of_variance_one_make_logits_of_variance_one() {
         let scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
         let values = widen(scores.logits.unwrap().value()).unwrap();
         let variance = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
-        // The states of one token in 256 are 40 numbers; that of a tied head also meets its own row.
+        // The states of one token in 256 are 40 numbers; with a tied head a token's state also meets its own row.
         assert!((variance - 1.0).abs() < 0.15, "{tied}: {variance}");
     }
 }

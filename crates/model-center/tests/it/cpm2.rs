@@ -10,7 +10,7 @@ use model_center::model::{Batch, OpenOptions, TextHead};
 use serde_json::json;
 
 #[test]
-fn without_a_first_word_its_decoder_reads_only_what_it_is_given() {
+fn without_a_decoder_start_token_its_decoder_needs_decoder_inputs() {
     let device = Device::cpu(1).unwrap();
     let (model, plain) = (opened(&device, &directory("cpm2_a", "lm")), inputs("cpm2_a", "lm"));
     let silent = Batch { decoder_input_ids: None, decoder_attention_mask: None, ..plain.clone() };

@@ -15,7 +15,7 @@ use model_center::model::gptj::Gptj;
 
 decoder_tests! { models: ["gptj_a", "gptj_b"], heads: ["lm", "cls"], trained: "lm" }
 
-/// ModelCenter draws the embedding and the heads ten times as wide as the blocks.
+/// ModelCenter initializes the embedding and the heads with ten times the blocks' standard deviation.
 #[test]
 fn blocks_and_what_is_around_them_have_deviations_of_their_own() {
     let device = Device::cpu(1).unwrap();

@@ -9,7 +9,7 @@ use bmtrain_dist::block::Recompute;
 
 decoder_tests! { models: ["opt_a", "opt_b"], heads: ["lm", "untied", "cls"], trained: "lm" }
 
-/// Words that are longer than the states, no norm at the end, no biases.
+/// Embeddings larger than the hidden states, no final norm, no biases.
 #[test]
 fn a_model_without_biases_and_final_norm_does_all_that_too() {
     goldens::check_everything("opt_c", "lm", goldens::from_the_first_token);

@@ -48,7 +48,7 @@ fn a_stored_copy_of_the_words_must_be_one() {
     let batch = inputs("gpt2_a", "lm");
     let tied = opened(&device, twice.path());
     assert_eq!(logits(&device, &*tied, &batch), logits(&device, &*opened(&device, &directory("gpt2_a", "lm")), &batch));
-    assert!(tied.parameters().get("lm_head.weight").is_none(), "the words are one parameter");
+    assert!(tied.parameters().get("lm_head.weight").is_none(), "tied embeddings are one parameter");
     let other = changed(("gpt2_a", "lm"), &[], |tensors| {
         let mut other = words(tensors);
         other.1[0] += 1.0;
@@ -102,7 +102,7 @@ fn initial_values_are_those_of_gpt2() {
         ("decoder.output_norm.bias", 0.0),
     ] {
         let got = deviation(name);
-        // 768 and more draws: five standard errors of their deviation.
+        // 768 and more samples: five standard errors of their deviation.
         assert!((got - expected).abs() <= 0.13 * expected, "{name}: {got} for {expected}");
     }
 }
@@ -119,7 +119,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
     let ids = (0..32).map(|at| (at * at * 7 + 3 * at) % 64).collect();
     let mask = (0..32).map(|at| u8::from(at < 28)).collect();
     let losses = train(&device, &model, &Batch::next_tokens(16, ids, Some(mask)), 1, 120);
-    assert!((losses[0] - 64f32.ln()).abs() < 0.1, "{} when all words are equally likely", losses[0]);
+    assert!((losses[0] - 64f32.ln()).abs() < 0.1, "{} when all tokens are equally likely", losses[0]);
     assert!(losses[119] < 0.5, "{}", losses[119]);
 }
 

@@ -1,5 +1,5 @@
-//! What RoBERTa has that BERT has not: positions by the padding word, a classifier with a map of its own, heads it
-//! lacks.
+//! The differences between RoBERTa and BERT: positions that depend on the padding token, a classifier with a dense
+//! layer of its own, heads it lacks.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
@@ -20,7 +20,7 @@ fn batch(length: usize, input_ids: Vec<i64>) -> Batch {
     Batch { labels: None, ..Batch::next_tokens(length, input_ids, None) }
 }
 
-/// The logits of the masked-word head.
+/// The logits of the masked-language-modelling head.
 fn logits(batch: &Batch) -> Result<Vec<f32>, String> {
     let device = device();
     let model = opened(&device, &directory("roberta_a", "mlm"));
@@ -46,7 +46,7 @@ fn padding_in_front_of_a_row_moves_no_position() {
 #[test]
 fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
     let model = opened(&device(), &directory("roberta_a", "mlm"));
-    assert_eq!(model.info().max_length, 17, "19 rows, of which two belong to no token");
+    assert_eq!(model.info().max_length, 17, "19 rows, two without a token");
     assert!(logits(&batch(17, vec![5; 17])).is_ok());
     let error = logits(&batch(18, vec![5; 18])).unwrap_err();
     assert!(error.contains("18 tokens in a row, the model has 17 positions"), "{error}");
@@ -61,14 +61,14 @@ fn there_is_no_head_for_the_next_sentence() {
 }
 
 #[test]
-fn a_classifier_is_drawn_with_its_own_map_and_reads_no_pooler() {
+fn a_classifier_is_initialized_with_its_own_dense_layer_and_reads_no_pooler() {
     let mlm = directory("roberta_a", "mlm");
     let two = TextHead::Classification { outputs: 2 };
     assert!(with_head(&mlm, two, HeadInit::Directory).err().unwrap().contains("classifier.dense.weight"));
-    let drawn = with_head(&mlm, two, HeadInit::DirectoryOrRandom).unwrap();
+    let opened = with_head(&mlm, two, HeadInit::DirectoryOrRandom).unwrap();
     let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
-    assert_eq!(drawn.initialized, own);
-    assert!(drawn.unused.iter().all(|name| name.starts_with("lm_head.")) && drawn.unused.len() == 5);
+    assert_eq!(opened.initialized, own);
+    assert!(opened.unused.iter().all(|name| name.starts_with("lm_head.")) && opened.unused.len() == 5);
     let again = with_head(&directory("roberta_a", "cls"), two, HeadInit::Random).unwrap();
     assert_eq!((again.initialized.len(), again.unused.len()), (4, 4));
     // Files of base models have a pooler.

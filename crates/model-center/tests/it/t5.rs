@@ -1,5 +1,5 @@
-//! T5 beyond its golden numbers: what its decoder reads and sees, how directories say whether its head is tied, and
-//! what is refused.
+//! T5 beyond its golden numbers: its decoder's inputs and mask, tied and untied heads of directories, and what is
+//! refused.
 #![allow(clippy::unwrap_used)]
 
 use crate::goldens;
@@ -19,11 +19,11 @@ fn device() -> Device {
 }
 
 fn labels(batch: &Batch) -> &[i64] {
-    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("there are no words as labels") };
+    let Some(labels) = batch.labels.as_ref().and_then(Labels::ids) else { panic!("the labels are not tokens") };
     labels
 }
 
-/// The batch of `t5_a` with what its decoder reads made by hand: the configuration begins with word 3 and pads with 0.
+/// The batch of `t5_a` with explicit decoder inputs: the configuration starts with token 3 and pads with 0.
 fn spelled_out(batch: &Batch) -> Batch {
     let length = labels(batch).len() / batch.rows;
     let read =
@@ -51,7 +51,7 @@ fn a_later_word_changes_nothing_before_it_and_padding_nothing_at_all() {
     };
     let (words, length) = (47, batch.decoder_input_ids.as_ref().unwrap().len() / batch.rows);
     let before = with(&|_| {});
-    // Word 4 of the first row.
+    // Token 4 of the first row.
     let after = with(&|batch| batch.decoder_input_ids.as_mut().unwrap()[4] += 1);
     for position in 0..length * batch.rows {
         let at = position * words..(position + 1) * words;
@@ -102,8 +102,8 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
     };
     let mut cx = Ctx::training(&device, Randomness { seed: 5, step: 0, micro_batch: 0 });
     model.forward(&batch, Some(&mut observe), &mut cx).unwrap();
-    // Words, the encoder's two blocks with the norm behind the second, the decoder's only one with its norm. Of 792 and
-    // 504 values one half, give or take four deviations.
+    // Embeddings, the encoder's two blocks with the norm after the second, the decoder's single block with its norm. Of
+    // 792 and 504 values one half, within four standard deviations.
     for (share, is_dropped) in zeros.iter().zip([true, false, true, true]) {
         assert!(if is_dropped { (share - 0.5).abs() < 0.09 } else { *share < 0.3 }, "{zeros:?}");
     }
@@ -113,13 +113,13 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
     assert_eq!((config.encoder_block().ffn.dropout, config.decoder_block().ffn.dropout), (0.5, 0.5));
 }
 
-/// `t5_b` as transformers 5 writes it: every head is said to be tied, and the weights know better.
+/// `t5_b` as transformers 5 writes it: the configuration declares every head tied, and the weights have their own.
 #[test]
 fn a_head_that_is_stored_is_a_head_of_its_own() {
     let (device, batch) = (device(), inputs("t5_b", "lm"));
     let expected = logits(&device, &*opened(&device, &directory("t5_b", "lm")), &batch);
-    let said_tied = changed(("t5_b", "lm"), &[("tie_word_embeddings", json!(true))], |_| {});
-    assert!(expected == logits(&device, &*opened(&device, said_tied.path()), &batch));
+    let declared_tied = changed(("t5_b", "lm"), &[("tie_word_embeddings", json!(true))], |_| {});
+    assert!(expected == logits(&device, &*opened(&device, declared_tied.path()), &batch));
     let without = changed(("t5_b", "lm"), &[("tie_word_embeddings", json!(true))], |values| {
         values.remove("lm_head.weight").unwrap();
     });
@@ -202,7 +202,7 @@ fn half_precision_stays_near() {
 }
 
 #[test]
-fn what_is_not_for_two_stacks_is_refused_by_name() {
+fn inputs_that_an_encoder_decoder_does_not_take_are_refused_by_name() {
     let device = device();
     let model = opened(&device, &directory("t5_a", "lm"));
     let plain = inputs("t5_a", "lm");

@@ -223,8 +223,7 @@ fn record_asks_about_each_entity_once_and_rates_it_against_the_answers() {
     let text = |entity: &str| {
         format!(
             "[CLS] Ann met É. B. - Ann won Question: {entity} won, said {entity} Entities: Ann, É. B. Can \
-                \"{entity}\" be \
-             filled in the placeholder?"
+             \"{entity}\" be filled in the placeholder?"
         )
     };
     assert_eq!(texts(&words, &dataset), [text("Ann"), text("É. B.")]);
