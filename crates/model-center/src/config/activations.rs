@@ -2,7 +2,7 @@
 
 use bmtrain_core::kernel::Activation;
 
-use super::fields::Fields;
+use super::{Fields, TextConfig};
 use crate::Result;
 use crate::file::printable;
 
@@ -21,11 +21,11 @@ const ACTIVATIONS: &[(Activation, &[&str])] = &[
 pub(crate) struct Between {
     /// The function.
     pub(crate) activation: Activation,
-    /// Whether the name says that there is a gate, `gated_gelu` or `gated-gelu`. Most files of gated models do not.
+    /// Whether the name specifies a gate, `gated_gelu` or `gated-gelu`. Most files of gated models do not.
     pub(crate) gated: bool,
 }
 
-/// Take an activation that goes by any of several names.
+/// Take an activation that has any of several names.
 ///
 /// # Errors
 /// A function that is not known, with a list of those that are; two names that disagree.
@@ -60,4 +60,55 @@ fn parse(text: &str) -> Option<Between> {
 /// The name that is written.
 pub(crate) fn name(activation: Activation) -> &'static str {
     ACTIVATIONS.iter().find(|(known, _)| *known == activation).map_or(activation.name(), |(_, names)| names[0])
+}
+
+/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and
+/// `is_gated_act` repeat, on top of what ModelCenter's field, if there is one, states.
+///
+/// Source: transformers reads `gated-gelu` as the function by the tangent, unless `dense_act_fn` states another.
+pub(crate) fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+    let stated = fields.peek_text("feed_forward_proj")?.unwrap_or_default().to_owned();
+    if stated.starts_with("gated_") {
+        let reason = "transformers separates the gate from the function by a hyphen";
+        return Err(fields.error("feed_forward_proj", reason, "write gated-gelu or relu, for example"));
+    }
+    let projection = take(fields, &["feed_forward_proj"])?;
+    let function = take(fields, &["dense_act_fn"])?;
+    let gated = fields.take_flag("is_gated_act")?;
+    let either_gelu = stated == "gated-gelu";
+    let mut between = match projection {
+        None => Between { activation: text.ffn_activate_fn, gated: text.ffn_gated },
+        Some(between) if either_gelu => Between { activation: Activation::GeluTanh, ..between },
+        Some(between) => between,
+    };
+    if let Some(Between { activation, gated: has_gate }) = function {
+        let is_gelu = matches!(activation, Activation::Gelu | Activation::GeluTanh);
+        if has_gate || (activation != between.activation && !(either_gelu && is_gelu)) {
+            let reason = format!("it is {}, and feed_forward_proj says another function", name(activation));
+            return Err(fields.error("dense_act_fn", &reason, "remove dense_act_fn, or correct one of the two"));
+        }
+        between.activation = activation;
+    }
+    if gated.is_some_and(|gated| gated != between.gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("is_gated_act", reason, "remove is_gated_act, or correct one of the two"));
+    }
+    if is_stated && (between.activation, between.gated) != (text.ffn_activate_fn, text.ffn_gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("ffn_activate_fn", reason, "remove one of the two fields, or make them equal"));
+    }
+    (text.ffn_activate_fn, text.ffn_gated) = (between.activation, between.gated);
+    Ok(())
+}
+
+/// `feed_forward_proj` and `dense_act_fn`, as transformers writes them.
+pub(crate) fn projection(text: &TextConfig) -> (String, &'static str) {
+    let function = name(text.ffn_activate_fn);
+    let is_gelu = matches!(text.ffn_activate_fn, Activation::Gelu | Activation::GeluTanh);
+    match text.ffn_gated {
+        // Both are called so; the second field tells them apart.
+        true if is_gelu => ("gated-gelu".to_string(), function),
+        true => (format!("gated-{function}"), function),
+        false => (function.to_string(), function),
+    }
 }

@@ -1,6 +1,6 @@
 //! What a family's files call the fields of [`TextConfig`], and what they mean where they are silent.
 //!
-//! Defines [`Dialect`], of which each family has one; called by the families' [`Config`](super::Config).
+//! Defines [`Dialect`], one per family; called by the families' [`Config`](super::Config).
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ pub struct Dialect {
     pub num_heads: Names,
     /// F.
     pub dim_ff: Names,
-    /// Where a file need not state F: so many times D, which is written as `null`.
+    /// Where a file need not state F: F / D; F is then written as `null`.
     pub ff_factor: Option<usize>,
     /// H, where it is not always D / N.
     pub dim_head: Names,
@@ -52,7 +52,7 @@ pub struct Dialect {
     pub norm_eps: Names,
     /// Function between the feed-forward's maps.
     pub activation: Names,
-    /// Whether the feed-forward layers have gates; `None` where the name of the function says it.
+    /// Whether the feed-forward layers have gates; `None` where the name of the function states it.
     pub gated: Option<bool>,
     /// What transformers takes where a file is silent. Sizes must be stated.
     pub hugging_face: fn() -> TextConfig,
@@ -74,9 +74,9 @@ pub enum Fixed {
 /// Which program's names a file uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
-    /// Those of transformers, or both at once.
+    /// Hugging Face's, or both at once.
     HuggingFace,
-    /// Those of ModelCenter.
+    /// ModelCenter's.
     ModelCenter,
 }
 
@@ -118,7 +118,7 @@ impl Dialect {
     /// to [`TextConfig::extra`] by [`Dialect::finish`].
     ///
     /// # Errors
-    /// Those of [`Dialect::spoken`]; sizes that are missing, two names that disagree, values of a wrong type or that
+    /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a wrong type or that
     /// the family never has.
     pub fn take(&self, fields: &mut Fields) -> Result<(TextConfig, Spoken)> {
         let spoken = self.spoken(fields)?;
@@ -144,10 +144,7 @@ impl Dialect {
         Ok((text, spoken))
     }
 
-    /// Keep what nobody took, and check the whole.
-    ///
-    /// # Errors
-    /// Those of [`TextConfig::validate`].
+    /// Keep the fields that are left, and check the whole.
     pub fn finish(&self, fields: Fields, text: &mut TextConfig) -> Result<()> {
         let place = fields.place().to_string();
         text.extra = fields.into_rest();
@@ -189,27 +186,18 @@ impl Dialect {
         if given.is_none() && hugging_face && self.head_required {
             return Err(fields.missing_sizes(&self.dim_head[..1]));
         }
-        let (size, heads) = (text.dim_model, text.num_heads);
         if !hugging_face || (given.is_some() && !self.dim_head.is_empty()) {
             text.dim_head = given.unwrap_or(text.dim_head);
             return Ok(());
         }
         let name = |names: Names, ours| names.first().copied().unwrap_or(ours);
-        let (model, number) = (name(self.dim_model, "dim_model"), name(self.num_heads, "num_heads"));
-        if size % heads != 0 {
-            let reason = format!("{model} {size} is not divisible by {number} {heads}");
-            return Err(fields.error(number, &reason, "correct one of the two"));
-        }
-        if given.is_some_and(|head| head != size / heads) {
-            let reason = format!("the head size is {} by {model} and {number}", size / heads);
-            return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
-        }
-        text.dim_head = size / heads;
+        let names = [name(self.dim_model, "dim_model"), name(self.num_heads, "num_heads")];
+        text.dim_head = derived_head_size(fields, given, names, [text.dim_model, text.num_heads])?;
         Ok(())
     }
 
     fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
-        // One deviation for all values, where a file says it by its own name.
+        // One deviation for all values, where a file states it under the family's name.
         let says_all = self.init_std.iter().any(|name| fields.peek(name).is_some());
         let mut take =
             |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
@@ -227,15 +215,14 @@ impl Dialect {
         if spoken == Spoken::HuggingFace {
             text.init_std = take(self.init_std, &[outer, inner].concat())?.unwrap_or(text.init_std);
         } else {
-            // Its files draw words and heads from a wider distribution than the blocks between them.
+            // Its files initialize embeddings and heads from a wider distribution than the blocks between them.
             let silent = text.outer_std();
             text.init_std = take(self.init_std, &inner)?.unwrap_or(text.init_std);
             let silent = if says_all { text.init_std } else { silent };
             text.outer_std = take(&[], &outer)?.or(Some(silent)).filter(|outer| *outer != text.init_std);
         }
         text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
-        // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is
-        // none.
+        // A missing field means the default; null, or -1 in some old files, that there is none.
         if fields.has("pad_token_id") {
             if fields.peek("pad_token_id").and_then(Value::as_i64) == Some(-1) {
                 fields.take("pad_token_id");
@@ -318,6 +305,27 @@ impl Dialect {
         map.sort_keys();
         Ok(map)
     }
+}
+
+/// H where it is always D / N; `names` are the fields of D and N, `given` is the H that the file states.
+///
+/// # Errors
+/// N that does not divide D; another H than that.
+pub(crate) fn derived_head_size(
+    fields: &Fields,
+    given: Option<usize>,
+    [model, number]: [&str; 2],
+    [size, heads]: [usize; 2],
+) -> Result<usize> {
+    if !size.is_multiple_of(heads) {
+        let reason = format!("{model} {size} is not divisible by {number} {heads}");
+        return Err(fields.error(number, &reason, "correct one of the two"));
+    }
+    if given.is_some_and(|head| head != size / heads) {
+        let reason = format!("the head size is {} by {model} and {number}", size / heads);
+        return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
+    }
+    Ok(size / heads)
 }
 
 /// ModelCenter's name of the feed-forward's function.

@@ -15,7 +15,7 @@ const SIZE_LIMIT: u64 = 1 << 28;
 /// Scores of masked positions are at most this: what is left of such a position is 0 beside any other score.
 const MASKED: f32 = -1e4;
 
-/// A JSON object whose fields are taken out by name; what nobody takes remains for [`Fields::into_rest`].
+/// A JSON object whose fields are taken out by name; the others remain for [`Fields::into_rest`].
 ///
 /// A field that is `null` counts as absent, as it does for `transformers`.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl Fields {
         self
     }
 
-    /// What nobody took.
+    /// The fields that are left.
     pub fn into_rest(self) -> Map<String, Value> {
         self.map
     }
@@ -82,7 +82,7 @@ impl Fields {
     /// The field's text, left in place.
     ///
     /// # Errors
-    /// [`Error::Model`] if it is no text.
+    /// [`Error::Model`] for a value that is not a string.
     pub fn peek_text(&self, name: &str) -> Result<Option<&str>> {
         self.peek(name).map(|v| v.as_str().ok_or_else(|| self.wrong_type(name, v, "text"))).transpose()
     }
@@ -98,7 +98,7 @@ impl Fields {
     /// The field's whole number from 0 to 2^28, left in place.
     ///
     /// # Errors
-    /// [`Error::Model`] for anything else; `12.0` is no whole number here.
+    /// [`Error::Model`] for anything else; `12.0` is not an integer here.
     pub fn peek_index(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.peek(name) else { return Ok(None) };
         match value.as_u64() {
@@ -139,7 +139,7 @@ impl Fields {
     /// Take a text.
     ///
     /// # Errors
-    /// [`Error::Model`] if it is no text.
+    /// [`Error::Model`] for a value that is not a string.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>> {
         let text = self.peek_text(name)?.map(str::to_owned);
         self.map.shift_remove(name);
@@ -159,7 +159,7 @@ impl Fields {
     /// Take a whole number from 0 to 2^28.
     ///
     /// # Errors
-    /// [`Error::Model`] for anything else; `12.0` is no whole number here.
+    /// [`Error::Model`] for anything else; `12.0` is not an integer here.
     pub fn take_index(&mut self, name: &str) -> Result<Option<usize>> {
         let number = self.peek_index(name)?;
         self.map.shift_remove(name);
@@ -180,7 +180,7 @@ impl Fields {
     /// exactly, which is the same where it underflows.
     ///
     /// # Errors
-    /// [`Error::Model`] for what is no number, and for one that leaves something of a masked position.
+    /// [`Error::Model`] for a value that is not a number, and for one that leaves something of a masked position.
     pub fn take_mask_value(&mut self) -> Result<Option<f32>> {
         let name = "att_mask_value";
         let Some(value) = self.take(name) else { return Ok(None) };
@@ -209,10 +209,27 @@ impl Fields {
         Ok(number)
     }
 
+    /// Take the dtype of the stored weights, under the names of either dialect: whether it is f16.
+    ///
+    /// # Errors
+    /// Two that disagree, and values of another type.
+    pub fn take_half(&mut self) -> Result<Option<bool>> {
+        let stored = self.take_either("torch_dtype", "dtype", Fields::take_text)?;
+        let stored_half = stored.as_deref().map(|name| name.trim_start_matches("torch.") == "float16");
+        let half = self.take_flag("half")?;
+        if let (Some(a), Some(b)) = (stored_half, half)
+            && a != b
+        {
+            let reason = "torch_dtype and half contradict each other";
+            return Err(self.error("half", reason, "remove one of the two fields"));
+        }
+        Ok(half.or(stored_half))
+    }
+
     /// Take a field that two dialects name differently; both may be there if they agree.
     ///
     /// # Errors
-    /// Those of `take`, and [`Error::Model`] if they disagree.
+    /// A value that `take` refuses, or two values that disagree.
     pub fn take_either<T: PartialEq + std::fmt::Debug>(
         &mut self,
         hugging_face: &str,
@@ -222,10 +239,10 @@ impl Fields {
         self.take_any(&[hugging_face, model_center], take)
     }
 
-    /// Take a field that goes by any of several names; more than one may be there if all agree.
+    /// Take a field that has any of several names; more than one may be there if all agree.
     ///
     /// # Errors
-    /// Those of `take`, and [`Error::Model`] if two of them disagree.
+    /// A value that `take` refuses, or two values that disagree.
     pub fn take_any<T: PartialEq + std::fmt::Debug>(
         &mut self,
         names: &[&str],

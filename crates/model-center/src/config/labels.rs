@@ -9,14 +9,14 @@ use super::fields::Fields;
 use crate::Result;
 use crate::file::printable;
 
-/// What a file says of classes.
+/// The classes that a file states.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ClassLabels {
     /// Outputs of the classification head, if the file is for a class that has one.
     pub(crate) outputs: Option<usize>,
     /// Names in the order of the outputs, empty if unknown.
     pub(crate) names: Vec<String>,
-    /// What the labels mean, if the file says.
+    /// What the labels mean, if the file states it.
     pub(crate) problem: Option<ProblemType>,
 }
 
@@ -43,7 +43,7 @@ impl ClassLabels {
             stated => stated?,
         };
         let named = (!labels.names.is_empty()).then_some(labels.names.len());
-        // Two is what transformers assumes of a classifier whose file does not say.
+        // Two is what transformers assumes of a classifier whose file does not state the number.
         let implied = classifies.then(|| count.or(named).unwrap_or(2));
         if let (Some(a), Some(b)) = (implied, own)
             && a != b

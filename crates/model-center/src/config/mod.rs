@@ -1,11 +1,11 @@
 //! Configurations of models: sizes and options, read from `config.json` in either of two dialects.
 //!
 //! Hugging Face writes `hidden_size`, ModelCenter `dim_model`: a family's configuration has ModelCenter's field names
-//! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
-//! twice in different ways. Fields that nobody here knows are kept and written back.
+//! and defaults and reads both. A required field that is missing is an error that names it, as are two
+//! names of one field with different values. Unknown fields are kept and written back.
 //!
-//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the
-//! parts that several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called
+//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]. A family declares its configuration in its file of
+//! [`crate::model`], by the rows of [`rows`] and the parts that several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called
 //! by the models, the example binaries and [`crate::formats::directory`].
 
 pub(crate) mod activations;
@@ -23,21 +23,7 @@ pub(crate) mod two_stacks;
 mod variants;
 mod windows;
 
-pub use crate::model::bart::BartConfig;
-pub use crate::model::bert::BertConfig;
-pub use crate::model::bloom::BloomConfig;
-pub use crate::model::cpm1::Cpm1Config;
-pub use crate::model::cpm2::Cpm2Config;
-pub use crate::model::gpt2::Gpt2Config;
-pub use crate::model::gptj::GptjConfig;
-pub use crate::model::llama::LlamaConfig;
-pub use crate::model::marian::MarianConfig;
-pub use crate::model::mistral::MistralConfig;
-pub use crate::model::opt::OptConfig;
-pub use crate::model::qwen2::Qwen2Config;
-pub use crate::model::qwen3::Qwen3Config;
-pub use crate::model::roberta::{RobertaConfig, RobertaName};
-pub use crate::model::t5::{HeadScale, T5Config, T5Kind};
+pub use crate::model::registry::configs::*;
 pub use cpm::CpmFields;
 pub use dialect::Dialect;
 pub use fields::Fields;
@@ -62,7 +48,8 @@ pub(crate) const LIMIT: u64 = 8 << 20;
 
 /// The configuration of a family of models.
 ///
-/// A family implements three methods on [`Fields`] and JSON maps; reading files and directories follows from them.
+/// Most families implement [`rows::RowConfig`] and get this from their rows. A model of another crate implements three
+/// methods on [`Fields`] and JSON maps; reading files and directories follows from them.
 pub trait Config: Sized {
     /// The family's name in Hugging Face's `model_type`.
     const MODEL_TYPE: &'static str;
@@ -92,17 +79,11 @@ pub trait Config: Sized {
     }
 
     /// Read from JSON text; `place` names it in errors.
-    ///
-    /// # Errors
-    /// Those of [`Config::from_fields`], and [`Error::Model`] with line and column for text that is not a JSON object.
     fn from_json(text: &str, place: &str) -> Result<Self> {
         Self::from_fields(Fields::parse(text, place)?)
     }
 
     /// Read a JSON file.
-    ///
-    /// # Errors
-    /// Those of [`Config::from_json`] and of reading a file.
     fn from_json_file(path: &Path) -> Result<Self> {
         Self::from_json(&read_text(path, LIMIT)?, &path.display().to_string())
     }
@@ -110,15 +91,12 @@ pub trait Config: Sized {
     /// Read `config.json` of a model directory.
     ///
     /// # Errors
-    /// Those of [`Config::from_json_file`]; also if the file is a link that leaves the directory.
+    /// Also for a link that leaves the directory.
     fn from_pretrained(directory: &Path) -> Result<Self> {
         Self::from_pretrained_as(directory, None)
     }
 
     /// As [`Config::from_pretrained`], of this family where the file does not name one.
-    ///
-    /// # Errors
-    /// Those of [`Config::from_pretrained`].
     fn from_pretrained_as(directory: &Path, family: Option<&str>) -> Result<Self> {
         Self::from_fields(directory_fields(directory)?.of_family(family))
     }
@@ -132,7 +110,7 @@ pub trait Config: Sized {
 /// The fields of a directory's `config.json`.
 ///
 /// # Errors
-/// [`Error::Model`] for no JSON object, and for a link that leaves the directory; those of reading a file.
+/// [`Error::Model`] for no JSON object, and for a link that leaves the directory.
 pub(crate) fn directory_fields(directory: &Path) -> Result<Fields> {
     fields_of(directory, "config.json")
 }
@@ -147,8 +125,7 @@ pub(crate) fn fields_of(directory: &Path, name: &str) -> Result<Fields> {
     Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())
 }
 
-/// What a written `config.json` says beyond the configuration: which class it is for, and in which type the weights
-/// are.
+/// What a written `config.json` states beyond the configuration: the class and the dtype of the weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HfHeader {
     /// The class name for `architectures`, e.g. `BertForSequenceClassification`.
@@ -188,7 +165,7 @@ pub enum ProblemType {
 }
 
 impl ProblemType {
-    /// Hugging Face's word.
+    /// Hugging Face's name.
     pub const fn name(self) -> &'static str {
         match self {
             ProblemType::Regression => "regression",

@@ -9,29 +9,33 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
 use super::{Config, Fields, HfHeader};
+use crate::model::registry::FAMILIES;
 use crate::{Error, Result};
 
 /// One class of configurations.
-struct Class {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Class {
     /// Our name of the family.
-    family: &'static str,
+    pub family: &'static str,
+    /// Where it comes in a list of families that a file can be of: those alike are together.
+    pub order: u8,
     /// The family's name for people.
-    title: &'static str,
+    pub title: &'static str,
     /// What every model of the family has, and a file may repeat.
-    pos_bias_type: &'static str,
-    norm_bias: bool,
-    post_layer_norm: bool,
+    pub pos_bias_type: &'static str,
+    pub norm_bias: bool,
+    pub post_layer_norm: bool,
     /// What stands for minus infinity.
-    att_mask_value: &'static str,
+    pub att_mask_value: &'static str,
     /// Whether attention's projections, those of the feed-forward layers, and heads have biases, where a configuration
     /// does not say; `None` for a class without heads of this kind.
-    biases: (bool, bool, Option<bool>),
-    /// Whether scores are divided by the root of H, where a configuration does not say.
-    attn_scale: bool,
-    /// Fields beyond those of all classes.
-    own: &'static [&'static str],
+    pub biases: (bool, bool, Option<bool>),
+    /// Whether scores are divided by the root of H, where a configuration does not state it.
+    pub attn_scale: bool,
+    /// Fields that not all classes have.
+    pub own: &'static [&'static str],
     /// Fields that are read and never written.
-    read: &'static [&'static str],
+    pub read: &'static [&'static str],
 }
 
 /// Fields of all classes but ViT's.
@@ -68,113 +72,31 @@ const COMMON: &[&str] = &[
 /// Those that heads have, in all classes but OPT's.
 const HEADS: &[&str] = &["proj_init_mean", "proj_init_std", "proj_bias"];
 
-const RELATIVE: [&str; 4] =
+/// Fields of learned biases for ranges of distances.
+pub(crate) const RELATIVE: [&str; 4] =
     ["position_bias_num_buckets", "position_bias_max_distance", "pos_init_mean", "pos_init_std"];
 
-const BERT: Class = Class {
-    family: "bert",
-    title: "BERT",
-    pos_bias_type: "none",
-    norm_bias: true,
-    post_layer_norm: true,
-    att_mask_value: "-1e4",
-    biases: (true, true, Some(true)),
-    attn_scale: true,
-    own: &["type_size", "num_layers", "position_size"],
-    read: &[],
-};
-
-const GPT2: Class = Class {
-    family: "gpt2",
-    title: "GPT-2",
-    post_layer_norm: false,
-    biases: (true, true, Some(false)),
-    own: &["num_layers", "position_size"],
-    ..BERT
-};
-
-const T5: Class = Class {
-    family: "t5",
-    title: "T5",
-    pos_bias_type: "relative",
-    norm_bias: false,
-    post_layer_norm: false,
-    att_mask_value: "-inf",
-    biases: (false, false, Some(false)),
-    attn_scale: false,
-    own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3], "scale"],
-    read: &[],
-};
-
-const CPM1: Class = Class {
-    family: "cpm1",
-    title: "CPM-1",
-    own: &["num_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
-    ..T5
-};
-
-/// All classes of models of text, with those of families that are not known here.
-const CLASSES: &[Class] = &[
-    BERT,
-    Class {
-        family: "roberta",
-        title: "RoBERTa",
-        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
-        ..BERT
-    },
+/// Classes of text models whose families are not supported.
+const OTHERS: &[Class] = &[
     Class {
         family: "longformer",
+        order: 2,
         title: "Longformer",
         own: &["type_size", "num_layers", "position_size", "pad_token_id"],
         read: &["position_bias_max_distance", "sep_tok_id", "attention_window"],
-        ..BERT
-    },
-    GPT2,
-    Class {
-        family: "gptj",
-        title: "GPT-J",
-        pos_bias_type: "rotary",
-        att_mask_value: "-inf",
-        biases: (false, true, Some(true)),
-        own: &["num_layers", "pos_rotary_dim"],
-        ..GPT2
-    },
-    Class {
-        family: "llama",
-        title: "Llama",
-        pos_bias_type: "rotary",
-        norm_bias: false,
-        att_mask_value: "-inf",
-        biases: (false, false, Some(false)),
-        own: &["num_layers", "num_heads_kv"],
-        ..GPT2
-    },
-    Class {
-        family: "opt",
-        title: "OPT",
-        att_mask_value: "-65504",
-        biases: (true, true, None),
-        own: &["num_layers", "position_size", "pad_token_id"],
-        read: &["prefix"],
-        ..GPT2
+        ..Class::POST_NORM
     },
     Class {
         family: "glm",
+        order: 7,
         title: "GLM",
         att_mask_value: "-inf",
         read: &["sop_tok_id", "eop_tok_id", "mask_tok_id"],
-        ..GPT2
-    },
-    T5,
-    CPM1,
-    Class {
-        family: "cpm2",
-        title: "CPM-2",
-        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
-        ..T5
+        ..Class::PRE_NORM
     },
     Class {
         family: "cpm3",
+        order: 11,
         title: "CPM-3",
         read: &[
             "prompt_types",
@@ -184,17 +106,57 @@ const CLASSES: &[Class] = &[
             "max_distance_rate",
             "absolute_inner_segment",
         ],
-        ..CPM1
+        ..Class::DISTANCES
     },
 ];
 
-/// Names of ours that have none there: each rate is the one that `dropout_p` says.
+/// All classes, each once: families may share one.
+fn classes() -> impl Iterator<Item = &'static Class> {
+    let known = FAMILIES.iter().filter_map(|f| f.class.as_ref().filter(|class| class.family == f.entry.model_type));
+    known.chain(OTHERS)
+}
+
+/// Names of ours that have none there: each equals `dropout_p`.
 const RATES: [&str; 3] = ["embedding_dropout_p", "attention_dropout_p", "classifier_dropout_p"];
 
 /// The functions that its feed-forward layers have.
 const FUNCTIONS: [&str; 7] = ["relu", "gelu", "gelu_new", "gated_relu", "gated_gelu", "gated_gelu_new", "gated_silu"];
 
 impl Class {
+    /// What most encoders have: post-norm blocks, learned positions.
+    pub(crate) const POST_NORM: Class = Class {
+        family: "",
+        order: 0,
+        title: "",
+        pos_bias_type: "none",
+        norm_bias: true,
+        post_layer_norm: true,
+        att_mask_value: "-1e4",
+        biases: (true, true, Some(true)),
+        attn_scale: true,
+        own: &[],
+        read: &[],
+    };
+
+    /// What most decoders have: pre-norm blocks, learned positions.
+    pub(crate) const PRE_NORM: Class = Class {
+        post_layer_norm: false,
+        biases: (true, true, Some(false)),
+        own: &["num_layers", "position_size"],
+        ..Class::POST_NORM
+    };
+
+    /// What models with biases for ranges of distances have.
+    pub(crate) const DISTANCES: Class = Class {
+        pos_bias_type: "relative",
+        norm_bias: false,
+        att_mask_value: "-inf",
+        biases: (false, false, Some(false)),
+        attn_scale: false,
+        own: &["num_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
+        ..Class::PRE_NORM
+    };
+
     fn takes(&self, name: &str) -> bool {
         let heads = if self.biases.2.is_some() { HEADS } else { &[] };
         [COMMON, heads, self.own, self.read].iter().any(|list| list.contains(&name))
@@ -219,7 +181,7 @@ impl Class {
         })
     }
 
-    /// Whether a model of the family can have what the file says.
+    /// Whether a model of the family can have the values of the file.
     fn fits(&self, fields: &Fields) -> bool {
         let is = |name: &str, want: Value| fields.peek(name).is_none_or(|value| *value == want);
         is("pos_bias_type", json!(self.pos_bias_type))
@@ -230,13 +192,8 @@ impl Class {
 }
 
 fn class(family: &str) -> Option<&'static Class> {
-    // Families that are one class there.
-    let family = match family {
-        "mt5" => "t5",
-        "xlm-roberta" | "camembert" => "roberta",
-        other => other,
-    };
-    CLASSES.iter().find(|class| class.family == family)
+    let known = FAMILIES.iter().find(|known| known.entry.model_type == family);
+    known.and_then(|known| known.class.as_ref()).or_else(|| OTHERS.iter().find(|class| class.family == family))
 }
 
 /// Whether the fields are ModelCenter's: sizes under its names, none under other ones, and no class of `transformers`.
@@ -246,9 +203,11 @@ pub fn is_model_center(fields: &Fields) -> bool {
     own.iter().any(|name| fields.has(name)) && !others.iter().any(|name| fields.has(name))
 }
 
-/// The families whose class takes all these fields and can have what they say. ModelCenter's files do not name theirs.
+/// The families whose class takes all these fields and can have their values. ModelCenter's files do not name theirs.
 pub fn candidates(fields: &Fields) -> Vec<&'static str> {
-    CLASSES.iter().filter(|class| class.fits(fields)).map(|class| class.family).collect()
+    let mut fitting: Vec<_> = classes().filter(|class| class.fits(fields)).collect();
+    fitting.sort_by_key(|class| class.order);
+    fitting.into_iter().map(|class| class.family).collect()
 }
 
 /// Whether a file can be one of this family.

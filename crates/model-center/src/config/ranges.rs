@@ -55,6 +55,18 @@ impl Ranges<'_> {
         }
     }
 
+    /// Fields with one supported value: name, whether it has another, and that value.
+    pub(crate) fn only(&self, title: &str, fields: &[(&str, bool, &str)]) -> Result<()> {
+        match fields.iter().find(|(_, differs, _)| *differs) {
+            None => Ok(()),
+            Some((field, _, want)) => Err(self.refuse(
+                field,
+                format!("{title} is supported with {field} = {want} only"),
+                &format!("set {field} to {want}, or use a model that was made that way"),
+            )),
+        }
+    }
+
     /// The epsilon of the norms.
     pub(crate) fn epsilon(&self, epsilon: f32) -> Result<()> {
         match epsilon.is_finite() && epsilon > 0.0 {
@@ -65,12 +77,12 @@ impl Ranges<'_> {
         }
     }
 
-    /// The padding word, which is one of the vocabulary.
+    /// The padding token is in the vocabulary.
     pub(crate) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
         self.word("pad_token_id", pad, vocab_size, "the padding word")
     }
 
-    /// The word in front of the first that a decoder is to predict.
+    /// The first input token of a decoder is in the vocabulary.
     pub(crate) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
         self.word("decoder_start_token_id", first, vocab_size, "a word")
     }

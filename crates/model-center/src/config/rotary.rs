@@ -18,7 +18,7 @@ const YARN_FAST: f64 = 32.0;
 /// Turns below which it is slow.
 const YARN_SLOW: f64 = 1.0;
 
-/// What a file says of rotary positions.
+/// Rotary embeddings of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RotaryFields {
     /// Base of the angles.
@@ -78,7 +78,7 @@ impl RotaryFields {
     /// Take rotary positions that turn whole heads.
     ///
     /// # Errors
-    /// Those of [`RotaryFields::take`]; heads that are turned in part, or that have no pairs; a trained length outside
+    /// Parameters that [`RotaryFields::take`] refuses; heads that are turned in part, or that have no pairs; a trained length outside
     /// the parameters that is another than the one inside.
     pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         let share = fields.peek("partial_rotary_factor");
@@ -92,7 +92,7 @@ impl RotaryFields {
         }
         let rotary = RotaryFields::take(fields, 10_000.0, text.position_size)?;
         let (name, trained) = ("original_max_position_embeddings", rotary.scaling.trained());
-        // Transformers goes by this one where both are there.
+        // Transformers uses this one where both are there.
         let outside = fields.peek(name).filter(|outside| {
             let is_used = matches!(rotary.scaling, RotaryScaling::Llama3 { .. } | RotaryScaling::Yarn { .. });
             is_used && outside.as_u64() != trained.map(|trained| trained as u64)
@@ -160,7 +160,7 @@ impl Parameters<'_> {
         self.fields.error(self.name, reason, fix)
     }
 
-    /// The word for the scaling, which has an older name.
+    /// The kind of scaling, which has an older name.
     fn kind(&mut self) -> Result<String> {
         let mut text = |name: &str| match self.map.shift_remove(name) {
             None | Some(Value::Null) => Ok(None),

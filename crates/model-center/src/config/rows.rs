@@ -130,6 +130,67 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
     }
 }
 
+/// Take numbers that have one name, `common`, in Hugging Face files, and one each in ModelCenter's.
+///
+/// # Errors
+/// Two that disagree.
+pub(crate) fn take_common<C>(rows: &[Row<C>], common: &str, config: &mut C, fields: &mut Fields) -> Result<()> {
+    let all = fields.take_number(common)?;
+    for row in rows {
+        let (&[name], Slot::Number(target)) = (row.model_center, (row.slot)(config)) else { continue };
+        let own = fields.take_number(name)?;
+        if let (Some(a), Some(b)) = (all, own)
+            && a != b
+        {
+            let reason = format!("the file says {common} = {a} and {name} = {b}, two names of one thing");
+            return Err(fields.error(name, &reason, "remove one of the two fields, or make them equal"));
+        }
+        *target = own.or(all).unwrap_or(*target);
+    }
+    Ok(())
+}
+
+/// The sizes among the rows under ModelCenter's names.
+pub(crate) fn sizes<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static str, usize)> {
+    let mut config = config.clone();
+    let size = |row: &Row<C>| match (row.slot)(&mut config) {
+        Slot::Size(size) => Some((*row.model_center.first()?, *size)),
+        _ => None,
+    };
+    rows.iter().filter_map(size).collect()
+}
+
+/// The numbers among the rows under ModelCenter's names.
+pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static str, f32)> {
+    let mut config = config.clone();
+    let number = |row: &Row<C>| match (row.slot)(&mut config) {
+        Slot::Number(value) => Some((*row.model_center.first()?, *value)),
+        _ => None,
+    };
+    rows.iter().filter_map(number).collect()
+}
+
+/// Whose names a file uses, by the required rows, of which a ModelCenter file may lack all but one.
+///
+/// # Errors
+/// A file with none of them.
+pub(crate) fn spoken<C>(rows: &[Row<C>], fields: &Fields, title: &str) -> Result<Spoken> {
+    let sizes = || rows.iter().filter(|row| row.required && row.hugging_face != row.model_center);
+    let has = |names: Names| names.iter().any(|name| fields.has(name));
+    if sizes().any(|row| has(row.hugging_face)) {
+        return Ok(Spoken::HuggingFace);
+    }
+    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
+    if sizes().any(|row| has(row.model_center)) || model_center::is_model_center(fields) {
+        return Ok(Spoken::ModelCenter);
+    }
+    Err(fields.error(
+        "hidden_size",
+        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
+        &format!("give the config.json of a {title} model"),
+    ))
+}
+
 /// Key and value heads, if the file states them; else `silent` is what it means, which must divide too.
 fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Option<usize>) -> Result<Option<usize>> {
     let stated = names.iter().any(|name| fields.has(name));

@@ -10,13 +10,13 @@ use super::ProblemType;
 use super::ranges::Ranges;
 use crate::Result;
 
-/// Positions are distances, of which there are as many as a row has: the largest size that a configuration may state.
+/// No bound: relative positions work at any length. The largest size that a configuration may state.
 pub(crate) const UNLIMITED: usize = 1 << 28;
 
 /// Sizes and rates of a stack of transformer blocks with a vocabulary. Field names are ModelCenter's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextConfig {
-    /// V, rows of the word embedding.
+    /// V, rows of the token embedding.
     pub vocab_size: usize,
     /// D.
     pub dim_model: usize,
@@ -26,7 +26,7 @@ pub struct TextConfig {
     pub dim_head: usize,
     /// F.
     pub dim_ff: usize,
-    /// Blocks; of a model with two stacks those of its encoder.
+    /// Blocks; of an encoder-decoder, the encoder's.
     pub num_layers: usize,
     /// The longest sequence, in tokens.
     pub position_size: usize,
@@ -38,7 +38,7 @@ pub struct TextConfig {
     pub attention_dropout_p: f32,
     /// Standard deviation of initial values.
     pub init_std: f32,
-    /// That of words and heads, where it is another.
+    /// Standard deviation of token embedding and heads, if different.
     pub outer_std: Option<f32>,
     /// Epsilon of the norms.
     pub norm_eps: f32,
@@ -46,15 +46,15 @@ pub struct TextConfig {
     pub ffn_activate_fn: Activation,
     /// Whether what the function yields is a gate: multiplied with a second map's output.
     pub ffn_gated: bool,
-    /// Whether the head for words shares the word embedding.
+    /// Whether the language-modelling head shares the token embedding.
     pub tied: bool,
-    /// The word that stands for nothing.
+    /// The padding token.
     pub pad_token_id: Option<usize>,
     /// Outputs of the classification head, if there is one.
     pub cls_head: Option<usize>,
     /// Names of the classes in order, empty if unknown.
     pub labels: Vec<String>,
-    /// What the labels mean, if the file says.
+    /// What the labels mean, if the file states it.
     pub problem_type: Option<ProblemType>,
     /// Fields of the file that change nothing here, written back unchanged.
     pub extra: Map<String, Value>,
@@ -90,7 +90,7 @@ impl Default for TextConfig {
 }
 
 impl TextConfig {
-    /// Standard deviation of initial values of words and heads.
+    /// Standard deviation of initial values of token embedding and heads.
     pub fn outer_std(&self) -> f32 {
         self.outer_std.unwrap_or(self.init_std)
     }

@@ -1,6 +1,6 @@
-//! What BART and the models that are built like it have: two stacks of sizes of their own, with norms behind the sums.
+//! Encoder-decoders with post-norm blocks whose encoder and decoder have separate sizes.
 //!
-//! Defines [`TwoStacks`], a part of a family's configuration; called by the configurations of BART and Marian.
+//! Defines [`TwoStacks`], a part of a family's configuration; called by the families of this kind.
 
 use serde_json::{Map, Value, json};
 
@@ -13,14 +13,14 @@ use crate::Result;
 /// The epsilon of all norms, which the files do not state.
 pub(crate) const NORM_EPS: f32 = 1e-5;
 
-/// Outputs of a classifier whose file does not say: transformers has three here, and two of its other models.
+/// Outputs of a classifier whose file does not state them: three in transformers, which has two elsewhere.
 const SILENT_CLASSES: usize = 3;
 
-/// Sizes and options of a model whose encoder and decoder look words up in one table, which is its head too.
+/// Sizes and options of a model whose encoder, decoder and head share one token embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TwoStacks {
-    /// What all families have; blocks, heads and F are the encoder's. Where a file does not say otherwise the sum of
-    /// the embeddings is dropped out of as the layers are.
+    /// What all families have; blocks, heads and F are the encoder's. Unless a file states another, the
+    /// dropout of the embeddings' sum equals that of the layers.
     pub text: TextConfig,
     /// Blocks of the decoder. Hugging Face: `decoder_layers`.
     pub num_decoder_layers: usize,
@@ -30,11 +30,11 @@ pub struct TwoStacks {
     pub dim_decoder_ff: usize,
     /// Dropout between the maps of the feed-forward, in `[0, 1)`. Hugging Face: `activation_dropout`.
     pub ffn_dropout_p: f32,
-    /// Dropout in front of each map of a classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`.
+    /// Dropout before each linear layer of a classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`.
     pub classifier_dropout_p: f32,
-    /// Whether the words' rows are multiplied by the root of D. Hugging Face: `scale_embedding`.
+    /// Whether token embeddings are multiplied by the root of D. Hugging Face: `scale_embedding`.
     pub scale_embedding: bool,
-    /// The word in front of the first that the decoder is to predict, if the file says.
+    /// The first input token of the decoder, if the file states it.
     pub decoder_start_token_id: Option<usize>,
 }
 
@@ -134,7 +134,7 @@ pub(crate) const fn rows<C: HasStacks>() -> [Row<C>; 7] {
 /// Take the configuration of such a family.
 ///
 /// # Errors
-/// Those of [`Dialect::take`]; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
+/// A file that [`Dialect::take`] refuses; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
 /// flags of another value.
 pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
     let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
@@ -151,7 +151,7 @@ pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
         text.embedding_dropout_p = text.dropout_p;
     }
     if !text.tied {
-        // There each stack has words of its own.
+        // Each stack would have its own token embedding.
         return Err(C::DIALECT.unsupported(fields, "tie_word_embeddings", "true"));
     }
     C::DIALECT.refuse_lone_stacks(fields)?;

@@ -51,7 +51,7 @@ impl Dialect {
         Ok(())
     }
 
-    /// Take the rate of the embeddings' dropout in a family that has none.
+    /// Take the dropout of the embeddings in a family that has none.
     ///
     /// # Errors
     /// Any rate but 0.
@@ -62,10 +62,10 @@ impl Dialect {
         }
     }
 
-    /// Check that a model with two stacks is no decoder alone, and that neither stack is the other.
+    /// Check that an encoder-decoder is not a decoder alone, and that its stacks do not share their blocks.
     ///
     /// # Errors
-    /// A file that says so.
+    /// A file with either flag.
     pub fn refuse_lone_stacks(&self, fields: &Fields) -> Result<()> {
         self.expect_flags(fields, &[("is_decoder", false), ("tie_encoder_decoder", false)])
     }
@@ -83,7 +83,7 @@ impl Dialect {
         Ok(())
     }
 
-    /// Check that no block is dropped as a whole; the rates stay where they are, to be written back.
+    /// Check that no block is dropped as a whole; the fields stay where they are, to be written back.
     ///
     /// # Errors
     /// Any rate but 0.

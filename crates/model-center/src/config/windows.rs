@@ -1,7 +1,7 @@
 //! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a
-//! word for each layer.
+//! name for each layer.
 //!
-//! Defines [`WindowFields`]; called by the configurations of Qwen.
+//! Defines [`WindowFields`]; called by the families with windows in some layers.
 
 use std::collections::BTreeSet;
 
@@ -16,22 +16,22 @@ const FULL: &str = "full_attention";
 /// What one with a window is called.
 const SLIDING: &str = "sliding_attention";
 
-/// What a file says of windows.
+/// The windows of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowFields {
     /// Whether there are any. Hugging Face: `use_sliding_window`.
     pub is_used: bool,
-    /// So many keys, a token's own the last of them. Hugging Face: `sliding_window`. Files give it also where it is not
+    /// The number of keys, of which a token's own is the last. Hugging Face: `sliding_window`. Files give it also where it is not
     /// used.
     pub size: Option<usize>,
-    /// The first so many layers have none, where a file does not list them. Hugging Face: `max_window_layers`.
+    /// The number of layers without one, from the first, where a file does not list them. Hugging Face: `max_window_layers`.
     pub max_window_layers: usize,
     /// Layers with a window, counted from 0. Hugging Face: `layer_types`.
     pub layers: BTreeSet<usize>,
 }
 
 impl Default for WindowFields {
-    /// No layer has one. Numbers are those of transformers' Qwen.
+    /// No layer has one. Numbers are the defaults of transformers.
     fn default() -> Self {
         WindowFields { is_used: false, size: Some(4096), max_window_layers: 28, layers: BTreeSet::new() }
     }
@@ -41,7 +41,7 @@ impl WindowFields {
     /// Take the fields out for a model of these sizes.
     ///
     /// # Errors
-    /// Sizes out of range; a list that has not one word for each layer, or not one of the two; a layer with a window
+    /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a window
     /// where there is none.
     pub fn take(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         // Layers are counted one by one below.
@@ -72,7 +72,7 @@ impl WindowFields {
         self.size.filter(|_| self.is_used && self.layers.contains(&layer))
     }
 
-    /// Write them for a model of so many layers.
+    /// Write them for a model of `num_layers` layers.
     pub fn write(&self, num_layers: usize, map: &mut Map<String, Value>) {
         let kind = |layer| if self.of(layer).is_some() { SLIDING } else { FULL };
         let kinds: Vec<&str> = (0..num_layers).map(kind).collect();
@@ -83,7 +83,7 @@ impl WindowFields {
     }
 }
 
-/// The layers that a list says have a window.
+/// The layers with a window according to a list.
 fn listed_layers(fields: &Fields, listed: &Value, num_layers: usize) -> Result<BTreeSet<usize>> {
     let words = listed.as_array().filter(|words| words.len() == num_layers).ok_or_else(|| {
         let reason = format!("this is no list of {num_layers} kinds of layers");

@@ -4,7 +4,11 @@
 //! Defines [`LikeBart`], what is built in that way; Marian is another.
 
 use super::fairseq;
+use super::family_names::Signature;
+use super::load;
 use super::position_table::{Count, PositionTable};
+use super::registry::{Family, ModelEntry};
+use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::rows::{Row, RowConfig};
@@ -225,3 +229,25 @@ fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -
         dropout: text.dropout_p,
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "bart",
+        doc: "BART with heads for the next word of the decoder and for classification",
+        open: load::open::<EncoderDecoder<BartConfig>>,
+    },
+    class: None,
+    class_prefix: "Bart",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: &[
+            fairseq::TENSORS[0],
+            fairseq::TENSORS[1],
+            fairseq::TENSORS[2],
+            fairseq::TENSORS[3],
+            "encoder.layernorm_embedding.weight",
+        ],
+        lacks: &["encoder.layer_norm.weight"],
+    }],
+};

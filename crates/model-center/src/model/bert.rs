@@ -1,11 +1,16 @@
 //! BERT (Devlin et al., 2019): positions by place, a classifier on the pooler, heads for masked words and next
 //! sentence.
 
+use super::encoder::Encoder;
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
+use super::family_names::Signature;
+use super::load;
 use super::position_table::{Count, PositionTable};
-use crate::config::dialect::Spoken;
+use super::registry::{Family, ModelEntry};
+use crate::config::dialect::{Spoken, derived_head_size};
 use crate::config::json::number;
 use crate::config::labels::{self, ClassLabels};
+use crate::config::model_center::Class;
 use crate::config::ranges::{Ranges, refuse_foreign, refuse_other_encoders};
 use crate::config::rows::{self, Row, Slot};
 use crate::config::{ClassFields, Config, Fields, HfHeader, ProblemType, TextConfig, activations, model_center};
@@ -161,32 +166,16 @@ impl BertConfig {
     /// Check that the fields fit together and ask for nothing that BERT does not have here; `place` names the source.
     ///
     /// Reading a file ends with this; call it after changing fields by hand.
-    ///
-    /// # Errors
-    /// [`Error::Model`] naming the field.
     pub fn validate(&self, place: &str) -> Result<()> {
         let ranges = Ranges { place };
-        ranges.sizes(&[
-            ("vocab_size", self.vocab_size),
-            ("type_size", self.type_size),
-            ("dim_model", self.dim_model),
-            ("num_heads", self.num_heads),
-            ("dim_head", self.dim_head),
-            ("dim_ff", self.dim_ff),
-            ("num_layers", self.num_layers),
-            ("position_size", self.position_size),
-        ])?;
+        ranges.sizes(&rows::sizes(ROWS, self))?;
+        ranges.sizes(&[("dim_head", self.dim_head)])?;
         ranges.dropouts(&[
             ("dropout_p", self.dropout_p),
             ("attention_dropout_p", self.attention_dropout_p),
             ("classifier_dropout_p", self.classifier_dropout_p),
         ])?;
-        ranges.deviations(&[
-            ("emb_init_std", self.emb_init_std),
-            ("att_init_std", self.att_init_std),
-            ("ffn_init_std", self.ffn_init_std),
-            ("proj_init_std", self.proj_init_std),
-        ])?;
+        ranges.deviations(&rows::numbers(DEVIATIONS, self))?;
         ranges.epsilon(self.norm_eps)?;
         ranges.padding(self.pad_token_id, self.vocab_size)?;
         ranges.classes(self.cls_head, self.labels.len())?;
@@ -206,14 +195,7 @@ impl BertConfig {
             ("norm_init_var", self.norm_init_var != 1.0, "1"),
             ("emb_init_mean, att_init_mean, ffn_init_mean, proj_init_mean", means != [0.0; 4], "0"),
         ];
-        match wrong.iter().find(|(_, wrong, _)| *wrong) {
-            None => Ok(()),
-            Some((field, _, want)) => Err(Error::model(
-                format!("{place}, field {field}"),
-                format!("BERT is supported with {field} = {want} only"),
-                format!("set {field} to {want}, or use a model that was made that way"),
-            )),
-        }
+        Ranges { place }.only("BERT", &wrong)
     }
 }
 
@@ -261,7 +243,7 @@ impl Config for BertConfig {
     fn from_fields(mut fields: Fields) -> Result<Self> {
         refuse_foreign(&fields, Self::MODEL_TYPE, "BERT")?;
         refuse_other_encoders(&fields, "BERT")?;
-        let spoken = spoken(&fields)?;
+        let spoken = rows::spoken(ROWS, &fields, "BERT")?;
         let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
         let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
         let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
@@ -277,10 +259,17 @@ impl Config for BertConfig {
         if !states_classifier {
             config.classifier_dropout_p = config.dropout_p;
         }
-        config.take_head_size(&mut fields, spoken)?;
-        config.take_deviations(&mut fields)?;
+        let given = fields.take_size("dim_head")?;
+        config.dim_head = match spoken {
+            Spoken::ModelCenter => given.unwrap_or(config.dim_head),
+            Spoken::HuggingFace => {
+                let (names, sizes) = (["hidden_size", "num_attention_heads"], [config.dim_model, config.num_heads]);
+                derived_head_size(&fields, given, names, sizes)?
+            }
+        };
+        rows::take_common(DEVIATIONS, "initializer_range", &mut config, &mut fields)?;
         config.att_mask_value = fields.take_mask_value()?.unwrap_or(config.att_mask_value);
-        config.take_stored_type(&mut fields, spoken)?;
+        config.half = fields.take_half()?.unwrap_or(spoken == Spoken::ModelCenter && config.half);
         if let Some(kind) = fields.take_text("pos_bias_type")? {
             config.pos_bias_type = printable(&kind, 40);
         }
@@ -326,11 +315,8 @@ impl Config for BertConfig {
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
         let no_form = |field: &str, reason: String| {
-            Error::model(
-                format!("BERT configuration, field {field}"),
-                reason,
-                "this model cannot be written as a Hugging Face directory",
-            )
+            let fix = "this model cannot be written as a Hugging Face directory";
+            Error::model(format!("BERT configuration, field {field}"), reason, fix)
         };
         if self.num_heads.checked_mul(self.dim_head) != Some(self.dim_model) {
             let reason = format!("{} heads of {} are not {} together", self.num_heads, self.dim_head, self.dim_model);
@@ -359,74 +345,6 @@ impl Config for BertConfig {
         labels::write_counted(&self.labels, self.cls_head, self.problem_type, &mut map);
         map.sort_keys();
         Ok(map)
-    }
-}
-
-/// Whose names the file uses.
-fn spoken(fields: &Fields) -> Result<Spoken> {
-    let sizes = || ROWS.iter().filter(|row| row.required && row.hugging_face != row.model_center);
-    if sizes().any(|row| fields.has(row.hugging_face[0])) {
-        return Ok(Spoken::HuggingFace);
-    }
-    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
-    if sizes().any(|row| fields.has(row.model_center[0])) || model_center::is_model_center(fields) {
-        return Ok(Spoken::ModelCenter);
-    }
-    Err(fields.error(
-        "hidden_size",
-        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
-        "give the config.json of a BERT model",
-    ))
-}
-
-impl BertConfig {
-    fn take_head_size(&mut self, fields: &mut Fields, spoken: Spoken) -> Result<()> {
-        let (size, heads) = (self.dim_model, self.num_heads);
-        let given = fields.take_size("dim_head")?;
-        if spoken == Spoken::ModelCenter {
-            self.dim_head = given.unwrap_or(self.dim_head);
-            return Ok(());
-        }
-        if size % heads != 0 {
-            let reason = format!("hidden_size {size} is not divisible by num_attention_heads {heads}");
-            return Err(fields.error("num_attention_heads", &reason, "correct one of the two"));
-        }
-        if given.is_some_and(|head| head != size / heads) {
-            let reason = format!("the head size is {} by hidden_size and num_attention_heads", size / heads);
-            return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
-        }
-        self.dim_head = size / heads;
-        Ok(())
-    }
-
-    fn take_deviations(&mut self, fields: &mut Fields) -> Result<()> {
-        let common = fields.take_number("initializer_range")?;
-        for row in DEVIATIONS {
-            let (name, Slot::Number(target)) = (row.model_center[0], (row.slot)(self)) else { continue };
-            let own = fields.take_number(name)?;
-            if let (Some(a), Some(b)) = (common, own)
-                && a != b
-            {
-                let reason = format!("the file says initializer_range = {a} and {name} = {b}, two names of one thing");
-                return Err(fields.error(name, &reason, "remove one of the two fields, or make them equal"));
-            }
-            *target = own.or(common).unwrap_or(*target);
-        }
-        Ok(())
-    }
-
-    fn take_stored_type(&mut self, fields: &mut Fields, spoken: Spoken) -> Result<()> {
-        let stored = fields.take_either("torch_dtype", "dtype", Fields::take_text)?;
-        let stored_half = stored.as_deref().map(|name| name.trim_start_matches("torch.") == "float16");
-        let half = fields.take_flag("half")?;
-        if let (Some(a), Some(b)) = (stored_half, half)
-            && a != b
-        {
-            let reason = "torch_dtype and half contradict each other";
-            return Err(fields.error("half", reason, "remove one of the two fields"));
-        }
-        self.half = half.or(stored_half).unwrap_or(spoken == Spoken::ModelCenter && self.half);
-        Ok(())
     }
 }
 
@@ -548,3 +466,21 @@ static TIED: [Alias; 2] = [
     Alias::new("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "bert",
+        doc: "BERT with classification, masked-word and next-sentence heads",
+        open: load::open::<Encoder<BertConfig>>,
+    },
+    class: Some(Class {
+        family: "bert",
+        order: 0,
+        title: "BERT",
+        own: &["type_size", "num_layers", "position_size"],
+        ..Class::POST_NORM
+    }),
+    class_prefix: "Bert",
+    signatures: &[Signature { prefix: "bert.", has: names::TENSORS, lacks: &["roberta."] }],
+};

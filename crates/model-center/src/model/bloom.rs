@@ -1,7 +1,11 @@
 //! BLOOM (Le Scao et al., 2022): ALiBi, a norm behind the embedding, pre-norm blocks, a head tied to the words.
 
 use super::block::block;
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::rows::{Row, RowConfig};
 use crate::config::{Fields, TextConfig};
@@ -185,3 +189,19 @@ static OUTER: [Rule; 7] = [
 
 /// The head for words, where it is the words' embedding: a file may hold it under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.word_embeddings.weight")];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "bloom",
+        doc: "BLOOM with heads for the next word and for classification",
+        open: load::open::<Decoder<BloomConfig>>,
+    },
+    class: None,
+    class_prefix: "Bloom",
+    signatures: &[Signature {
+        prefix: "transformer.",
+        has: &["word_embeddings_layernorm.weight", "h.0.self_attention.query_key_value.weight"],
+        lacks: &[],
+    }],
+};

@@ -4,9 +4,13 @@
 //!
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
+use crate::config::model_center::Class;
 use crate::config::rows::{Row, RowConfig};
 use crate::config::{CpmFields, Fields, TextConfig};
 use crate::error::Result;
@@ -131,3 +135,15 @@ pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
         dropout: text.dropout_p,
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "cpm1",
+        doc: "CPM-1 with heads for the next word and for classification",
+        open: load::open::<Decoder<Cpm1Config>>,
+    },
+    class: Some(Class { family: "cpm1", order: 9, title: "CPM-1", ..Class::DISTANCES }),
+    class_prefix: "",
+    signatures: &[],
+};

@@ -4,9 +4,13 @@
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
 use super::cpm1::{block, relative};
+use super::load;
+use super::registry::{Family, ModelEntry};
+use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
+use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
 use crate::config::rows::{Row, RowConfig, Slot};
 use crate::config::{CpmFields, Fields, TextConfig, two_stacks};
@@ -143,3 +147,21 @@ impl Seq2SeqFamily for Cpm2Config {
         Some(self.names(Seq2SeqHead::None))
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "cpm2",
+        doc: "CPM-2 with the head for the next word of the decoder",
+        open: load::open::<EncoderDecoder<Cpm2Config>>,
+    },
+    class: Some(Class {
+        family: "cpm2",
+        order: 10,
+        title: "CPM-2",
+        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
+        ..Class::DISTANCES
+    }),
+    class_prefix: "",
+    signatures: &[],
+};

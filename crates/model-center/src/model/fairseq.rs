@@ -27,3 +27,11 @@ pub(super) fn rules(ours: &str, theirs: &str) -> Vec<Rule> {
     };
     names.iter().flat_map(both).collect()
 }
+
+/// Tensors by which the weights of two such stacks are told.
+pub(super) const TENSORS: &[&str] = &[
+    "shared.weight",
+    "encoder.layers.0.self_attn.q_proj.weight",
+    "encoder.layers.0.self_attn_layer_norm.weight",
+    "decoder.layers.0.encoder_attn.q_proj.weight",
+];

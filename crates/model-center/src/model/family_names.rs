@@ -2,6 +2,7 @@
 //!
 //! Defines [`family_of`], called by [`super::registry`].
 
+use super::registry::FAMILIES;
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::formats::names::shortened;
@@ -9,136 +10,16 @@ use crate::formats::{TensorSource, Weights};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Names that the weights of some families have and others do not.
-struct Signature {
-    /// The families, and what the names of their classes begin with. Files of all of them have the same names.
-    families: &'static [(&'static str, &'static str)],
+/// Names that the weights of a family have and those of other families do not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signature {
     /// The prefix of all names in files of models with a head; bare models have none.
-    prefix: &'static str,
+    pub prefix: &'static str,
     /// Names that the weights have.
-    has: &'static [&'static str],
+    pub has: &'static [&'static str],
     /// Names that they do not have, as those of another family that has all of the above.
-    lacks: &'static [&'static str],
+    pub lacks: &'static [&'static str],
 }
-
-/// What blocks of Llama and its kin have.
-const LLAMA: &[&str] = &[
-    "layers.0.self_attn.q_proj.weight",
-    "layers.0.mlp.gate_proj.weight",
-    "layers.0.input_layernorm.weight",
-    "layers.0.post_attention_layernorm.weight",
-    "norm.weight",
-];
-
-/// What BERT and RoBERTa have.
-const BERT: &[&str] = &[
-    "embeddings.word_embeddings.weight",
-    "embeddings.position_embeddings.weight",
-    "embeddings.token_type_embeddings.weight",
-    "encoder.layer.0.attention.self.query.weight",
-    "encoder.layer.0.attention.output.dense.weight",
-];
-
-/// What BART and Marian have.
-const FAIRSEQ: &[&str] = &[
-    "shared.weight",
-    "encoder.layers.0.self_attn.q_proj.weight",
-    "encoder.layers.0.self_attn_layer_norm.weight",
-    "decoder.layers.0.encoder_attn.q_proj.weight",
-];
-
-/// What all T5 have.
-const T5: &[&str] = &["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"];
-
-const SIGNATURES: &[Signature] = &[
-    Signature { families: &[("bert", "Bert")], prefix: "bert.", has: BERT, lacks: &["roberta."] },
-    Signature {
-        families: &[("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")],
-        prefix: "roberta.",
-        has: BERT,
-        lacks: &["bert."],
-    },
-    Signature {
-        families: &[("gpt2", "GPT2")],
-        prefix: "transformer.",
-        has: &["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"],
-        lacks: &[],
-    },
-    Signature {
-        families: &[("gptj", "GPTJ")],
-        prefix: "transformer.",
-        has: &["wte.weight", "h.0.attn.q_proj.weight", "h.0.mlp.fc_in.weight"],
-        lacks: &["wpe.weight"],
-    },
-    Signature {
-        families: &[("bloom", "Bloom")],
-        prefix: "transformer.",
-        has: &["word_embeddings_layernorm.weight", "h.0.self_attention.query_key_value.weight"],
-        lacks: &[],
-    },
-    Signature {
-        families: &[("opt", "OPT")],
-        prefix: "model.",
-        has: &[
-            "decoder.embed_positions.weight",
-            "decoder.layers.0.self_attn.q_proj.weight",
-            "decoder.layers.0.fc1.weight",
-        ],
-        lacks: &["encoder.layers.0.self_attn.q_proj.weight", "decoder.layernorm_embedding.weight"],
-    },
-    Signature {
-        families: &[("qwen3", "Qwen3")],
-        prefix: "model.",
-        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.q_norm.weight"],
-        lacks: &["layers.0.pre_feedforward_layernorm.weight"],
-    },
-    Signature {
-        families: &[("qwen2", "Qwen2")],
-        prefix: "model.",
-        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.q_proj.bias"],
-        lacks: &["layers.0.self_attn.o_proj.bias", "layers.0.self_attn.q_norm.weight"],
-    },
-    Signature {
-        families: &[("llama", "Llama"), ("mistral", "Mistral")],
-        prefix: "model.",
-        has: LLAMA,
-        lacks: &[
-            "layers.0.self_attn.q_proj.bias",
-            "layers.0.self_attn.q_norm.weight",
-            "layers.0.pre_feedforward_layernorm.weight",
-        ],
-    },
-    Signature {
-        families: &[("llama", "Llama")],
-        prefix: "model.",
-        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.o_proj.bias"],
-        lacks: &["layers.0.self_attn.q_norm.weight"],
-    },
-    Signature {
-        families: &[("t5", "T5")],
-        prefix: "",
-        has: &[T5[0], T5[1], "encoder.block.0.layer.1.DenseReluDense.wi.weight"],
-        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-    },
-    Signature {
-        families: &[("t5", "T5"), ("mt5", "MT5")],
-        prefix: "",
-        has: &[T5[0], T5[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
-        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-    },
-    Signature {
-        families: &[("bart", "Bart")],
-        prefix: "model.",
-        has: &[FAIRSEQ[0], FAIRSEQ[1], FAIRSEQ[2], FAIRSEQ[3], "encoder.layernorm_embedding.weight"],
-        lacks: &["encoder.layer_norm.weight"],
-    },
-    Signature {
-        families: &[("marian", "Marian")],
-        prefix: "model.",
-        has: FAIRSEQ,
-        lacks: &["encoder.layernorm_embedding.weight", "encoder.layer_norm.weight"],
-    },
-];
 
 impl Signature {
     /// Whether weights of these names are of the families. A name that ends in a dot stands for all that begin with it.
@@ -169,14 +50,12 @@ pub(super) fn family_of(
     let weights = Weights::open(directory).ok();
     let entries = weights.as_ref().map(TensorSource::entries).unwrap_or_default();
     let names: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    let mut fitting: Vec<(&'static str, &'static str)> = SIGNATURES
+    let mut fitting: Vec<(&'static str, &'static str)> = FAMILIES
         .iter()
-        .filter(|signature| signature.fits(&names))
-        .flat_map(|found| found.families)
-        .copied()
+        .filter(|family| family.signatures.iter().any(|signature| signature.fits(&names)))
+        .map(|family| (family.entry.model_type, family.class_prefix))
         .collect();
     fitting.retain(|(family, _)| known.contains(family));
-    fitting.dedup();
     let of_class: Vec<_> = fitting.iter().filter(|(_, prefix)| is_class_of(class, prefix)).copied().collect();
     match class.filter(|class| names_a_model(class)) {
         _ if !of_class.is_empty() => fitting = of_class,
@@ -203,7 +82,8 @@ pub(super) fn family_of(
 
 /// The error for a class that is of none of the families whose names the tensors have.
 fn unknown_class(place: &str, class: &str, fitting: &[(&'static str, &'static str)]) -> Error {
-    let is_of_another = SIGNATURES.iter().flat_map(|s| s.families).any(|(_, prefix)| is_class_of(Some(class), prefix));
+    let is_of_another =
+        FAMILIES.iter().filter(|f| !f.signatures.is_empty()).any(|f| is_class_of(Some(class), f.class_prefix));
     let what = if is_of_another { "a class of another family," } else { "unknown class" };
     let families = listed(fitting);
     Error::model(

@@ -1,8 +1,13 @@
 //! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a head tied to the words.
 
 use super::block::block;
+use super::decoder::Decoder;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
+use crate::config::model_center::Class;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
@@ -204,3 +209,19 @@ const MASKS: &[&str] = &["transformer.h.*.attn.bias", "transformer.h.*.attn.mask
 
 /// The head for words, where it is the words' embedding: a file may hold it under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.wte.weight")];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "gpt2",
+        doc: "GPT-2 with heads for the next word and for classification",
+        open: load::open::<Decoder<Gpt2Config>>,
+    },
+    class: Some(Class { family: "gpt2", order: 3, title: "GPT-2", ..Class::PRE_NORM }),
+    class_prefix: "GPT2",
+    signatures: &[Signature {
+        prefix: "transformer.",
+        has: &["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"],
+        lacks: &[],
+    }],
+};

@@ -4,10 +4,15 @@
 //! ModelCenter's GPT-J has a norm for each of the two, which its converter fills with the same values.
 
 use super::block::block;
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
 use super::gpt2::Gpt2Config;
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::json::number;
+use crate::config::model_center::Class;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center};
 use crate::error::Result;
@@ -205,3 +210,28 @@ static RULES: [Rule; 14] = [
     Rule::new("lm_head.bias", "lm_head.bias"),
     Rule::new("cls_projection.weight", "score.weight"),
 ];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "gptj",
+        doc: "GPT-J with heads for the next word and for classification",
+        open: load::open::<Decoder<GptjConfig>>,
+    },
+    class: Some(Class {
+        family: "gptj",
+        order: 4,
+        title: "GPT-J",
+        pos_bias_type: "rotary",
+        att_mask_value: "-inf",
+        biases: (false, true, Some(true)),
+        own: &["num_layers", "pos_rotary_dim"],
+        ..Class::PRE_NORM
+    }),
+    class_prefix: "GPTJ",
+    signatures: &[Signature {
+        prefix: "transformer.",
+        has: &["wte.weight", "h.0.attn.q_proj.weight", "h.0.mlp.fc_in.weight"],
+        lacks: &["wpe.weight"],
+    }],
+};

@@ -1,8 +1,13 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary positions, gated feed-forward
 //! layers, and key heads that several query heads share.
 
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed, FixedFields};
+use crate::config::model_center::Class;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::error::Result;
@@ -217,3 +222,49 @@ pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -
         old_names: Cow::Borrowed(&[]),
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "llama",
+        doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
+        open: load::open::<Decoder<LlamaConfig>>,
+    },
+    class: Some(Class {
+        family: "llama",
+        order: 5,
+        title: "Llama",
+        pos_bias_type: "rotary",
+        norm_bias: false,
+        att_mask_value: "-inf",
+        biases: (false, false, Some(false)),
+        own: &["num_layers", "num_heads_kv"],
+        ..Class::PRE_NORM
+    }),
+    class_prefix: "Llama",
+    signatures: &[
+        Signature {
+            prefix: "model.",
+            has: TENSORS,
+            lacks: &[
+                "layers.0.self_attn.q_proj.bias",
+                "layers.0.self_attn.q_norm.weight",
+                "layers.0.pre_feedforward_layernorm.weight",
+            ],
+        },
+        Signature {
+            prefix: "model.",
+            has: &[TENSORS[0], TENSORS[1], TENSORS[2], TENSORS[3], TENSORS[4], "layers.0.self_attn.o_proj.bias"],
+            lacks: &["layers.0.self_attn.q_norm.weight"],
+        },
+    ],
+};
+
+/// Tensors by which weights of this kind are told.
+pub(super) const TENSORS: &[&str] = &[
+    "layers.0.self_attn.q_proj.weight",
+    "layers.0.mlp.gate_proj.weight",
+    "layers.0.input_layernorm.weight",
+    "layers.0.post_attention_layernorm.weight",
+    "norm.weight",
+];

@@ -2,6 +2,11 @@
 //! positions are computed and whose embeddings have no norm.
 
 use super::bart::LikeBart;
+use super::fairseq;
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
+use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Added, Classes, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::rows::{Row, RowConfig};
@@ -95,3 +100,19 @@ impl LikeBart for MarianConfig {
     const IGNORED: &'static [&'static str] =
         &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "marian",
+        doc: "Marian's models for translation with the head for the next word of the decoder",
+        open: load::open::<EncoderDecoder<MarianConfig>>,
+    },
+    class: None,
+    class_prefix: "Marian",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: fairseq::TENSORS,
+        lacks: &["encoder.layernorm_embedding.weight", "encoder.layer_norm.weight"],
+    }],
+};

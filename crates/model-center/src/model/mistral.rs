@@ -1,7 +1,11 @@
 //! Mistral (Jiang et al., 2023): a Llama whose tokens see a window of keys.
 
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
 use super::llama::{self, LlamaConfig};
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{Fields, RotaryFields, TextConfig};
@@ -90,3 +94,23 @@ impl DecoderFamily for MistralConfig {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "mistral",
+        doc: "Mistral with heads for the next word and for classification",
+        open: load::open::<Decoder<MistralConfig>>,
+    },
+    class: None,
+    class_prefix: "Mistral",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: llama::TENSORS,
+        lacks: &[
+            "layers.0.self_attn.q_proj.bias",
+            "layers.0.self_attn.q_norm.weight",
+            "layers.0.pre_feedforward_layernorm.weight",
+        ],
+    }],
+};

@@ -2,9 +2,14 @@
 //! the model of 350 million parameters with norms behind the sums and words of a length of their own.
 
 use super::block::block;
+use super::decoder::Decoder;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::fairseq;
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
+use crate::config::model_center::Class;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center, two_stacks};
 use crate::error::{Error, Result};
@@ -198,3 +203,32 @@ static RULES: [Rule; 6] = [
 
 /// The head for words, where it is the words' embedding: a file may hold it under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tokens.weight")];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "opt",
+        doc: "OPT with heads for the next word and for classification",
+        open: load::open::<Decoder<OptConfig>>,
+    },
+    class: Some(Class {
+        family: "opt",
+        order: 6,
+        title: "OPT",
+        att_mask_value: "-65504",
+        biases: (true, true, None),
+        own: &["num_layers", "position_size", "pad_token_id"],
+        read: &["prefix"],
+        ..Class::PRE_NORM
+    }),
+    class_prefix: "OPT",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: &[
+            "decoder.embed_positions.weight",
+            "decoder.layers.0.self_attn.q_proj.weight",
+            "decoder.layers.0.fc1.weight",
+        ],
+        lacks: &["encoder.layers.0.self_attn.q_proj.weight", "decoder.layernorm_embedding.weight"],
+    }],
+};

@@ -1,7 +1,11 @@
 //! Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases of queries, keys and values, and windows in some layers.
 
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
 use super::llama::{self, LlamaConfig};
+use super::load;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
@@ -89,3 +93,26 @@ impl DecoderFamily for Qwen2Config {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "qwen2",
+        doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
+        open: load::open::<Decoder<Qwen2Config>>,
+    },
+    class: None,
+    class_prefix: "Qwen2",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: &[
+            llama::TENSORS[0],
+            llama::TENSORS[1],
+            llama::TENSORS[2],
+            llama::TENSORS[3],
+            llama::TENSORS[4],
+            "layers.0.self_attn.q_proj.bias",
+        ],
+        lacks: &["layers.0.self_attn.o_proj.bias", "layers.0.self_attn.q_norm.weight"],
+    }],
+};

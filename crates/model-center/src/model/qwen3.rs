@@ -1,8 +1,12 @@
 //! Qwen 3 (Yang et al., 2025): a Llama with norms of the heads of queries and keys, and windows in some layers.
 
+use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::family_names::Signature;
 use super::llama::{self, LlamaConfig};
+use super::load;
 use super::qwen2::Qwen2Config;
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
@@ -100,3 +104,26 @@ impl DecoderFamily for Qwen3Config {
         llama::names(&self.text, self.num_heads_kv, head)
     }
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "qwen3",
+        doc: "Qwen 3 with heads for the next word and for classification",
+        open: load::open::<Decoder<Qwen3Config>>,
+    },
+    class: None,
+    class_prefix: "Qwen3",
+    signatures: &[Signature {
+        prefix: "model.",
+        has: &[
+            llama::TENSORS[0],
+            llama::TENSORS[1],
+            llama::TENSORS[2],
+            llama::TENSORS[3],
+            llama::TENSORS[4],
+            "layers.0.self_attn.q_norm.weight",
+        ],
+        lacks: &["layers.0.pre_feedforward_layernorm.weight"],
+    }],
+};

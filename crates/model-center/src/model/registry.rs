@@ -1,15 +1,10 @@
 //! From a directory to a model: the families this crate knows, and those that other crates add.
 
-use super::decoder::Decoder;
-use super::encoder::Encoder;
-use super::seq2seq::EncoderDecoder;
+use super::family_names::{self, Signature};
 use super::text_model::{TextHead, TextModel};
-use super::{family_names, load};
-use crate::config::{
-    self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,
-    MarianConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
-    model_center,
-};
+use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3, roberta, t5};
+use crate::config::model_center::Class;
+use crate::config::{self, Fields, ProblemType, model_center};
 use crate::error::{Error, Result};
 use crate::file::printable;
 pub use crate::formats::directory::SaveOptions;
@@ -152,95 +147,74 @@ pub struct ModelEntry {
     pub open: fn(&Path, &OpenOptions) -> Result<OpenedModel>,
 }
 
-/// The families of this crate.
-pub static MODELS: &[ModelEntry] = &[
-    ModelEntry {
-        model_type: "bert",
-        doc: "BERT with classification, masked-word and next-sentence heads",
-        open: load::open::<Encoder<BertConfig>>,
-    },
-    ModelEntry {
-        model_type: "gpt2",
-        doc: "GPT-2 with heads for the next word and for classification",
-        open: load::open::<Decoder<Gpt2Config>>,
-    },
-    ModelEntry {
-        model_type: "opt",
-        doc: "OPT with heads for the next word and for classification",
-        open: load::open::<Decoder<OptConfig>>,
-    },
-    ModelEntry {
-        model_type: "gptj",
-        doc: "GPT-J with heads for the next word and for classification",
-        open: load::open::<Decoder<GptjConfig>>,
-    },
-    ModelEntry {
-        model_type: "bloom",
-        doc: "BLOOM with heads for the next word and for classification",
-        open: load::open::<Decoder<BloomConfig>>,
-    },
-    ModelEntry {
-        model_type: "cpm1",
-        doc: "CPM-1 with heads for the next word and for classification",
-        open: load::open::<Decoder<Cpm1Config>>,
-    },
-    ModelEntry {
-        model_type: "llama",
-        doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
-        open: load::open::<Decoder<LlamaConfig>>,
-    },
-    ModelEntry {
-        model_type: "mistral",
-        doc: "Mistral with heads for the next word and for classification",
-        open: load::open::<Decoder<MistralConfig>>,
-    },
-    ModelEntry {
-        model_type: "qwen2",
-        doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
-        open: load::open::<Decoder<Qwen2Config>>,
-    },
-    ModelEntry {
-        model_type: "qwen3",
-        doc: "Qwen 3 with heads for the next word and for classification",
-        open: load::open::<Decoder<Qwen3Config>>,
-    },
-    ModelEntry {
-        model_type: "t5",
-        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
-        open: load::open::<EncoderDecoder<T5Config>>,
-    },
-    ModelEntry {
-        model_type: "mt5",
-        doc: "mT5 with the head for the next word of the decoder",
-        open: load::open::<EncoderDecoder<T5Config>>,
-    },
-    ModelEntry {
-        model_type: "bart",
-        doc: "BART with heads for the next word of the decoder and for classification",
-        open: load::open::<EncoderDecoder<BartConfig>>,
-    },
-    ModelEntry {
-        model_type: "marian",
-        doc: "Marian's models for translation with the head for the next word of the decoder",
-        open: load::open::<EncoderDecoder<MarianConfig>>,
-    },
-    ModelEntry {
-        model_type: "cpm2",
-        doc: "CPM-2 with the head for the next word of the decoder",
-        open: load::open::<EncoderDecoder<Cpm2Config>>,
-    },
-    ModelEntry {
-        model_type: "roberta",
-        doc: "RoBERTa with classification and masked-word heads",
-        open: load::open::<Encoder<RobertaConfig>>,
-    },
-    ModelEntry {
-        model_type: "xlm-roberta",
-        doc: "XLM-RoBERTa, as RoBERTa",
-        open: load::open::<Encoder<RobertaConfig>>,
-    },
-    ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: load::open::<Encoder<RobertaConfig>> },
+/// What the registry knows of a family of this crate. Each family states it in its own file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Family {
+    /// Name and opening.
+    pub entry: ModelEntry,
+    /// ModelCenter's class of configurations, if it has the family.
+    pub class: Option<Class>,
+    /// What the names of its classes in `transformers` begin with.
+    pub class_prefix: &'static str,
+    /// Names of tensors by which it is told where `config.json` does not name it.
+    pub signatures: &'static [Signature],
+}
+
+/// The configurations of the families.
+pub mod configs {
+    pub use crate::model::{
+        bart::BartConfig,
+        bert::BertConfig,
+        bloom::BloomConfig,
+        cpm1::Cpm1Config,
+        cpm2::Cpm2Config,
+        gpt2::Gpt2Config,
+        gptj::GptjConfig,
+        llama::LlamaConfig,
+        marian::MarianConfig,
+        mistral::MistralConfig,
+        opt::OptConfig,
+        qwen2::Qwen2Config,
+        qwen3::Qwen3Config,
+        roberta::{RobertaConfig, RobertaName},
+        t5::{HeadScale, T5Config, T5Kind},
+    };
+}
+
+const ALL: [Family; 18] = [
+    bert::FAMILY,
+    gpt2::FAMILY,
+    opt::FAMILY,
+    gptj::FAMILY,
+    bloom::FAMILY,
+    cpm1::FAMILY,
+    llama::FAMILY,
+    mistral::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    t5::FAMILY,
+    t5::MULTILINGUAL,
+    bart::FAMILY,
+    marian::FAMILY,
+    cpm2::FAMILY,
+    roberta::FAMILY,
+    roberta::XLM,
+    roberta::CAMEMBERT,
 ];
+
+/// The families of this crate with all that is known of them.
+pub(crate) static FAMILIES: &[Family] = &ALL;
+
+/// The families of this crate.
+pub static MODELS: &[ModelEntry] = &{
+    let mut entries = [ALL[0].entry; ALL.len()];
+    let mut i = 0;
+    while i < ALL.len() {
+        entries[i] = ALL[i].entry;
+        i += 1;
+    }
+    entries
+};
 
 /// Families to look in: those of this crate and further ones.
 #[derive(Debug, Clone, Copy)]

@@ -3,9 +3,14 @@
 //! the same computation, with the same names in files.
 
 use super::block::block;
+use super::encoder::Encoder;
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
+use super::family_names::Signature;
+use super::load;
 use super::position_table::{Count, PositionTable};
+use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed, Spoken};
+use crate::config::model_center::Class;
 use crate::config::ranges::{Ranges, refuse_other_encoders};
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::{Fields, ProblemType, TextConfig};
@@ -343,3 +348,43 @@ static TIED: [Alias; 2] = [
     Alias::new("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
     Alias::new("lm_head.decoder.bias", "lm_head.bias"),
 ];
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "roberta",
+        doc: "RoBERTa with classification and masked-word heads",
+        open: load::open::<Encoder<RobertaConfig>>,
+    },
+    class: Some(Class {
+        family: "roberta",
+        order: 1,
+        title: "RoBERTa",
+        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
+        ..Class::POST_NORM
+    }),
+    class_prefix: "Roberta",
+    signatures: &[Signature { prefix: "roberta.", has: names::TENSORS, lacks: &["bert."] }],
+};
+
+/// That of XLM-RoBERTa.
+pub(super) const XLM: Family = Family {
+    entry: ModelEntry {
+        model_type: "xlm-roberta",
+        doc: "XLM-RoBERTa, as RoBERTa",
+        open: load::open::<Encoder<RobertaConfig>>,
+    },
+    class_prefix: "XLMRoberta",
+    ..FAMILY
+};
+
+/// That of CamemBERT.
+pub(super) const CAMEMBERT: Family = Family {
+    entry: ModelEntry {
+        model_type: "camembert",
+        doc: "CamemBERT, as RoBERTa",
+        open: load::open::<Encoder<RobertaConfig>>,
+    },
+    class_prefix: "Camembert",
+    ..FAMILY
+};

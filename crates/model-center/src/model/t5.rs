@@ -1,9 +1,14 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of
 //! distances, one table of them for each stack, scores that nothing divides, and no other bias.
 
+use super::family_names::Signature;
+use super::load;
+use super::registry::{Family, ModelEntry};
+use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::activations::{self, Between};
+use crate::config::activations;
 use crate::config::dialect::{Dialect, Fixed, Spoken};
+use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::text::UNLIMITED;
@@ -208,58 +213,6 @@ fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<Head
     }
 }
 
-/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and
-/// `is_gated_act` repeat, on top of what ModelCenter's field, if there is one, has said.
-///
-/// Source: transformers reads `gated-gelu` as the function by the tangent, unless `dense_act_fn` says otherwise.
-fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
-    let name = fields.peek_text("feed_forward_proj")?.unwrap_or_default().to_owned();
-    if name.starts_with("gated_") {
-        let reason = "transformers separates the gate from the function by a hyphen";
-        return Err(fields.error("feed_forward_proj", reason, "write gated-gelu or relu, for example"));
-    }
-    let projection = activations::take(fields, &["feed_forward_proj"])?;
-    let function = activations::take(fields, &["dense_act_fn"])?;
-    let gated = fields.take_flag("is_gated_act")?;
-    let either_gelu = name == "gated-gelu";
-    let mut between = match projection {
-        None => Between { activation: text.ffn_activate_fn, gated: text.ffn_gated },
-        Some(between) if either_gelu => Between { activation: Activation::GeluTanh, ..between },
-        Some(between) => between,
-    };
-    if let Some(Between { activation, gated: has_gate }) = function {
-        let is_gelu = matches!(activation, Activation::Gelu | Activation::GeluTanh);
-        if has_gate || (activation != between.activation && !(either_gelu && is_gelu)) {
-            let reason =
-                format!("it is {}, and feed_forward_proj says another function", activations::name(activation));
-            return Err(fields.error("dense_act_fn", &reason, "remove dense_act_fn, or correct one of the two"));
-        }
-        between.activation = activation;
-    }
-    if gated.is_some_and(|gated| gated != between.gated) {
-        let reason = "it contradicts feed_forward_proj";
-        return Err(fields.error("is_gated_act", reason, "remove is_gated_act, or correct one of the two"));
-    }
-    if is_stated && (between.activation, between.gated) != (text.ffn_activate_fn, text.ffn_gated) {
-        let reason = "it contradicts feed_forward_proj";
-        return Err(fields.error("ffn_activate_fn", reason, "remove one of the two fields, or make them equal"));
-    }
-    (text.ffn_activate_fn, text.ffn_gated) = (between.activation, between.gated);
-    Ok(())
-}
-
-/// `feed_forward_proj` and `dense_act_fn`, as transformers writes them.
-fn projection(text: &TextConfig) -> (String, &'static str) {
-    let function = activations::name(text.ffn_activate_fn);
-    let is_gelu = matches!(text.ffn_activate_fn, Activation::Gelu | Activation::GeluTanh);
-    match text.ffn_gated {
-        // Both are called so; the second field tells them apart.
-        true if is_gelu => ("gated-gelu".to_string(), function),
-        true => (format!("gated-{function}"), function),
-        false => (function.to_string(), function),
-    }
-}
-
 impl RowConfig for T5Config {
     const DIALECT: Dialect = T5_DIALECT;
 
@@ -301,7 +254,7 @@ impl RowConfig for T5Config {
         let (mut config, spoken) = rows::take_config::<Self>(fields)?;
         config.kind = kind;
         two_stacks::take_encoder_layers(fields, &mut config.text, states_layers)?;
-        take_projection(fields, &mut config.text, states_function)?;
+        activations::take_projection(fields, &mut config.text, states_function)?;
         kind.dialect().refuse_lone_stacks(fields)?;
         let is_hugging_face = spoken == Spoken::HuggingFace;
         if is_hugging_face && !states_decoder {
@@ -337,7 +290,7 @@ impl RowConfig for T5Config {
             // Of a factor of 100 / √D the 100 goes into the decoder's last norm.
             map.insert("scale_decoder_outputs".to_string(), json!(self.scale != HeadScale::One));
         }
-        let (projection, function) = projection(&self.text);
+        let (projection, function) = activations::projection(&self.text);
         map.insert("feed_forward_proj".to_string(), json!(projection));
         map.insert("dense_act_fn".to_string(), json!(function));
         map.insert("is_gated_act".to_string(), json!(self.text.ffn_gated));
@@ -494,3 +447,51 @@ fn stack(name: &str, last: usize, is_gated: bool) -> Vec<Rule> {
         rule("output_norm.weight", "final_layer_norm.weight"),
     ]
 }
+
+/// The line of the registry.
+pub(super) const FAMILY: Family = Family {
+    entry: ModelEntry {
+        model_type: "t5",
+        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
+        open: load::open::<EncoderDecoder<T5Config>>,
+    },
+    class: Some(Class {
+        family: "t5",
+        order: 8,
+        title: "T5",
+        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3], "scale"],
+        ..Class::DISTANCES
+    }),
+    class_prefix: "T5",
+    signatures: &[
+        Signature {
+            prefix: "",
+            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi.weight"],
+            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
+        },
+        Signature {
+            prefix: "",
+            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
+            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
+        },
+    ],
+};
+
+/// That of mT5.
+pub(super) const MULTILINGUAL: Family = Family {
+    entry: ModelEntry {
+        model_type: "mt5",
+        doc: "mT5 with the head for the next word of the decoder",
+        open: load::open::<EncoderDecoder<T5Config>>,
+    },
+    class_prefix: "MT5",
+    signatures: &[Signature {
+        prefix: "",
+        has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
+        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
+    }],
+    ..FAMILY
+};
+
+/// Tensors by which the weights are told.
+const TENSORS: &[&str] = &["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"];

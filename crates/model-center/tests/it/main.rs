@@ -28,6 +28,7 @@ mod config_opt;
 mod config_qwen2;
 mod config_qwen3;
 mod config_roberta;
+mod config_rows;
 mod config_t5;
 mod cpm1;
 mod cpm2;

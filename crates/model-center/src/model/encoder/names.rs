@@ -57,3 +57,12 @@ pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> 
     });
     tables.chain(both).chain(heads.iter().map(|(ours, theirs)| Rule::new(ours, theirs))).collect()
 }
+
+/// Tensors by which the weights of such encoders are told.
+pub(in crate::model) const TENSORS: &[&str] = &[
+    "embeddings.word_embeddings.weight",
+    "embeddings.position_embeddings.weight",
+    "embeddings.token_type_embeddings.weight",
+    "encoder.layer.0.attention.self.query.weight",
+    "encoder.layer.0.attention.output.dense.weight",
+];

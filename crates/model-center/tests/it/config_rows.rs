@@ -1,0 +1,58 @@
+//! The rows of every family in both dialects: a written file reads back as it is, and a value of a wrong type is an
+//! error that names the field.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use bmtrain_core::dtype::DType;
+use model_center::config::rows::{Row, RowConfig};
+use model_center::config::{
+    BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HfHeader, LlamaConfig,
+    MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+};
+use serde_json::{Map, Value, json};
+
+fn read<C: Config>(map: &Map<String, Value>) -> Result<C, String> {
+    C::from_json(&Value::Object(map.clone()).to_string(), "config.json").map_err(|e| e.to_string())
+}
+
+/// The number of fields that were given a wrong type.
+fn check<C: RowConfig>() -> usize {
+    let header = HfHeader { architecture: "AnyModel".to_string(), dtype: DType::F32 };
+    let (hugging_face, model_center) = (C::default().to_hf_json(&header).unwrap(), C::default().to_dict());
+    assert_eq!(read::<C>(&hugging_face).unwrap().to_hf_json(&header).unwrap(), hugging_face);
+    assert_eq!(read::<C>(&model_center).unwrap().to_dict(), model_center);
+    let mut checked = 0;
+    let dialects: [(_, fn(&Row<C>) -> _); 2] =
+        [(&hugging_face, |row| row.hugging_face), (&model_center, |row| row.model_center)];
+    for (map, names) in dialects {
+        for name in C::ROWS.iter().flat_map(names) {
+            let mut wrong = map.clone();
+            wrong.insert((*name).to_string(), json!({"an": "object"}));
+            let error = read::<C>(&wrong).map(|_| ()).unwrap_err();
+            assert!(error.contains(name) && error.contains("is not"), "{name}: {error}");
+            checked += 1;
+        }
+    }
+    checked
+}
+
+#[test]
+fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
+    for (family, checked, least) in [
+        ("bart", check::<BartConfig>(), 14),
+        ("bloom", check::<BloomConfig>(), 0),
+        ("cpm1", check::<Cpm1Config>(), 10),
+        ("cpm2", check::<Cpm2Config>(), 14),
+        ("gpt2", check::<Gpt2Config>(), 4),
+        ("gptj", check::<GptjConfig>(), 2),
+        ("llama", check::<LlamaConfig>(), 6),
+        ("marian", check::<MarianConfig>(), 14),
+        ("mistral", check::<MistralConfig>(), 4),
+        ("opt", check::<OptConfig>(), 9),
+        ("qwen2", check::<Qwen2Config>(), 2),
+        ("qwen3", check::<Qwen3Config>(), 4),
+        ("roberta", check::<RobertaConfig>(), 4),
+        ("t5", check::<T5Config>(), 9),
+    ] {
+        assert!(checked >= least, "{family}: {checked} fields");
+    }
+}

@@ -1,0 +1,77 @@
+"""Prints how many families of models are named in their own file only, as OK/TOTAL and a verdict. What else names a
+family goes to stderr. Usage: one_file_family.py ROOT
+
+Looked at is code, without comments and unit tests, for a family's name and its type of configuration as whole words,
+whatever their case. The registry lists the families and may name all of them.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+FOLDERS = ["crates/model-center/src", "crates/bmtrain-core/src", "crates/bmtrain-dist/src", "examples/src"]
+REGISTRY = ["crates/model-center/src/model/mod.rs", "crates/model-center/src/model/registry.rs"]
+
+# Files that name families, and why. A path that ends in / stands for a directory.
+EXCEPTIONS = {
+    "crates/model-center/src/formats/pretrained/aliases.rs": "identifiers of published models",
+    "crates/model-center/src/formats/gguf/": "architectures and vocabularies as GGUF names them",
+    "crates/model-center/src/tokenizer/": "tokenizers of transformers, with rules by model_type for unknown families too",
+    "crates/model-center/src/data/answers.rs": "an error that says which models have what is asked for",
+    "crates/model-center/src/model/text_model.rs": "the same",
+    "crates/model-center/src/recipe/elsewhere.rs": "the same",
+    "crates/model-center/src/recipe/keys.rs": "examples of values in the help of recipe keys",
+    "examples/src/step/": "sizes of published models that are timed",
+    "examples/src/gpu_check/": "models that are timed and compared on a device",
+    "examples/src/bin/step_bench/": "the model that is timed by default",
+}
+# Families built from another one's parts: (file of the user, family whose parts it takes).
+SHARED = {
+    ("mistral", "llama"): "a Llama with a window",
+    ("qwen2", "llama"): "a Llama with biases",
+    ("qwen3", "llama"): "a Llama with norms of heads",
+    ("qwen3", "qwen2"): "defaults of Qwen 2",
+    ("gptj", "gpt2"): "the same names of fields",
+    ("marian", "bart"): "a BART with computed positions",
+    ("cpm2", "cpm1"): "the same blocks in two stacks",
+    ("bert", "roberta"): "told apart by the prefix of tensor names",
+    ("roberta", "bert"): "told apart by the prefix of tensor names",
+    ("t5", "mt5"): "one computation under two names",
+    ("roberta", "xlm-roberta"): "one computation under three names",
+    ("roberta", "camembert"): "one computation under three names",
+}
+
+
+def code(path):
+    """The file's code: no comments, no unit tests."""
+    text = path.read_text().split("#[cfg(test)]\nmod tests")[0]
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    return [re.sub(r"\s//\s.*", "", line) for line in lines]
+
+
+def main():
+    root = Path(sys.argv[1])
+    files = {str(p.relative_to(root)): code(p) for folder in FOLDERS for p in sorted((root / folder).rglob("*.rs"))}
+    own = {}
+    for name, lines in files.items():
+        if name.startswith("crates/model-center/src/model/"):
+            for family in re.findall(r'ModelEntry\s*\{\s*model_type:\s*"([^"]+)"', "\n".join(lines)):
+                own[family] = name
+    ok = 0
+    for family, home in sorted(own.items()):
+        stem = family.replace("-", "[-_]?")
+        pattern = re.compile(rf"(?<![\w-]){stem}(config)?(?![\w-])", re.IGNORECASE)
+        found = []
+        for name, lines in files.items():
+            excused = any(name == e or (e.endswith("/") and name.startswith(e)) for e in EXCEPTIONS)
+            if name == home or name in REGISTRY or excused or (Path(name).stem, family) in SHARED:
+                continue
+            found += [f"{name}: {line.strip()}" for line in lines if pattern.search(line)]
+        for line in found:
+            print(f"{family}: {line}", file=sys.stderr)
+        ok += not found
+    total = len(own)
+    print(f"{ok}/{total}", "ok" if ok == total and total > 0 else "short")
+
+
+main()
