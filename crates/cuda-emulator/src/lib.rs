@@ -208,7 +208,7 @@ pub fn full_name(test: &str) -> String {
         String::from_utf8(listed.stdout).unwrap()
     });
     let mut names = names.lines().filter_map(|line| line.strip_suffix(": test"));
-    let found = names.find(|name| name.rsplit("::").next() == Some(test));
+    let found = names.find(|name| name.strip_suffix(test).is_some_and(|rest| rest.is_empty() || rest.ends_with("::")));
     found.unwrap_or_else(|| panic!("there is no test {test}")).to_owned()
 }
 
