@@ -21,9 +21,6 @@ pub struct MetricsLog {
 
 impl MetricsLog {
     /// Begins a file that does not exist yet.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).open(path);
         let file = file.map_err(|e| {
@@ -33,9 +30,6 @@ impl MetricsLog {
     }
 
     /// Goes on with the file of a run that was cut off, or begins it. A last line that was cut off with it is removed.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn continued(path: &Path) -> Result<Self> {
         let failed = |e| Error::file("write", path, e, "make room on the disk, and let the run write there");
         let mut file = OpenOptions::new().append(true).read(true).create(true).open(path).map_err(failed)?;
@@ -45,9 +39,6 @@ impl MetricsLog {
     }
 
     /// Appends a record. It is one write of a whole line, so readers that follow the file see whole records.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn write(&mut self, record: &impl Record) -> Result<()> {
         let mut line = record.to_json();
         line.push('\n');
@@ -56,9 +47,6 @@ impl MetricsLog {
     }
 
     /// Waits until everything written has reached the disk.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync_all().map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))
     }

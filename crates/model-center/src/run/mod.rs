@@ -2,7 +2,8 @@
 //!
 //! | file | defines |
 //! |---|---|
-//! | `output.rs` | [`OutputDirectory`], which holds one run and refuses another; [`StagedDirectory`] |
+//! | `output.rs` | [`OutputDirectory`], which holds one run and refuses another |
+//! | `staged.rs` | [`StagedDirectory`], which appears as a whole |
 //! | `lock.rs` | the lock that keeps other processes out of the directory |
 //! | `marker.rs` | `run.json`, which says whose the directory is and what in it the run wrote |
 //! | `model_files.rs` | [`FileHashes`], the recorded files of a model; [`Damage`], one that differs |
@@ -29,6 +30,7 @@ mod output;
 mod progress;
 mod report;
 mod signals;
+mod staged;
 mod state;
 mod status;
 mod stop;
@@ -44,11 +46,12 @@ pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
 pub use output::{
     CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
-    RECIPE_FILE, STOP_FILE, StagedDirectory,
+    RECIPE_FILE, STOP_FILE,
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, layout_error, render_error};
 pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
+pub use staged::StagedDirectory;
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

@@ -56,9 +56,6 @@ impl Damage {
 
 impl FileHashes {
     /// Those of what is in `dir` now. Reads every byte.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn of(dir: &Path) -> Result<Self> {
         let mut found = BTreeMap::new();
         collect(dir, "", MAX_DEPTH, &mut found)?;

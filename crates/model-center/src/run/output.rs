@@ -1,6 +1,6 @@
 //! The output directory: one directory holds one run.
 //!
-//! Defines [`OutputDirectory`] and [`StagedDirectory`]. The file [`MARKER`] says which recipe the directory belongs to
+//! Defines [`OutputDirectory`]. The file [`MARKER`] says which recipe the directory belongs to
 //! and which names in it are the run's own; only those are ever removed. A directory with anything else in it is
 //! refused; one with a run is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so
 //! two processes cannot share a directory. Called by the training programs.
@@ -9,10 +9,11 @@ use super::lock::{LOCK, take_lock};
 use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
+use super::staged::StagedDirectory;
 use crate::error::OutputFault;
-use crate::file::{prepared_name, sync_directory, sync_tree, temporary_name, write_atomic};
+use crate::file::{prepared_name, temporary_name, write_atomic};
 use crate::{Error, Result};
-use rustix::fs::{Access, CWD, RenameFlags};
+use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -29,9 +30,6 @@ pub const CHECKPOINT_DIRECTORY: &str = "checkpoints";
 pub const STOP_FILE: &str = "stop";
 /// The directory of the last weights beside the best ones.
 pub const LAST_MODEL_DIRECTORY: &str = "model-last";
-/// Model directories are flat; this only bounds the walk.
-const MAX_STAGED_DEPTH: usize = 8;
-
 /// What to do where the directory holds a run already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfThere {
@@ -131,9 +129,6 @@ impl OutputDirectory {
     }
 
     /// The run goes on with what is in the directory: from now on it is this recipe's, and not finished.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn take_over(&mut self) -> Result<()> {
         self.marker.recipe_hash.clone_from(&self.recipe_hash);
         self.marker.finished = false;
@@ -146,9 +141,6 @@ impl OutputDirectory {
     }
 
     /// Removes all that the earlier run left: there is nothing in it to go on with.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn begin_anew(&mut self) -> Result<()> {
         self.marker.check_outputs(&self.dir, true)?;
         for name in &self.marker.names {
@@ -185,9 +177,6 @@ impl OutputDirectory {
 
     /// Notes that the model directory `name` is about to be replaced, or given up: what is in it is no longer vouched
     /// for.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn forget_model(&mut self, name: &str) -> Result<()> {
         self.marker.models.remove(name);
         if name == MODEL_DIRECTORY {
@@ -199,9 +188,6 @@ impl OutputDirectory {
 
     /// Notes what the model directory `name` holds now, and of [`MODEL_DIRECTORY`] at which step its weights were the
     /// best so far, if they are.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn record_model(&mut self, name: &str, hashes: FileHashes, best_step: Option<u64>) -> Result<()> {
         self.marker.models.insert(name.to_owned(), hashes);
         if name == MODEL_DIRECTORY {
@@ -216,18 +202,12 @@ impl OutputDirectory {
     }
 
     /// Notes that the run, which had gone on from `step`, failed, and how much that weighs.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn note_failure(&mut self, from_step: u64, weight: u64) -> Result<()> {
         self.marker.failed = Some(Failed { from_step, weight: self.failures_from(from_step) + weight });
         self.write_marker()
     }
 
     /// Notes that the run came to its end.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
     pub fn finish(&mut self) -> Result<()> {
         self.marker.finished = true;
         self.write_marker()
@@ -333,77 +313,6 @@ impl Drop for OutputDirectory {
     }
 }
 
-/// A directory in preparation. Dropped without [`commit`](StagedDirectory::commit), it vanishes.
-#[derive(Debug)]
-pub struct StagedDirectory {
-    temporary: PathBuf,
-    target: PathBuf,
-    is_committed: bool,
-}
-
-impl StagedDirectory {
-    /// Where to write the files.
-    pub fn path(&self) -> &Path {
-        &self.temporary
-    }
-
-    /// The hashes of what was written so far; reads every byte of it.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
-    pub fn hashes(&self) -> Result<FileHashes> {
-        FileHashes::of(&self.temporary)
-    }
-
-    /// Flushes the files to the disk, as [`commit`](StagedDirectory::commit) does first.
-    ///
-    /// # Errors
-    /// What the operating system refuses.
-    pub fn flush(&self) -> Result<()> {
-        sync_tree(&self.temporary, MAX_STAGED_DEPTH)
-    }
-
-    /// Makes the directory appear under its name, in place of an earlier one; returns its path.
-    ///
-    /// Everything reaches the disk first, and the two directories change places in one step.
-    ///
-    /// # Errors
-    /// What the operating system refuses; then the earlier directory is still there.
-    pub fn commit(mut self) -> Result<PathBuf> {
-        self.flush()?;
-        let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);
-        if self.target.symlink_metadata().is_ok() {
-            match rustix::fs::renameat_with(CWD, &self.temporary, CWD, &self.target, RenameFlags::EXCHANGE) {
-                Ok(()) => {}
-                // Some network and FUSE file systems cannot exchange; there the name is free for a moment.
-                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-                    let earlier = temporary_name(&self.target);
-                    remove(&earlier)?;
-                    fs::rename(&self.target, &earlier).map_err(failed)?;
-                    fs::rename(&self.temporary, &self.target).map_err(failed)?;
-                    remove(&earlier)?;
-                }
-                Err(e) => return Err(failed(e.into())),
-            }
-            sync_directory(self.target.parent())?;
-            remove(&self.temporary)?;
-        } else {
-            fs::rename(&self.temporary, &self.target).map_err(failed)?;
-            sync_directory(self.target.parent())?;
-        }
-        self.is_committed = true;
-        Ok(self.target.clone())
-    }
-}
-
-impl Drop for StagedDirectory {
-    fn drop(&mut self) {
-        if !self.is_committed {
-            let _ = fs::remove_dir_all(&self.temporary);
-        }
-    }
-}
-
 pub(super) const WRITABLE: &str = "set output.dir to a directory you may write to, on a disk with room";
 
 fn earlier(marker: Option<&Marker>) -> Earlier {
@@ -497,7 +406,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Removes a file, a link itself, or a directory with all in it; absent is fine.
-fn remove(path: &Path) -> Result<()> {
+pub(super) fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => Err(e),

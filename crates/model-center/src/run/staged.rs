@@ -1,0 +1,77 @@
+//! [`StagedDirectory`]: a directory that is written under another name and appears as a whole.
+
+use super::model_files::FileHashes;
+use super::output::{WRITABLE, remove};
+use crate::file::{sync_directory, sync_tree, temporary_name};
+use crate::{Error, Result};
+use rustix::fs::{CWD, RenameFlags};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Model directories are flat; this only bounds the walk.
+const MAX_STAGED_DEPTH: usize = 8;
+
+/// A directory in preparation. Dropped without [`commit`](StagedDirectory::commit), it vanishes.
+#[derive(Debug)]
+pub struct StagedDirectory {
+    pub(super) temporary: PathBuf,
+    pub(super) target: PathBuf,
+    pub(super) is_committed: bool,
+}
+
+impl StagedDirectory {
+    /// Where to write the files.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// The hashes of what was written so far; reads every byte of it.
+    pub fn hashes(&self) -> Result<FileHashes> {
+        FileHashes::of(&self.temporary)
+    }
+
+    /// Flushes the files to the disk, as [`commit`](StagedDirectory::commit) does first.
+    pub fn flush(&self) -> Result<()> {
+        sync_tree(&self.temporary, MAX_STAGED_DEPTH)
+    }
+
+    /// Makes the directory appear under its name, in place of an earlier one; returns its path.
+    ///
+    /// Everything reaches the disk first, and the two directories change places in one step.
+    ///
+    /// # Errors
+    /// What the operating system refuses; then the earlier directory is still there.
+    pub fn commit(mut self) -> Result<PathBuf> {
+        self.flush()?;
+        let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);
+        if self.target.symlink_metadata().is_ok() {
+            match rustix::fs::renameat_with(CWD, &self.temporary, CWD, &self.target, RenameFlags::EXCHANGE) {
+                Ok(()) => {}
+                // Some network and FUSE file systems cannot exchange; there the name is free for a moment.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+                    let earlier = temporary_name(&self.target);
+                    remove(&earlier)?;
+                    fs::rename(&self.target, &earlier).map_err(failed)?;
+                    fs::rename(&self.temporary, &self.target).map_err(failed)?;
+                    remove(&earlier)?;
+                }
+                Err(e) => return Err(failed(e.into())),
+            }
+            sync_directory(self.target.parent())?;
+            remove(&self.temporary)?;
+        } else {
+            fs::rename(&self.temporary, &self.target).map_err(failed)?;
+            sync_directory(self.target.parent())?;
+        }
+        self.is_committed = true;
+        Ok(self.target.clone())
+    }
+}
+
+impl Drop for StagedDirectory {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
