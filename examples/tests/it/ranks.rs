@@ -44,6 +44,26 @@ fn elastic_sums_give_the_bytes_of_one_rank_on_any_number_at_any_level() {
 }
 
 #[test]
+fn a_trace_has_the_spans_of_each_rank_and_lane() {
+    let fixture = Fixture::new();
+    let sets = [&ELASTIC[..], &["parallel.zero=3"]].concat();
+    train(&fixture, "traced", &["--ranks", "2", "--trace", "trace.json"], &sets).succeeded();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&fixture.read("trace.json")).unwrap();
+    let names = |rank: u64, lane: u64| -> Vec<&str> {
+        let of_track = |event: &&serde_json::Value| event["ph"] == "X" && event["pid"] == rank && event["tid"] == lane;
+        events.iter().filter(of_track).map(|event| event["name"].as_str().unwrap()).collect()
+    };
+    for rank in 0..2 {
+        let compute = names(rank, 0);
+        for name in ["micro_batch", "forward", "backward", "gather", "reduce", "optimizer", "evaluation", "save"] {
+            assert!(compute.contains(&name), "rank {rank} has no {name}: {compute:?}");
+        }
+        assert_eq!(compute.iter().filter(|name| **name == "step").count(), 4);
+        assert!(names(rank, 1).contains(&"work"), "rank {rank} has no work of the lane Zero");
+    }
+}
+
+#[test]
 fn every_sample_is_judged_once_whatever_their_number_and_that_of_the_ranks() {
     let fixture = Fixture::new();
     let sets = ["train.gradient_sum=elastic", "train.batch_size=6", "train.micro_batch_size=1", "train.steps=1"];

@@ -64,6 +64,8 @@ impl Lanes {
     /// The system refuses a thread.
     pub(super) fn give(&self, lane: Lane, task: Task) -> Result<()> {
         let queue = self.start(lane)?;
+        let cause = tracing::Span::current().metadata().map_or("", tracing::Metadata::name);
+        let task = Box::new(move || tracing::debug_span!("work", cause).in_scope(task));
         let mut state = queue.lock();
         state.tasks.push_back(task);
         state.given += 1;
@@ -123,7 +125,12 @@ impl Lanes {
         if place.get().is_none() {
             let queue = Arc::new(Queue::default());
             let theirs = Arc::clone(&queue);
-            let thread = std::thread::Builder::new().name(format!("lane {lane:?}")).spawn(move || theirs.work());
+            // Names the track of the lane's work in a trace, below that of the rank.
+            let track = tracing::debug_span!("lane", ?lane);
+            let thread = std::thread::Builder::new().name(format!("lane {lane:?}")).spawn(move || {
+                let _lane = track.entered();
+                theirs.work();
+            });
             let thread = thread
                 .map_err(|error| Error::refused(format!("thread of the lane {lane:?}"), Resource::Threads, error))?;
             // Only the rank's own thread starts lanes; a worker too many would end when it is dropped.

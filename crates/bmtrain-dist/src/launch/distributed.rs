@@ -127,6 +127,7 @@ impl ProcessGroup {
             let first = results.map_err(|failed| failed.error)?.into_iter().next();
             return first.ok_or_else(|| Error::launch("ranks", "there are none", "start one at least").into());
         }
+        let _track = tracing::debug_span!("rank", rank = self.launch.rank).entered();
         if world <= 1 {
             return work(Arc::new(Solo));
         }

@@ -116,6 +116,7 @@ where
     for (rank, (work, after)) in works.enumerate() {
         let (sender, abort) = (sender.clone(), after.clone());
         let body = move || {
+            let _track = tracing::debug_span!("rank", rank).entered();
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
                 let reason = format!("panicked: {}", message(&*payload));
                 Err(Error::RankThread { rank, reason }.into())

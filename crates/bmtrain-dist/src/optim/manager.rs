@@ -170,6 +170,7 @@ impl OptimManager {
 
     /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
     pub fn backward(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
+        let _backward = tracing::debug_span!("backward").entered();
         let Some(tape) = cx.take_tape() else {
             return Err(Error::setting("backward", "the forward pass was not recorded"));
         };
@@ -249,6 +250,7 @@ impl OptimManager {
     /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses,
     /// concatenated: all with the one wait that a step makes.
     pub fn step_and_read(&mut self, beside: &[&Tensor]) -> Result<(StepInfo, Vec<f32>)> {
+        let _optimizer = tracing::debug_span!("optimizer").entered();
         let flats = self.flats()?;
         for flat in flats.iter() {
             flat.finish_step()?;

@@ -73,6 +73,7 @@ impl ShardCollectives<'_> {
 
     /// This rank's shard of the sum over the ranks.
     pub(crate) fn reduce_scatter(&self, full: &Storage) -> Result<Storage> {
+        let _reduce = tracing::debug_span!("reduce").entered();
         self.follow_compute()?;
         let shard =
             Storage::empty_on(self.device, self.layout.shard_len(), self.dtype, Segment::Gradients, Lane::Zero)?;
@@ -84,6 +85,7 @@ impl ShardCollectives<'_> {
     }
 
     pub(crate) fn all_reduce(&self, full: &Storage) -> Result<()> {
+        let _reduce = tracing::debug_span!("reduce").entered();
         self.follow_compute()?;
         let data = full.view_mut_on(0..full.len(), Lane::Zero)?;
         let collective = Collective::AllReduce { data, by: Reduction::Sum };
@@ -99,6 +101,7 @@ impl ShardCollectives<'_> {
 
     /// The same into an existing storage.
     pub(crate) fn all_gather_into(&self, shard: &Storage, full: &Storage) -> Result<()> {
+        let _gather = tracing::debug_span!("gather").entered();
         self.follow_compute()?;
         let send = shard.view_on(0..shard.len(), Lane::Zero)?;
         let recv = full.view_mut_on(0..full.len(), Lane::Zero)?;
@@ -109,6 +112,7 @@ impl ShardCollectives<'_> {
     /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is
     /// the order of the micro-batches.
     fn insert(&self, full: &Storage, tree: &mut SumTree) -> Result<()> {
+        let _reduce = tracing::debug_span!("reduce").entered();
         let (ranks, shard) = (self.sharding.ranks.size(), self.layout.shard_len());
         if ranks == 1 {
             let all = std::iter::once(0..shard);

@@ -15,6 +15,7 @@ use bmtrain_dist::Launch;
 use bmtrain_dist::checkpoint::FailPoints;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next words, or on targets behind it.
@@ -62,6 +63,10 @@ pub struct Options {
     /// Print at the end where the time of the training steps went.
     #[arg(long)]
     pub profile: bool,
+    /// Write what each rank and lane did, and when, to this file: a Chrome trace, which Perfetto opens. A process of a
+    /// rank above 0 adds its rank to the name.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Fail or die at places of a save: for tests of what a crash leaves behind.
     #[cfg(feature = "testing")]
     #[arg(long, value_name = "POINT=ACTION,..", hide = true)]
@@ -92,6 +97,16 @@ impl Options {
         Ok(FailPoints::NONE)
     }
 
+    /// The trace of this process.
+    fn trace_path(&self) -> Option<PathBuf> {
+        let mut path = self.trace.clone()?.into_os_string();
+        let rank = Launch::from_env(self.ranks).map_or(0, |launch| launch.rank);
+        if rank > 0 {
+            path.push(format!(".{rank}"));
+        }
+        Some(path.into())
+    }
+
     fn distributed(&self) -> DistributedOptions {
         DistributedOptions { ranks: self.ranks, connection: self.comm.connection(), deadline: None }
     }
@@ -99,7 +114,7 @@ impl Options {
 
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
-    program::main_or(registry, run, |error| abandon_misused(&error.to_string()))
+    program::main_or(registry, Options::trace_path, run, |error| abandon_misused(&error.to_string()))
 }
 
 /// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.

@@ -7,6 +7,7 @@ use crate::cli::{limits, terminal};
 use crate::model::Registry;
 use crate::run::ExitStatus;
 use clap::Parser;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Read the command line, whose help lists the families, and run the program.
@@ -14,12 +15,14 @@ pub fn main<O: Parser>(
     registry: Registry<'static>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
 ) -> ExitCode {
-    main_or(registry, run, |_| {})
+    main_or(registry, |_| None, run, |_| {})
 }
 
-/// [`main`] that calls `misused` before it ends because of a command line that cannot be read.
+/// [`main`] that writes a trace of the run where one is asked for, and calls `misused` before it ends because of a
+/// command line that cannot be read.
 pub fn main_or<O: Parser>(
     registry: Registry<'static>,
+    trace: impl FnOnce(&O) -> Option<PathBuf>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
     misused: impl FnOnce(&clap::Error),
 ) -> ExitCode {
@@ -32,8 +35,8 @@ pub fn main_or<O: Parser>(
     });
     // What the matches lack they were just checked for.
     let options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    terminal::start_logging();
-    terminal::finish(run(&options, registry))
+    // The trace is complete when it is dropped.
+    terminal::finish(terminal::start_tracing(trace(&options).as_deref()).and_then(|_trace| run(&options, registry)))
 }
 
 /// The families by the names that `config.json` has for them.

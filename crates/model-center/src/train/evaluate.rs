@@ -83,6 +83,7 @@ impl Evaluation {
     /// # Errors
     /// Labels that do not fit the model, a failing device.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
+        let _evaluation = tracing::debug_span!("evaluation").entered();
         let Some((evaluator, loss)) = self.forward_all(context)? else { return Ok(None) };
         let mut by_text = None;
         if let Some(answers) = &self.answers

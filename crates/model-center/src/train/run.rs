@@ -189,6 +189,7 @@ impl<'a> Run<'a> {
 
     /// Begin to save a checkpoint.
     pub(super) fn save_checkpoint(&mut self, trainer: &Trainer) -> Result<()> {
+        let _save = tracing::debug_span!("save").entered();
         let start = Instant::now();
         let last_eval = self.last_eval.as_ref().map(|last| SavedLastEval {
             step: last.step,

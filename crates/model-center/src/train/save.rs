@@ -58,6 +58,7 @@ impl Run<'_> {
     /// # Errors
     /// What the disk refuses; a lost rank; files other than expected, which are not kept.
     pub(super) fn save(&mut self, trainer: &Trainer, name: &str, contents: ModelContents<'_>) -> Result<()> {
+        let _save = tracing::debug_span!("save").entered();
         let start = Instant::now();
         let staged = match &mut self.files {
             Some(files) => {

@@ -20,15 +20,17 @@ impl Trainer {
     /// One optimizer step: for each of this rank's micro-batches load, forward and backward; then clip and update.
     /// `checkpoint_due` is this rank's vote on saving a checkpoint after the step.
     pub(crate) fn step(&mut self, checkpoint_due: bool) -> Result<StepResult> {
+        let _step = tracing::debug_span!("step", step = self.progress.step).entered();
         let start = self.start_step();
         let weights = self.loss_weights()?;
         let mut local = LocalMetrics::default();
         for micro_batch in self.own_micro_batches() {
+            let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
             let mut batch = self.loader.batch(self.position(micro_batch))?;
             local.count(&batch);
             self.weigh(&mut batch, micro_batch, &weights);
             let mut cx = self.training_context(micro_batch);
-            let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(no_loss)?;
+            let loss = self.forward(&batch, &mut cx)?;
             self.backward(&loss, micro_batch, &weights, &mut cx)?;
             local.losses.push(loss);
         }
@@ -71,6 +73,11 @@ impl Trainer {
         if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, weights.prompts.get(micro_batch as usize)) {
             verbalizer.prompt_loss = *weight;
         }
+    }
+
+    fn forward(&self, batch: &Batch, cx: &mut Ctx) -> Result<Var> {
+        let _forward = tracing::debug_span!("forward").entered();
+        self.model.loss(batch, cx)?.ok_or_else(no_loss)
     }
 
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
