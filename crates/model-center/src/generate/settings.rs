@@ -63,32 +63,32 @@ pub struct GenerationOverrides {
 }
 
 impl GenerationOverrides {
-    /// The first given setting of sampling.
     fn given_sampling(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("temperature", self.temperature.is_some()),
             ("top_k", self.top_k.is_some()),
             ("top_p", self.top_p.is_some()),
             ("min_p", self.min_p.is_some()),
             ("seed", self.seed.is_some()),
             ("texts", self.texts.is_some()),
-        ];
-        given.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
+        ])
     }
 
-    /// The first given setting of beam search.
     fn given_beam_search(&self) -> Option<&'static str> {
-        let given = [
+        first_given(&[
             ("length_penalty", self.length_penalty.is_some()),
             ("best", self.best.is_some()),
             ("patience", self.patience.is_some()),
-        ];
-        given.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
+        ])
     }
 
     fn prefix_length(&self) -> usize {
         self.prefix.as_ref().map_or(0, Vec::len)
     }
+}
+
+fn first_given(settings: &[(&'static str, bool)]) -> Option<&'static str> {
+    settings.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
 }
 
 /// All settings, each with its origin.
@@ -225,13 +225,13 @@ impl GenerationSettings {
 
     fn resolve_repetition(&mut self, options: &GenerationOverrides, config: &GenerationConfig) -> Result<()> {
         let factor = self.pick("repetition_penalty", options.repetition_penalty, &config.repetition_penalty, 1.0);
-        let effects = [
+        let given = first_given(&[
             ("repetition_window", options.repetition_window.is_some()),
             ("penalise_prompt", options.penalize_prompt.is_some()),
-        ];
-        if let Some((name, _)) = effects.iter().find(|(_, given)| *given && factor == 1.0) {
+        ]);
+        if let Some(name) = given.filter(|_| factor == 1.0) {
             let reason = "it has no effect: there is no repetition penalty";
-            return Err(Error::argument(*name, reason, "add `repetition_penalty`, or leave it out"));
+            return Err(Error::argument(name, reason, "add `repetition_penalty`, or leave it out"));
         }
         self.options.penalty = RepetitionPenalty { factor, window: options.repetition_window };
         if factor != 1.0 {

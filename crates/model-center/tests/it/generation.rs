@@ -1,6 +1,5 @@
-//! Texts that are generated with tiny models: those that transformers writes (`golden/generation.json`, made by
-//! `scripts/golden/make_generation.py`), whichever prompts are beside a prompt, on one rank and on two, and what is
-//! refused.
+//! Generation with tiny models: the sequences of transformers (`golden/generation.json`, made by
+//! `scripts/golden/make_generation.py`), whatever the batch, on one rank and on two, and refused options.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::Communicator;
@@ -30,22 +29,22 @@ fn open(device: &Device, directory: &str, sharding: Sharding) -> Box<dyn TextMod
         .model
 }
 
-fn words(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|word| word.as_u64().unwrap() as u32).collect()
+fn tokens(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
 }
 
 fn prompts(model: &Value) -> Vec<Vec<u32>> {
-    model["prompts"].as_array().unwrap().iter().map(words).collect()
+    model["prompts"].as_array().unwrap().iter().map(tokens).collect()
 }
 
 /// Settings as transformers calls them, for a model with one stack or two.
 fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel) -> GenerateOptions {
     let number = |name: &str, default: f64| settings[name].as_f64().unwrap_or(default);
-    let word = |name: &str| settings[name].as_u64().map(|word| word as u32);
+    let token = |name: &str| settings[name].as_u64().map(|token| token as u32);
     let lists = [&settings["suppress_tokens"], &settings["bad_words_ids"][0]];
-    let mut forbidden: Vec<u32> = lists.into_iter().filter(|list| list.is_array()).flat_map(words).collect();
-    // transformers takes no word for a bad one that ends texts.
-    forbidden.retain(|word| settings["suppress_tokens"][0] == *word || !words(&golden["ends"]).contains(word));
+    let mut forbidden: Vec<u32> = lists.into_iter().filter(|list| list.is_array()).flat_map(tokens).collect();
+    // transformers ignores end tokens among the bad words.
+    forbidden.retain(|token| settings["suppress_tokens"][0] == *token || !tokens(&golden["ends"]).contains(token));
     let method = match settings["num_beams"].as_u64() {
         None => Method::Greedy,
         Some(beams) => Method::Beams(BeamOptions {
@@ -65,12 +64,12 @@ fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel
         max_new_tokens: data["new_tokens"].as_u64().unwrap() as usize,
         min_new_tokens: number("min_new_tokens", 0.0) as usize,
         penalty: RepetitionPenalty { factor: number("repetition_penalty", 1.0) as f32, window: None },
-        end_tokens: words(&golden["ends"]),
+        end_tokens: tokens(&golden["ends"]),
         no_repeat: settings["no_repeat_ngram_size"].as_u64().map(|size| size as usize),
         forbidden,
         // Rows of the others begin with a prompt.
-        forced_bos: word("forced_bos_token_id").filter(|_| model.info().generates_targets),
-        forced_eos: word("forced_eos_token_id"),
+        forced_bos: token("forced_bos_token_id").filter(|_| model.info().generates_targets),
+        forced_eos: token("forced_eos_token_id"),
         ..GenerateOptions::default()
     }
 }
@@ -102,7 +101,7 @@ fn texts_and_scores_are_those_of_transformers() {
                 let what = format!("{} {name}", golden["folder"]);
                 assert_eq!(ours.len(), theirs.len(), "{what}");
                 for (ours, theirs) in ours.iter().zip(theirs) {
-                    assert_eq!(ours.tokens, words(&theirs["words"]), "{what}");
+                    assert_eq!(ours.tokens, tokens(&theirs["words"]), "{what}");
                     texts += 1;
                     assert_eq!(ours.score.is_some(), theirs["score"].is_number(), "{what}");
                     if let (Some(ours), Some(theirs)) = (ours.score, theirs["score"].as_f64()) {
@@ -118,7 +117,7 @@ fn texts_and_scores_are_those_of_transformers() {
     println!("figure: {texts} texts, scores {worst:.1e} apart");
 }
 
-/// Draws of two texts of each prompt.
+/// Sampling of two texts of each prompt.
 fn sampled(seed: u64) -> GenerateOptions {
     let sampling = Sampling { temperature: 1.3, top_k: Some(20), top_p: 0.9, min_p: 0.01 };
     let method = Method::Sampling { sampling, seed, texts: 2 };
@@ -126,7 +125,7 @@ fn sampled(seed: u64) -> GenerateOptions {
 }
 
 #[test]
-fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
+fn samples_depend_on_the_seed_and_the_prompt_alone() {
     let device = Device::cpu(1).unwrap();
     for directory in ["gpt2_a/lm", "llama_a/lm", "t5_a/lm"] {
         let model = open(&device, directory, Sharding::solo());
@@ -136,9 +135,9 @@ fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
         assert_ne!(together, generate(&device, &*model, sampled(4), &prompts));
         assert!(
             together.iter().any(|texts| texts[0].tokens != texts[1].tokens),
-            "the texts of a prompt are drawn apart"
+            "the texts of a prompt are sampled independently"
         );
-        assert_ne!(together[0], together[3], "so are those of equal prompts");
+        assert_ne!(together[0], together[3], "and the texts of equal prompts");
         let generator = Generator::new(&*model, None, sampled(3)).unwrap();
         for (number, prompt) in prompts.iter().enumerate() {
             let prompt = std::slice::from_ref(prompt);
@@ -201,7 +200,7 @@ fn texts_end_by_words_and_by_length_and_forbidden_words_never_come() {
     let free = generate(&device, &*model, plain.clone(), &prompts)[0][0].clone();
     assert_eq!((free.tokens.len(), free.finish_reason, free.score), (8, FinishReason::Length, None));
     let end = free.tokens[3];
-    let first = free.tokens.iter().position(|word| *word == end).unwrap();
+    let first = free.tokens.iter().position(|token| *token == end).unwrap();
     let ended =
         generate(&device, &*model, GenerateOptions { end_tokens: vec![end], ..plain.clone() }, &prompts)[0][0].clone();
     assert_eq!((&ended.tokens[..], ended.finish_reason), (&free.tokens[..=first], FinishReason::EndToken));
@@ -247,7 +246,7 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
         (GenerateOptions { min_new_tokens: 30, end_tokens: vec![1], ..plain() }, "at most"),
         (GenerateOptions { min_new_tokens: 3, ..plain() }, "no token ends a text"),
         (GenerateOptions { stop_strings: vec!["x".into()], ..plain() }, "no tokenizer"),
-        (GenerateOptions { forbidden: vec![97], ..plain() }, "word 97, and the model has 97"),
+        (GenerateOptions { forbidden: vec![97], ..plain() }, "token 97, and the model has 97"),
         (GenerateOptions { prefix: vec![5], ..plain() }, "this model has none"),
         (
             GenerateOptions {
@@ -258,7 +257,7 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
         ),
         (GenerateOptions { forced_bos: Some(5), ..plain() }, "this model has none"),
         (GenerateOptions { decoder_start_token: Some(5), ..plain() }, "this model has none"),
-        (GenerateOptions { forced_eos: Some(97), ..plain() }, "word 97, and the model has 97"),
+        (GenerateOptions { forced_eos: Some(97), ..plain() }, "token 97, and the model has 97"),
         (GenerateOptions { no_repeat: Some(0), ..plain() }, "no_repeat"),
         (
             GenerateOptions {
@@ -276,19 +275,19 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
         let done = generator.generate(&[vec![4], prompt], 0, &mut Ctx::inference(&device), &mut |_| Ok(()));
         done.map(|_| ()).map_err(|error| error.to_string())
     };
-    for (words, reason) in [(vec![], "no word"), (vec![97], "prompt 1"), (vec![4; 19], "shorten")] {
-        let error = prompt(&*gpt2, words, plain()).unwrap_err();
+    for (tokens, reason) in [(vec![], "no token"), (vec![97], "prompt 1"), (vec![4; 19], "shorten")] {
+        let error = prompt(&*gpt2, tokens, plain()).unwrap_err();
         assert!(error.contains(reason), "{error}");
     }
     assert!(prompt(&*gpt2, vec![4], GenerateOptions { is_context: true, ..plain() }).is_err());
     assert!(prompt(&*t5, vec![4; 5], GenerateOptions { prefix: vec![7], ..plain() }).is_ok());
-    // Words that are all forbidden leave none.
+    // Tokens that are all forbidden leave none.
     let none = GenerateOptions { forbidden: (0..97).collect(), ..plain() };
-    assert!(prompt(&*gpt2, vec![4], none.clone()).unwrap_err().contains("no word is possible"));
+    assert!(prompt(&*gpt2, vec![4], none.clone()).unwrap_err().contains("no token is possible"));
     let beams = BeamOptions { beams: 2, ..BeamOptions::DEFAULT };
     let none = GenerateOptions { method: Method::Beams(beams), ..none };
-    assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no word is possible"));
-    // Whoever asks for an end gets it before the next word.
+    assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no token is possible"));
+    // The check ends the generation before the next token.
     let asked = std::cell::Cell::new(0);
     let may_continue = || {
         asked.set(asked.get() + 1);

@@ -3,7 +3,7 @@
 use super::fixture::{Fixture, Input, POSITIONS, write_inputs, write_with_numbers};
 use super::{DATA, REFUSED, USAGE, check, classifier};
 
-/// Runs forward on `model` and inputs of the fixture, which must leave no output behind.
+/// Runs forward on `model` and inputs of the fixture, which must write no output.
 fn forward_refused(fixture: &Fixture, arguments: &[&str], code: i32, place: &str, texts: &[&str]) {
     let before = fixture.snapshot();
     let all = [&["--model", "model", "--inputs", "in.safetensors", "--out", "out.safetensors"], arguments].concat();
@@ -98,7 +98,7 @@ fn files_of_the_forward_program_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn what_a_decoder_has_not_is_named() {
+fn inputs_that_a_decoder_lacks_are_named() {
     let fixture = Fixture::decoder();
     let ids: Input<'_> = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
     write_inputs(&fixture.path("in.safetensors"), &[ids]);
