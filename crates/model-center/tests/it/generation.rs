@@ -43,7 +43,7 @@ fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel
     let token = |name: &str| settings[name].as_u64().map(|token| token as u32);
     let lists = [&settings["suppress_tokens"], &settings["bad_words_ids"][0]];
     let mut forbidden: Vec<u32> = lists.into_iter().filter(|list| list.is_array()).flat_map(tokens).collect();
-    // transformers ignores end tokens among the bad words.
+    // transformers ignores end tokens in bad_words_ids.
     forbidden.retain(|token| settings["suppress_tokens"][0] == *token || !tokens(&golden["ends"]).contains(token));
     let method = match settings["num_beams"].as_u64() {
         None => Method::Greedy,
