@@ -27,7 +27,7 @@ fn emulated(arguments: &[&str]) -> (Output, Value) {
     (output, serde_json::from_str(&found).unwrap())
 }
 
-fn assert_every_line_says_emulated(output: &Output) {
+fn assert_every_line_is_marked_emulated(output: &Output) {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(!out.is_empty());
     for line in out.lines().chain(err.lines()) {
@@ -36,12 +36,12 @@ fn assert_every_line_says_emulated(output: &Output) {
 }
 
 #[test]
-fn rows_are_compared_and_everything_says_that_the_device_is_emulated() {
-    let test = "rows_are_compared_and_everything_says_that_the_device_is_emulated";
+fn rows_are_compared_and_everything_marks_the_device_as_emulated() {
+    let test = "rows_are_compared_and_everything_marks_the_device_as_emulated";
     with_driver(test, Driver::Emulated, &[], || {
         let (output, found) = emulated(&["--only", "environment,conformance,kernels", "--rows", "softmax/"]);
         assert!(output.status.success(), "{output:?}");
-        assert_every_line_says_emulated(&output);
+        assert_every_line_is_marked_emulated(&output);
         let table = text(&output.stdout);
         assert!(table.contains(" 0 failed, 0 unsupported") && table.ends_with("emulated: ok\n"), "{table}");
         assert!(table.contains("not measured") && !table.contains("GB/s"), "{table}");
@@ -100,8 +100,8 @@ fn rows_of_no_name_are_a_failure() {
 }
 
 #[test]
-fn without_a_whole_driver_one_line_says_what_is_missing() {
-    let test = "without_a_whole_driver_one_line_says_what_is_missing";
+fn without_a_complete_driver_one_line_reports_what_is_missing() {
+    let test = "without_a_complete_driver_one_line_reports_what_is_missing";
     with_driver(test, Driver::Incomplete, &[], || {
         let output = gpu_check(&[]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -53,7 +53,7 @@ fn ranks_of_mpi_give_the_bytes_of_one_rank() {
 }
 
 #[test]
-fn the_exchange_between_ranks_of_mpi_is_measured() {
+fn communication_between_mpi_ranks_is_measured() {
     let fixture = Fixture::new();
     let bench = [env!("CARGO_BIN_EXE_bench"), "collectives", "--comm", "mpi", "--size", "64KiB", "--repeat", "3"];
     let Ok(output) = Command::new(MPIRUN[0]).args(&MPIRUN[1..]).args(bench).current_dir(fixture.path("")).output()

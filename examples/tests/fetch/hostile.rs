@@ -345,7 +345,7 @@ fn shards_stay_in_the_snapshot_under_names_of_their_own() {
 }
 
 #[test]
-fn what_a_server_says_reaches_no_terminal_as_it_is() {
+fn server_messages_reach_no_terminal_unescaped() {
     for answer in [
         "HTTP/1.1 404 \u{1b}[31mNo\r\nX-Error-Code: \u{202e}RevisionNotFound\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 404 No\r\nX-Error-Code: \u{1b}[31m\r\nContent-Length: 0\r\n\r\n",

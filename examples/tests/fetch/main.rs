@@ -136,7 +136,7 @@ fn a_busy_server_is_asked_again() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn refusals_have_a_fix() {
     let (client, server) = (Client::new(), server(Habits::default()));
     let refused = |status, code, token: Option<&str>| {
         server.change(|state| state.habits.refuse = Some((status, code)));
@@ -208,7 +208,7 @@ fn two_at_once_fetch_each_file_once() {
 }
 
 #[test]
-fn the_program_prints_the_directory_and_says_what_is_wrong_with_its_arguments() {
+fn the_program_prints_the_directory_and_reports_wrong_arguments() {
     let (client, hub) = (Client::new(), server(Habits::default()));
     let endpoint = ["--endpoint", &hub.address];
     let output = client.program(&[&["org/name"], &endpoint[..]].concat(), &[]);

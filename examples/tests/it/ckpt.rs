@@ -80,7 +80,7 @@ fn a_digest_does_not_depend_on_the_number_of_files() {
 }
 
 #[test]
-fn mistakes_are_said_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let fixture = trained();
     for (arguments, code, text) in [
         (&["ls", "nowhere"][..], 2, "nowhere"),

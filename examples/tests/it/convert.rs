@@ -293,7 +293,7 @@ fn a_directory_keeps_its_dtype_unless_another_is_asked_for() {
 }
 
 #[test]
-fn a_report_says_what_became_of_every_tensor() {
+fn a_report_lists_what_became_of_every_tensor() {
     let fixture = Fixture::new();
     let from = golden("gpt2_a", "lm");
     let to = ["own", "--layout", "model-center", "--report", "report.jsonl"];
@@ -345,7 +345,7 @@ fn a_report_says_what_became_of_every_tensor() {
 }
 
 #[test]
-fn a_gguf_file_with_an_output_table_says_that_the_model_is_untied() {
+fn a_gguf_file_with_an_output_table_makes_the_model_untied() {
     let fixture = Fixture::new();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf");
     let mut untied = 0;

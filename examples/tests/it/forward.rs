@@ -90,7 +90,7 @@ fn every_head_of_a_decoder_equals_pytorch() {
 }
 
 #[test]
-fn a_decoder_behind_an_encoder_equals_pytorch() {
+fn an_encoder_decoder_equals_pytorch() {
     check_head("t5_a", "lm", "lm");
     check_head("t5_mt5", "lm", "");
 }

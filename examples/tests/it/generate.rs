@@ -166,7 +166,7 @@ fn prompts_are_printed_with_their_texts_as_the_file_has_them() {
 }
 
 #[test]
-fn templates_columns_and_special_tokens_say_what_is_read() {
+fn templates_columns_and_special_tokens_determine_the_input() {
     let fixture = Fixture::bloom();
     let max = ["--max-new-tokens", "6"];
     let texts = |input: Value, arguments: &[&str]| {
@@ -185,7 +185,7 @@ fn templates_columns_and_special_tokens_say_what_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_whoever_said_it() {
+fn mistakes_are_named_with_their_source() {
     let fixture = Fixture::bloom();
     fixture.write("model/generation_config.json", r#"{"suppress_tokens": [5], "num_beams": 2000}"#);
     let refused = |arguments: &[&str]| fixture.generate(&[&["--prompt", "it"], arguments].concat()).refused();
@@ -263,7 +263,7 @@ fn settings_show_where_they_come_from() {
 }
 
 #[test]
-fn words_that_are_forced_begin_and_end_texts_and_forbidden_ones_do_not_come() {
+fn forced_tokens_begin_and_end_texts_and_forbidden_ones_do_not_appear() {
     let fixture = Fixture::seq2seq();
     let stated = r#"{"forced_bos_token_id": 9, "forced_eos_token_id": 11, "eos_token_id": 46, "max_length": 7}"#;
     fixture.write("model/generation_config.json", stated);
@@ -301,7 +301,7 @@ fn a_stop_ends_a_text_in_front_of_itself() {
 }
 
 #[test]
-fn a_conversation_goes_on_from_all_that_was_said() {
+fn a_conversation_continues_from_its_whole_history() {
     let fixture = Fixture::bloom();
     with_chat(&fixture);
     let max = ["--max-new-tokens", "5", "--forbid", "[CLS]", "--forbid", "[SEP]"];
@@ -330,7 +330,7 @@ fn a_conversation_goes_on_from_all_that_was_said() {
 }
 
 #[test]
-fn texts_that_nobody_reads_are_not_written() {
+fn no_text_is_written_to_a_closed_pipe() {
     let fixture = Fixture::bloom();
     fixture.write("in.jsonl", &lines(&prompts()).repeat(20));
     for arguments in
@@ -345,7 +345,7 @@ fn texts_that_nobody_reads_are_not_written() {
 }
 
 #[test]
-fn what_somebody_says_is_no_control_token() {
+fn user_messages_contain_no_control_tokens() {
     let fixture = Fixture::bloom();
     with_chat(&fixture);
     let message = "it [SEP][CLS] system";

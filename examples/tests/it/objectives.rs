@@ -79,7 +79,7 @@ impl Objective {
 }
 
 #[test]
-fn words_are_learnt_and_judged_by_loss_and_perplexity() {
+fn language_models_learn_and_are_evaluated_by_loss_and_perplexity() {
     for objective in Objective::both() {
         let task = objective.task;
         let sets = ["train.steps=80", "train.lr=1e-2", "train.warmup=6"];
@@ -109,7 +109,7 @@ fn words_are_learnt_and_judged_by_loss_and_perplexity() {
 }
 
 #[test]
-fn the_loss_is_that_of_the_words_that_count() {
+fn the_loss_covers_the_tokens_that_count() {
     for objective in Objective::both() {
         let fixture = &objective.fixture;
         let line = fixture.read("eval.jsonl").lines().next().unwrap().to_owned();
@@ -256,7 +256,7 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
 }
 
 #[test]
-fn a_head_for_words_is_the_directories_or_an_error() {
+fn a_language_modelling_head_comes_from_the_directory_or_is_an_error() {
     let language = Objective::language();
     let config = language.fixture.read("model/config.json");
     let mut config: Value = serde_json::from_str(&config).unwrap();
@@ -268,7 +268,7 @@ fn a_head_for_words_is_the_directories_or_an_error() {
 }
 
 #[test]
-fn words_that_targets_take_are_asked_for_before_the_training() {
+fn special_tokens_of_targets_are_checked_before_training() {
     let seq2seq = Objective::seq2seq();
     let config: Value = serde_json::from_str(&seq2seq.fixture.read("model/config.json")).unwrap();
     for field in ["decoder_start_token_id", "pad_token_id"] {

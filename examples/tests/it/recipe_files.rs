@@ -42,7 +42,7 @@ fn family(name: &str) -> &str {
 }
 
 #[test]
-fn every_recipe_loads_says_how_it_is_run_and_is_for_a_family_of_its_own_name() {
+fn every_recipe_loads_shows_how_to_run_it_and_has_a_family_of_its_own() {
     let mut families = Vec::new();
     for name in recipes() {
         let resolved = load(&name, &[]);

@@ -279,7 +279,7 @@ fn changed_settings_and_data_are_named_and_taken_only_where_that_is_accepted() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_and_said_and_none_left_is_an_error() {
+fn a_damaged_checkpoint_is_skipped_with_a_report_and_none_left_is_an_error() {
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &[]).succeeded();
     let died = train(&fixture, "run", &["--fail-points", "save.after_commit=kill@3"], &[]);
@@ -352,7 +352,7 @@ fn a_damaged_run_json_is_not_taken_for_another_recipe_and_removes_no_foreign_fil
 }
 
 #[test]
-fn a_save_that_fails_is_said_and_the_run_goes_on_or_stops_as_configured() {
+fn a_failed_save_is_reported_and_the_run_continues_or_stops_as_configured() {
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &[]).succeeded();
     let further = ["--fail-points", "save.mid_shard=error@2"];

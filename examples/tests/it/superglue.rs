@@ -179,7 +179,7 @@ fn bert_runs_every_task_of_its_registry_alike_on_any_number_of_ranks() {
 }
 
 #[test]
-fn gpt2_answers_every_task_by_words_alike_on_any_number_of_ranks() {
+fn gpt2_answers_every_task_with_verbalizers_alike_on_any_number_of_ranks() {
     let fixture = fixture("gpt2_a", "lm", WORDS);
     for entry in PROMPTS {
         check(&fixture, entry.name, Some("verbalizer"), &names(entry.metrics));
@@ -187,7 +187,7 @@ fn gpt2_answers_every_task_by_words_alike_on_any_number_of_ranks() {
 }
 
 #[test]
-fn t5_answers_every_task_by_words_and_writes_answers_alike_on_any_number_of_ranks() {
+fn t5_answers_every_task_with_verbalizers_and_generates_answers_alike_on_any_number_of_ranks() {
     let fixture = fixture("t5_a", "lm", WORDS);
     for entry in PROMPTS.iter().filter(|entry| entry.name != "LCQMC") {
         check(&fixture, entry.name, Some("verbalizer"), &names(entry.metrics));

@@ -46,7 +46,7 @@ fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
 const MODELS: [&str; 3] = ["gpt2_a", "cpm1_a", "t5_a"];
 
 #[test]
-fn labels_are_learnt_as_words_and_the_saved_model_says_them() {
+fn labels_are_learnt_as_label_words_and_the_saved_model_predicts_them() {
     for model in MODELS {
         let fixture = fixture(model);
         let sets = ["train.steps=60", "train.lr=1e-2", "train.warmup=6", "save.which=last"];

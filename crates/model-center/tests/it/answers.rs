@@ -61,7 +61,7 @@ fn close(ours: f32, expected: f32) -> bool {
 }
 
 #[test]
-fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
+fn label_tokens_have_the_logits_of_the_whole_head() {
     for (model, head) in HEADS {
         let (device, plain) = (device(), unlabelled(model, head));
         let opened = opened(&device, &directory(model, head));
@@ -86,7 +86,7 @@ fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
 }
 
 #[test]
-fn the_loss_of_a_prompt_is_that_of_its_words_and_the_answer_behind_them() {
+fn the_prompt_loss_covers_the_prompt_tokens_and_the_label_token() {
     let (device, plain) = (device(), unlabelled("gpt2_a", "lm"));
     let model = opened(&device, &directory("gpt2_a", "lm"));
     let (rows, length) = (2, 5);
@@ -127,7 +127,7 @@ fn answers_are_learnt_through_every_head() {
 }
 
 #[test]
-fn a_model_says_where_it_answers() {
+fn a_model_specifies_the_verbalizer_position() {
     let device = device();
     let place = |model: &str, head: &str, asked: Option<TextHead>| {
         let options = OpenOptions { head: asked, ..OpenOptions::new(&device) };

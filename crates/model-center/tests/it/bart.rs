@@ -78,7 +78,7 @@ fn a_bias_of_the_logits_that_is_not_stored_is_zero() {
 }
 
 #[test]
-fn dropout_stands_behind_the_embeddings_and_in_the_feed_forward_layers() {
+fn dropout_follows_the_embeddings_and_is_in_the_feed_forward_layers() {
     let (device, batch) = (device(), inputs("marian_b", "lm"));
     let share = |fields: &[(&str, serde_json::Value)], step: u32| {
         let model = opened(&device, changed(("marian_b", "lm"), fields, |_| {}).path());
@@ -94,7 +94,7 @@ fn dropout_stands_behind_the_embeddings_and_in_the_feed_forward_layers() {
 }
 
 #[test]
-fn the_words_go_by_any_of_their_names() {
+fn the_token_embedding_is_found_under_any_of_its_names() {
     let (device, batch) = (device(), inputs("bart_b", "lm"));
     let expected = logits(&device, &*opened(&device, &directory("bart_b", "lm")), &batch);
     for name in ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"] {

@@ -157,7 +157,7 @@ fn rows_go_on_from_others_for_every_family() {
 }
 
 #[test]
-fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
+fn a_context_is_bidirectional_and_decoding_continues_after_it() {
     let device = Device::cpu(1).unwrap();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cpm1_a/lm");
     let model = open(&device, &directory, Sharding::solo());

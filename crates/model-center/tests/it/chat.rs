@@ -204,7 +204,7 @@ fn names_of_fields_kinds_and_a_tokenizer_that_reads_control_tokens_are_refused()
 }
 
 #[test]
-fn templates_without_end_stop_and_say_so() {
+fn endless_templates_stop_with_an_error() {
     let message = [ChatMessage::new("user", "x")];
     for text in [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

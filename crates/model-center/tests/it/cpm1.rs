@@ -29,7 +29,7 @@ fn reached(context: Option<[u8; 6]>, span: Option<[i64; 6]>, changed: usize) -> 
 }
 
 #[test]
-fn a_token_reaches_those_behind_it_and_a_context_all_of_its_span() {
+fn a_token_is_visible_to_later_ones_and_a_context_to_its_whole_span() {
     assert_eq!(reached(None, None, 2), [2, 3, 4, 5]);
     let context = Some([1, 1, 1, 0, 0, 0]);
     assert_eq!(reached(context, None, 2), [0, 1, 2, 3, 4, 5]);

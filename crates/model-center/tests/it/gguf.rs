@@ -284,7 +284,7 @@ fn a_directory_holds_what_the_file_holds() {
 }
 
 #[test]
-fn what_cannot_be_made_is_said() {
+fn what_cannot_be_converted_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = fs::read(golden("qwen2.gguf")).unwrap();
     let kind = bytes.windows(4).position(|part| part == b"gpt2").unwrap();

@@ -257,7 +257,7 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn what_another_computation_needs_is_refused_or_said() {
+fn what_another_computation_needs_is_refused_or_reported() {
     let place = Place::new();
     let refusal = |keys: &[Vec<u8>]| {
         let file = GgufFile::open(&place.write(&with_keys("llama.gguf", keys))).unwrap();
@@ -282,7 +282,7 @@ fn what_another_computation_needs_is_refused_or_said() {
 }
 
 #[test]
-fn a_vocabulary_of_too_many_words_or_merges_is_refused() {
+fn a_vocabulary_of_too_many_tokens_or_merges_is_refused() {
     // Each would be some hundred bytes of JSON, and is a dozen in the file.
     let place = Place::new();
     let base =

@@ -39,7 +39,7 @@ fn bare_names_and_stored_masks_are_the_same_model() {
 }
 
 #[test]
-fn a_stored_copy_of_the_words_must_be_one() {
+fn a_stored_copy_of_the_tied_embedding_must_be_equal() {
     let device = Device::cpu(1).unwrap();
     let words = |tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>| tensors["transformer.wte.weight"].clone();
     let twice = changed(("gpt2_a", "lm"), &[], |tensors| {
@@ -124,7 +124,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
 }
 
 #[test]
-fn the_words_multiply_where_they_are_the_head_and_are_looked_up_elsewhere() {
+fn the_embedding_counts_as_matmul_parameters_where_it_is_the_head() {
     let looked_up = |head| {
         let model = born(head);
         model.parameters().count() - model.matmul_parameters()

@@ -190,7 +190,7 @@ fn parts_may_be_of_unequal_size_and_matrices_transposed() {
 }
 
 #[test]
-fn parts_of_one_tensor_may_stand_by_turns() {
+fn parts_of_one_tensor_may_be_interleaved() {
     let parts = |groups| Rule::new("qkv.{i}", "h.{i}.fused").rows(vec![8, 4, 4]).interleaved(groups);
     let table = |rule| NameTable {
         base_prefix: "",
@@ -327,7 +327,7 @@ fn infinities_of_half_precision_are_not_finite_either() {
 }
 
 #[test]
-fn a_new_head_must_be_named_and_an_old_one_left_behind_by_name() {
+fn a_new_head_must_be_named_and_an_old_one_left_by_name() {
     let pretrained = ours(1, &["pooler.dense.weight", "lm_head.decoder.bias"]);
     let classifier = ours(1, &["pooler.dense.weight", "cls_projection.weight"]);
     let dir = tempfile::tempdir().unwrap();
@@ -385,7 +385,7 @@ fn what_the_user_leaves_out_must_be_there_and_must_not_be_needed() {
 }
 
 #[test]
-fn a_head_that_begins_anew_leaves_the_files_own_behind_whatever_its_shape() {
+fn a_new_head_ignores_the_files_head_whatever_its_shape() {
     let old = ours(1, &["pooler.dense.weight", "cls_projection.weight"]);
     let dir = tempfile::tempdir().unwrap();
     export_all(&BERT, &old, dir.path(), DType::F32, true, u64::MAX);

@@ -105,7 +105,7 @@ fn calls_that_have_no_place_among_weights_are_refused_by_instruction_byte_and_na
 }
 
 #[test]
-fn what_is_no_file_of_pytorch_says_what_it_looks_like() {
+fn a_file_of_another_format_is_refused_by_its_likely_format() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pytorch_model.bin");
     for (content, want) in [

@@ -140,7 +140,7 @@ fn fields_that_are_written_are_those_of_the_class_with_values_of_their_types() {
 }
 
 #[test]
-fn half_says_the_type_of_the_weights_and_cls_head_the_head() {
+fn half_states_the_dtype_of_the_weights_and_cls_head_the_head() {
     let config: Gpt2Config = read("gpt2_a", "cls");
     let fields = |class: &str, dtype| config.to_model_center(&header(class, dtype)).map_err(|error| error.to_string());
     let words = fields("GPT2LMHeadModel", DType::F16).unwrap();
@@ -267,7 +267,7 @@ fn a_family_that_nothing_tells_is_asked_for() {
 }
 
 #[test]
-fn published_files_are_read_and_words_and_heads_keep_a_distribution_of_their_own() {
+fn published_files_are_read_and_embeddings_and_heads_keep_their_own_distribution() {
     let text = r#"{"vocab_size": 50258, "dim_model": 768, "num_heads": 12, "emb_init_std": 1.0, "att_init_std": 0.02,
         "ffn_init_std": 0.02, "proj_init_std": 1.0, "att_mask_value": "-1e5", "proj_bias": false}"#;
     let read = |text: &str| Gpt2Config::from_json(text, "x").map_err(|error| error.to_string());
@@ -289,7 +289,7 @@ fn published_files_are_read_and_words_and_heads_keep_a_distribution_of_their_own
 }
 
 #[test]
-fn words_of_a_file_that_says_the_blocks_distribution_alone_keep_that_of_the_class() {
+fn embeddings_keep_the_class_distribution_when_a_file_states_only_the_blocks() {
     let stds = |fields: &str| {
         let text = Gpt2Config::from_json(&format!(r#"{{"dim_model": 768{fields}}}"#), "x").unwrap().text;
         (text.init_std, text.outer_std())
@@ -360,7 +360,7 @@ fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
 
 /// Its class has a classifier beside the language-modelling head, which no T5 here has.
 #[test]
-fn a_head_for_classes_is_left_behind_where_a_family_has_none() {
+fn a_classifier_is_not_converted_where_a_family_has_none() {
     let (dir, from) = (tempfile::tempdir().unwrap(), golden("model_center", "t5"));
     let old = PickleFile::open(&from.join("pytorch_model.pt")).unwrap();
     let mut entries: Vec<TensorEntry> = old.entries().into_iter().cloned().collect();

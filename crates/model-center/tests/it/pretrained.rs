@@ -106,7 +106,7 @@ fn a_missing_revision_is_told_from_a_missing_model() {
 }
 
 #[test]
-fn a_directory_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
+fn a_directory_is_used_as_it_is_and_a_missing_one_is_reported() {
     let caches = Caches::new();
     let directory = caches.path("plain");
     fs::create_dir(&directory).unwrap();

@@ -255,7 +255,7 @@ fn changes_since_a_run_was_begun_are_listed_with_both_values() {
 }
 
 #[test]
-fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
+fn language_tasks_have_columns_lengths_and_a_metric_of_their_own() {
     let of_task = |task: &str| LEAST.replace("classification", task);
     let columns = |r: &Resolved| match &r.data.source {
         DataSource::LanguageModeling { task, .. } => task.columns.clone(),

@@ -44,7 +44,7 @@ fn padding_in_front_of_a_row_moves_no_position() {
 }
 
 #[test]
-fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
+fn rows_are_limited_by_the_positions_after_the_padding_id() {
     let model = opened(&device(), &directory("roberta_a", "mlm"));
     assert_eq!(model.info().max_length, 17, "19 rows, two without a token");
     assert!(logits(&batch(17, vec![5; 17])).is_ok());

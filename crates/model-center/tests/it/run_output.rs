@@ -180,7 +180,7 @@ fn two_processes_cannot_share_a_directory() {
 }
 
 #[test]
-fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
+fn leftovers_of_a_killed_process_do_not_interfere() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join(".lock"), "").unwrap();
     std::fs::write(temp.path().join(".run.json.tmp-99999-0"), "{\"form").unwrap();
@@ -199,7 +199,7 @@ fn make_pipe(path: PathBuf) {
 }
 
 #[test]
-fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
+fn a_foreign_file_at_the_lock_path_is_named_without_waiting() {
     for (what, make) in [
         ("a pipe", Box::new(make_pipe) as Box<dyn Fn(PathBuf)>),
         ("a directory", Box::new(|path| std::fs::create_dir(path).unwrap())),
@@ -219,7 +219,7 @@ fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
 }
 
 #[test]
-fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
+fn a_foreign_file_at_the_metrics_path_is_named_without_waiting() {
     let go_on = IfThere::Continue { accept_change: false };
     for is_pipe in [true, false] {
         let temp = tempfile::tempdir().unwrap();

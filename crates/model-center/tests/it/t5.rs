@@ -40,7 +40,7 @@ fn the_decoder_reads_the_labels_moved_by_one() {
 }
 
 #[test]
-fn a_later_word_changes_nothing_before_it_and_padding_nothing_at_all() {
+fn a_later_token_changes_nothing_before_it_and_padding_nothing_at_all() {
     let device = device();
     let model = opened(&device, &directory("t5_a", "lm"));
     let batch = Batch { labels: None, ..spelled_out(&inputs("t5_a", "lm")) };
@@ -90,7 +90,7 @@ fn dropout_goes_with_the_step() {
 }
 
 #[test]
-fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_layers() {
+fn dropout_is_on_embeddings_after_the_final_norms_and_in_the_feed_forward_layers() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
     let options = OpenOptions { hidden_dropout: Some(0.5), ..OpenOptions::new(&device) };
     let model = open(&directory("t5_a", "lm"), &options).unwrap().model;
@@ -134,7 +134,7 @@ fn a_head_that_is_stored_is_a_head_of_its_own() {
 }
 
 #[test]
-fn the_words_go_by_any_of_their_names() {
+fn the_token_embedding_is_found_under_any_of_its_names() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
     let expected = logits(&device, &*opened(&device, &directory("t5_a", "lm")), &batch);
     for name in ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"] {
@@ -180,7 +180,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
 }
 
 #[test]
-fn a_tied_head_multiplies_with_the_words() {
+fn a_tied_head_multiplies_by_the_token_embedding() {
     let device = device();
     let count = |model: &str| {
         let model = opened(&device, &directory(model, "lm"));

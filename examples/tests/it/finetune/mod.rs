@@ -86,7 +86,7 @@ fn a_classifier_learns_and_its_directory_is_complete() {
 const TOO_FAST: &str = "train.lr=1e20";
 
 #[test]
-fn a_run_that_diverges_says_where_and_its_log_says_how_it_ended() {
+fn a_diverging_run_reports_where_and_its_log_how_it_ended() {
     for (sets, place) in [
         (["train.steps=40", "eval.every=end"], "--> step "),
         (["train.steps=4", "eval.every=2 steps"], "--> evaluation, sample "),
@@ -354,7 +354,7 @@ fn a_dry_run_lists_every_mistake() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_trained() {
+fn a_dry_run_reports_what_would_be_trained() {
     let fixture = Fixture::new();
     let outcome = fixture.finetune(&["--dry-run"]).succeeded();
     for text in [

@@ -36,7 +36,7 @@ fn texts_go_through_the_tokenizer_of_the_directory() {
 }
 
 #[test]
-fn a_target_is_what_a_decoder_behind_an_encoder_is_to_write() {
+fn a_target_is_the_text_that_an_encoder_decoder_learns_to_generate() {
     let fixture = Fixture::seq2seq();
     let tokenizer = HfTokenizer::from_directory(fixture.path("model")).unwrap();
     let pairs = [("the film was good", "good"), ("it is", "a film and the cast")];

@@ -12,7 +12,7 @@ fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Dataset, String> {
 }
 
 #[test]
-fn empty_files_say_so() {
+fn empty_files_are_reported() {
     for name in ["a.jsonl", "a.csv", "a.tsv"] {
         for content in ["", "\n\n", "\u{feff}"] {
             let error = read(name, content).unwrap_err();

@@ -110,7 +110,7 @@ const PREDECESSORS: [(&str, &str, &str, usize, &[&str]); 6] = [
 ];
 
 #[test]
-fn decoders_read_the_prompt_and_answer_behind_it() {
+fn decoders_read_the_prompt_and_predict_the_next_token() {
     for (task, record, prompt, class, answers) in PREDECESSORS {
         let words = Words::new();
         let dataset = read(&words, task, Split::Validation, VerbalizerPosition::Next, record).unwrap();
@@ -122,7 +122,7 @@ fn decoders_read_the_prompt_and_answer_behind_it() {
 }
 
 #[test]
-fn encoders_read_it_with_a_sentinel_and_decoders_behind_them_answer_that() {
+fn encoders_read_it_with_a_sentinel_and_their_decoders_predict_the_label_there() {
     for (task, record, prompt, class, answers) in PREDECESSORS {
         let words = with_sentinels();
         let dataset = read(&words, task, Split::Validation, T5, record).unwrap();
@@ -171,7 +171,7 @@ fn lcqmc_has_the_prompts_of_both_cpms() {
 
 /// CPM-1 was trained with `<s>` before every text, which no template of its tokenizer adds.
 #[test]
-fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
+fn lcqmc_begins_with_cpm1s_bos_token_and_uses_its_vocabulary() {
     let vocabulary = "<unk> <s> </s> <pad> <eod> </_> </n> 你好 吗 与 的 关系 是 有 无 关 \" : 。";
     let (directory, _) = file("vocab.txt", vocabulary.replace(' ', "\n"));
     let cpm1 = CpmTokenizer::from_directory(directory.path()).unwrap();
@@ -282,7 +282,7 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
 }
 
 #[test]
-fn a_batch_says_where_its_answers_are() {
+fn a_batch_has_the_positions_of_its_labels() {
     let words = with_sentinels();
     let batch_at = |place| batch(read(&words, "RTE", Split::Train, place, RTE).unwrap());
     let next = batch_at(VerbalizerPosition::Next);
@@ -358,7 +358,7 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
 }
 
 #[test]
-fn words_are_told_apart_where_they_differ_first() {
+fn label_words_are_distinguished_by_their_first_differing_token() {
     let words = with_sentinels();
     let (_directory, path) = file("a.csv", "text,label\nIt ran,good\nIt sat,bad\n");
     let read = |answers, place| template("{text} .", answers).read(&path, place, &options(&words));

@@ -138,7 +138,7 @@ fn what_is_no_text_is_an_error_with_its_place_or_left_out() {
 }
 
 #[test]
-fn one_line_of_many_mebibytes_is_read_and_no_word_of_it_is_lost() {
+fn one_line_of_many_mebibytes_is_read_completely() {
     let words = Words::new();
     let count = 400_000;
     let text = "abcdefg ".repeat(count);

@@ -24,7 +24,7 @@ fn read(content: &str, split: Split, options: &ReadOptions<'_>) -> Result<Datase
 }
 
 #[test]
-fn the_answer_is_a_sentinel_in_what_is_read_and_stands_between_two_in_what_is_written() {
+fn the_answer_is_a_sentinel_in_the_input_and_between_two_in_the_target() {
     let words = words();
     for split in [Split::Train, Split::Validation] {
         let dataset = read(FILE, split, &options(&words)).unwrap();

@@ -43,7 +43,7 @@ fn batch(dataset: Dataset) -> model_center::data::Batch {
 const PROMPTS: &str = "prompt\ttext\na b\tc d\ne\tf\n";
 
 #[test]
-fn of_a_text_all_words_count_and_of_one_behind_a_prompt_its_own() {
+fn all_tokens_of_a_text_count_and_after_a_prompt_only_the_completions() {
     let words = Words::new();
     let plain = read(&language(None), PROMPTS, &options(&words));
     assert_eq!(texts(&words, &plain), ["[CLS] c d [SEP]", "[CLS] f [SEP]"]);
@@ -120,7 +120,7 @@ fn the_longest_pair_has_the_longest_text_and_the_longest_target() {
 }
 
 #[test]
-fn batches_share_in_a_mean_as_they_count_words() {
+fn batches_are_weighted_by_their_tokens_in_a_mean() {
     let words = Words::new();
     let content = "text\na\na b\na b c\na b c d\n";
     let order = LoaderOptions { order: Order::Sequential, ..LoaderOptions::training(1, 0) };
@@ -149,7 +149,7 @@ fn records_with_nothing_to_learn_are_refused_with_their_place() {
 }
 
 #[test]
-fn texts_of_which_no_word_is_left_are_flaws_like_others() {
+fn texts_without_any_token_left_are_flaws_like_others() {
     let words = Words::new();
     let skipping = ReadOptions { on_bad_record: OnBadRecord::Skip { max_share: 0.7 }, ..options(&words) };
     let content = "text\ttarget\nd\tmute\nmute\td\na b\tc\ne\tf g\n";

@@ -269,7 +269,7 @@ macro_rules! seq2seq_tests {
         }
 
         #[test]
-        fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
+        fn a_saved_trained_model_is_loaded_bit_for_bit() {
             for model in $models {
                 goldens::directories::check_export(model, HEAD);
             }
@@ -332,7 +332,7 @@ macro_rules! family_tests {
         }
 
         #[test]
-        fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
+        fn a_saved_trained_model_is_loaded_bit_for_bit() {
             for (model, head) in every() {
                 goldens::directories::check_export(model, head);
             }

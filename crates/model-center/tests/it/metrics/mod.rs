@@ -290,7 +290,7 @@ fn numbers_that_are_not_finite_show() {
 }
 
 #[test]
-fn words_are_judged_by_the_mean_of_their_losses_whoever_has_seen_which_batch() {
+fn language_models_are_evaluated_by_mean_loss_however_ranks_share_batches() {
     let words = || Evaluator::new(&LabelSpace::NextTokens);
     let batches: Vec<(u64, f32, u64, u64)> = (0..9).map(|at| (at, 1.0 / (at as f32 + 0.3), 2, 1 + at % 4)).collect();
     let add = |evaluator: &mut Evaluator, part: &[(u64, f32, u64, u64)]| {

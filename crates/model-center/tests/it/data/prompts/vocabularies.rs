@@ -19,7 +19,7 @@ fn merging(words: &[&str], merges: &[&str], front: serde_json::Value) -> HfToken
 }
 
 #[test]
-fn the_words_are_those_that_stand_behind_a_text_in_each_kind_of_vocabulary() {
+fn label_words_continue_a_text_in_each_kind_of_vocabulary() {
     // As in GPT-2: the space is part of the token.
     let gpt2 = merging(
         &["?", "Ġ", "N", "o", "No", "ĠNo", "Y", "e", "s", "Ye", "Yes", "ĠYes", "1", "2", "Ġ1", "Ġ2"],
