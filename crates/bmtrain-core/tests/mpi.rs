@@ -75,7 +75,7 @@ fn mpirun(test: &str, ranks: usize, arguments: &[&str]) -> Option<Job> {
 
 /// Tell the test what happened, in one write: lines of several ranks come together.
 fn say(rank: &MpiRank, text: &str) {
-    print!("\nsaid {}: {text}\n", rank.rank());
+    print!("\nprinted {}: {text}\n", rank.rank());
 }
 
 /// Print how a call failed and end the job, as a program does.
@@ -125,7 +125,7 @@ fn every_collective_has_the_bits_of_ranks_of_one_machine() {
         if size == 3 {
             assert_eq!(fingerprint, threads(3, options(), program)[own]);
         }
-        print!("\nsaid {own}: {} results\n", ours.len());
+        print!("\nprinted {own}: {} results\n", ours.len());
         return;
     }
     for size in 1..=4 {
@@ -176,12 +176,12 @@ fn messages_groups_barriers_and_lanes_work_as_on_one_machine() {
         if own < 2 {
             drop(world);
             drop(half);
-            return print!("\nsaid {own}: done\n");
+            return print!("\nprinted {own}: done\n");
         }
         std::thread::sleep(Duration::from_millis(300));
         let op = if own == 2 { Op::Send(3) } else { Op::Recv(2, 9) };
         world.call(op, DType::U8, &[1; 9]).unwrap();
-        return print!("\nsaid {own}: done\n");
+        return print!("\nprinted {own}: done\n");
     }
     let Some(job) = mpirun(TEST, 4, &[]) else { return };
     assert_eq!((job.code, job.printed().len()), (Some(0), 4), "{}", job.text);
@@ -202,8 +202,7 @@ fn fails(test: &str, arguments: &[&str], ranks: &[usize], parts: &[&str]) {
     assert!(job.time < Duration::from_secs(20), "{:?}", job.time);
 }
 
-/// A program of three ranks that makes one call together, after which rank 1 does something else, and all make
-/// does something else, and all make another.
+/// A program of three ranks that makes one call together, after which rank 1 does something else, and all make another.
 fn with(test: &str, deadline: u64, other: impl FnOnce(&Rank<MpiRank>) -> (Op, usize)) -> bool {
     let Some(rank) = rank_of(test, deadline) else { return false };
     let rank = Rank::new(rank);
