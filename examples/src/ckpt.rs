@@ -61,9 +61,6 @@ pub enum Task {
 }
 
 /// Run the program.
-///
-/// # Errors
-/// No checkpoint where one is looked for, damage, what the disk says.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     match &options.task {
         Task::Ls { dir } => list(dir, false, options.json),

@@ -2,9 +2,9 @@
 //! `scripts/claims/tokenizers.sh`.
 //!
 //! ```text
-//! tokenizer_figures pairs DIRECTORY             ids of NAME.gguf on NAME.gguf.inp against NAME.gguf.out, for every NAME
+//! tokenizer_figures pairs DIRECTORY             ids by NAME.gguf of NAME.gguf.inp against NAME.gguf.out
 //! tokenizer_figures text TOKENIZER FILE      MB/s, memory over the file's, whether decoding gives the file back
-//! tokenizer_figures one TOKENIZER WORD MIB   MB/s and memory for so many MiB of one character or word
+//! tokenizer_figures one TOKENIZER TEXT MIB   MB/s and memory for MIB MiB of one repeated text
 //! ```
 //!
 //! Every figure is a line `NAME VALUE`; the exit status is 1 if ids are not those that are known.
@@ -18,7 +18,7 @@ use std::time::Instant;
 use model_center::run::memory::{peak_resident_bytes, resident_bytes};
 use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 
-/// What stands between the texts of a pair.
+/// The separator between the texts of a pair.
 const BETWEEN: &str = "\n__ggml_vocab_test__\n";
 
 fn main() -> ExitCode {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         ["pairs", directory] => pairs(Path::new(directory)),
         ["text", tokenizer, file] => text(tokenizer, file),
         ["one", tokenizer, character, mib] => one(tokenizer, character, mib),
-        _ => Err("usage: tokenizer_figures pairs DIRECTORY | text TOKENIZER FILE | one TOKENIZER WORD MIB".into()),
+        _ => Err("usage: tokenizer_figures pairs DIRECTORY | text TOKENIZER FILE | one TOKENIZER TEXT MIB".into()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -61,7 +61,7 @@ fn pair(vocabulary: &Path, texts: &Path) -> Result<Option<String>, Box<dyn Error
     let known = std::fs::read_to_string(texts.with_extension("out"))?;
     let texts: Vec<&str> = texts_read.split(BETWEEN).collect();
     let known: Vec<&str> = known.lines().collect();
-    // Behind the last text there is one more mark in some files.
+    // Some files have one more separator after the last text.
     if known.len() != texts.len() && known.len() + 1 != texts.len() {
         return Ok(Some(format!("{} lines of ids for {} texts", known.len(), texts.len())));
     }
@@ -93,11 +93,11 @@ fn one(tokenizer: &str, word: &str, mib: &str) -> Result<ExitCode, Box<dyn Error
 
 /// The ids of a text; prints its MB/s, and how much memory they took at most over the text's.
 fn measure(tokenizer: &Arc<dyn Tokenizer>, text: &str) -> Result<Vec<u32>, Box<dyn Error>> {
-    let before = resident_bytes().ok_or("the kernel does not say how much memory is in use")?;
+    let before = resident_bytes().ok_or("the kernel does not report how much memory is in use")?;
     let started = Instant::now();
     let ids = tokenizer.tokenize(&[text])?.concat();
     let seconds = started.elapsed().as_secs_f64();
-    let peak = peak_resident_bytes().ok_or("the kernel does not say how much memory was in use")?;
+    let peak = peak_resident_bytes().ok_or("the kernel does not report how much memory was in use")?;
     println!("mbs {:.2}", text.len() as f64 / 1e6 / seconds);
     println!("memory {:.2}", peak.saturating_sub(before) as f64 / text.len() as f64);
     Ok(ids)

@@ -118,7 +118,7 @@ pub enum OutputFault {
     OtherRecipe,
     /// It holds a run of this recipe, or a process is writing one.
     InUse,
-    /// It holds something else, is no directory, or an output has a name that cannot be used.
+    /// It holds something else, is not a directory, or an output has a name that cannot be used.
     Unusable,
 }
 

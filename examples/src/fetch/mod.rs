@@ -151,9 +151,6 @@ fn roots(path: &Path) -> Result<RootCerts> {
 /// Fetch a model and return its commit.
 ///
 /// The reference of the revision is written last: until then, whoever looks for it finds the one from before.
-///
-/// # Errors
-/// As [`run`].
 pub fn fetch(request: &Request) -> Result<String> {
     let hub = Hub::new(request)?;
     let listing = hub.listing()?;

@@ -44,9 +44,6 @@ pub struct Seen {
 }
 
 /// Train on a device, sharing every batch among ranks.
-///
-/// # Errors
-/// A failing device or rank.
 pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Seen> {
     let model = model(job, device, Arc::clone(&ranks))?;
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;

@@ -244,7 +244,7 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
     let seq2seq = Objective::seq2seq();
     let other = |objective: &Objective| objective.fixture.path("model").display().to_string();
     let (gpt2, t5) = (other(&language), other(&seq2seq));
-    refused(&language, &[&format!("model.path={t5}")], "this model writes a target behind the text that it reads");
+    refused(&language, &[&format!("model.path={t5}")], "this encoder-decoder needs a target for each source text");
     refused(&seq2seq, &[&format!("model.path={gpt2}")], "this model has one stack");
     let bert = Fixture::new();
     let bert = bert.path("model").display().to_string();

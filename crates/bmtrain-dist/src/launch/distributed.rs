@@ -190,7 +190,7 @@ fn run_under_mpi<T, E: RankFailure>(
     let rank = Arc::new(MpiRank::join(MpiOptions::default())?);
     if (rank.rank(), rank.size()) != (launch.rank, launch.world) {
         let reason = format!(
-            "{} says this is rank {} of {}, the MPI of this program says rank {} of {}",
+            "{} sets rank {} of {}, but the MPI of this program reports rank {} of {}",
             launch.launcher.name(),
             launch.rank,
             launch.world,

@@ -134,7 +134,7 @@ impl Batch {
         Batch { labels: Some(Labels::NextTokens(labels)), attention_mask, ..Batch::new(length, input_ids) }
     }
 
-    /// Tokens without padding, those of targets included.
+    /// Tokens without padding, targets included.
     pub fn tokens(&self) -> usize {
         let inputs = match &self.attention_mask {
             Some(mask) => mask.iter().filter(|value| **value == 1).count(),
@@ -143,7 +143,7 @@ impl Batch {
         inputs + self.targets().iter().filter(|id| **id != IGNORED).count()
     }
 
-    /// Tokens with padding, those of targets included.
+    /// Tokens with padding, targets included.
     pub fn padded_tokens(&self) -> usize {
         self.input_ids.len() + self.targets().len()
     }

@@ -21,7 +21,7 @@ pub enum Order {
     /// A new random order every epoch.
     #[default]
     Shuffled,
-    /// Shuffled, then sorted by length inside windows of so many batches, then the batches of a window shuffled.
+    /// Shuffled, then sorted by length inside windows of this number of batches, then the batches of a window shuffled.
     ///
     /// Rows of a batch are of similar length, so little is padded, while batches stay random. The samples left
     /// over by full batches form the last batch, or are dropped, as they fall: not the longest ones.
@@ -60,7 +60,7 @@ impl LoaderOptions {
     }
 }
 
-/// Where a run stands in its data: all that resuming needs.
+/// The position of a run in its data: all that resuming needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Position {
     /// Passes over the data completed.

@@ -75,7 +75,7 @@ pub fn is_on_cuda(machine: &Machine, resolved: &Resolved, local_ranks: usize) ->
 /// `None` where neither provides it.
 ///
 /// # Errors
-/// A number that is no amount of memory.
+/// Not an amount of memory.
 pub fn available(machine: &Machine, resolved: &Resolved, local_ranks: usize) -> Result<Option<u64>> {
     if let Some(gib) = machine.device_memory {
         return gibibytes("--device-memory", gib).map(Some);

@@ -46,7 +46,7 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     }
 }
 
-/// The most checkpoints that a run keeps: the newest ones, and that of the best weights where evaluations come before
+/// The most checkpoints that a run keeps: the newest ones, and the best weights' where evaluations come before
 /// the end. 0 where none is saved.
 pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
     let settings = resolved.checkpoint;

@@ -123,9 +123,9 @@ pub fn plan(
 pub struct RankLayout {
     /// All ranks.
     pub ranks: usize,
-    /// Those of one machine, which share its memory.
+    /// The ranks of one machine, which share its memory.
     pub local_ranks: usize,
-    /// Those of one process.
+    /// The ranks of one process.
     pub ranks_in_process: usize,
     /// Whether they compute on CUDA devices.
     pub on_cuda: bool,

@@ -78,9 +78,6 @@ fn is_enough(side: MemoryNeed, needed: u64) -> bool {
 }
 
 /// Compare a plan with the memory there is; where it does not fit, count it again with each change that might help.
-///
-/// # Errors
-/// Those of counting.
 pub fn judge(
     planner: &Planner<'_>,
     planned: &Planned,

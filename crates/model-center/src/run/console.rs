@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use std::io::{ErrorKind, Write};
 
-/// Print whole lines on standard output. A closed pipe, such as that of `head`, is not an error.
+/// Print whole lines on standard output. A closed pipe, as after `head`, is not an error.
 ///
 /// # Errors
 /// Standard output cannot be written to, for example because the disk is full; `println!` would panic.
@@ -12,9 +12,6 @@ pub fn print(text: &str) -> Result<()> {
 }
 
 /// Print bytes as they are and flush; returns whether standard output is still read.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_bytes(bytes: &[u8]) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -54,7 +54,7 @@ pub(super) struct Failed {
 /// The marker in this file.
 ///
 /// # Errors
-/// A file that is no marker.
+/// A file that is not a marker.
 pub(super) fn read_marker(path: &Path) -> Result<Marker> {
     let wrong = |why: String| unusable(path, &why, FIX);
     let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
@@ -84,8 +84,8 @@ pub(super) fn read_marker(path: &Path) -> Result<Marker> {
 }
 
 impl Marker {
-    /// Whether what bears the names of the run's outputs in `dir` can be its outputs. Besides those of fixed names a
-    /// run has a metrics file, which may have any name; where outputs are to be removed, it must begin as one.
+    /// Whether the files in `dir` that the marker names can be the run's outputs. The metrics file may have any name;
+    /// before outputs are removed, it must begin as a metrics file.
     ///
     /// # Errors
     /// Something that no run writes: the marker or the directory was edited, and nothing may be
@@ -159,7 +159,7 @@ fn is_plain(name: &str) -> bool {
     is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
 }
 
-/// Whether a name may be an output's: a plain one that does not begin with a dot, as those of lock and preparations do.
+/// Whether a name may be an output's: a plain one that does not begin with a dot, unlike locks and temporary files.
 pub fn is_output_name(name: &str) -> bool {
     is_plain(name) && !name.starts_with('.')
 }

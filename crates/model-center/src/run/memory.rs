@@ -1,4 +1,4 @@
-//! Memory and processors of this process, for the status line and the metrics file: those of [`bmtrain_dist::inspect`].
+//! Memory and processors of this process, for the status line and the metrics file: from [`bmtrain_dist::inspect`].
 
 pub use bmtrain_dist::inspect::resident::{Resident, resident};
 

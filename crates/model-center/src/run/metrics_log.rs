@@ -52,7 +52,7 @@ impl MetricsLog {
     }
 }
 
-/// Length of a file up to the end of its last whole line, found from behind.
+/// Length of a file up to the end of its last whole line, searched from the end.
 fn whole_lines(file: &mut File) -> std::io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
     let mut chunk = [0u8; 4096];

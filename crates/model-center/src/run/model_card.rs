@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-/// What a model card says.
+/// The contents of a model card.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelCard {
     /// Title, from the model's family and the task. Not the output directory's name: two runs of one recipe shall write
@@ -43,7 +43,7 @@ pub struct ModelCard {
     pub made_by: String,
 }
 
-/// The data behind a model.
+/// The data a model was trained on.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CardData {
     /// A name people know it by.

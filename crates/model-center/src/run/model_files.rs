@@ -55,7 +55,7 @@ impl Damage {
 }
 
 impl FileHashes {
-    /// Those of what is in `dir` now. Reads every byte.
+    /// The hashes of the files in `dir`. Reads every byte.
     pub fn of(dir: &Path) -> Result<Self> {
         let mut found = BTreeMap::new();
         collect(dir, "", MAX_DEPTH, &mut found)?;
@@ -105,7 +105,7 @@ impl FileHashes {
         self.0.keys().chain(other.0.keys()).find(differs).map(String::as_str)
     }
 
-    /// Why these names cannot be those of files in a directory, if they cannot: `run.json` may hold anything.
+    /// Why these names are not file names, if they are not: `run.json` is untrusted.
     pub(super) fn fault(&self) -> Option<String> {
         let is_wrong = |name: &&String| check_name(Path::new("model"), name).is_err();
         self.0.keys().find(is_wrong).map(|name| format!("{name:?} is not the name of a file of a model"))
@@ -202,8 +202,8 @@ mod tests {
             let flipped: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
             for (changed, reason) in [(&flipped[..], "hash differs"), (&bytes[1..], "bytes, "), (&[], "has 0 bytes")] {
                 fs::write(&path, changed).unwrap();
-                let (place, said) = damage().unwrap();
-                assert!(place == path && said.contains(reason), "{place:?}: {said}");
+                let (place, message) = damage().unwrap();
+                assert!(place == path && message.contains(reason), "{place:?}: {message}");
             }
             fs::remove_file(&path).unwrap();
             assert_eq!(damage(), Some((path.clone(), "the file is missing".to_owned())));

@@ -1,7 +1,6 @@
 //! The output directory: one directory holds one run.
 //!
-//! Defines [`OutputDirectory`]. The file [`MARKER`] says which recipe the directory belongs to
-//! and which names in it are the run's own; only those are ever removed. A directory with anything else in it is
+//! The file [`MARKER`] records which recipe the directory belongs to and which names in it are the run's own; only those are ever removed. A directory with anything else in it is
 //! refused; one with a run is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so
 //! two processes cannot share a directory. Called by the training programs.
 
@@ -9,16 +8,16 @@ use super::lock::{LOCK, take_lock};
 use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
-use super::staged::StagedDirectory;
+use super::staged::{StagedDirectory, remove};
 use crate::error::OutputFault;
-use crate::file::{prepared_name, temporary_name, write_atomic};
+use crate::file::{prepared_name, write_atomic};
 use crate::{Error, Result};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The file that says whose directory it is.
+/// The file that records the recipe and the outputs of the run.
 pub const MARKER: &str = "run.json";
 /// The recipe with all its values.
 pub const RECIPE_FILE: &str = "recipe.toml";
@@ -30,6 +29,7 @@ pub const CHECKPOINT_DIRECTORY: &str = "checkpoints";
 pub const STOP_FILE: &str = "stop";
 /// The directory of the last weights beside the best ones.
 pub const LAST_MODEL_DIRECTORY: &str = "model-last";
+
 /// What to do where the directory holds a run already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfThere {
@@ -55,20 +55,20 @@ pub enum Earlier {
     Finished,
 }
 
-/// The directory of a run in progress. Dropping it gives the lock back.
+/// The directory of a run in progress. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct OutputDirectory {
     dir: PathBuf,
     marker: Marker,
     earlier: Earlier,
-    /// Of the recipe of this run; that of an earlier one stays in the marker until it is taken over.
+    /// Hash of this run's recipe; the marker keeps the earlier run's hash until [`OutputDirectory::take_over`].
     recipe_hash: String,
     /// Locked as long as it is open.
     _lock: File,
 }
 
 impl OutputDirectory {
-    /// Says whether [`OutputDirectory::create`] would succeed and what it would find, and changes nothing.
+    /// What [`OutputDirectory::create`] would find; changes nothing.
     ///
     /// # Errors
     /// As for `create`, but for the lock and a disk without room.
@@ -91,10 +91,10 @@ impl OutputDirectory {
         if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_DIRECTORY)) } else { Ok(None) }
     }
 
-    /// Creates the directory, or does with an earlier run what `if_there` says, and takes it for this run.
+    /// Creates the directory, or treats an earlier run as `if_there` specifies, and claims it for this run.
     ///
     /// # Errors
-    /// The directory is read-only, is no directory, holds files that belong to no run, holds the run of another recipe,
+    /// The directory is read-only, is not a directory, holds files that belong to no run, holds the run of another recipe,
     /// holds a run of this recipe that is to be refused, or is in use by another process.
     pub fn create(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Self> {
         existing_run(dir, recipe_hash, if_there)?;
@@ -146,7 +146,7 @@ impl OutputDirectory {
         for name in &self.marker.names {
             remove(&self.dir.join(name))?;
         }
-        // Whom it was meant for is gone.
+        // The request was meant for the earlier run.
         remove(&self.dir.join(STOP_FILE))?;
         self.marker.names.clear();
         self.marker.models.clear();
@@ -213,15 +213,12 @@ impl OutputDirectory {
         self.write_marker()
     }
 
-    /// The path of a directory that belongs to the run and is written by others, such as that of the checkpoints.
-    ///
-    /// # Errors
-    /// As for [`OutputDirectory::write`].
+    /// The path of a directory that belongs to the run and is written by others, such as [`CHECKPOINT_DIRECTORY`].
     pub fn subdirectory(&mut self, name: &str) -> Result<PathBuf> {
         self.own(name)
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }
@@ -237,9 +234,6 @@ impl OutputDirectory {
     }
 
     /// Begins the metrics file of the run, or goes on with it.
-    ///
-    /// # Errors
-    /// As for [`OutputDirectory::write`].
     pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
         let path = self.own(name)?;
         if let Ok(found) = fs::metadata(&path)
@@ -254,9 +248,6 @@ impl OutputDirectory {
     }
 
     /// Begins a directory, such as a saved model, that appears under `name` only once it is complete.
-    ///
-    /// # Errors
-    /// As for [`OutputDirectory::write`].
     pub fn stage(&mut self, name: &str) -> Result<StagedDirectory> {
         let target = self.own(name)?;
         if target.symlink_metadata().is_ok_and(|there| there.is_file()) {
@@ -268,10 +259,7 @@ impl OutputDirectory {
                 "give the file another name",
             ));
         }
-        let temporary = temporary_name(&target);
-        remove(&temporary)?;
-        fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;
-        Ok(StagedDirectory { temporary, target, is_committed: false })
+        StagedDirectory::create(target)
     }
 
     /// Notes a name as the run's own before anything of that name exists.
@@ -308,7 +296,7 @@ impl OutputDirectory {
 
 impl Drop for OutputDirectory {
     fn drop(&mut self) {
-        // The lock itself ends with the open file; a file left behind would only look untidy.
+        // The lock itself ends with the open file; a leftover file would only look untidy.
         let _ = fs::remove_file(self.dir.join(LOCK));
     }
 }
@@ -403,15 +391,4 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-/// Removes a file, a link itself, or a directory with all in it; absent is fine.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => Err(e),
-        Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-    };
-    removed.map_err(|e| Error::file("remove", path, e, WRITABLE))
 }

@@ -95,7 +95,7 @@ impl Progress {
         self.advance(status.step, status, is_log_step);
     }
 
-    /// The same for what is no training: so many of the total are done, and what is to be said of them.
+    /// Shows that `done` of the total are done, with a text, for work other than training.
     pub fn advance(&mut self, done: u64, text: &dyn std::fmt::Display, is_line: bool) {
         match &mut self.sink {
             Sink::Bar(bar) => {
@@ -112,7 +112,7 @@ impl Progress {
     /// A message of its own line or lines, above the bar; the quiet mode drops it.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
-            // A hidden target would swallow the text, and then nobody sees the bar either.
+            // A hidden target would swallow the text, and the bar is not shown either.
             Sink::Bar(bar) | Sink::Finished(bar) => bar.println(text),
             Sink::Lines(writer) => {
                 let _ = writeln!(writer, "{text}").and_then(|()| writer.flush());

@@ -80,7 +80,7 @@ impl ExitStatus {
         }
     }
 
-    /// One word for logs: the `reason` with which `metrics.jsonl` ends when a run did not end by itself.
+    /// A name for logs: the `reason` with which `metrics.jsonl` ends when a run did not end by itself.
     pub const fn name(self) -> &'static str {
         match self {
             ExitStatus::Done => "done",
@@ -120,7 +120,7 @@ pub fn layout_error(error: &Error) -> String {
     }
 }
 
-/// [`layout_error`] as it is shown on standard error: at most 12 lines, the last of which names the exit code.
+/// [`layout_error`] as it is shown on standard error: at most 12 lines; the last one names the exit code.
 pub fn render_error(error: &Error) -> String {
     let status = ExitStatus::from(error);
     let text = layout_error(error);
@@ -151,7 +151,7 @@ fn layout(ErrorParts { kind, place, reason, fix }: &ErrorParts<'_>) -> String {
 
 const DEFECT: &str = "this is a defect of the program: report it with the command, the recipe and these lines";
 
-/// The layers below know the operation that failed, but neither recipe nor file: what can be done is said here.
+/// The layers below know the operation that failed, but neither recipe nor file: the fix is added here.
 fn from_core(error: &CoreError) -> String {
     if let CoreError::NoDevice { asked, reason, fix } = error {
         return format!("error[device]: {reason}\n  --> device {asked}\n  fix: {fix}");

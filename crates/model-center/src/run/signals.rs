@@ -22,27 +22,18 @@ impl Drop for Listening {
 
 /// Let SIGTERM, SIGINT and SIGUSR2 set `stop`. A SIGINT after any of them ends the process at once, with
 /// [`ExitStatus::Interrupted`].
-///
-/// # Errors
-/// The operating system refuses a handler.
 pub fn listen(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT, SIGTERM, SIGUSR2], stop)
 }
 
 /// The same for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by
 /// themselves.
-///
-/// # Errors
-/// As [`listen`].
 pub fn listen_to_interrupts(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT], stop)
 }
 
 /// Let a write beyond the limit on the size of files fail with an error; without this the system ends the process. For
 /// the whole life of the process, and not for programs that it starts.
-///
-/// # Errors
-/// The operating system refuses a handler.
 pub fn survive_file_size_limit() -> std::io::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

@@ -1,7 +1,7 @@
-//! [`StagedDirectory`]: a directory that is written under another name and appears as a whole.
+//! A directory in preparation, which appears under its name only once it is complete.
 
 use super::model_files::FileHashes;
-use super::output::{WRITABLE, remove};
+use super::output::WRITABLE;
 use crate::file::{sync_directory, sync_tree, temporary_name};
 use crate::{Error, Result};
 use rustix::fs::{CWD, RenameFlags};
@@ -14,12 +14,20 @@ const MAX_STAGED_DEPTH: usize = 8;
 /// A directory in preparation. Dropped without [`commit`](StagedDirectory::commit), it vanishes.
 #[derive(Debug)]
 pub struct StagedDirectory {
-    pub(super) temporary: PathBuf,
-    pub(super) target: PathBuf,
-    pub(super) is_committed: bool,
+    temporary: PathBuf,
+    target: PathBuf,
+    is_committed: bool,
 }
 
 impl StagedDirectory {
+    /// Creates the directory in preparation for `target`.
+    pub(super) fn create(target: PathBuf) -> Result<Self> {
+        let temporary = temporary_name(&target);
+        remove(&temporary)?;
+        fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;
+        Ok(StagedDirectory { temporary, target, is_committed: false })
+    }
+
     /// Where to write the files.
     pub fn path(&self) -> &Path {
         &self.temporary
@@ -47,7 +55,7 @@ impl StagedDirectory {
         if self.target.symlink_metadata().is_ok() {
             match rustix::fs::renameat_with(CWD, &self.temporary, CWD, &self.target, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
-                // Some network and FUSE file systems cannot exchange; there the name is free for a moment.
+                // Some network and FUSE file systems lack the atomic swap; there the name is free for a moment.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
                     let earlier = temporary_name(&self.target);
                     remove(&earlier)?;
@@ -74,4 +82,15 @@ impl Drop for StagedDirectory {
             let _ = fs::remove_dir_all(&self.temporary);
         }
     }
+}
+
+/// Removes a file, a link itself, or a directory with all in it; absent is fine.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => Err(e),
+        Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.map_err(|e| Error::file("remove", path, e, WRITABLE))
 }

@@ -5,7 +5,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number that comes back from JSON to the last bit, also where JSON has no word for it: it is written as text.
+/// A number that comes back from JSON to the last bit, also one that JSON cannot represent: it is written as text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exact(pub f64);
 

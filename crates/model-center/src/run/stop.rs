@@ -21,7 +21,7 @@ pub enum StopReason {
     Minutes,
     /// Evaluation stopped getting better.
     NoImprovement,
-    /// Somebody asked for it.
+    /// It was requested.
     Request,
 }
 
@@ -42,7 +42,7 @@ impl StopReason {
     }
 }
 
-/// A request to stop, shared with whoever may make it: a signal handler, another thread, a test.
+/// A request to stop, shared with all that may make it: a signal handler, another thread, a test.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag {
     requested: Arc<AtomicBool>,
@@ -70,7 +70,7 @@ impl StopFlag {
     }
 }
 
-/// The limits of a run, any of which ends it.
+/// The limits of a run; the first one reached ends it.
 #[derive(Debug, Clone)]
 pub struct StopConditions {
     steps: Option<(u64, StopReason)>,
@@ -80,7 +80,7 @@ pub struct StopConditions {
 }
 
 impl StopConditions {
-    /// The limits of a recipe, for data of so many optimizer steps per pass.
+    /// The limits of a recipe, for data of `steps_per_epoch` optimizer steps per pass.
     ///
     /// Epochs are turned into whole steps, rounded up, at least one; the smaller of the two limits in steps holds.
     pub fn new(train: &TrainSettings, steps_per_epoch: u64, flag: StopFlag) -> Self {
@@ -88,7 +88,7 @@ impl StopConditions {
         let by_epochs = train.epochs.map(|epochs| (of_epochs(epochs), StopReason::Epochs));
         let by_steps = train.steps.map(|steps| (steps, StopReason::Steps));
         let steps = by_epochs.into_iter().chain(by_steps).min_by_key(|(steps, _)| *steps);
-        // Anything longer than a century is no limit, and could not be a Duration.
+        // More than a century is no limit and would overflow a Duration.
         let time = train.minutes.filter(|m| *m < 5e7).map(|m| Duration::from_secs_f64(m.max(0.0) * 60.0));
         StopConditions { steps, time, flag, file: None }
     }
@@ -98,7 +98,7 @@ impl StopConditions {
         StopConditions { file: Some(file), ..self }
     }
 
-    /// Whether somebody asks for an end: by the flag, or by the file, which is removed, as the request is heard.
+    /// Whether a stop is requested, by the flag or by the file; the file is then removed.
     pub fn is_requested(&self) -> bool {
         if let Some(file) = &self.file
             && file.symlink_metadata().is_ok()
@@ -139,7 +139,7 @@ impl StopConditions {
     }
 }
 
-/// Remembers the best evaluation, and says when to give up.
+/// Tracks the best evaluation and decides on early stopping.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BestTracker {
     best: Judge,
@@ -179,7 +179,7 @@ impl Judge {
 }
 
 impl BestTracker {
-    /// `metric` picks the best weights; `early` says when to stop.
+    /// `metric` picks the best weights; `early` sets early stopping.
     pub fn new(metric: EvalMetric, early: Option<EarlyStopSettings>) -> Self {
         BestTracker { best: Judge::new(metric), early: early.map(|e| (Judge::new(e.metric), e.patience)) }
     }
@@ -195,12 +195,12 @@ impl BestTracker {
         self.best.observe(step, value)
     }
 
-    /// Whether so many evaluations in a row brought nothing that patience is at an end.
+    /// Whether `patience` consecutive evaluations brought no improvement.
     pub fn has_lost_patience(&self) -> bool {
         self.early.as_ref().is_some_and(|(judge, patience)| judge.without >= *patience)
     }
 
-    /// What it remembers.
+    /// The state for a checkpoint.
     pub fn state(&self) -> BestState {
         let best = |judge: &Judge| judge.best.map(|(value, step)| (Exact(value), step));
         let early = self.early.as_ref().map(|(judge, _)| EarlyState {
@@ -212,7 +212,7 @@ impl BestTracker {
         BestState { metric, best: best(&self.best), without: self.best.without, early }
     }
 
-    /// Go on from what a tracker remembered. Values of another metric say nothing about this one: then it starts anew.
+    /// Load a tracker's state. Values of another metric are ignored.
     pub fn load_state(&mut self, state: &BestState) {
         let put = |judge: &mut Judge, metric: &str, best: Option<(Exact, u64)>, without: u64| {
             if judge.metric.name() == metric {

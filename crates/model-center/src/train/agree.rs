@@ -15,7 +15,7 @@ const FNV_PRIME: u64 = 0x100_0000_01b3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StopVote {
     pub(super) reason: Option<StopReason>,
-    /// Whether this rank's clock says that a checkpoint is due.
+    /// Whether a checkpoint is due by this rank's clock.
     pub(super) checkpoint_due: bool,
 }
 
@@ -132,7 +132,7 @@ fn sample_hash(samples: &[u32]) -> [f32; 2] {
     [((mixed >> 24) & 0xff_ffff) as f32, (mixed & 0xff_ffff) as f32]
 }
 
-/// The hash of the micro-batches so far with that of the next one.
+/// The hash of the micro-batches so far and of the next one.
 fn combine_hashes(so_far: u64, [high, low]: [f32; 2]) -> u64 {
     let next = (high as u64) << 24 | low as u64;
     (so_far.rotate_left(5) ^ next).wrapping_mul(FNV_PRIME) & 0xffff_ffff_ffff

@@ -71,7 +71,7 @@ impl Checkpointer {
         self.schedule.at_end
     }
 
-    /// Whether a checkpoint is due by this rank's clock; clocks differ, so the ranks go by the first one's.
+    /// Whether a checkpoint is due by this rank's clock; clocks differ, so the ranks use the first rank's.
     pub(super) fn is_due_by_time(&self) -> bool {
         self.schedule.every_time.is_some_and(|limit| self.last_save.elapsed() >= limit)
     }
@@ -170,7 +170,7 @@ impl Checkpointer {
 }
 
 /// See before the first step whether the disk has room for the checkpoints that the recipe asks for. A run that goes on
-/// is only warned: it has checkpoints, and what becomes of it when one more cannot be saved is for the recipe to say.
+/// is only warned: it has checkpoints, and the recipe decides what happens when one more cannot be saved.
 pub(super) fn check_disk(resolved: &Resolved, output: &Path, parameters: usize, is_new: bool) -> Result<()> {
     let settings = resolved.checkpoint;
     let is_asked_for = settings.every != Interval::Never;

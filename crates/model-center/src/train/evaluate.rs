@@ -160,7 +160,7 @@ fn loss_and_logits(model: &dyn TextModel, batch: &Batch, device: &Device) -> Res
     Ok(numbers)
 }
 
-/// The metrics of an evaluation: the task's, or those that fit the labels, and those that the recipe selects or stops by.
+/// The metrics of an evaluation: the task's or the labels' default ones, and those that the recipe names.
 fn metrics(setup: &Setup, resolved: &Resolved) -> Vec<Metric> {
     let mut metrics =
         resolved.data.source.task_metrics().unwrap_or_else(|| Metric::defaults(setup.train.labels())).to_vec();

@@ -84,7 +84,7 @@ pub(super) struct RunConfig {
     pub(super) stop: StopFlag,
 }
 
-/// Fine-tune a model as a recipe says, on the ranks that the environment names.
+/// Fine-tune a model as a recipe specifies, on the ranks that the environment names.
 ///
 /// # Errors
 /// Mistakes in the recipe, the data or the model directory; a full disk; numbers that are not finite; a lost rank.
@@ -105,9 +105,6 @@ pub fn abandon_unless_done(group: &ProcessGroup, ended: &Result<ExitStatus>) {
 }
 
 /// [`finetune`] on the ranks of `group`.
-///
-/// # Errors
-/// As [`finetune`].
 pub fn finetune_on(
     group: &ProcessGroup,
     resolved: Resolved,
@@ -212,7 +209,7 @@ fn display(is_quiet: bool, total_steps: Option<u64>) -> Progress {
     Progress::new(ProgressMode::choose(is_quiet, std::io::stderr().is_terminal(), no_color), total_steps)
 }
 
-/// Check that the output directory is free for this run; settings that differ from those of the run in it are named.
+/// Check that the output directory is free for this run; settings that differ from the earlier run's are named.
 fn check_output(resolved: &Resolved, options: &FinetuneOptions, changes: &[String]) -> Result<()> {
     let checked = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
     checked.map(drop).map_err(|error| match error {
@@ -235,7 +232,7 @@ fn changes(resolved: &Resolved) -> Vec<String> {
     recipe_of(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
 }
 
-/// The recipe with its micro-batch for this number of ranks: that of the run it resumes, if it resumes one.
+/// The recipe with its micro-batch for this number of ranks: the resumed run's, if it resumes one.
 pub fn on_ranks(resolved: Resolved, options: &FinetuneOptions, ranks: usize) -> Resolved {
     let begun = match &options.resume {
         _ if options.overwrite => None,
@@ -262,7 +259,8 @@ fn is_finished(resolved: &Resolved, options: &FinetuneOptions, is_first: bool) -
         save::check_finished(dir, dir.join(CHECKPOINT_DIRECTORY).is_dir())?;
     }
     if is_finished && is_first {
-        let text = "the run in this directory is finished; to train again add --overwrite, or set output.dir to another directory";
+        let text = "the run in this directory is finished; to train again add --overwrite, or set output.dir to \
+                    another directory";
         console::note(&format!("{}: {text}", dir.display()));
     }
     Ok(is_finished)

@@ -3,13 +3,13 @@
 //! | file | defines |
 //! |---|---|
 //! | `finetune.rs` | [`finetune()`]: what is checked first, and the run of one rank |
-//! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels, sizes and the model's parameters, before weights are read |
+//! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
 //! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: the loop around the step, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
-//! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | where the time and the memory go; notes during long work |
+//! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory of the parts; notes during long work |
 
 mod agree;
 mod checkpointer;

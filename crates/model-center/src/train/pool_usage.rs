@@ -9,9 +9,6 @@ use std::cmp::Ordering;
 /// Names and bytes: all segments, slabs with their gaps, and each segment at the moment of the peak
 /// (of what is kept in the host's memory, its own peak). Of the rank whose pool
 /// was fullest if all are well and take part, else of this one.
-///
-/// # Errors
-/// A failing exchange.
 pub(super) fn of_fullest_rank(device: &Device, team: &ControlGroup, all_are_well: bool) -> Result<Vec<(String, u64)>> {
     // Whole chunks, whose number is exact in f32 up to 8 GiB and right to seven digits beyond.
     let chunks = |bytes: usize| (bytes / ALIGNMENT) as f32;

@@ -149,7 +149,7 @@ impl RunState {
     pub(super) fn into_map(self) -> Result<Map<String, Value>> {
         match serde_json::to_value(self) {
             Ok(Value::Object(map)) => Ok(map),
-            Ok(_) | Err(_) => Err(Error::model("checkpoint", "the state of the run is no JSON", "report this")),
+            Ok(_) | Err(_) => Err(Error::model("checkpoint", "the state of the run is not valid JSON", "report this")),
         }
     }
 }
@@ -177,7 +177,7 @@ pub(super) struct Choice {
     pub(super) name: CheckpointName,
     /// Newer ones that were damaged, each with its reason.
     pub(super) passed_over: Vec<String>,
-    /// Whether it is one of this run's own, as the first rank's disk says.
+    /// Whether it is one of this run's own, by the first rank's disk.
     pub(super) is_own: bool,
 }
 
@@ -311,7 +311,7 @@ impl Choice {
             return Err(Error::recipe(place(), reason, "add --accept-change to go on with the changed settings"));
         }
         let state: RunState = serde_json::from_value(Value::Object(manifest.facts.state.clone())).map_err(|e| {
-            let reason = format!("this is no checkpoint of a fine-tuning run: {e}");
+            let reason = format!("this is not a checkpoint of a fine-tuning run: {e}");
             Error::recipe(place(), reason, "to start anew from its weights alone, use --init-from")
         })?;
         let (train, eval) = data_of(config);

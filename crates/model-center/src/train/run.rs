@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Show throughput as a share of so many floating-point operations per second.
+    /// Show throughput as a share of this peak, in floating-point operations per second.
     pub(super) fn set_peak(&mut self, flops: f64, trainer: &Trainer) {
         self.peak = PeakThroughput::new(flops, trainer);
     }

@@ -145,7 +145,7 @@ impl Run<'_> {
         self.save(trainer, MODEL_DIRECTORY, contents)?;
         choice.load_weights(trainer)?;
         if trainer.team.is_first() {
-            self.display.note(&format!("the best weights, those of step {step}, were restored from {name}"));
+            self.display.note(&format!("the best weights (step {step}) were restored from {name}"));
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ fn same_on_all<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option
     }
 }
 
-/// On the first rank: the state of the best weights, those of `step`, of a run with checkpoints in `directory`.
+/// On the first rank: the state of the best weights, from `step`, of a run with checkpoints in `directory`.
 fn find(output: &mut OutputDirectory, directory: &Path, step: u64, accepts_loss: bool) -> Result<BestWeights> {
     let is_recorded = output.model(MODEL_DIRECTORY).is_some();
     let Some(damage) = output.model_damage(MODEL_DIRECTORY)? else {

@@ -41,7 +41,7 @@ pub struct Setup {
     pub unused: Vec<String>,
     /// Further ones that the recipe leaves out.
     pub left: Vec<String>,
-    /// What was taken from the weights because `config.json` does not say it.
+    /// What was taken from the weights because `config.json` does not specify it.
     pub notes: Vec<String>,
     /// How answers are generated, where metrics of the task compare texts.
     pub answers: Option<GeneratedAnswers>,
@@ -121,7 +121,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         leave: resolved.model.leave.clone(),
         head: Some(head),
         head_values: match resolved.model.head {
-            // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
+            // A language model keeps its head: a new one would destroy what was pretrained.
             _ if labels.need_lm_head() => HeadInit::Directory,
             Head::Auto => HeadInit::DirectoryOrRandom,
             Head::New => HeadInit::Random,
@@ -144,7 +144,7 @@ pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions
     SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
 }
 
-/// Whether the micro-batches of a step can be shared evenly among so many ranks.
+/// Whether the micro-batches of a step can be shared evenly among `ranks` ranks.
 ///
 /// # Errors
 /// They cannot.
@@ -171,9 +171,6 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
-///
-/// # Errors
-/// The first thing that does not fit.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Setup> {
     let directory = model_directory(resolved, places)?;
     let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
@@ -243,9 +240,9 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     let name = source.task_name();
     let (key, fix) = match (source.has_token_labels(), source.has_prompt_form()) {
         (true, _) if source.has_classifier_form() => {
-            ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned())
+            ("data.objective", "take a language model, or data.objective = \"classifier\"".to_owned())
         }
-        (true, _) => ("data.objective", "take a model that predicts words".to_owned()),
+        (true, _) => ("data.objective", "take a language model".to_owned()),
         (false, true) => ("data.objective", "set data.objective = \"verbalizer\", or take another model".to_owned()),
         (false, false) => ("data.task", format!("choose a task for such a model, not {name}, or take another model")),
     };
@@ -261,17 +258,17 @@ fn verbalizer_position(
     if !resolved.data.source.has_token_labels() {
         return Ok(None);
     }
-    // As it is opened for words of any kind.
+    // As it is opened for tokens of any kind.
     let opened = sketch(resolved, registry, directory, &LabelSpace::NextTokens)?;
     let place = opened.model.verbalizer_position().map_err(|error| unfit(resolved, error))?;
     if resolved.train.prompt_loss > 0.0 && place != VerbalizerPosition::Next {
-        let reason = "this model sees all of a prompt at once, so there is no next word of it to learn";
+        let reason = "this model sees all of a prompt at once, so it has no next token to predict";
         return Err(Error::recipe(resolved.place("train.prompt_loss"), reason, "remove it"));
     }
     Ok(Some(place))
 }
 
-/// Targets are for models with two stacks, choices for those with one.
+/// Targets need an encoder-decoder, choices a model with one stack.
 fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
     if let (LabelSpace::Choices(choices), false) = (labels, model.info().compares_choices) {
         let reason = format!("a sample has {choices} choices, and the classifier of this model reads one row of each");
@@ -281,7 +278,7 @@ fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel)
     let (reason, fix) = match (labels == &LabelSpace::Target, model.info().generates_targets) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
         _ if matches!(labels, LabelSpace::Verbalizer(_)) => return Ok(()),
-        (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),
+        (false, true) => ("this encoder-decoder needs a target for each source text", "seq2seq"),
         (true, true) => return model.check_targets(),
         (false, false) => return Ok(()),
     };
@@ -372,7 +369,7 @@ fn read_split(
 
 fn answering(resolved: &Resolved, place: Option<VerbalizerPosition>) -> Result<VerbalizerPosition> {
     place.ok_or_else(|| {
-        let reason = "the task is answered by words, and nothing says where";
-        Error::recipe(resolved.place("data.objective"), reason, "take a model that predicts words")
+        let reason = "the task is answered by tokens, but no position for them is given";
+        Error::recipe(resolved.place("data.objective"), reason, "take a language model")
     })
 }

@@ -1,4 +1,4 @@
-//! The start of a run: with the weights of its directory, with those of a checkpoint, or resumed.
+//! The start of a run: from the model directory's weights, from a checkpoint's, or resumed.
 
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 
-/// The weight of a failure of the run itself, three of which without a new checkpoint are too many; that of another rank
+/// The weight of a failure of the run itself: three without a new checkpoint are too many. Another rank's failure
 /// weighs 1.
 pub(super) const OWN_FAILURE: u64 = 3;
 const TOO_MANY_FAILURES: u64 = 9;
@@ -117,7 +117,7 @@ impl Run<'_> {
             return Ok(());
         }
         if self.checkpoints.is_dir() {
-            // Those of later steps would be taken for the newest when the run is cut off again.
+            // Checkpoints of later steps would count as the newest when the run is interrupted again.
             Store::open(&self.checkpoints)?.remove_later_than(trainer.steps())?;
         }
         choice.warn();

@@ -11,8 +11,7 @@ use bmtrain_core::{Ctx, Var};
 struct LossWeights {
     /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
     micro_batches: Vec<f32>,
-    /// Of the mean loss of each micro-batch's prompts, so that it is a mean over those of the step; empty where prompts
-    /// do not count.
+    /// Of the mean loss of each micro-batch's prompts in the step's mean; empty where prompts do not count.
     prompts: Vec<f32>,
 }
 
