@@ -3,7 +3,7 @@
 use crate::terminal::note;
 use bmtrain_core::wrap::Profiled;
 
-/// Print each kernel's share of repetitions that took so many seconds: calls, milliseconds and share of one, and rates.
+/// Print each kernel's share of repetitions that took `seconds`: calls, milliseconds and share of one, and rates.
 pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
     let count = seconds.len() as f64;
     let whole: f64 = seconds.iter().sum::<f64>() / count;

@@ -1,7 +1,7 @@
 //! `bench collectives`: every collective and a message between two ranks, over a range of sizes.
 //!
 //! A time is the slowest rank's between a barrier and the end of its lane. Neighbours on the machine make times longer,
-//! never shorter: beside the median stand the best and the worst.
+//! never shorter: the median is printed with the best and the worst.
 
 use super::figures::{Figure, names};
 use crate::comm::Comm;
@@ -20,21 +20,21 @@ use std::time::Instant;
 
 const NAMES: [&str; 6] = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send/recv"];
 
-/// Most repetitions: their times are kept, and a slip of the finger is no measurement of a week.
+/// Most repetitions: their times are kept, and a mistyped number does not run for a week.
 const MOST: u64 = 1_000_000;
 
-/// How fast ranks exchange data: threads with --ranks, processes with --processes or as a launcher started them.
+/// Measure collectives between ranks: threads with --ranks, processes with --processes or as a launcher started them.
 ///
 /// Example: bench collectives --ranks 4 --only all_reduce --size 64MiB
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Ranks; without it as a launcher says, or 2.
+    /// Number of ranks; by default the launcher's, or 2.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Let each of --ranks be a process.
     #[arg(long)]
     pub processes: bool,
-    /// How the ranks of a launcher exchange data.
+    /// How the ranks of a launcher communicate.
     #[arg(long, value_enum, default_value = "auto")]
     pub comm: Comm,
     /// Operations whose name has this in it.
@@ -47,10 +47,10 @@ pub struct Options {
     /// Dtype.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Precision,
-    /// Exchanges that are not timed, for each operation and size.
+    /// Untimed repetitions for each operation and size.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = repetitions(0))]
     pub warm_up: usize,
-    /// Exchanges that are timed.
+    /// Timed repetitions.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = repetitions(1))]
     pub repeat: usize,
     /// Bytes that are moved at a time, through memory that ranks share.
@@ -84,7 +84,7 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     number.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text}: expected bytes, such as 65536, 64KiB or 1MiB"))
 }
 
-/// A number of repetitions, at least so many.
+/// A number of repetitions, with its minimum.
 fn repetitions(least: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=MOST)
 }
@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
 
 fn several(ranks: usize) -> Result<usize> {
     if ranks < 2 {
-        return Err(misuse("--ranks", &format!("{ranks}: one rank has nobody to exchange anything with")));
+        return Err(misuse("--ranks", &format!("{ranks}: a collective needs at least two ranks")));
     }
     Ok(ranks)
 }
@@ -263,7 +263,7 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Exchange once, and wait for the end.
+    /// Run the operation once and wait for it.
     fn run(&self, ranks: &dyn Communicator, device: &Device) -> Result<()> {
         let (all, part) = (self.send.len(), self.send.len() / ranks.size());
         let send = |len: usize| self.send.view_on(0..len, Self::LANE);

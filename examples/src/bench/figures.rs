@@ -1,4 +1,4 @@
-//! Times of one exchange as figures: what [`super::collectives`] prints, in columns or as JSON.
+//! Times of one collective as figures: what [`super::collectives`] prints, in columns or as JSON.
 
 use bmtrain_core::bench::Seconds;
 use serde_json::json;
@@ -24,7 +24,7 @@ pub(super) fn names() -> String {
 }
 
 impl Figure {
-    /// From the times of the repetitions in seconds, of which there is at least one.
+    /// From the times of at least one repetition, in seconds.
     pub(super) fn new(operation: &'static str, bytes: usize, ranks: usize, times: &[f32]) -> Self {
         let times = Seconds::new(times.iter().map(|time| f64::from(*time)).collect());
         Figure { operation, bytes, ranks, median: times.median(), min: times.best(), max: times.worst() }

@@ -1,4 +1,4 @@
-//! The bench program: one subcommand for each part that is measured, of which [`collectives`] is the exchange between
+//! The bench program: one subcommand for each measured part; [`collectives`] measures communication between
 //! ranks.
 
 pub mod collectives;
@@ -20,7 +20,7 @@ pub struct Options {
 /// What can be measured.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Part {
-    /// How fast ranks exchange data.
+    /// Measure collectives between ranks.
     Collectives(collectives::Options),
 }
 

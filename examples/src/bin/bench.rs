@@ -1,4 +1,4 @@
-//! Measurements of the parts a training run is made of: `bench collectives` is the exchange between ranks.
+//! Measurements of the parts a training run is made of: `bench collectives` measures communication between ranks.
 
 use bmtrain_core::heap::EndingHeap;
 use bmtrain_examples::{bench, limits, terminal};

@@ -52,11 +52,11 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
-    /// The head that is written; by default that of the class in config.json.
+    /// The head that is written; by default the one of the class in config.json.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
     /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated.
-    /// Those of heads for other tasks need none.
+    /// Heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
     /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON
@@ -186,7 +186,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     Ok(())
 }
 
-/// Say what became of every tensor, in short and in the report.
+/// Report what became of every tensor, in short and in the report file.
 fn account(opened: &OpenedModel, weights: &Weights, save: &SaveOptions<'_>, options: &Options) -> Result<()> {
     let names = opened.model.names_in(save.layout)?;
     let lines = report::of_directory(opened, weights, &names, &options.to)?;
@@ -217,7 +217,7 @@ fn account(opened: &OpenedModel, weights: &Weights, save: &SaveOptions<'_>, opti
     options.report.iter().try_for_each(|to| report::write(&lines, to))
 }
 
-/// A dtype that was not asked for is that of most values: the tensors that lose bits by it are counted.
+/// Without a requested dtype, most values' dtype is used; the tensors that lose bits by it are counted.
 fn warn_of_narrowed(lines: &[report::Line], options: &Options) {
     if options.dtype.is_none() {
         report::narrowed(lines).iter().for_each(|warning| terminal::note(warning));
@@ -237,7 +237,7 @@ fn warn_of(found: &[NotFinite]) {
 }
 
 /// Remove what was written into a directory that was empty before. What cannot be removed stays: the reason why it was
-/// written in part says more than that.
+/// written in part is more specific.
 fn clear(directory: &Path, was_there: bool) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let _ = std::fs::remove_file(entry.path());

@@ -42,7 +42,7 @@ impl Line {
         .to_string()
     }
 
-    /// Whether a tensor is written from it in fewer bits than those of the floats that it is stored in.
+    /// Whether a tensor is written from it in fewer bits than it is stored in.
     fn is_narrowed(&self) -> bool {
         let is_plain = self.stored.as_ref().is_none_or(|stored| *stored == name_of(self.entry.dtype));
         let bits = self.entry.dtype.bitsize();
@@ -147,7 +147,7 @@ fn named(target: &TensorPart, names: &NameTable, written: &HashMap<&str, &Tensor
     first.into_iter().chain(twins.filter_map(|twin| written.get(twin))).map(|entry| (*entry).clone()).collect()
 }
 
-/// What is done with a piece of a parameter that has so many of them in the source.
+/// What is done with a piece of a parameter that has `pieces` of them in the source.
 fn action(piece: &TensorPart, parts: usize, targets: &[&TensorPart]) -> &'static str {
     match targets {
         [] => "left out",

@@ -28,7 +28,7 @@ pub(super) fn escape(part: &str) -> String {
 /// The address that the redirect `to` leads to, seen from `from`; `endpoint` is the server that the user named.
 ///
 /// # Errors
-/// Why it is not followed, in words that follow the address.
+/// Why it is not followed, as text that follows the address.
 pub(super) fn redirected(from: &str, to: &str, endpoint: &str) -> Result<String, &'static str> {
     let is_absolute = ["https://", "http://"].iter().any(|scheme| to.starts_with(scheme));
     let next = match to {
@@ -50,7 +50,7 @@ pub(super) fn redirected(from: &str, to: &str, endpoint: &str) -> Result<String,
             Ok(next)
         }
         Reach::Machine => Err("which is this machine"),
-        Reach::Never => Err("which is no server of files"),
+        Reach::Never => Err("which is not a file server"),
     }
 }
 

@@ -46,11 +46,11 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     Ok(Chosen { files, index: is_index.then_some(name), are_pickles: is_pickle })
 }
 
-/// The shards of an index, each of which the model must have, under names that can stand beside each other in one
+/// The shards of an index, each of which the model must have, under names that can be in one
 /// directory.
 ///
 /// # Errors
-/// A name that leads elsewhere, that no file of the model has, or that stands in the way of another file.
+/// A name that leads elsewhere, that no file of the model has, or that conflicts with another file.
 pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &[String]) -> Result<Vec<String>> {
     let refused = |shard: &str, why: &str| {
         let reason = format!("the index lists {}, {why}", printable(shard, 120));
@@ -61,7 +61,7 @@ pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &
     for shard in &shards {
         check_name(Path::new(id.as_str()), shard)?;
         if !shard.split('/').all(is_plain) {
-            return refused(shard, "which is no plain name of a file");
+            return refused(shard, "which is not a plain file name");
         }
         if !names.contains(shard) {
             return refused(shard, "which the hub does not have");

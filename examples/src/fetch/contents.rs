@@ -103,7 +103,7 @@ impl<'a> Growing<'a> {
         self.file.sync_all().map_err(|e| refused(self.path, e))
     }
 
-    /// How much has arrived, in words.
+    /// How much has arrived, as text.
     pub(super) fn progress(&self) -> String {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.length {
@@ -152,7 +152,7 @@ impl Hash {
         }
     }
 
-    /// Whether contents have the hash that is their name; else the hash they have, in words.
+    /// Whether contents have the hash that is their name; else the hash they have, as text.
     fn check(self, etag: &str) -> Result<(), String> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (kind, found) = match self {

@@ -1,6 +1,6 @@
 //! What is asked of the server: which files a model has, what each is, and its bytes from a place on.
 //!
-//! Addresses are those of Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
+//! Addresses follow Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
 //! [`exchange`](super::exchange) their bounds of time.
 
 use super::Request;
@@ -17,7 +17,7 @@ use ureq::http::{Method, StatusCode, Uri};
 
 /// The longest list of files. One of 10,000 files has about 1 MB.
 const LISTING_LIMIT: usize = 32 << 20;
-/// The longest name of contents: those of git and SHA-256 have 40 and 64 characters.
+/// The longest name of contents: git's and SHA-256's have 40 and 64 characters.
 const ETAG_LIMIT: usize = 128;
 const NO_HUB: &str = "check that --endpoint is the address of a model hub";
 
@@ -35,7 +35,7 @@ pub(super) struct Hub {
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
-    /// Names, none of which leads out of a directory.
+    /// Names that stay inside a directory.
     pub(super) files: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ impl Hub {
             return Err(wrong("the list of files is longer than any model's".into()));
         }
         let raw: RawListing = serde_json::from_slice(text)
-            .map_err(|e| wrong(format!("the answer is no list of files: {}", printable(&e.to_string(), 200))))?;
+            .map_err(|e| wrong(format!("the answer is not a list of files: {}", printable(&e.to_string(), 200))))?;
         if !is_commit(&raw.sha) || (self.revision.is_commit() && raw.sha != self.revision.as_str()) {
             return Err(wrong(format!("the server names the commit {}", printable(&raw.sha, 60))));
         }
@@ -170,7 +170,10 @@ impl Hub {
             let etag = etag(&answer).unwrap_or_default();
             let is_name = etag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
             if etag.is_empty() || etag.len() > ETAG_LIMIT || !is_name {
-                return wrong(format!("the server names the contents \"{}\", which is no name", printable(etag, 80)));
+                return wrong(format!(
+                    "the server names the contents \"{}\", which is not a name",
+                    printable(etag, 80)
+                ));
             }
             let own_size = || answer.header("content-length").filter(|_| answer.status().is_success());
             let Some(size) = answer.header("x-linked-size").or_else(own_size) else {

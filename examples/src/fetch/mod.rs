@@ -32,14 +32,14 @@ use ureq::tls::{PemItem, RootCerts, parse_pem};
 
 /// The hub, unless the user names another server of the same kind.
 const ENDPOINT: &str = "https://huggingface.co";
-/// The longest file of certificates; those of a whole operating system have 250 kB.
+/// The longest file of certificates; an operating system's has 250 kB.
 const CERTIFICATES_LIMIT: u64 = 16 << 20;
 
 /// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
 /// safetensors, or as a pickle if there are no others. What is there already is kept; a download that was cut off goes
 /// on.
 ///
-/// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE say where the cache is; SSL_CERT_FILE names
+/// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE set the cache's path; SSL_CERT_FILE names
 /// certificates to trust instead of the built-in ones.
 ///
 /// Example: fetch google-bert/bert-base-uncased
@@ -52,7 +52,7 @@ pub struct Options {
     /// Branch, tag or whole commit.
     #[arg(long, value_name = "REVISION", default_value = "main")]
     pub revision: String,
-    /// The server; by default the one in HF_ENDPOINT, else that of Hugging Face.
+    /// The server; by default the one in HF_ENDPOINT, else Hugging Face's.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
 }
@@ -69,9 +69,9 @@ pub struct Request {
     pub endpoint: String,
     /// The user's token.
     pub token: Option<String>,
-    /// What stands between us and the server.
+    /// The proxy.
     pub proxy: Option<Proxy>,
-    /// Whom to believe that the server is the one it says it is.
+    /// The trusted certificate authorities.
     pub roots: RootCerts,
     /// How long to wait before the first of the further attempts; doubled each time.
     pub pause: Duration,
@@ -150,7 +150,7 @@ fn roots(path: &Path) -> Result<RootCerts> {
 
 /// Fetch a model and return its commit.
 ///
-/// The reference of the revision is written last: until then, whoever looks for it finds the one from before.
+/// The reference of the revision is written last: until then, readers find the earlier one.
 pub fn fetch(request: &Request) -> Result<String> {
     let hub = Hub::new(request)?;
     let listing = hub.listing()?;

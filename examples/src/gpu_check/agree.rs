@@ -59,7 +59,8 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     };
     let entries: Vec<_> = found.entries.iter().map(entry).collect();
     let counts = json!({
-        "rows": cases.len(), "rows_run": run, "passed": passed, "failed": failed.len(), "unsupported": unsupported, "checks": entries,
+        "rows": cases.len(), "rows_run": run, "passed": passed, "failed": failed.len(), "unsupported": unsupported,
+        "checks": entries,
     });
     report.part("conformance", counts);
     Ok(())

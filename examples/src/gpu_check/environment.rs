@@ -27,7 +27,7 @@ impl Environment {
             })?,
         };
         for Library { name, state } in &found.libraries {
-            // Compiled kernels need no compiler, and one rank nobody to talk to.
+            // Compiled kernels need no compiler, and one rank no communication.
             let is_needed = *name == "cuBLASLt" || (*name == "NVRTC" && options.compiled.is_none());
             if let Err(reason) = state
                 && is_needed
@@ -38,17 +38,17 @@ impl Environment {
         Ok(Environment { found, device, number })
     }
 
-    /// Whether the device stands in for a real one.
+    /// Whether the device is emulated.
     pub fn is_emulated(&self) -> bool {
         self.device.name.contains("emulated")
     }
 
-    /// Bytes of the device's memory, where the driver says.
+    /// Bytes of the device's memory, where the driver reports it.
     pub fn memory_bytes(&self) -> Option<usize> {
         self.device.memory_bytes
     }
 
-    /// Say it.
+    /// Print it.
     pub fn tell(&self, report: &mut Report) {
         let Installed { name, capability: (major, minor), multiprocessors, memory_bytes } = &self.device;
         let memory = memory_bytes

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training,
-/// copies behind compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status
+/// copies overlapped with compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status
 /// is 0 only if nothing failed.
 ///
 /// Example: gpu-check --only conformance,training --json check.json
@@ -57,7 +57,7 @@ pub struct Options {
     /// A missed target is a failure too.
     #[arg(long)]
     pub targets: bool,
-    /// Run the measuring parts on an emulated device too, at tiny sizes; the figures say nothing about a device.
+    /// Run the measuring parts on an emulated device too, at tiny sizes; the figures describe no real device.
     #[arg(long)]
     pub measure: bool,
 }
@@ -71,7 +71,7 @@ pub enum Part {
     Conformance,
     /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU.
     Training,
-    /// From a trace: how much of the time of copies to the device is hidden behind products.
+    /// From a trace: how much of the time of copies to the device overlaps with products.
     Overlap,
     /// The speed of each kernel, as a share of what a copy and a large product reach.
     Kernels,
@@ -163,7 +163,7 @@ impl Place {
 ///
 /// # Errors
 /// A device that fails outside of a check; a file that cannot be written. Where there is no device or a library is
-/// missing, one line says so and the status is that of a failure.
+/// missing, one line reports it and the status is a failure's.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     if options.list {
         let line = |part: &Part| {
@@ -186,7 +186,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     let mut report = Report::new(environment.is_emulated());
     let place = Place {
         backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
-        // An emulated driver does not say.
+        // An emulated driver does not report it.
         memory_bytes: environment.memory_bytes().unwrap_or(1 << 29),
         threads,
         scale: if report.emulated { Scale::emulated() } else { Scale::real() },

@@ -51,7 +51,7 @@ pub fn real() -> Vec<Timed> {
     ]
 }
 
-/// Those of an emulated one, which say nothing.
+/// An emulated device's, which describe no real device.
 pub fn emulated() -> Vec<Timed> {
     let tiny = |family| Shape { family, num_layers: 2, dim_model: 64, num_heads: 2, dim_ff: 96, vocab_size: 50 };
     let timed = |name, family| Timed { name, shape: tiny(family), length: 8, target: None };

@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn hidden_is_what_is_not_added() {
         assert_eq!(hidden(4.0, 2.0, 6.0), 0.0, "one after the other");
-        assert_eq!(hidden(4.0, 2.0, 4.0), 1.0, "all of it behind the products");
+        assert_eq!(hidden(4.0, 2.0, 4.0), 1.0, "all of it during the products");
         assert_eq!(hidden(4.0, 2.0, 5.0), 0.5);
         assert_eq!(hidden(4.0, 2.0, 7.0), 0.0, "never less than nothing");
     }

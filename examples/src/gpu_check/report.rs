@@ -19,7 +19,7 @@ struct Row {
 /// Everything that was found so far.
 #[derive(Debug)]
 pub struct Report {
-    /// The device stands in for a real one.
+    /// The device is emulated.
     pub emulated: bool,
     rows: Vec<Row>,
     parts: Map<String, Value>,
@@ -136,7 +136,7 @@ impl Report {
         std::fs::write(path, format!("{whole:#}\n")).map_err(|error| Error::file("write", path, error, fix))
     }
 
-    /// A line, with the word in front where nothing in it is of a real device.
+    /// A line, with a prefix where nothing in it is of a real device.
     fn marked(&self, line: &str) -> String {
         if self.emulated { format!("emulated: {line}") } else { line.to_owned() }
     }

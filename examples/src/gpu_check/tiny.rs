@@ -24,7 +24,7 @@ const VOCABULARY: usize = 50;
 /// One training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
-    /// GPT-2, with every word a label; otherwise BERT, with a class for each row.
+    /// GPT-2, with every token a label; otherwise BERT, with a class for each row.
     pub gpt2: bool,
     /// Dtype of the parameters.
     pub dtype: DType,
@@ -39,7 +39,7 @@ pub struct Job {
 pub struct Seen {
     /// Of the rank's rows.
     pub losses: Vec<f32>,
-    /// In words, for comparison.
+    /// As text, for comparison.
     pub state: String,
 }
 
@@ -63,7 +63,7 @@ pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<
 }
 
 /// How far losses may be apart, relative to the first. In f32 both sides round sums of some hundred terms in another
-/// order, about 1e-6 of a loss near one, and in some steps of Adam that grows a little; in bf16 a value that lies
+/// order, about 1e-6 of a loss near one, and in some steps of Adam that grows a little; in bf16 a value that is
 /// between two numbers may be rounded to the other one, 4e-3 of itself, but few are.
 pub fn tolerance(dtype: DType) -> f32 {
     if dtype == DType::F32 { 1e-5 } else { 5e-3 }
@@ -97,15 +97,15 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
     Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
 }
 
-/// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new
+/// A rank's rows of a batch, all but the first padded. Every step has the same tokens, because random tokens that are new
 /// each time hold nothing that a language model could learn.
 fn batch(job: Job, ranks: &dyn Communicator) -> Batch {
-    let draw =
+    let random =
         |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;
     let rows = ROWS / ranks.size();
     let own = rows * ranks.rank()..rows * (ranks.rank() + 1);
     let places = own.clone().flat_map(|row| (0..LENGTH).map(move |column| (row, column)));
-    let ids = places.clone().map(|(row, column)| draw(row * LENGTH + column, VOCABULARY) as i64).collect();
+    let ids = places.clone().map(|(row, column)| random(row * LENGTH + column, VOCABULARY) as i64).collect();
     let mask = places.map(|(row, column)| u8::from(column < LENGTH - row)).collect();
     let words = Batch::next_tokens(LENGTH, ids, Some(mask));
     if job.gpt2 {

@@ -1,4 +1,4 @@
-//! Batches of random words.
+//! Batches of random tokens.
 
 use super::{Family, Shape};
 use bmtrain_core::comm::Communicator;
@@ -13,7 +13,7 @@ pub struct Extent {
     pub rows: usize,
     /// Tokens of a row.
     pub length: usize,
-    /// Tokens of its target; only for a model that has a decoder behind an encoder.
+    /// Tokens of its target; only for a model that has a decoder after an encoder.
     pub target: usize,
     /// Whether rows end anywhere in their second half and are padded.
     pub is_padded: bool,
@@ -30,14 +30,15 @@ impl Extent {
 pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
     let Extent { rows, length, target, is_padded } = extent;
     let key = Key::new(0, "ids");
-    let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
+    let random = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
     let tokens = rows * length;
-    let ends: Vec<usize> = (0..rows).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
+    let ends: Vec<usize> = (0..rows).map(|row| length - random(tokens + row, length / 2 + 1)).collect();
     let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
-    let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
+    let input_ids = (0..tokens).map(|index| random(index, shape.vocab_size) as i64).collect();
     let words = Batch::next_tokens(length, input_ids, is_padded.then(mask));
-    // Behind what was drawn for ids and ends.
-    let labels = |count: usize, bound: usize| (0..count).map(|index| draw(2 * tokens + index, bound) as i64).collect();
+    // After the indices of ids and ends.
+    let labels =
+        |count: usize, bound: usize| (0..count).map(|index| random(2 * tokens + index, bound) as i64).collect();
     match shape.family {
         Family::Gpt2 => words,
         Family::Bert => Batch { labels: Some(Labels::Classes(labels(rows, 2))), ..words },

@@ -32,14 +32,14 @@ pub struct Steps {
 /// One step as it was.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// Seconds from the batch in host memory to the loss in host memory, which comes behind the optimizer.
+    /// Seconds from the batch in host memory to the loss in host memory, which comes after the optimizer.
     pub seconds: f64,
     /// Mean loss of the rank's rows.
     pub loss: f32,
 }
 
 impl Steps {
-    /// Make a model with drawn values, and Adam with clipping.
+    /// Make a model with random weights, and Adam with clipping.
     ///
     /// # Errors
     /// Sizes that make no model; no memory for it.

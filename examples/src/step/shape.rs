@@ -19,7 +19,7 @@ use model_center::model::t5::T5;
 pub enum Family {
     /// Reads both ways; a class for each row.
     Bert,
-    /// Every token is predicted from those in front of it.
+    /// Every token is predicted from the tokens before it.
     Gpt2,
     /// Reads a row, and predicts every token of its target.
     T5,
@@ -30,7 +30,7 @@ pub enum Family {
 pub struct Shape {
     /// Which model it is.
     pub family: Family,
-    /// Blocks; of a model with two stacks those of each.
+    /// Blocks; in an encoder-decoder, of each stack.
     pub num_layers: usize,
     /// Width, D.
     pub dim_model: usize,
@@ -38,12 +38,12 @@ pub struct Shape {
     pub num_heads: usize,
     /// Width of the feed-forward layer, F.
     pub dim_ff: usize,
-    /// Words, V.
+    /// Vocabulary size, V.
     pub vocab_size: usize,
 }
 
 impl Shape {
-    /// The model, its values drawn.
+    /// The model with random weights.
     ///
     /// # Errors
     /// Sizes that make no model; no memory for it.

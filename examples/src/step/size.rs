@@ -68,7 +68,7 @@ impl Shape {
     }
 
     /// Floating-point operations of a training step: six for each weight of a matrix product and token, and attention's
-    /// two products with their four gradients, of which a causal model makes half. What is done twice to save memory
+    /// two products with their four gradients, half of them in a causal model. What is done twice to save memory
     /// counts once; embeddings, norms and the optimizer do not count.
     pub fn flops(self, extent: Extent) -> f64 {
         let Shape { family, num_layers, dim_model, .. } = self;
@@ -109,14 +109,14 @@ mod tests {
             let extent = Extent { rows: 3, length, target, is_padded: false };
             size.shape().flops(extent) / 3.0
         };
-        // GPT-2 has 85.0 million weights in its blocks' products and 38.6 million in its table of words.
+        // GPT-2 has 85.0 million weights in its blocks' products and 38.6 million in its token embedding.
         let gpt2 = flops(Size::Gpt2, 1024, 7) / 1024.0;
         let weights = 12.0 * 12.0 * 768.0 * 768.0 + 50257.0 * 768.0;
         assert!((gpt2 - 6.0 * weights - 6.0 * 12.0 * 768.0 * 1024.0).abs() < 1.0, "{gpt2}");
-        // BERT attends both ways and predicts no words.
+        // BERT attends both ways and predicts no tokens.
         let bert = flops(Size::BertLarge, 512, 7) / 512.0;
         assert!((bert - 24.0 * (6.0 * 12.0 * 1024.0 * 1024.0 + 12.0 * 1024.0 * 512.0)).abs() < 1.0, "{bert}");
-        // T5's decoder has two maps more on each of its sides, and predicts the words of its target alone.
+        // T5's decoder has two maps more on each of its sides, and predicts the tokens of its target alone.
         let t5 = flops(Size::T5Base, 128, 32);
         let (square, layers) = (768.0 * 768.0, 12.0);
         let linear = 128.0 * 14.0 * square * layers + 32.0 * (14.0 * square * layers + 32128.0 * 768.0);

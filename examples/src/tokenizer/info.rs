@@ -1,4 +1,4 @@
-//! What a directory's tokenizer is, in words.
+//! A description of a directory's tokenizer.
 
 use super::open;
 use crate::terminal;
@@ -28,7 +28,8 @@ pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
             special.iter().map(|(name, id, token)| ((*name).to_owned(), json!({"id": id, "token": token}))).collect();
         let control: Vec<Value> = control.iter().map(|token| json!({"id": token.id, "token": token.text})).collect();
         let record = json!({
-            "folder": directory.display().to_string(), "kind": kind, "tokens": tokenizer.vocab_size(), "special": special,
+            "folder": directory.display().to_string(), "kind": kind, "tokens": tokenizer.vocab_size(),
+            "special": special,
             "control": control, "single": surround[0], "pair": surround[1], "chat_templates": chat,
         });
         return terminal::print(&record.to_string());

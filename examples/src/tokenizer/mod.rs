@@ -1,4 +1,4 @@
-//! The tokenizer program: train a vocabulary, encode, decode, and say what a directory's tokenizer is.
+//! The tokenizer program: train a vocabulary, encode, decode, and describe a directory's tokenizer.
 
 mod info;
 mod texts;
@@ -41,7 +41,7 @@ pub enum Task {
     Encode(EncodeArguments),
     /// Print the text of ids; without any, of every line of ids on standard input.
     Decode(DecodeArguments),
-    /// Say what the tokenizer is: kind, size, special tokens, what surrounds texts, chat templates.
+    /// Describe the tokenizer: kind, size, special tokens, what surrounds texts, chat templates.
     Info {
         /// Directory, or name of a model in the cache.
         model: String,
@@ -58,7 +58,7 @@ pub struct EncodeArguments {
     /// Encode every line of this file.
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     pub file: Option<PathBuf>,
-    /// Behind each line of ids also its tokens, one a line.
+    /// After each line of ids also its tokens, one a line.
     #[arg(long)]
     pub pieces: bool,
     /// Leave out the special tokens that surround a text.
@@ -74,7 +74,7 @@ pub struct EncodeArguments {
 pub struct DecodeArguments {
     /// Directory, or name of a model in the cache.
     pub model: String,
-    /// The ids; by default those of every line of standard input.
+    /// The ids; by default, every line of standard input.
     pub ids: Vec<u32>,
     /// Leave out special tokens.
     #[arg(long)]
@@ -145,7 +145,7 @@ fn decode(arguments: &DecodeArguments, as_json: bool) -> Result<()> {
 
 fn id(word: &str, line: usize) -> Result<u32> {
     word.trim_end_matches(',').parse().map_err(|_| {
-        let reason = format!("{} is no id", info::shown(word));
+        let reason = format!("{} is not an id", info::shown(word));
         Error::data(format!("ids, line {line}"), reason, "write whole numbers with spaces between them")
     })
 }

@@ -1,4 +1,4 @@
-//! Where texts on the command line come from: an argument, the lines of a file, or those of standard input.
+//! Where texts on the command line come from: an argument, the lines of a file, or of standard input.
 
 use model_center::data::{TextSource, read_texts};
 use model_center::{Error, Result};

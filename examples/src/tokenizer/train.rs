@@ -8,7 +8,7 @@ use model_center::{Error, Result};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Files that say something about a tokenizer, whatever its form.
+/// Files that describe a tokenizer, whatever its form.
 const SIDE_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
@@ -33,7 +33,7 @@ pub struct TrainArguments {
     /// What is seen less often is not merged, or no character of its own; by default 2. Not for unigram.
     #[arg(long, value_name = "N")]
     pub min_frequency: Option<u64>,
-    /// A special token behind those of the kind, such as <|im_start|>; may be given several times.
+    /// A special token after the kind's own, such as <|im_start|>; may be given several times.
     #[arg(long, value_name = "TOKEN")]
     pub special: Vec<String>,
     /// What happens to characters before; by default nfkc for unigram, none for the others.
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
     terminal::print(&if as_json { record.to_string() } else { text })
 }
 
-/// Refuses a directory with a tokenizer, or with a file that says something about one: it would be mixed with the new
+/// Refuses a directory with a tokenizer, or with a file that describes one: it would be mixed with the new
 /// one.
 fn require_free(out: &Path) -> Result<()> {
     let fix = "choose another directory, or remove the files";

@@ -96,7 +96,7 @@ fn what_is_announced_is_a_name_and_a_size_that_can_be() {
     }
     for name in ["", "..", "../../x", "a/b", "a b", "a.incomplete", &"x".repeat(129)] {
         let text = message(&format!("ETag: \"{name}\"\r\nContent-Length: 5\r\n"));
-        assert!(text.contains("which is no name") && text.len() < 1000, "{text}");
+        assert!(text.contains("which is not a name") && text.len() < 1000, "{text}");
     }
     // More than the disk has room for is refused before any of it arrives.
     let error = described(WEIGHTS, &format!("{etag}X-Linked-Size: {}\r\n", u64::MAX));
@@ -244,8 +244,8 @@ fn lists_of_files_that_are_made_to_break_a_reader_are_refused() {
         let server = server(Habits { listing: Some(text), ..Habits::default() });
         Client::new().refused(&server)
     };
-    assert!(of("[".repeat(1 << 20)).contains("no list of files"));
-    assert!(of(format!("{{\"a\": {}", "[".repeat(1 << 20))).contains("no list of files"));
+    assert!(of("[".repeat(1 << 20)).contains("not a list of files"));
+    assert!(of(format!("{{\"a\": {}", "[".repeat(1 << 20))).contains("not a list of files"));
     let twice = format!(r#"{{"sha": "{COMMIT}", "sha": "{}", "siblings": []}}"#, COMMIT.replace('0', "1"));
     assert!(of(twice).contains("duplicate field"));
     for sha in [format!("{COMMIT}/.."), COMMIT.to_uppercase(), "\\u001b[31m".to_owned(), "x".repeat(1 << 20)] {

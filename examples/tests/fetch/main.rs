@@ -161,7 +161,7 @@ fn refusals_have_a_fix() {
 fn answers_that_are_no_hubs_are_refused() {
     let client = Client::new();
     let of = |listing: &str| client.refused(&server(Habits { listing: Some(listing.to_owned()), ..Habits::default() }));
-    assert!(of("<html>").contains("no list of files"));
+    assert!(of("<html>").contains("not a list of files"));
     for sha in ["../../..", "main", ""] {
         assert!(of(&format!(r#"{{"sha": "{sha}", "siblings": []}}"#)).contains("names the commit"));
     }

@@ -63,7 +63,7 @@ fn processes_of_a_launcher_are_the_ranks() {
 #[test]
 fn mistakes_on_the_command_line_are_refused_with_a_reason() {
     for (arguments, reason) in [
-        (&["--ranks", "1"][..], "nobody to exchange anything with"),
+        (&["--ranks", "1"][..], "a collective needs at least two ranks"),
         (&["--ranks", "2", "--size", "big"], "expected bytes"),
         (&["--ranks", "2", "--chunk", "5"], "multiple of 4096"),
         (

@@ -86,8 +86,8 @@ impl Launch {
     pub fn transport(&self, asked: Option<Connection>, device: RankDevice) -> Result<Transport> {
         if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
-                "ranks {one} and {other} of one process would share a CUDA device: what one of them waits for would hold up the \
-                 other"
+                "ranks {one} and {other} of one process would share a CUDA device, and each could block \
+                 the other"
             );
             let fix =
                 "start them as processes (torchrun, mpirun), or choose the device cuda, which gives each rank its own";
@@ -101,7 +101,7 @@ impl Launch {
             }
             (Some(Connection::Nccl), RankDevice::SharedCuda([one, other])) => {
                 let reason = format!("it needs a device for each rank, and ranks {one} and {other} share one");
-                let fix = "choose the device cuda, which gives each rank its own, or leave NCCL out: then they communicate \
+                let fix = "choose the device cuda, which gives each rank its own, or leave NCCL out to communicate \
                            through the host";
                 return Err(Error::launch("NCCL", reason, fix));
             }

@@ -1,7 +1,8 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
-//! is, of how many, on how many hosts. [`init_distributed`] joins the ranks. [`Launch::connection`] and [`Launch::transport`] specify how they are connected,
+//! is, of how many, on how many hosts. [`init_distributed`] joins the ranks. [`Launch::connection`] and
+//! [`Launch::transport`] specify how they are connected,
 //! [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several processes. Called by the
 //! programs; `docs/launch.md` shows each launcher.
 

@@ -1,4 +1,4 @@
-//! The device of a rank: the choice of the command line or the recipe, with what the environment says about CUDA.
+//! The device of a rank: the choice of the command line or the recipe, with the environment's CUDA variables.
 
 use crate::run::available_cpus;
 use crate::{Error, Result};
@@ -6,11 +6,11 @@ use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
 use bmtrain_dist::launch::cuda_options;
 
-/// As many as `device.threads` of a recipe may be.
+/// The maximum of `device.threads` in a recipe.
 const MAX_THREADS: usize = 1024;
 
-/// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with so many threads. Why it is
-/// not what one might expect is said by the first of them.
+/// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with this number of threads. The
+/// first rank reports a fallback.
 ///
 /// # Errors
 /// A CUDA device that was asked for and cannot be used.

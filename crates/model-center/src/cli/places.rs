@@ -1,4 +1,4 @@
-//! Where the programs look for models that are named as the hub or ModelCenter names them: what the environment says.
+//! Where the programs look for models that are named by the hub or ModelCenter, from the environment.
 
 use crate::formats::ModelCaches;
 use std::env;

@@ -1,7 +1,7 @@
 //! `--trace FILE`: the spans of a run as a Chrome trace, which Perfetto and chrome://tracing open.
 //!
 //! Each rank is a process of the trace and each lane one of its threads. The libraries open [`tracing`] spans; a span
-//! with a field `rank` or `lane` names the track of the spans inside it and is no event itself.
+//! with a field `rank` or `lane` names the track of the spans inside it and is not an event itself.
 
 use crate::{Error, Result};
 use bmtrain_core::Lane;

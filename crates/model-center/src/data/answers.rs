@@ -1,6 +1,6 @@
 //! Verbalizers: where a model answers a prompt, the label token of each class, and the sequences that ask for it.
 //!
-//! Defines [`VerbalizerPosition`], which a model names, [`Verbalizer`], which a dataset's labels are then, and the `AnswerForm`
+//! Defines [`VerbalizerPosition`], which a model names, [`Verbalizer`], a dataset's label tokens, and the `AnswerForm`
 //! by which [`super::read`] makes rows of prompts. Called by [`super::task::prompts`], [`super::task::template`] and
 //! [`super::task::squad`].
 //!

@@ -151,9 +151,8 @@ impl Loader {
         Ok(self.collate(position, samples))
     }
 
-    /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if
-    /// they count samples, as many as it has if they count words, as its samples weigh if classes have weights. Equal
-    /// on every rank.
+    /// The weight of each of `count` batches from `first` on in a mean over all of them: equal for per-sample losses, by
+    /// target tokens for per-token losses, by the samples' weights if classes have weights. Equal on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
@@ -187,19 +186,19 @@ impl Loader {
         Ok(sums.into_iter().map(|sum| (sum / all) as f32).collect())
     }
 
-    /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where
-    /// there are none. Equal on every rank.
+    /// The share of each of `count` batches from `first` on in all their prompt tokens; 0 where there are none. Equal on
+    /// every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
-        let words = (first.index..first.index + count).map(|index| {
+        let tokens = (first.index..first.index + count).map(|index| {
             let samples = self.samples(Position { index, ..first })?;
-            // Each but the first follows from those in front of it, and so does the answer.
+            // Each token but the first is predicted, and so is the answer.
             Ok(samples.iter().map(|sample| self.dataset.length(*sample as usize) as u64).sum::<u64>())
         });
-        let words = words.collect::<Result<Vec<u64>>>()?;
-        let all: u64 = words.iter().sum();
-        Ok(words.into_iter().map(|words| (words as f64 / all.max(1) as f64) as f32).collect())
+        let tokens = tokens.collect::<Result<Vec<u64>>>()?;
+        let all: u64 = tokens.iter().sum();
+        Ok(tokens.into_iter().map(|tokens| (tokens as f64 / all.max(1) as f64) as f32).collect())
     }
 
     /// All batches of an epoch in order.

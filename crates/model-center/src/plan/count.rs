@@ -212,8 +212,7 @@ fn evaluate(evaluation: &mut Option<Evaluation>, trainer: &Trainer) -> Result<()
     evaluation.run(EvalContext { model: &**model, device, team, is_stopped: &|| false }).map(drop)
 }
 
-/// The setup on data whose every sample is the longest, or of these lengths: one step, and one evaluation batch for each
-/// rank.
+/// The setup on data whose every sample is the longest, or of these lengths: one step and one evaluation batch a rank.
 fn longest_of_all(setup: &Setup, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Setup {
     let longest = |data: &Dataset, samples: usize| {
         let longest = data.of_longest(samples);

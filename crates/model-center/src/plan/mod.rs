@@ -1,8 +1,8 @@
 //! Sizing a run before anything runs: memory of a rank by class, disk space, and whether it fits the machine.
 //!
 //! [`count`] runs training steps where nothing is allocated, [`outside`] estimates host memory that the pool does not
-//! contain, [`device`] what CUDA devices hold, [`disk`] what files take, [`verdict`] compares with the machine and looks
-//! for what would help. The program `plan` prints a [`Plan`].
+//! contain, [`device`] what CUDA devices hold, [`disk`] what files take. [`verdict`] compares with the machine and
+//! looks for changes that would fit. The program `plan` prints a [`Plan`].
 
 pub mod count;
 pub mod device;

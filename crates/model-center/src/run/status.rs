@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn the_line_reads_as_documented() {
-        let line = "step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1 GiB, peak 3.2 | eta 41m";
+        let line = "step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | \
+                mem 3.1 GiB, peak 3.2 | eta 41m";
         assert_eq!(status().to_string(), line);
         let with_scale = Status { scale: Some(65536.0), ..status() }.to_string();
         assert!(with_scale.contains("| lr 2.9e-4 | scale 65536 | 18.4k tok/s |"), "{with_scale}");

@@ -1,8 +1,8 @@
 //! A vocabulary of SentencePiece's kind as the parts of a `tokenizer.json`: pieces of text with scores, and how a text
 //! is changed before it is cut.
 //!
-//! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`], and [`DocumentParts`]. Called by [`super::sentencepiece`]
-//! for `.model` files and by [`crate::formats::gguf`] for the same vocabularies in GGUF files.
+//! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`], and [`DocumentParts`].
+//! Called by [`super::sentencepiece`] for `.model` files and by [`crate::formats::gguf`] for the same vocabularies in GGUF files.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Times training steps of a model of known size with random weights and ids: the measurement behind the speed and
+//! Times training steps of a model of known size with random weights and ids: the measurement for the speed and
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
 
@@ -42,7 +42,7 @@ struct Options {
     /// Tokens of a sequence.
     #[arg(long, default_value_t = 128)]
     seq: usize,
-    /// Tokens of a sequence's target, for a model that has a decoder behind an encoder.
+    /// Tokens of a sequence's target, for a model that has a decoder after an encoder.
     #[arg(long, default_value_t = 32)]
     target: usize,
     /// Instead of --seq: lengths that batches have in turn, rows padded to them, e.g. 128,72,104.
@@ -188,7 +188,7 @@ impl std::fmt::Display for Failure {
 struct Run {
     /// Median seconds of a step.
     step: f64,
-    /// Mean number of a step's tokens over all ranks, padding counted: that of every step unless lengths vary.
+    /// Mean number of a step's tokens over all ranks, with padding.
     tokens: f64,
     /// Of the rank's rows in the last step.
     loss: f32,

@@ -16,7 +16,7 @@ use crate::train::{self, note_reading};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Say what a run of finetune will need: memory of each rank by class, and disk. Reads the data and the headers of the
+/// Report what a run of finetune will need: memory of each rank by class, and disk. Reads the data and the headers of the
 /// weights, and takes no memory for the model.
 ///
 /// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3

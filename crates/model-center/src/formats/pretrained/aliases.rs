@@ -4,8 +4,7 @@
 
 use super::name::RepoId;
 
-/// Identifier, and its names on the hub: first the one to download, then older ones that a cache may have been filled
-/// under. Models without any are in ModelCenter's own cache alone. All identifiers of ModelCenter are here, also `glm-`,
+/// Identifier, and its names on the hub: first the one to download, then older ones that a cache may use. Models without any are in ModelCenter's own cache alone. All identifiers of ModelCenter are here, also `glm-`,
 /// `lawformer` and `vit-`, whose families are not implemented: such models can be downloaded, but not opened.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bert-base-cased", &["google-bert/bert-base-cased"]),

@@ -23,7 +23,7 @@ impl OwnBackend {
         OwnBackend { id: DeviceId::fresh(), held: AtomicUsize::new(0) }
     }
 
-    /// Bytes taken from the system and not given back.
+    /// Bytes allocated and not freed.
     pub fn held_bytes(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
@@ -72,7 +72,7 @@ impl Kernels for OwnBackend {
                 Some(b) => put(a.out, read(a.a).iter().zip(read(b)).map(|(a, b)| a * b)),
                 None => write(a.out.view).iter_mut().zip(read(a.a)).for_each(|(out, a)| *out *= a),
             },
-            // The enum grows with later versions; a kernel that is not known here is one that is not there.
+            // The enum grows with later versions; an unknown kernel is a missing one.
             _ => return Err(self.unsupported(name, String::new())),
         }
         Ok(())
@@ -172,7 +172,7 @@ fn other_type(access: &bmtrain_core::kernel::Access<'_>) -> Option<DType> {
 
 fn read<'a>(view: View<'a>) -> &'a [f32] {
     // SAFETY: `launch` has checked device, type and overlap, and the range was checked when the view was made. An empty
-    // view may lie at the end of its memory, which is no null pointer either.
+    // view may be at the end of its memory, which is not a null pointer either.
     unsafe { std::slice::from_raw_parts(view.address() as *const f32, view.len()) }
 }
 
@@ -181,7 +181,7 @@ fn write<'a>(view: ViewMut<'a>) -> &'a mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(view.address() as *mut f32, view.len()) }
 }
 
-/// Write or add values, as the destination says. Without `add` the old content is not read.
+/// Write or add values, as the destination specifies. Without `add` the old content is not read.
 fn put(out: Dest<'_>, values: impl Iterator<Item = f32>) {
     let add = out.add;
     for (out, value) in write(out.view).iter_mut().zip(values) {

@@ -42,7 +42,7 @@ pub struct ToyConfig {
     pub num_heads: usize,
     pub num_layers: usize,
     pub outputs: usize,
-    /// Fields that nobody here knows, written back as they were.
+    /// Unknown fields, written back unchanged.
     pub extra: Map<String, Value>,
 }
 

@@ -35,7 +35,7 @@ zero = 3
 threads = 1
 "#;
 
-/// A drawn model with a vocabulary, texts whose label one word tells, and a recipe.
+/// A random model with a vocabulary, texts whose label depends on one token, and a recipe.
 fn fixture() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let model = directory.path().join("model");

@@ -1,4 +1,4 @@
-//! A family of another crate behind the registry that programs use: opened, trained, saved, and refused where it must
+//! A family of another crate in the registry that programs use: opened, trained, saved, and refused where it must
 //! be.
 
 mod tiny;
@@ -10,7 +10,7 @@ use own_model::TABLES;
 use own_model::training::train;
 use std::path::Path;
 
-/// A directory with a drawn model.
+/// A directory with a random model.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     tiny::write(directory.path(), 3);
@@ -68,11 +68,11 @@ fn a_head_begins_anew_on_request_alone() {
         let options = OpenOptions { head_values, seed: 9, ..OpenOptions::new(&device) };
         Registry::new(TABLES).open(directory.path(), &options).unwrap()
     };
-    let (kept, drawn) = (open(HeadInit::DirectoryOrRandom), open(HeadInit::Random));
+    let (kept, random) = (open(HeadInit::DirectoryOrRandom), open(HeadInit::Random));
     assert!(kept.initialized.is_empty());
-    assert_eq!(drawn.initialized, ["head.weight", "head.bias"]);
-    assert_eq!(drawn.unused, ["classifier.weight", "classifier.bias"]);
-    assert_ne!(logits(&*kept.model, &device), logits(&*drawn.model, &device));
+    assert_eq!(random.initialized, ["head.weight", "head.bias"]);
+    assert_eq!(random.unused, ["classifier.weight", "classifier.bias"]);
+    assert_ne!(logits(&*kept.model, &device), logits(&*random.model, &device));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A drawn model of the family in a directory.
+//! A random model of the family in a directory.
 
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::BlockOptions;
@@ -11,7 +11,7 @@ use std::path::Path;
 pub const F32: SaveOptions<'static> =
     SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
 
-/// Eleven words, six positions, two blocks.
+/// Eleven tokens, six positions, two blocks.
 pub fn write(directory: &Path, outputs: usize) {
     let config = ToyConfig {
         vocab_size: 11,
