@@ -44,8 +44,8 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
 
 fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
     let mut text = String::new();
-    let mut line = |what: &str, says: &str| {
-        writeln!(text, "{what:<12} {says}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
+    let mut line = |what: &str, value: &str| {
+        writeln!(text, "{what:<12} {value}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
     };
     line("processors", &processors())?;
     let limits = limits(None);

@@ -4,8 +4,8 @@
 //! for no other.
 
 use super::address::{origin, redirected, shown};
-use super::exchange::Answer;
 use super::hub::{Hub, Trouble};
+use super::transfer::Answer;
 use crate::terminal;
 use model_center::file::printable;
 use model_center::{Error, Result};

@@ -46,8 +46,7 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     Ok(Chosen { files, index: is_index.then_some(name), are_pickles: is_pickle })
 }
 
-/// The shards of an index, each of which the model must have, under names that can be in one
-/// directory.
+/// The shards of an index. The model must have each, under names that can be in one directory.
 ///
 /// # Errors
 /// A name that leads elsewhere, that no file of the model has, or that conflicts with another file.

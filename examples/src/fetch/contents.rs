@@ -3,9 +3,9 @@
 //!
 //! Defines [`Growing`] and [`is_whole`], called by [`super::store`].
 
-use super::exchange::Answer;
 use super::hub::{About, Named, Trouble};
 use super::place::{in_the_way, kind, open_blob, open_partial, refused};
+use super::transfer::Answer;
 use crate::terminal;
 use model_center::{Error, Result};
 use sha1::Sha1;

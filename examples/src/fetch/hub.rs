@@ -1,12 +1,12 @@
 //! What is asked of the server: which files a model has, what each is, and its bytes from a place on.
 //!
 //! Addresses follow Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
-//! [`exchange`](super::exchange) their bounds of time.
+//! [`transfer`](super::transfer) their time limits.
 
 use super::Request;
 use super::address::{escape, origin, shown};
 use super::ask::Question;
-use super::exchange::{Answer, Line};
+use super::transfer::{Answer, Line};
 use model_center::file::{check_name, printable};
 use model_center::formats::pretrained::{RepoId, Revision, name::is_commit};
 use model_center::{Error, Result};

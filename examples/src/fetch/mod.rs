@@ -1,6 +1,6 @@
 //! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
 //!
-//! [`hub`] speaks with the server, over [`ask`], [`exchange`] and [`address`]; [`choose`] picks files; [`store`] writes
+//! [`hub`] speaks with the server, over [`ask`], [`transfer`] and [`address`]; [`choose`] picks files; [`store`] writes
 //! the cache, with [`contents`] and [`place`]. Cut off at any moment, the same command continues where it was; several
 //! of them may run beside each other. Neither the server nor what is in the cache is trusted: docs/pretrained.md lists
 //! what is checked.
@@ -9,10 +9,10 @@ mod address;
 mod ask;
 mod choose;
 mod contents;
-mod exchange;
 mod hub;
 mod place;
 mod store;
+mod transfer;
 
 use crate::places::model_places;
 use crate::terminal;

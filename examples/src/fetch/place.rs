@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-const ROOM: &str = "check that the disk has room left and that you may write there; what has arrived is kept, and the same \
-                    command continues the download";
+const ROOM: &str = "check that the disk has room left and that you may write there; what has arrived is kept, and \
+                    the same command continues the download";
 
 /// The error for a refused write.
 pub(super) fn refused(path: &Path, error: io::Error) -> Error {

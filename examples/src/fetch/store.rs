@@ -4,9 +4,9 @@
 //! One process at a time writes it; a lock that ends with the process tells which, as Hugging Face's libraries do.
 
 use super::contents::{Growing, is_whole};
-use super::exchange::LEAST;
 use super::hub::{About, Hub};
 use super::place::{create_directories, free_bytes, in_the_way, kind, open_lock, refused, sync_directory};
+use super::transfer::LEAST;
 use crate::terminal;
 use model_center::file::{printable, write_atomic};
 use model_center::formats::pretrained::{CachedModel, Revision};

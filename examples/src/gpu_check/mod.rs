@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training,
-/// copies overlapped with compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status
-/// is 0 only if nothing failed.
+/// copies overlapped with compute, the speed of kernels and of whole models. Prints a table; the exit status is 0 only
+/// if nothing failed.
 ///
 /// Example: gpu-check --only conformance,training --json check.json
 #[derive(Debug, Clone, Parser)]

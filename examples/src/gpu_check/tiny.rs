@@ -97,8 +97,8 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
     Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
 }
 
-/// A rank's rows of a batch, all but the first padded. Every step has the same tokens, because random tokens that are new
-/// each time hold nothing that a language model could learn.
+/// A rank's rows of a batch, all but the first padded. Every step has the same tokens: fresh random tokens are nothing
+/// that a language model could learn.
 fn batch(job: Job, ranks: &dyn Communicator) -> Batch {
     let random =
         |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;

@@ -39,7 +39,7 @@ pub struct TrainArguments {
     /// What happens to characters before; by default nfkc for unigram, none for the others.
     #[arg(long, value_enum)]
     pub normalization: Option<Form>,
-    /// Lower-case the texts; word-piece also takes accents away then.
+    /// Lower-case the texts; word-piece then also strips accents.
     #[arg(long)]
     pub lowercase: bool,
     /// The most characters an alphabet has; words with others are left out. Not for byte-bpe.
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
         trained.tokens, trained.texts, trained.words
     );
     if trained.words_dropped > 0 {
-        text += &format!("; rarer ones were given up {} times (--max-words)", trained.words_dropped);
+        text += &format!("; rarer ones were dropped {} times (--max-words)", trained.words_dropped);
     }
     if trained.tokens < arguments.vocab_size {
         text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);

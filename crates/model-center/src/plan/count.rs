@@ -126,11 +126,10 @@ enum Course {
     Varied,
 }
 
-/// Count a run of these settings on as many ranks as `stand` has, on the longest sequences of the data or on those of
-/// `lengths`.
+/// Count a run of these settings on the longest sequences of the data or on `lengths`.
 ///
 /// # Errors
-/// Whatever opening the model or a step refuses.
+/// A model that cannot be opened, or settings that a step refuses.
 pub fn count(
     setup: &Setup,
     resolved: &Resolved,

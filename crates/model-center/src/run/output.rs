@@ -1,8 +1,8 @@
 //! The output directory: one directory holds one run.
 //!
-//! The file [`MARKER`] records which recipe the directory belongs to and which names in it are the run's own; only those are ever removed. A directory with anything else in it is
-//! refused; one with a run is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so
-//! two processes cannot share a directory. Called by the training programs.
+//! The file [`MARKER`] records which recipe the directory belongs to and which names in it are the run's own; only
+//! those are ever removed. A directory with anything else in it is refused; one with a run is replaced or resumed on
+//! request. A run holds a lock, so that two processes cannot share a directory.
 
 use super::lock::{LOCK, take_lock};
 use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
@@ -37,21 +37,21 @@ pub enum IfThere {
     Refuse,
     /// Remove the run and begin anew; only a run of the same recipe.
     Replace,
-    /// Go on with it.
+    /// Resume it.
     Continue {
-        /// Also where it was begun with another recipe.
+        /// Also if its recipe is another one.
         accept_change: bool,
     },
 }
 
-/// What a directory held before.
+/// The run that a directory held before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earlier {
     /// No run.
     Nothing,
-    /// A run that did not come to its end.
+    /// An unfinished run.
     Unfinished,
-    /// A run that did.
+    /// A finished run.
     Finished,
 }
 
@@ -94,8 +94,8 @@ impl OutputDirectory {
     /// Creates the directory, or treats an earlier run as `if_there` specifies, and claims it for this run.
     ///
     /// # Errors
-    /// The directory is read-only, is not a directory, holds files that belong to no run, holds the run of another recipe,
-    /// holds a run of this recipe that is to be refused, or is in use by another process.
+    /// The directory is read-only, is not a directory, holds files of no run or the run of another recipe, holds a run
+    /// with [`IfThere::Refuse`], or is in use by another process.
     pub fn create(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Self> {
         existing_run(dir, recipe_hash, if_there)?;
         fs::create_dir_all(dir).map_err(|e| Error::file("create the output directory", dir, e, WRITABLE))?;
@@ -128,7 +128,7 @@ impl OutputDirectory {
         Ok(directory)
     }
 
-    /// The run goes on with what is in the directory: from now on it is this recipe's, and not finished.
+    /// Resumes the run in the directory: the marker now names this recipe, unfinished.
     pub fn take_over(&mut self) -> Result<()> {
         self.marker.recipe_hash.clone_from(&self.recipe_hash);
         self.marker.finished = false;
@@ -140,7 +140,7 @@ impl OutputDirectory {
         self.earlier
     }
 
-    /// Removes all that the earlier run left: there is nothing in it to go on with.
+    /// Removes the outputs of the earlier run.
     pub fn begin_anew(&mut self) -> Result<()> {
         self.marker.check_outputs(&self.dir, true)?;
         for name in &self.marker.names {
@@ -175,8 +175,7 @@ impl OutputDirectory {
         self.model(name).map_or_else(|| unrecorded_damage(&dir), |hashes| hashes.damage(&dir))
     }
 
-    /// Notes that the model directory `name` is about to be replaced, or given up: what is in it is no longer vouched
-    /// for.
+    /// Forgets the hashes of the model directory `name`, before it is replaced or removed.
     pub fn forget_model(&mut self, name: &str) -> Result<()> {
         self.marker.models.remove(name);
         if name == MODEL_DIRECTORY {
@@ -186,8 +185,7 @@ impl OutputDirectory {
         self.write_marker()
     }
 
-    /// Notes what the model directory `name` holds now, and of [`MODEL_DIRECTORY`] at which step its weights were the
-    /// best so far, if they are.
+    /// Records the hashes of the model directory `name` and, for [`MODEL_DIRECTORY`], the step of the best weights.
     pub fn record_model(&mut self, name: &str, hashes: FileHashes, best_step: Option<u64>) -> Result<()> {
         self.marker.models.insert(name.to_owned(), hashes);
         if name == MODEL_DIRECTORY {
@@ -196,18 +194,18 @@ impl OutputDirectory {
         self.write_marker()
     }
 
-    /// The weights of all failures in a row of runs that had gone on from `step`.
+    /// The total weight of consecutive failures of runs resumed from `step`.
     pub fn failures_from(&self, step: u64) -> u64 {
         self.marker.failed.filter(|failed| failed.from_step == step).map_or(0, |failed| failed.weight)
     }
 
-    /// Notes that the run, which had gone on from `step`, failed, and how much that weighs.
+    /// Records a failure, with its weight, of the run resumed from `from_step`.
     pub fn note_failure(&mut self, from_step: u64, weight: u64) -> Result<()> {
         self.marker.failed = Some(Failed { from_step, weight: self.failures_from(from_step) + weight });
         self.write_marker()
     }
 
-    /// Notes that the run came to its end.
+    /// Records that the run is finished.
     pub fn finish(&mut self) -> Result<()> {
         self.marker.finished = true;
         self.write_marker()
@@ -233,7 +231,7 @@ impl OutputDirectory {
         Ok(path)
     }
 
-    /// Begins the metrics file of the run, or goes on with it.
+    /// Opens the metrics file of the run, new or to append.
     pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
         let path = self.own(name)?;
         if let Ok(found) = fs::metadata(&path)

@@ -1,7 +1,11 @@
 //! The status line of a training run.
 //!
-//! Defines [`Status`], whose `Display` is
-//! `step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1 GiB, peak 3.2 | eta 41m`.
+//! Defines [`Status`], whose `Display` is one line:
+//!
+//! ```text
+//! step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1 GiB, peak 3.2 | eta 41m
+//! ```
+//!
 //! The two memories are the process's resident memory now and its peak so far.
 //! Shown by [`Progress`](super::Progress).
 

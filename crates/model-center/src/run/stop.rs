@@ -88,7 +88,7 @@ impl StopConditions {
         let by_epochs = train.epochs.map(|epochs| (of_epochs(epochs), StopReason::Epochs));
         let by_steps = train.steps.map(|steps| (steps, StopReason::Steps));
         let steps = by_epochs.into_iter().chain(by_steps).min_by_key(|(steps, _)| *steps);
-        // More than a century is no limit and would overflow a Duration.
+        // More than a century does not limit a run and would overflow a Duration.
         let time = train.minutes.filter(|m| *m < 5e7).map(|m| Duration::from_secs_f64(m.max(0.0) * 60.0));
         StopConditions { steps, time, flag, file: None }
     }

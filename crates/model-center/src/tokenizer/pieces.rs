@@ -2,7 +2,7 @@
 //! is changed before it is cut.
 //!
 //! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`], and [`DocumentParts`].
-//! Called by [`super::sentencepiece`] for `.model` files and by [`crate::formats::gguf`] for the same vocabularies in GGUF files.
+//! Called by [`super::sentencepiece`] for `.model` files and by [`crate::formats::gguf`].
 
 use std::collections::HashSet;
 

@@ -93,7 +93,7 @@ impl Checkpointer {
     }
 
     /// Begin to save the present state, and keep the checkpoint of `best_step`, from which the best weights can be
-    /// restored. After a failure of the save before, fail or continue as the recipe says. Returns a line for the log.
+    /// restored. After a failure of the save before, fail or continue as the recipe sets. Returns a line for the log.
     pub(super) fn begin(
         &mut self,
         config: &RunConfig,

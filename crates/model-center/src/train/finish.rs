@@ -50,7 +50,7 @@ impl Run<'_> {
         let best_is_kept = has_best && !self.best_is_lost;
         if has_best && !best_is_kept && trainer.team.is_first() {
             console::note(
-                "warning: the best weights are not in the directory of this run, because it went on from a checkpoint of \
+                "warning: the best weights are not in the directory of this run, because it resumed a checkpoint of \
                  another one or they were given up: the model holds the last weights",
             );
         }
@@ -84,8 +84,7 @@ impl Run<'_> {
         console::print(&lines.join("\n"))
     }
 
-    /// Record that the run ends in an error, in its log and its directory. What cannot be written is not reported beside
-    /// that error.
+    /// Record in the run's log and directory that it ends in an error. Failed writes are not reported as well.
     pub(super) fn fail(&mut self, trainer: &Trainer, error: &Error) {
         let status = ExitStatus::from(error);
         let _ = self.end(trainer, status.name(), false);

@@ -9,7 +9,7 @@
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: the loop around the step, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
-//! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory of the parts; notes during long work |
+//! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
 mod agree;
 mod checkpointer;

@@ -108,8 +108,8 @@ impl Run<'_> {
         self.best.best().filter(|_| self.config.resolved.save.which != SaveWhich::Last).map(|(_, step)| step)
     }
 
-    /// Check the best weights before the run is resumed from `choice`, which the trainer has loaded, and restore them if
-    /// they are damaged. On all ranks.
+    /// Check the best weights before resuming from `choice`, which the trainer has loaded; restore damaged ones. On all
+    /// ranks.
     ///
     /// # Errors
     /// Damaged best weights that no checkpoint holds, unless the change is accepted.

@@ -126,7 +126,8 @@ fn main() -> Result<()> {
         println!("{line}");
     } else {
         println!(
-            "{:?} {} x {lengths:?}, {} threads, {} ranks, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
+            "{:?} {} x {lengths:?}, {} threads, {} ranks, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, \
+             peak {:.2} GiB, loss {loss:.4}",
             options.model,
             options.batch,
             options.threads,

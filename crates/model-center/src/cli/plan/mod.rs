@@ -16,8 +16,8 @@ use crate::train::{self, note_reading};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Report what a run of finetune will need: memory of each rank by class, and disk. Reads the data and the headers of the
-/// weights, and takes no memory for the model.
+/// Report the memory of each rank by class and the disk space that a finetune run needs. Reads the data and the headers
+/// of the weights, and takes no memory for the model.
 ///
 /// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
 #[derive(Debug, Clone, Parser)]

@@ -272,13 +272,13 @@ fn verdict_lines(planned: &Planned, verdict: &Verdict) -> Vec<String> {
         return lines;
     }
     for (number, change) in verdict.changes.iter().enumerate() {
-        let word = match (number, verdict.fits_with(change)) {
+        let outcome = match (number, verdict.fits_with(change)) {
             (0, true) => "fits with",
             (0, false) => "most helpful, and not enough",
             (_, true) => "fits too with",
             (_, false) => "not enough",
         };
-        lines.push(format!("  {word}: {} ({})", change.text, size(verdict.scarce(change))));
+        lines.push(format!("  {outcome}: {} ({})", change.text, size(verdict.scarce(change))));
     }
     if verdict.changes.is_empty() {
         lines.push("  nothing in the recipe would make it smaller: use more machines or a smaller model".to_owned());

@@ -4,8 +4,9 @@
 
 use super::name::RepoId;
 
-/// Identifier, and its names on the hub: first the one to download, then older ones that a cache may use. Models without any are in ModelCenter's own cache alone. All identifiers of ModelCenter are here, also `glm-`,
-/// `lawformer` and `vit-`, whose families are not implemented: such models can be downloaded, but not opened.
+/// Identifier, and its names on the hub: first the one to download, then older ones that a cache may use. Models
+/// without any are in ModelCenter's own cache alone. `glm-`, `lawformer` and `vit-` can be downloaded, but not opened:
+/// their families are not implemented.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bert-base-cased", &["google-bert/bert-base-cased"]),
     ("bert-base-chinese", &["google-bert/bert-base-chinese"]),

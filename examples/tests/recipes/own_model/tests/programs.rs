@@ -70,8 +70,8 @@ fn forward(directory: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn the_family_learns_in_finetune_and_forward_runs_what_it_leaves() {
     let fixture = fixture();
-    let said = finetune(fixture.path(), &[]);
-    assert!(said.contains("after:  accuracy 1.0000"), "{said}");
+    let log = finetune(fixture.path(), &[]);
+    assert!(log.contains("after:  accuracy 1.0000"), "{log}");
     std::fs::write(
         fixture.path().join("inputs.jsonl"),
         "{\"text\": \"the film was good\", \"labels\": 1}\n{\"text\": \"the end was bad\", \"labels\": 0}\n",
@@ -112,8 +112,8 @@ fn help_and_the_refusal_of_an_unknown_family_list_it() {
         run(fixture.path(), env!("CARGO_BIN_EXE_own_finetune"), &["--recipe", "recipe.toml"]),
     ];
     for output in refused {
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && said.contains("\"giraffe\" is no family"), "{said}");
-        assert!(said.contains("supported are: bert") && said.contains(", toy"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && stderr.contains("\"giraffe\" is no family"), "{stderr}");
+        assert!(stderr.contains("supported are: bert") && stderr.contains(", toy"), "{stderr}");
     }
 }

@@ -61,8 +61,8 @@ impl Line {
         let agent = self.agent.borrow().clone();
         let (to_head, head) = sync_channel(1);
         let (to_pieces, pieces) = sync_channel(PIECES_AHEAD);
-        let exchange = move || run(&agent, request, &to_head, &to_pieces);
-        thread::Builder::new().name("fetch".to_owned()).spawn(exchange).map_err(|error| {
+        let transfer = move || run(&agent, request, &to_head, &to_pieces);
+        thread::Builder::new().name("fetch".to_owned()).spawn(transfer).map_err(|error| {
             let fix = "end other programs, or raise the limit of processes";
             Trouble::Lasting(Error::file("start a thread", "fetch", error, fix))
         })?;
