@@ -31,9 +31,6 @@ struct Kept {
 }
 
 /// Run the program.
-///
-/// # Errors
-/// An output that cannot be written.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let cuda = cuda_options();
     let found = survey(&cuda);

@@ -101,9 +101,6 @@ pub fn of_gguf(report: &gguf::Report) -> Result<Vec<Line>> {
 }
 
 /// The tensors of a directory that was written to `to`, whose tensors are named by `names`.
-///
-/// # Errors
-/// What was written cannot be opened.
 pub fn of_directory(opened: &OpenedModel, source: &Weights, names: &NameTable, to: &Path) -> Result<Vec<Line>> {
     let written = Weights::open(to)?;
     let written: HashMap<&str, &TensorEntry> =

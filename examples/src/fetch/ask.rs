@@ -132,9 +132,6 @@ impl Hub {
     }
 
     /// Wait before another attempt; `failed` counts those in a row that brought nothing.
-    ///
-    /// # Errors
-    /// There is no point in one.
     pub(super) fn rest(&self, trouble: Trouble, failed: &mut u32) -> Result<()> {
         let reason = match trouble {
             Trouble::Lasting(error) => return Err(error),

@@ -14,10 +14,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Look for a device of this number and the libraries that it cannot do without.
-    ///
-    /// # Errors
-    /// What is missing, in one line.
+    /// Look for the device of this number and its libraries; the error names in one line what is missing.
     pub fn find(number: usize, options: &CudaOptions) -> Result<Self, String> {
         let found = survey(options);
         let device = match &found.devices {

@@ -118,9 +118,6 @@ impl Report {
     }
 
     /// Write everything.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let whole = json!({
             "emulated": self.emulated,

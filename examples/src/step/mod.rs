@@ -52,9 +52,6 @@ impl Steps {
     }
 
     /// One training step, as the finetune program does it, each rank with its rows as one micro-batch.
-    ///
-    /// # Errors
-    /// No memory; a failing device or rank.
     pub fn run(&mut self, batch: &Batch, step: u32) -> Result<Step> {
         let start = Instant::now();
         let randomness = Randomness { seed: 0, step, micro_batch: self.ranks.rank() as u32 };

@@ -134,9 +134,6 @@ impl Launch {
     }
 
     /// [`Launch::detect`] with the variables of this process's environment.
-    ///
-    /// # Errors
-    /// As [`Launch::detect`].
     pub fn from_env(ranks: Option<usize>) -> Result<Self> {
         Launch::detect(ranks, &|name| std::env::var(name).ok())
     }

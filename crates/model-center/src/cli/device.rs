@@ -27,10 +27,10 @@ pub fn open(
     Ok(opened)
 }
 
-/// The threads that `--threads` asks for; without it all that this process may use.
+/// The number of threads: `--threads`, by default the processors of this process.
 ///
 /// # Errors
-/// None, or far too many.
+/// 0, or more than the maximum.
 pub fn threads(asked: Option<usize>) -> Result<usize> {
     match asked {
         None => Ok(available_cpus()),

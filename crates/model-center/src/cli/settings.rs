@@ -66,7 +66,7 @@ impl SettingOptions {
     /// The recipe with its changes, and then `more`.
     ///
     /// # Errors
-    /// Mistakes in the recipe, all of them.
+    /// All mistakes in the recipe.
     pub fn read(&self, more: &[String]) -> Result<Resolved, Vec<Mistake>> {
         Recipe::read(self.recipe.as_deref(), &[&self.sets, more].concat())
     }
@@ -80,9 +80,6 @@ impl SettingOptions {
     }
 
     /// The recipe with its changes, and what can be seen to be wrong with the files it names.
-    ///
-    /// # Errors
-    /// The first mistake.
     pub fn resolve(&self, more: &[String]) -> Result<Resolved, Error> {
         let resolved = self.read(more).map_err(as_error)?;
         let mistakes = preflight(&resolved, &model_places());

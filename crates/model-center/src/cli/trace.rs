@@ -44,9 +44,6 @@ struct Fields {
 }
 
 /// A layer that writes to `path`, and the handle that completes the file.
-///
-/// # Errors
-/// The file cannot be created.
 pub fn layer(path: &Path) -> Result<(TraceLayer, TraceFile)> {
     let file = File::create(path)
         .map_err(|error| Error::file("create", path, error, "give --trace a file in a directory that exists"))?;

@@ -96,9 +96,6 @@ pub fn decoder_heads() -> Vec<Rule> {
 }
 
 /// Write all parameters, and what ModelCenter stores twice under both names. `fill` is called once for each parameter.
-///
-/// # Errors
-/// As [`export`](super::export()) and [`write_pickle`].
 pub(super) fn write_weights(
     names: &NameTable,
     params: &[ParamShape],

@@ -65,9 +65,6 @@ impl FileHashes {
 
     /// The first recorded file of `dir` that is missing or differs. Further files are not looked at. Sizes are compared
     /// before any hash.
-    ///
-    /// # Errors
-    /// A file that exists and cannot be read.
     pub fn damage(&self, dir: &Path) -> Result<Option<Damage>> {
         if !dir.is_dir() {
             return Ok(Some(missing_directory(dir)));
@@ -114,9 +111,6 @@ impl FileHashes {
 
 /// What is wrong with a model directory whose hashes were not recorded, as far as that can be seen: files that are
 /// missing, and weights whose header does not fit their size.
-///
-/// # Errors
-/// A file that exists and cannot be read.
 pub fn unrecorded_damage(dir: &Path) -> Result<Option<Damage>> {
     if !dir.is_dir() {
         return Ok(Some(missing_directory(dir)));

@@ -167,9 +167,6 @@ impl OutputDirectory {
 
     /// The first recorded file of the model directory `name` that is missing or changed; see
     /// [`OutputDirectory::check_models`].
-    ///
-    /// # Errors
-    /// Files that cannot be read.
     pub fn model_damage(&self, name: &str) -> Result<Option<Damage>> {
         let dir = self.dir.join(name);
         self.model(name).map_or_else(|| unrecorded_damage(&dir), |hashes| hashes.damage(&dir))

@@ -51,9 +51,6 @@ impl GeneratedAnswers {
 
     /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The ranks take batches in turn,
     /// and all return the same scores, or `None` because one of them is asked to stop.
-    ///
-    /// # Errors
-    /// A failing device; a lost rank.
     pub(super) fn rate(
         &self,
         dataset: &Dataset,

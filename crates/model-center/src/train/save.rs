@@ -151,9 +151,6 @@ impl Run<'_> {
     }
 
     /// Before a run ends, check that the best weights, which were written long before, are undamaged. On all ranks.
-    ///
-    /// # Errors
-    /// They are not.
     pub(super) fn recheck_best(&self, trainer: &Trainer) -> Result<()> {
         let output = self.files.as_ref().map(|files| &files.output);
         let damage =

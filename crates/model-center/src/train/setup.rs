@@ -145,9 +145,6 @@ pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions
 }
 
 /// Whether the micro-batches of a step can be shared evenly among `ranks` ranks.
-///
-/// # Errors
-/// They cannot.
 pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
     let (batch, micro) = (resolved.train.batch_size, resolved.micro_batch_on(ranks));
     let count = batch / micro.max(1);

@@ -61,8 +61,8 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. That a run does not fit is
-/// a result and no error.
+/// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. A run that does not fit
+/// is a result, not an error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let resolve = |sets: &[String]| options.settings.resolve(sets);
     let request = PlanOptions {
