@@ -151,8 +151,8 @@ impl Loader {
         Ok(self.collate(position, samples))
     }
 
-    /// The weight of each of `count` batches from `first` on in their mean: equal for per-sample losses, by target tokens
-    /// for per-token losses, by the samples' weights if classes have weights. The same on every rank.
+    /// The weight of each of `count` batches from `first` on in their mean: equal for per-sample losses, by target
+    /// tokens for per-token losses, by the samples' weights if classes have weights. The same on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
@@ -186,8 +186,8 @@ impl Loader {
         Ok(sums.into_iter().map(|sum| (sum / all) as f32).collect())
     }
 
-    /// The share of each of `count` batches from `first` on in their prompt tokens; 0 without prompts. The same on every
-    /// rank.
+    /// The share of each of `count` batches from `first` on in their prompt tokens; 0 without prompts. The same on
+    /// every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
