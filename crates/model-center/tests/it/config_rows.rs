@@ -14,6 +14,9 @@ fn read<C: Config>(map: &Map<String, Value>) -> Result<C, String> {
     C::from_json(&Value::Object(map.clone()).to_string(), "config.json").map_err(|e| e.to_string())
 }
 
+/// The names of a row in one dialect.
+type Names<C> = fn(&Row<C>) -> &'static [&'static str];
+
 /// The number of fields that were given a wrong type.
 fn check<C: RowConfig>() -> usize {
     let header = HfHeader { architecture: "AnyModel".to_string(), dtype: DType::F32 };
@@ -21,7 +24,7 @@ fn check<C: RowConfig>() -> usize {
     assert_eq!(read::<C>(&hugging_face).unwrap().to_hf_json(&header).unwrap(), hugging_face);
     assert_eq!(read::<C>(&model_center).unwrap().to_dict(), model_center);
     let mut checked = 0;
-    let dialects: [(_, fn(&Row<C>) -> _); 2] =
+    let dialects: [(_, Names<C>); 2] =
         [(&hugging_face, |row| row.hugging_face), (&model_center, |row| row.model_center)];
     for (map, names) in dialects {
         for name in C::ROWS.iter().flat_map(names) {
