@@ -1,3 +1,13 @@
-//! Fine-tune a model on text. The training step is in `crates/model-center/src/train/step.rs`.
+//! Fine-tune a model on text. `docs/training-step.md` walks through a step of it.
 
-model_center::program!(model_center::cli::finetune, model_center::model::Registry::default());
+use bmtrain_core::heap::EndingHeap;
+use model_center::cli;
+use model_center::model::Registry;
+use std::process::ExitCode;
+
+#[global_allocator]
+static HEAP: EndingHeap = cli::HEAP;
+
+fn main() -> ExitCode {
+    cli::finetune::main(Registry::default())
+}
