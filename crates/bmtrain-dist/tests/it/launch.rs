@@ -328,7 +328,7 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     assert_eq!(
         said(four, Some(Connection::Nccl), shared).unwrap_err(),
         "launch: NCCL: it needs a device for each rank, and ranks 0 and 2 share one; choose the device cuda, \
-         which gives each rank its own, or leave NCCL out: then they communicate through the host"
+         which gives each rank its own, or leave NCCL out to communicate through the host"
     );
     let refused = said(four, Some(Connection::Nccl), RankDevice::Processors).unwrap_err();
     assert!(refused.contains("this rank computes on processors; choose the device cuda"), "{refused}");
