@@ -114,7 +114,7 @@ impl Options {
 
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
-    program::main_or(registry, Options::trace_path, run, |error| abandon_misused(&error.to_string()))
+    program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
 /// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.

@@ -19,24 +19,28 @@ pub fn main<O: Parser>(
 }
 
 /// [`main`] that writes a trace of the run where one is asked for, and calls `misused` before it ends because of a
-/// command line that cannot be read.
+/// command line that cannot be read or a trace that cannot be written.
 pub fn main_or<O: Parser>(
     registry: Registry<'static>,
     trace: impl FnOnce(&O) -> Option<PathBuf>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
-    misused: impl FnOnce(&clap::Error),
+    misused: impl Fn(&str),
 ) -> ExitCode {
     limits::prepare();
     let matches = O::command().after_help(families(registry)).try_get_matches().unwrap_or_else(|error| {
         if error.use_stderr() {
-            misused(&error);
+            misused(&error.to_string());
         }
         error.exit()
     });
     // What the matches lack they were just checked for.
     let options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // The trace is complete when it is dropped.
-    terminal::finish(terminal::start_tracing(trace(&options).as_deref()).and_then(|_trace| run(&options, registry)))
+    let tracing = terminal::start_tracing(trace(&options).as_deref());
+    if let Err(error) = &tracing {
+        misused(&error.to_string());
+    }
+    terminal::finish(tracing.and_then(|_trace| run(&options, registry)))
 }
 
 /// The families by the names that `config.json` has for them.
