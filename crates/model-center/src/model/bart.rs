@@ -1,7 +1,7 @@
-//! BART (Lewis et al., 2019): learned positions, a norm behind the embeddings, norms behind the sums, one table of
-//! words for both stacks and the head.
+//! BART (Lewis et al., 2019): learned positions, a norm after the embeddings, post-norm blocks, one token embedding
+//! table shared by the encoder, the decoder and the language-modelling head.
 //!
-//! Defines [`LikeBart`], what is built in that way; Marian is another.
+//! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
 use super::fairseq;
 use super::family_names::Signature;
@@ -23,10 +23,11 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt::Debug;
 
-/// The first word of its decoder is the one behind the last of a text.
+/// The decoder start token is the EOS token.
 const FIRST_WORD: usize = 2;
 
-/// Sizes and options of a BART. ModelCenter has none; where a file has its names, sizes are those of BART-large.
+/// Sizes and options of a BART. ModelCenter does not have the family; for files with ModelCenter's names, the default
+/// sizes are BART-large's.
 ///
 /// Source: Lewis et al. 2019 for the architecture, transformers for fields and defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,13 +89,13 @@ pub trait LikeBart: HasStacks + Debug + 'static {
     /// The classes that `transformers` opens its models with.
     const CLASSES: Classes;
 
-    /// Positions that are added to the words.
+    /// Positions added to the token embeddings.
     const POSITIONS: Added;
 
-    /// Whether a norm stands behind that sum.
+    /// Whether a norm follows that sum.
     const NORMS_EMBEDDINGS: bool;
 
-    /// The word that ends a text, where a file does not say.
+    /// The EOS token if the file does not specify one.
     const LAST_WORD: usize;
 
     /// Tensors of files that are computed here, or mean nothing.
@@ -107,7 +108,7 @@ impl LikeBart for BartConfig {
         words: "BartForConditionalGeneration",
         classifier: Some("BartForSequenceClassification"),
     };
-    // The first two rows are nobody's. Padding stands where it stands.
+    // Rows 0 and 1 are unused. Padding tokens count as positions.
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
     const NORMS_EMBEDDINGS: bool = true;
     const LAST_WORD: usize = 2;
@@ -142,7 +143,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     fn last_word(&self) -> Option<usize> {
         match self.text().extra.get("eos_token_id") {
             None => Some(C::LAST_WORD),
-            // There may be several, of which a classifier knows none.
+            // It may be a list, which gives no single EOS token to classify at.
             Some(word) => word.as_u64().and_then(|word| usize::try_from(word).ok()),
         }
     }

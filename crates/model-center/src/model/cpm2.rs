@@ -1,7 +1,7 @@
-//! CPM-2 (Zhang et al., 2021) as ModelCenter has it: built as T5, with gates and with linear maps whose inputs are
-//! divided by the root of their length, those of the heads too; the words are not.
+//! CPM-2 (Zhang et al., 2021) as ModelCenter implements it: T5 with gated feed-forward layers. Linear layers, including
+//! the heads, divide their input by the square root of its dimension; the embeddings are not scaled.
 //!
-//! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
+//! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
 use super::cpm1::{block, relative};
 use super::load;
@@ -22,9 +22,9 @@ use serde_json::{Map, Value, json};
 
 /// Sizes and options of a CPM-2.
 ///
-/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and
-/// weights of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190
-/// sentinels are words of the vocabulary like others.
+/// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on,
+/// and weights of variance one. A tied head and a classification head, which newer versions have, are not supported
+/// here. Its 190 sentinels are ordinary tokens of the vocabulary.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +33,8 @@ pub struct Cpm2Config {
     pub cpm: CpmFields,
     /// Blocks of the decoder.
     pub num_decoder_layers: usize,
-    /// The word in front of the first that the decoder is to predict, if the file says. ModelCenter has no such field:
-    /// there the decoder reads what it is given, and begins with a sentinel.
+    /// The decoder start token, if the file specifies one. ModelCenter has no such field: its decoder gets its input as
+    /// given, beginning with a sentinel.
     pub decoder_start_token_id: Option<usize>,
 }
 
@@ -74,8 +74,8 @@ impl RowConfig for Cpm2Config {
         let mut config: Self = cpm::take(fields)?;
         let text = &mut config.cpm.text;
         two_stacks::take_encoder_layers(fields, text, states_layers)?;
-        // ModelCenter has more heads than are supported here: one for classes, and for words the table without its
-        // scale.
+        // ModelCenter has two further heads, not supported here: a classifier, and a language-modelling head tied
+        // to the embedding table without its scale.
         if text.tied {
             return Err(Self::DIALECT.unsupported(fields, "tied", "false"));
         }
@@ -109,7 +109,7 @@ impl Seq2SeqFamily for Cpm2Config {
 
     const BEGINS_WITH_SENTINELS: bool = true;
 
-    /// Nobody else has these names: they say in directories of ours which head a model has.
+    /// Only directories of this crate use these class names, to name the model's head.
     fn classes(&self) -> Classes {
         Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }
     }
@@ -137,7 +137,7 @@ impl Seq2SeqFamily for Cpm2Config {
         block(&self.cpm).attending_to_encoder()
     }
 
-    /// Nobody but ModelCenter has names for them.
+    /// Only ModelCenter names its parameters.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
         let encoder = (&self.encoder_block(), self.cpm.text.num_layers);
         model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))

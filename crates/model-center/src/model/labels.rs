@@ -1,5 +1,4 @@
-//! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong
-//! one too, but could not say what it is.
+//! Loss targets, and range checks of ids and labels, with errors that name the value.
 //!
 //! Defines [`Targets`], [`VerbalizerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
 //! [`super::TextModel::forward`].
@@ -17,7 +16,7 @@ use bmtrain_core::{Device, Segment, Tensor};
 /// What the loss compares with.
 #[derive(Debug, Clone)]
 pub enum Targets {
-    /// Class numbers i64: `[B]` for classes and sentences, `[B, L]` for words, -100 where nothing counts.
+    /// Class indices i64: `[B]` for sequence and sentence-pair classes, `[B, L]` for tokens, -100 is ignored.
     Classes(Tensor),
     /// f32 `[B, outputs]`, for regression.
     Values(Tensor),
@@ -48,7 +47,7 @@ pub(super) enum Wanted {
     Classes(usize),
     /// A token id for each token.
     Tokens,
-    /// So many numbers for each sample.
+    /// This number of values per sample.
     Values(usize),
     /// Any number of classes at once, for which there is no loss here.
     Sets,
@@ -57,8 +56,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// What a classifier compares with: it goes by its `problem_type`; without one, by transformers' rule that one
-    /// output is a number to predict.
+    /// Targets of a classifier by its `problem_type`; without one, by the rule of transformers that a single output
+    /// means regression.
     pub(super) fn of_classifier(outputs: usize, choices: usize, problem: Option<ProblemType>) -> Self {
         match problem {
             _ if choices > 1 => Wanted::Classes(choices),
@@ -69,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a batch's labels are of this kind, all there and in range; `words` is the size of the vocabulary.
+    /// Whether a batch has labels of this kind, complete and in range; `words` is the vocabulary size.
     ///
     /// # Errors
     /// [`Error::Data`] naming the label.
@@ -129,7 +128,7 @@ pub(super) fn refuse_decoder_inputs(batch: &Batch) -> Result<()> {
     refuse_given(given, "it is for models with an encoder and a decoder, and this model has one stack")
 }
 
-/// What only a family with contexts and spans goes by.
+/// Refuses fields that only families with contexts and spans support.
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
@@ -138,7 +137,7 @@ pub(super) fn refuse_spans(batch: &Batch) -> Result<()> {
     refuse_given(given, "it says who sees whom in models such as CPM-1, and this model always sees the same")
 }
 
-/// What only a head for words has.
+/// Refuses fields that only a language-modelling head supports.
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
@@ -162,7 +161,8 @@ pub(super) fn upload_class_weights(device: &Device, batch: &Batch, classes: Opti
     Ok(Some(Tensor::from_slice_in(device, [weights.len()], weights, Segment::Data)?))
 }
 
-/// The words of answers in a vocabulary of so many, and a place for each row among so many tokens.
+/// Checks the verbalizer's token ids against the vocabulary size, and its positions, one per sequence, against the
+/// number of tokens in the batch.
 ///
 /// # Errors
 /// [`Error::Data`] naming what is out of range.
@@ -181,7 +181,7 @@ pub(super) fn check_verbalizer(
     Ok(())
 }
 
-/// Words and places of answers on a device, i64 `[K]` and `[B]`.
+/// Verbalizer token ids and positions on a device, i64 `[K]` and `[B]`.
 #[derive(Debug, Clone)]
 pub struct VerbalizerTensors {
     /// The label words.
@@ -298,7 +298,7 @@ pub(super) fn check_length(length: usize, positions: usize) -> Result<()> {
 /// A mask on a device; `None` when nothing is padded.
 ///
 /// # Errors
-/// Another length than that of the ids, or values other than 0 and 1.
+/// A length other than the number of ids, or values other than 0 and 1.
 pub(super) fn upload_mask(
     device: &Device,
     name: &str,
@@ -328,12 +328,12 @@ pub(super) fn check_count(name: &str, values: usize, ids: usize) -> Result<()> {
     Err(Error::data("batch", reason, "give one value for each token"))
 }
 
-/// The labels of a classifier that is opened with so many outputs: those of the directory's own classifier, of
-/// `trained` outputs, if it is taken over, and else those of the options. Outputs of a classifier that is taken over
-/// keep their order, so a caller whose labels have another one asks for the names, see [`TextModel::label_names`].
+/// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with
+/// `trained` outputs, if it is reused, and otherwise the labels of the options. A reused classifier keeps the order of
+/// its outputs; a caller whose labels are in another order reads the names, see [`TextModel::label_names`].
 ///
 /// # Errors
-/// A classifier that is not for these labels.
+/// The classifier's labels or outputs do not match.
 ///
 /// [`TextModel::label_names`]: super::TextModel::label_names
 pub(super) fn take_over(
@@ -343,7 +343,7 @@ pub(super) fn take_over(
     options: &OpenOptions,
 ) -> Result<()> {
     let Some(trained) = trained.filter(|_| options.head_values != HeadInit::Random) else {
-        // Whatever the file says of labels belongs to another classifier, or to none.
+        // Labels in the file, if any, belong to another classifier.
         names.clone_from(&options.labels);
         *problem = options.problem;
         return Ok(());

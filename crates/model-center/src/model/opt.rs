@@ -1,5 +1,5 @@
-//! OPT (Zhang et al., 2022): learned positions counted by tokens, pre-norm blocks with ReLU, a head tied to the words;
-//! the model of 350 million parameters with norms behind the sums and words of a length of their own.
+//! OPT (Zhang et al., 2022): learned positions that count tokens, pre-norm blocks with ReLU, a tied language-modelling
+//! head. The model with 350 million parameters has post-norm blocks and a smaller token embedding dimension.
 
 use super::block::block;
 use super::decoder::Decoder;
@@ -25,22 +25,21 @@ const NORM_EPS: f32 = 1e-5;
 
 /// Sizes and options of an OPT.
 ///
-/// Defaults are those of ModelCenter's `OPTConfig`. Its `post_layer_norm` is not the norm behind the sums of the model
-/// with 350 million parameters, which ModelCenter does not have: that is [`OptConfig::norm_before`].
+/// Defaults are taken from ModelCenter's `OPTConfig`. Its `post_layer_norm` is unrelated to the post-norm blocks of the
+/// model with 350 million parameters, which ModelCenter does not have: see [`OptConfig::norm_before`].
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptConfig {
     /// What all families have. Nothing of the embeddings' sum is dropped. In `extra` is `layerdrop`, which is 0.
     pub text: TextConfig,
-    /// Whether the norms stand in front of the layers; else behind each sum. Hugging Face: `do_layer_norm_before`.
+    /// Pre-norm blocks if true, post-norm if false. Hugging Face: `do_layer_norm_before`.
     pub norm_before: bool,
-    /// Whether a model whose norms stand in front has none behind the last block either. Hugging Face:
-    /// `_remove_final_layer_norm`.
+    /// Whether a pre-norm model lacks the final norm. Hugging Face: `_remove_final_layer_norm`.
     pub no_final_norm: bool,
     /// Whether attention and feed-forward have biases. Hugging Face: `enable_bias`.
     pub bias: bool,
-    /// Length of a word's row; where it is not D, maps lead from it and back to it. Hugging Face:
+    /// Dimension of the token embeddings; if it is not D, linear layers project to D and back. Hugging Face:
     /// `word_embed_proj_dim`.
     pub dim_word: usize,
 }
@@ -63,7 +62,7 @@ impl Default for OptConfig {
 }
 
 impl OptConfig {
-    /// Whether there is a norm behind the last block.
+    /// Whether a norm follows the last block.
     pub fn has_final_norm(&self) -> bool {
         self.norm_before && !self.no_final_norm
     }
@@ -152,7 +151,7 @@ impl DecoderFamily for OptConfig {
         let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
         Layout {
             word_size: self.dim_word,
-            // Row 1 is padding's, and row 0 nobody's.
+            // Row 1 is for padding; row 0 is unused.
             table: Some(PositionTable { first: 2, count: Count::Tokens }),
             output_norm: self.has_final_norm().then_some(norm),
             ..Layout::new(self.text.dim_model, PositionsConfig::None, norm)
@@ -176,7 +175,7 @@ impl DecoderFamily for OptConfig {
 
     fn names(&self, head: DecoderHead) -> NameTable {
         let tied = head == DecoderHead::CausalLm { tied: true };
-        // What a file has of a head for the next word is none of the other models' business.
+        // Models with other heads ignore the tensors of a language-modelling head.
         let aliases: &[Alias] = if tied { &TIED } else { &[] };
         let mut rules = RULES.to_vec();
         rules.extend(fairseq::rules("decoder", "model.decoder"));
@@ -201,7 +200,7 @@ static RULES: [Rule; 6] = [
     Rule::new("cls_projection.weight", "score.weight"),
 ];
 
-/// The head for words, where it is the words' embedding: a file may hold it under both names.
+/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tokens.weight")];
 
 /// The line of the registry.

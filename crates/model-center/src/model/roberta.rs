@@ -1,6 +1,6 @@
-//! RoBERTa (Liu et al., 2019): BERT's blocks, positions that count tokens from behind the padding word's, a classifier
-//! with a map of its own, no next sentence. XLM-RoBERTa (Conneau et al., 2020) and CamemBERT (Martin et al., 2020) are
-//! the same computation, with the same names in files.
+//! RoBERTa (Liu et al., 2019): BERT's blocks, positions that count tokens from one past the padding token's id, a
+//! classification head with a dense layer instead of the pooler, no next-sentence prediction. XLM-RoBERTa (Conneau et
+//! al., 2020) and CamemBERT (Martin et al., 2020) are the same computation with the same parameter names.
 
 use super::block::block;
 use super::encoder::Encoder;
@@ -25,14 +25,14 @@ use std::borrow::Cow;
 
 /// Sizes and options of a RoBERTa.
 ///
-/// Defaults are those of ModelCenter's `RobertaConfig`. Its options that no RoBERTa uses (means of initial values,
-/// `length_scale`, `int8`, …) may be in a file with the value that changes nothing.
+/// Defaults are taken from ModelCenter's `RobertaConfig`. Its options that no RoBERTa uses (means of initializers,
+/// `length_scale`, `int8`, …) are accepted with the value that has no effect.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/roberta_config.py`; Liu et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RobertaConfig {
-    /// What all families have. `position_size` counts the rows of the table of positions, of which those up to the
-    /// padding word's number belong to no token. `dropout_p` and `embedding_dropout_p` are one rate.
+    /// The common fields. `position_size` counts the rows of the position embedding table, including the unused rows up
+    /// to the padding token's id. `dropout_p` and `embedding_dropout_p` are equal.
     pub text: TextConfig,
     /// Under which name it goes. Hugging Face: `model_type`.
     pub name: RobertaName,
@@ -81,7 +81,7 @@ impl RobertaName {
         }
     }
 
-    /// The name in a file; RoBERTa's for one that says another family's, which [`Dialect::take`] refuses.
+    /// The model type in a file; RoBERTa for a file of another family, which [`Dialect::take`] refuses.
     fn of(fields: &Fields) -> Result<Self> {
         let given = fields.peek_text("model_type")?;
         let others = [RobertaName::XlmRoberta, RobertaName::Camembert];
@@ -120,9 +120,9 @@ impl Default for RobertaConfig {
 }
 
 impl RobertaConfig {
-    /// The row of the table of positions that belongs to the first token of a text: the one behind the padding word's.
+    /// The row of the position embedding table for the first token: one past the padding token's id.
     ///
-    /// Source: fairseq, whose tables of positions have a row for padding as those of words do.
+    /// Source: fairseq, whose position embedding tables have a row for padding, like its token embedding tables.
     pub fn first_position(&self) -> usize {
         self.text.pad_token_id.map_or(0, |id| id.saturating_add(1))
     }
@@ -343,7 +343,7 @@ const HEADS: [(&str, &str); 9] = [
     ("lm_head.decoder.bias", "lm_head.bias"),
 ];
 
-/// What the head for masked words shares with the words' embedding, and its bias under a second name.
+/// The masked-LM head's matrix tied to the token embedding, and its bias under a second name.
 static TIED: [Alias; 2] = [
     Alias::new("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
     Alias::new("lm_head.decoder.bias", "lm_head.bias"),
@@ -367,7 +367,7 @@ pub(super) const FAMILY: Family = Family {
     signatures: &[Signature { prefix: "roberta.", has: names::TENSORS, lacks: &["bert."] }],
 };
 
-/// That of XLM-RoBERTa.
+/// XLM-RoBERTa.
 pub(super) const XLM: Family = Family {
     entry: ModelEntry {
         model_type: "xlm-roberta",
@@ -378,7 +378,7 @@ pub(super) const XLM: Family = Family {
     ..FAMILY
 };
 
-/// That of CamemBERT.
+/// CamemBERT.
 pub(super) const CAMEMBERT: Family = Family {
     entry: ModelEntry {
         model_type: "camembert",

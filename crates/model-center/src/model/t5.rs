@@ -55,14 +55,14 @@ impl T5Kind {
     }
 }
 
-/// What the decoder's states in front of the head for words are multiplied with.
+/// Factor of the decoder's hidden states before the language-modelling head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HeadScale {
     /// Nothing. ModelCenter: no `scale`.
     One,
     /// 1 / √D. Hugging Face: `scale_decoder_outputs`; files that do not have it mean that a tied head is scaled.
     Root,
-    /// 100 / √D. ModelCenter: `scale`, for the words of T5 1.0, which its converter divides by 100.
+    /// 100 / √D. ModelCenter: `scale`, for the embeddings of T5 1.0, which its converter divides by 100.
     HundredRoot,
 }
 
@@ -80,8 +80,8 @@ impl HeadScale {
 
 /// Sizes and options of a T5.
 ///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New
-/// values are drawn as ModelCenter draws them; `initializer_factor` of transformers is kept and means nothing here.
+/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture.
+/// Initializers are ModelCenter's; `initializer_factor` of transformers is kept but has no effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct T5Config {
     /// T5 or mT5.
@@ -96,9 +96,9 @@ pub struct T5Config {
     pub position_bias_max_distance: usize,
     /// Standard deviation of the ranges' initial values.
     pub pos_init_std: f32,
-    /// What states in front of the head are multiplied with.
+    /// Factor of the hidden states before the head.
     pub scale: HeadScale,
-    /// The word in front of the first that the decoder is to predict, if the file says.
+    /// The decoder start token, if the file specifies one.
     pub decoder_start_token_id: Option<usize>,
 }
 
@@ -192,7 +192,7 @@ impl T5Config {
     }
 }
 
-/// Take what states in front of the head are multiplied with; `is_scaled` says whether a silent file means by 1 / √D.
+/// Reads the factor of the hidden states before the head; it defaults to 1 / √D if `is_scaled`, else to 1.
 fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<HeadScale> {
     let root = fields.take_flag("scale_decoder_outputs")?;
     let hundred = fields.take_flag("scale")?;
@@ -263,7 +263,7 @@ impl RowConfig for T5Config {
         let is_scaled = is_hugging_face && kind == T5Kind::T5 && config.text.tied;
         config.scale = take_scale(fields, kind, is_scaled)?;
         if !states_start {
-            // transformers has a default for mT5 alone, and ModelCenter begins with the padding word.
+            // transformers has a default for mT5 only; ModelCenter starts with the padding token.
             let is_silent = is_hugging_face && kind == T5Kind::T5;
             config.decoder_start_token_id = Self::default().decoder_start_token_id.filter(|_| !is_silent);
         }
@@ -477,7 +477,7 @@ pub(super) const FAMILY: Family = Family {
     ],
 };
 
-/// That of mT5.
+/// mT5.
 pub(super) const MULTILINGUAL: Family = Family {
     entry: ModelEntry {
         model_type: "mt5",

@@ -242,7 +242,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
     }
 }
 
-/// ModelCenter's masked-LM heads have one activation, whatever that of the blocks is.
+/// ModelCenter's masked-LM heads have a fixed activation, independent of the activation of the blocks.
 fn check_own_activation(activation: Activation, title: &str) -> Result<()> {
     match activation {
         Activation::Gelu => Ok(()),

@@ -37,7 +37,7 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
     /// What its parameters are called in files.
     fn names(&self) -> NameTable;
 
-    /// What ModelCenter's files call those of a model with this head, if it has the family.
+    /// Parameter names in ModelCenter's checkpoints for a model with this head, if it has the family.
     fn names_of_model_center(&self, _head: EncoderHead) -> Option<NameTable> {
         None
     }
@@ -51,7 +51,7 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
     /// Outputs of a classifier, names of its classes and what they mean, to be changed.
     fn labels_mut(&mut self) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
 
-    /// Other rates of dropout than the file's, where given: of hidden states, also in front of the classifier, and of
+    /// Overrides the file's dropout probabilities, where given: for hidden states and the classifier's input, and for
     /// attention probabilities.
     fn set_dropout(&mut self, hidden: Option<f32>, attention: Option<f32>);
 
@@ -82,30 +82,30 @@ pub struct Layout {
     pub num_layers: usize,
     /// Rows of the table of token types.
     pub type_size: usize,
-    /// Rows of the table of positions, with those in front of the first token's.
+    /// Rows of the position embedding table, including the unused rows before the first token's.
     pub position_size: usize,
-    /// What a token's position is. Tokens are counted by their ids: each that is not the padding word is one, whatever
-    /// the attention mask says.
+    /// Position of each token. Tokens are counted by id, whatever the attention mask is: each that is not the padding
+    /// token counts.
     pub positions: PositionTable,
-    /// The word that stands for nothing: its row of the words gets no gradient where it is looked up.
+    /// The padding token, whose embedding gets no gradient.
     pub pad_token_id: Option<usize>,
-    /// Initial values of the tables.
+    /// Initializer of the embedding tables.
     pub table_init: Init,
-    /// Initial values of the heads' maps.
+    /// Initializer of the heads' linear layers.
     pub head_init: Init,
-    /// Behind the embeddings' sum, and in the head for masked words.
+    /// After the sum of the embeddings, and in the masked-LM head.
     pub norm: NormOptions,
-    /// In the head for masked words.
+    /// In the masked-LM head.
     pub word_activation: Activation,
-    /// Dropout of the embeddings' sum.
+    /// Dropout probability after the sum of the embeddings.
     pub dropout_p: f32,
     /// Dropout in the classifier.
     pub classifier_dropout_p: f32,
-    /// Whether the head for masked words shares the words' table.
+    /// Whether the masked-LM head is tied to the token embedding.
     pub tied: bool,
-    /// Outputs of the classifier, if the configuration says.
+    /// Outputs of the classifier, if the configuration specifies them.
     pub cls_head: Option<usize>,
-    /// What a classifier's labels mean, if the configuration says.
+    /// Problem type of the classifier, if the configuration specifies one.
     pub problem_type: Option<ProblemType>,
 }
 

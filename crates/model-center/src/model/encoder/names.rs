@@ -21,14 +21,14 @@ const BOTH: [(&str, &str); 8] = [
     ("pooler.dense", "pooler.dense"),
 ];
 
-/// The projection onto the words in ModelCenter's files, where it is the words' table once more.
+/// The masked-LM projection in ModelCenter's files, a copy of the token embedding.
 static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight")];
 
-/// Its class reads the words' table instead, so that after training this one is an old state of it.
+/// ModelCenter's class reads the token embedding instead, so that this copy is stale after training.
 static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
 
-/// Names in ModelCenter's files, where heads have ours. It has neither one for the next sentence nor a map of a
-/// classifier's own, whose names are those of no tensor.
+/// Names in ModelCenter's files, with this crate's names for the heads. ModelCenter has neither a next-sentence head
+/// nor a classifier with a dense layer; their names match no tensor.
 pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
     let heads =
         ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];
@@ -46,7 +46,7 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
     }
 }
 
-/// The rules of a base model under this prefix, with its dot, and those of the heads behind it.
+/// The rules of a base model under this prefix, including its dot, followed by the rules of the heads.
 pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> {
     let tables = ["word", "position", "token_type"].into_iter().map(|table| {
         let ours = if table == "word" { "input" } else { table };

@@ -210,7 +210,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             Head::Classifier { .. } => &["classification_head.*", "cls_projection.*"],
             _ => &[],
         };
-        // ModelCenter's classes have a head for classes of their own beside that for words.
+        // ModelCenter's classes have a classification head next to the language-modelling head.
         let others = C::OTHER_HEADS.iter().copied().chain(["output_projection.*", "cls_projection.*"]);
         allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
     }

@@ -13,102 +13,101 @@ use std::fmt::Debug;
 
 /// A family of models with an encoder and a decoder, as its configuration describes it.
 pub trait Seq2SeqFamily: RowConfig + Debug + 'static {
-    /// Whether the sum of the embeddings is dropped out of.
+    /// Whether dropout is applied to the sum of the embeddings.
     const DROPS_EMBEDDINGS: bool;
 
-    /// Whether its hidden states leave the range of f16.
+    /// Whether its hidden states can overflow f16.
     const LEAVES_F16: bool = false;
 
-    /// Whether a decoder that is to fill in what a sentinel stands for begins with that sentinel, and not with the
-    /// first word.
+    /// Whether the decoder input for span corruption begins with the sentinel token instead of the decoder start token.
     const BEGINS_WITH_SENTINELS: bool = false;
 
-    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text.
-    /// Those of the head that a model has are not among what it may leave out.
+    /// Tensors of heads for other tasks in checkpoints of the family, by their `transformers` names; `*` matches any
+    /// text. Tensors of the model's own head must be present.
     const OTHER_HEADS: &'static [&'static str] =
         &["lm_head.*", "final_logits_bias", "classification_head.*", "classifier.*", "qa_outputs.*", "v_head.*"];
 
-    /// The classes that `transformers` opens its models with.
+    /// The `transformers` classes of the family.
     fn classes(&self) -> Classes;
 
-    /// Take this rate of dropout for hidden states, whatever the file says.
+    /// Overrides the dropout probability of hidden states.
     fn set_hidden_dropout(&mut self, rate: f32) {
         self.text_mut().set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
     }
 
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     fn decoder_layers(&self) -> usize;
 
-    /// The word in front of the first that a decoder is to predict; `None` where the configuration does not say.
+    /// The decoder start token; `None` if the configuration does not specify one.
     fn decoder_start_token(&self) -> Option<usize>;
 
-    /// The word that ends a text, at which a classifier reads; `None` where the configuration does not say.
+    /// The EOS token, whose hidden state a classifier reads; `None` if the configuration does not specify one.
     fn last_word(&self) -> Option<usize> {
         None
     }
 
-    /// Whether the configuration leaves it to the weights if the head for words has a matrix of its own.
+    /// Whether the checkpoint, not the configuration, determines if the language-modelling head is untied.
     fn weights_tell_the_head(&self) -> bool {
         false
     }
 
-    /// What the model has besides its blocks.
+    /// The modules around the blocks.
     fn layout(&self) -> Layout;
 
-    /// What each block of the encoder is made of.
+    /// Configuration of each encoder block.
     fn encoder_block(&self) -> BlockConfig;
 
-    /// What each block of the decoder is made of, which attends to the encoder.
+    /// Configuration of each decoder block, with cross-attention.
     fn decoder_block(&self) -> BlockConfig;
 
-    /// What a model with this head calls its parameters in files.
+    /// Parameter names in checkpoints, for a model with this head.
     fn names(&self, head: Seq2SeqHead) -> NameTable;
 
-    /// What ModelCenter's files call them, if it has the family here.
+    /// Parameter names in ModelCenter's checkpoints; `None` if ModelCenter does not have the family.
     fn names_of_model_center(&self) -> Option<NameTable> {
         None
     }
 
-    /// What becomes of the values of the decoder's last norm in files of this layout, whose models have another factor
-    /// in front of the head than this one.
+    /// Conversion of the decoder's final norm weight, for directory layouts whose models scale the input of the
+    /// language-modelling head by another factor.
     fn rescaled_norm(&self, _layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
         None
     }
 }
 
-/// Classes of `transformers` by head.
+/// `transformers` classes by head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Classes {
-    /// The bare model's.
+    /// Of the bare model.
     pub base: &'static str,
-    /// For the next word of the decoder.
+    /// With a language-modelling head on the decoder.
     pub words: &'static str,
-    /// For classes of a text; `None` for a family without one here.
+    /// For sequence classification; `None` if the family has no such head here.
     pub classifier: Option<&'static str>,
 }
 
-/// What a model with two stacks has besides its blocks.
+/// The modules of an encoder-decoder model around its blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layout {
     /// Of the encoder.
     pub encoder: Around,
     /// Of the decoder.
     pub decoder: Around,
-    /// Whether the row of the padding word gets a gradient where it is looked up.
+    /// Whether the embedding of the padding token gets a gradient.
     pub padding_learns: bool,
-    /// Factor of the words' rows where they are looked up.
+    /// Factor of the token embeddings.
     pub word_factor: f32,
-    /// Factor of the decoder's states in front of the head for words.
+    /// Factor of the decoder's hidden states before the language-modelling head.
     pub head_factor: f32,
-    /// Whether the head for words adds a bias that files have and nobody trains.
+    /// Whether the language-modelling head adds a bias that checkpoints hold but no optimizer trains.
     pub logits_bias: bool,
-    /// Probability with which an element in front of each map of a classifier is dropped.
+    /// Dropout probability before each linear layer of the classification head.
     pub classifier_dropout: f32,
 }
 
 impl Layout {
-    /// Stacks that add no positions and have biases of distances, which go both ways in the encoder alone, and a norm
-    /// behind the last block with this dropout behind it. The words' rows are taken as they are, and all of them learn.
+    /// Relative position biases, bidirectional only in the encoder, instead of added positions; a final norm, then this
+    /// dropout. Token embeddings are not scaled, and the padding token's is trained too.
     pub fn of_distances(relative: RelativeConfig, output_norm: NormOptions, output_dropout: f32) -> Self {
         let around = |bidirectional: bool| Around {
             added: Added::None,
@@ -129,17 +128,17 @@ impl Layout {
     }
 }
 
-/// What stands around the blocks of one stack.
+/// The modules around the blocks of the encoder or of the decoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Around {
-    /// Positions that are added to the words.
+    /// Positions added to the token embeddings.
     pub added: Added,
-    /// Behind that sum.
+    /// After that sum.
     pub embedding_norm: Option<NormOptions>,
-    /// Learned biases of distances.
+    /// Relative position biases.
     pub relative: Option<RelativeConfig>,
-    /// Behind the last block.
+    /// After the last block.
     pub output_norm: Option<NormOptions>,
-    /// Probability with which an element behind that norm is dropped.
+    /// Dropout probability after that norm.
     pub output_dropout: f32,
 }
