@@ -178,7 +178,7 @@ pub trait Architecture: Debug + 'static {
     /// Weights that cannot be opened.
     fn heads_of_tensors(config: &Self::Config, directory: &Path) -> Result<FoundHeads>;
 
-    /// The heads of weights without tensors of any head, and with those of a language-modelling head.
+    /// The default head for weights without tensors of any head, and for weights with a language-modelling head.
     fn default_heads(config: &mut Self::Config) -> (TextHead, TextHead);
 
     /// The head that a program asks for.

@@ -29,7 +29,7 @@ pub struct Sequences {
     pub token_type_ids: Option<Tensor>,
     /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
     pub padding: Option<Tensor>,
-    /// i64 `[B, L]`, the number of each token among those of its sequence; `None` where positions need none.
+    /// i64 `[B, L]`, the index of each token in its sequence; `None` if positions do not need it.
     pub numbers: Option<Tensor>,
     /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own mask.
     pub visible: Option<Tensor>,
@@ -232,15 +232,15 @@ fn check_one_choice(head: Head, batch: &Batch) -> Result<()> {
     Err(Error::data("batch", reason, "give one sequence for each sample"))
 }
 
-/// Which keys each query sees where there is a context or there are spans: those of its own span that are context, and,
-/// if it is no context itself, those up to its own. Padding is seen by nobody. Without a context nothing is one, and
-/// without spans each row is one.
+/// The attention mask if there is a context or there are spans; 1 where a query sees a key. A query sees the context
+/// keys of its own span and, if it is not in the context itself, the keys up to its own position. Padding keys are
+/// masked. Without a context no token is in it; without spans each sequence is one span.
 ///
 /// # Errors
-/// Rows so long that there is no memory for it.
+/// Sequences too long to allocate the mask.
 ///
-/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see;
-/// nobody asks padding.
+/// Source: ModelCenter's `CPM1`. There a padding query sees nothing if there is a context; here it sees what a token at
+/// its position would see. Its output is not used.
 pub(super) fn visible_keys(batch: &Batch) -> Result<Option<Vec<u8>>> {
     let Batch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;
@@ -264,11 +264,11 @@ pub(super) fn visible_keys(batch: &Batch) -> Result<Option<Vec<u8>>> {
     Ok(Some(keys))
 }
 
-/// What each position should predict: the label of the position behind it. The last position of a row predicts nothing,
-/// nor does padding: where a row is padded on the left, its first token is nobody's next word.
+/// Next-token targets: the label of the position that follows. The last position of a sequence has none, nor has
+/// padding: with padding on the left, the first token is not a target.
 ///
-/// Source: transformers moves labels the same way. It also counts a prediction that padding makes, of which its
-/// implementations of attention have different opinions.
+/// Source: transformers shifts labels the same way. It also counts predictions at padding positions, for which its
+/// attention implementations disagree.
 fn next_tokens(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let next = |at: usize| {
@@ -299,11 +299,11 @@ fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
     Some((next, *prompt_loss))
 }
 
-/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The
-/// first of a row that has none.
+/// The index in the batch of each sequence's last token: the last one that the mask keeps and that is not the padding
+/// token; the first position of a sequence without one.
 ///
-/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several
-/// rows without one.
+/// Source: `GPT2ForSequenceClassification` of transformers, which looks only for the padding token and refuses a batch
+/// of several sequences without one.
 fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>) -> Vec<i64> {
     let is_token = |at: &usize| Some(ids[*at]) != pad && mask.is_none_or(|mask| mask.get(*at) == Some(&1));
     let rows = (0..ids.len()).step_by(length.max(1));

@@ -1,5 +1,5 @@
-//! BERT (Devlin et al., 2019): positions by place, a classifier on the pooler, heads for masked words and next
-//! sentence.
+//! BERT (Devlin et al., 2019): absolute positions, a classifier on the pooler, heads for masked-LM and next-sentence
+//! prediction.
 
 use super::encoder::Encoder;
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
@@ -26,13 +26,13 @@ use std::borrow::Cow;
 
 /// Sizes and options of a BERT.
 ///
-/// Field names and defaults are those of ModelCenter's `BertConfig`; the last six fields are ours, for what a Hugging
-/// Face directory says and ModelCenter's class has no name for.
+/// Field names and defaults are taken from ModelCenter's `BertConfig`; the last six fields are this crate's, for
+/// options of Hugging Face that ModelCenter's class does not have.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/bert_config.py`; Devlin et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BertConfig {
-    /// V, rows of the word embedding. Hugging Face: `vocab_size`.
+    /// V, rows of the token embedding. Hugging Face: `vocab_size`.
     pub vocab_size: usize,
     /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
     pub type_size: usize,
@@ -93,12 +93,12 @@ pub struct BertConfig {
     pub half: bool,
     /// Quantised linear maps; not supported.
     pub int8: bool,
-    /// Whether the masked-word head shares the word embedding. Hugging Face: `tie_word_embeddings`.
+    /// Whether the masked-LM head is tied to the token embedding. Hugging Face: `tie_word_embeddings`.
     pub tied: bool,
     /// Outputs of the classification head, if there is one. Hugging Face: `num_labels` or the length of `id2label`, for
     /// an architecture that has such a head.
     pub cls_head: Option<usize>,
-    /// Norms behind the sums, as BERT has them.
+    /// Post-norm blocks, as in BERT.
     pub post_layer_norm: bool,
 
     /// Dropout of attention probabilities, in `[0, 1)`. Hugging Face: `attention_probs_dropout_prob`; in ModelCenter's
@@ -106,13 +106,13 @@ pub struct BertConfig {
     pub attention_dropout_p: f32,
     /// Dropout before the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
     pub classifier_dropout_p: f32,
-    /// The word that stands for nothing: its embedding gets no gradient. Hugging Face's default is 0.
+    /// The padding token, whose embedding gets no gradient. Hugging Face's default is 0.
     pub pad_token_id: Option<usize>,
     /// Names of the classes in order, empty if unknown. Hugging Face: `id2label`.
     pub labels: Vec<String>,
-    /// What the labels mean, if the file says.
+    /// Problem type of the classifier, if the file specifies one.
     pub problem_type: Option<ProblemType>,
-    /// Fields of the file that nobody here knows, written back unchanged.
+    /// Unknown fields of the file, written back unchanged.
     pub extra: Map<String, Value>,
 }
 
@@ -461,7 +461,7 @@ const HEADS: [(&str, &str); 9] = [
     ("nsp_projection.bias", "cls.seq_relationship.bias"),
 ];
 
-/// What the head for masked words shares with the words' embedding, and its bias under a second name.
+/// The masked-LM head's matrix tied to the token embedding, and its bias under a second name.
 static TIED: [Alias; 2] = [
     Alias::new("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),

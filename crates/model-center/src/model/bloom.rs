@@ -1,4 +1,4 @@
-//! BLOOM (Le Scao et al., 2022): ALiBi, a norm behind the embedding, pre-norm blocks, a head tied to the words.
+//! BLOOM (Le Scao et al., 2022): ALiBi, a norm after the embedding, pre-norm blocks, a tied language-modelling head.
 
 use super::block::block;
 use super::decoder::Decoder;
@@ -22,9 +22,9 @@ use std::borrow::Cow;
 /// Source: Le Scao et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BloomConfig {
-    /// What all families have. F is always 4 D and the function in between the tanh form of GELU; nothing of the
-    /// embeddings' sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In
-    /// `extra` are `pretraining_tp` and `slow_but_exact`, which say in how many parts sums are to be made.
+    /// The common fields. F is always 4 D and the activation the tanh form of GELU; there is no dropout after the
+    /// embeddings. Hugging Face's `seq_length` is the length of the training sequences and limits nothing. `extra`
+    /// holds `pretraining_tp` and `slow_but_exact`, which specify the number of parts to split sums into.
     pub text: TextConfig,
 }
 
@@ -107,7 +107,7 @@ impl RowConfig for BloomConfig {
         }
         let parts = fields.peek_size("pretraining_tp")?.unwrap_or(1);
         if fields.peek_flag("slow_but_exact")? == Some(true) && parts > 1 {
-            // transformers then leaves out the biases behind attention and feed-forward.
+            // transformers then omits the biases after attention and feed-forward.
             return Err(Self::DIALECT.unsupported(fields, "slow_but_exact", "false"));
         }
         Ok(BloomConfig { text })
@@ -141,7 +141,7 @@ impl DecoderFamily for BloomConfig {
         BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
     }
 
-    /// Queries, keys and values of a head stand beside each other in files.
+    /// Queries, keys and values of a head are adjacent in files.
     fn names(&self, head: DecoderHead) -> NameTable {
         let (heads, size) = (self.text.num_heads, self.text.num_heads * self.text.dim_head);
         let rule = |ours: &str, theirs: &str| {
@@ -164,7 +164,7 @@ impl DecoderFamily for BloomConfig {
             rules.extend(rule(ours, theirs));
         }
         let tied = head == DecoderHead::CausalLm { tied: true };
-        // What a file has of a head for the next word is none of the other models' business.
+        // Models with other heads ignore the tensors of a language-modelling head.
         let aliases: &[Alias] = if tied { &TIED } else { &[] };
         NameTable {
             base_prefix: "transformer.",
@@ -187,7 +187,7 @@ static OUTER: [Rule; 7] = [
     Rule::new("cls_projection.weight", "score.weight"),
 ];
 
-/// The head for words, where it is the words' embedding: a file may hold it under both names.
+/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.word_embeddings.weight")];
 
 /// The line of the registry.

@@ -23,8 +23,8 @@ use serde_json::{Map, Value};
 
 /// Sizes and options of a CPM-1.
 ///
-/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on, the
-/// head tied, and weights of variance one.
+/// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on,
+/// a tied head, and weights of variance one.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -64,14 +64,14 @@ impl HasCpm for Cpm1Config {
 pub type Cpm1 = DecoderModel<Cpm1Config>;
 
 impl DecoderFamily for Cpm1Config {
-    /// Nobody else has these names: they say in directories of ours which head a model has.
+    /// Only directories of this crate use these class names, to name the model's head.
     const CLASSES: Classes =
         Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
     const HAS_SPANS: bool = true;
 
     fn layout(&self) -> Layout {
         let text = &self.cpm.text;
-        // What stands behind a token has ranges of its own even where nothing is context.
+        // Keys after the query have relative position buckets of their own even without a context.
         let positions = PositionsConfig::Relative(relative(&self.cpm, true));
         Layout {
             padding_learns: true,
@@ -85,7 +85,7 @@ impl DecoderFamily for Cpm1Config {
         BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
     }
 
-    /// Nobody but ModelCenter has names for them.
+    /// Only ModelCenter names its parameters.
     fn names(&self, _head: DecoderHead) -> NameTable {
         let (block, layers) = (self.block(0), self.cpm.text.num_layers);
         let mut rules = model_center::decoder_heads();

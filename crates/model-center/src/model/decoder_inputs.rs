@@ -12,8 +12,8 @@ use std::borrow::Cow;
 /// Why a special token is asked for.
 const FOR_DECODER: &str = "decoder inputs are made with it";
 
-/// Shape and ids of the decoder's input: those of the batch, its labels shifted right, or, for a classifier, the
-/// encoder's input shifted right.
+/// Shape and ids of the decoder's input: the batch's own, its labels shifted right, or, for a classifier, the encoder's
+/// input shifted right.
 pub(super) fn of<'b>(batch: &'b Batch, spec: &Spec, head: Head) -> Result<([usize; 2], Cow<'b, [i64]>)> {
     match (head, &batch.verbalizer) {
         (Head::Classifier { outputs }, _) => {

@@ -1,8 +1,7 @@
 //! Incremental decoding with a KV cache: from further tokens to the logits of the next one.
 //!
-//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`],
-//! what is known of the rows without their values. Called by [`crate::generate`]; which token is chosen is nothing
-//! that is known here.
+//! Defines [`Decoding`], created by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`], the state of the
+//! sequences without the cached values. Called by [`crate::generate`], which chooses the tokens.
 
 use super::position_table::{Count, PositionTable};
 use crate::data::Batch;
@@ -135,10 +134,10 @@ impl Past {
         Ok(Some(Tensor::from_slice_in(device, [self.rows, self.length], &numbers, Segment::Data)?))
     }
 
-    /// i64 `[R, L]`: the table's rows of the last L tokens of each sequence. They count tokens even where whole sequences
-    /// count all positions: padding must not change a sequence.
+    /// i64 `[R, L]`: rows of the position table for the last L tokens of each sequence. They count tokens even in
+    /// models that count all positions: padding must not change a sequence.
     ///
-    /// Source: transformers numbers tokens the same way while it generates.
+    /// Source: transformers numbers tokens the same way during generation.
     pub(super) fn position_ids(&self, table: PositionTable, length: usize, device: &Device) -> Result<Tensor> {
         let by_token = PositionTable { count: Count::Tokens, ..table };
         let ids = match &self.mask {

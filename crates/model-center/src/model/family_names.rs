@@ -10,14 +10,14 @@ use crate::formats::{TensorSource, Weights};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Names that the weights of a family have and those of other families do not.
+/// Parameter names by which a family's weights differ from other families'.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Signature {
     /// The prefix of all names in files of models with a head; bare models have none.
     pub prefix: &'static str,
     /// Names that the weights have.
     pub has: &'static [&'static str],
-    /// Names that they do not have, as those of another family that has all of the above.
+    /// Names that the weights must lack, to exclude another family that has all of the above.
     pub lacks: &'static [&'static str],
 }
 
@@ -97,13 +97,13 @@ fn listed(families: &[(&'static str, &'static str)]) -> String {
     families.iter().map(|(family, _)| *family).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a class has the form of those of transformers: `…Model`, as in `GPT2LMHeadModel`, or `…For…`.
+/// Whether a class name has the form of a transformers class: `…Model`, as in `GPT2LMHeadModel`, or `…For…`.
 fn names_a_model(class: &str) -> bool {
     let is_for = |(at, _): (usize, &str)| at > 0 && class[at + 3..].starts_with(|c: char| c.is_ascii_uppercase());
     class.strip_suffix("Model").is_some_and(|stem| !stem.is_empty()) || class.match_indices("For").any(is_for)
 }
 
-/// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, followed by another word.
+/// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, followed by an uppercase letter.
 fn is_class_of(class: Option<&str>, prefix: &str) -> bool {
     let rest = class.and_then(|class| {
         class.get(..prefix.len()).filter(|begin| begin.eq_ignore_ascii_case(prefix)).and(class.get(prefix.len()..))

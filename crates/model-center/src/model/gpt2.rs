@@ -1,4 +1,4 @@
-//! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a head tied to the words.
+//! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a tied language-modelling head.
 
 use super::block::block;
 use super::decoder::Decoder;
@@ -20,15 +20,15 @@ use std::borrow::Cow;
 
 /// Sizes and options of a GPT-2.
 ///
-/// Defaults are those of ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initial values,
-/// `length_scale`, `int8`, …) may be in a file with the value that changes nothing.
+/// Defaults are taken from ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initializers,
+/// `length_scale`, `int8`, …) are accepted with the value that has no effect.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/gpt2_config.py`; Radford et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpt2Config {
-    /// What all families have. ModelCenter's vocabulary has one word more than GPT-2. `init_std` is that of most
-    /// values: see [`Gpt2Config::residual_std`]. In `extra` is `reorder_and_upcast_attn`, which asks for scores in
-    /// 32-bit floats: they are always.
+    /// The common fields. ModelCenter's vocabulary has one token more than GPT-2. `init_std` applies to most weights:
+    /// see [`Gpt2Config::residual_std`]. `extra` holds `reorder_and_upcast_attn`, which requests attention scores in
+    /// f32: they always are.
     pub text: TextConfig,
     /// Divide attention scores by the root of H. Hugging Face: `scale_attn_weights`.
     pub attn_scale: bool,
@@ -170,7 +170,7 @@ impl DecoderFamily for Gpt2Config {
 
     fn names(&self, head: DecoderHead) -> NameTable {
         let tied = head == DecoderHead::CausalLm { tied: true };
-        // What a file has of a head for the next word is none of the other models' business.
+        // Models with other heads ignore the tensors of a language-modelling head.
         let aliases: &[Alias] = if tied { &TIED } else { &[] };
         NameTable {
             base_prefix: "transformer.",
@@ -182,7 +182,7 @@ impl DecoderFamily for Gpt2Config {
     }
 }
 
-/// The parameters. The maps of blocks lie in files as `[in, out]`.
+/// The parameters. Weights of the blocks' linear layers are `[in, out]` in files.
 static RULES: [Rule; 18] = [
     Rule::new("input_embedding.weight", "transformer.wte.weight"),
     Rule::new("position_embedding.weight", "transformer.wpe.weight"),
@@ -207,7 +207,7 @@ static RULES: [Rule; 18] = [
 /// The causal masks that older versions stored.
 const MASKS: &[&str] = &["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"];
 
-/// The head for words, where it is the words' embedding: a file may hold it under both names.
+/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.wte.weight")];
 
 /// The line of the registry.

@@ -1,7 +1,7 @@
-//! GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward beside each other behind one norm, rotary positions
-//! of pairs in the first elements of each head, a head with a matrix and a bias of its own.
+//! GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward in parallel after one norm, rotary embeddings on
+//! adjacent pairs of the first elements of each head, an untied language-modelling head with a bias.
 //!
-//! ModelCenter's GPT-J has a norm for each of the two, which its converter fills with the same values.
+//! ModelCenter's GPT-J has a norm for each of the two; its converter fills both with the same values.
 
 use super::block::block;
 use super::decoder::Decoder;
@@ -27,21 +27,21 @@ use std::borrow::Cow;
 
 /// Sizes and options of a GPT-J.
 ///
-/// Defaults are those of ModelCenter's `GPTjConfig`, which has no field for the longest sequence: it is that of the
-/// model with 6 billion parameters.
+/// Defaults are taken from ModelCenter's `GPTjConfig`. It has no field for the maximum sequence length, whose default
+/// is from the model with 6 billion parameters.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the
 /// architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GptjConfig {
-    /// What all families have. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in those of
-    /// Hugging Face it is that of the blocks.
+    /// The common fields. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in Hugging Face's
+    /// it equals the standard deviation of the blocks.
     pub text: TextConfig,
     /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
     pub rotary_dim: usize,
 }
 
-/// Elements of a head that are turned where a file does not say.
+/// Elements of a head to rotate if a file does not specify them.
 const ROTARY_DIM: usize = 64;
 
 impl Default for GptjConfig {
@@ -100,18 +100,18 @@ impl RowConfig for GptjConfig {
             let reason = "null would turn more elements than a head has";
             return Err(fields.error("rotary_dim", reason, "give the number of elements of a head that are turned"));
         }
-        // Files of either dialect may have it beside that of the blocks.
+        // Files of either dialect may have it in addition to the standard deviation of the blocks.
         let outer_std = fields.take_any(&["emb_init_std", "proj_init_std"], Fields::take_number)?;
         let (mut config, spoken) = rows::take_config::<Self>(fields)?;
         let text = &mut config.text;
-        // A file of transformers that does not say it means one deviation for all values.
+        // If a transformers file omits it, one standard deviation applies to all weights.
         let silent = if spoken == Spoken::HuggingFace { None } else { Self::default().text.outer_std };
         text.outer_std = outer_std.or(silent).filter(|outer| *outer != text.init_std);
         if text.tied {
             // Its head has a bias, which would be the only thing of its own.
             return Err(Self::DIALECT.unsupported(fields, "tie_word_embeddings", "false"));
         }
-        // It has one field for both heads, of which that for words has a bias and that for classes none.
+        // The one field covers both heads: the language-modelling head has a bias, the classifier has none.
         let has_classes = text.cls_head.is_some();
         if fields.take_flag("proj_bias")?.is_some_and(|bias| bias == has_classes) {
             return Err(Self::DIALECT.unsupported(fields, "proj_bias", if has_classes { "false" } else { "true" }));

@@ -123,8 +123,8 @@ impl<'a, A: Architecture> Incremental<'a, A> {
         self.caches = (0..blocks).map(|_| BlockCache::expecting(self.expected)).collect();
     }
 
-    /// The ids `R x L` to read: the new ones, or those of the whole sequences where the positions of cached tokens no
-    /// longer hold. All hidden states change then, so that the cache is cleared.
+    /// The ids `R x L` to process: the new ones, or the whole sequences if the positions of cached tokens are no longer
+    /// valid. All hidden states change in that case, so the cache is cleared.
     fn ids(&mut self, tokens: &Batch, past: &Past) -> Vec<i64> {
         let Some((steady, all)) = &mut self.again else { return tokens.input_ids.clone() };
         *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);

@@ -47,12 +47,12 @@ impl FoundHeads {
         })
     }
 
-    /// The head of a directory whose `config.json` names no class: the only one, or of several the one that is `asked`
-    /// for. `without` is the head of weights that have the tensors of none, `words` the one for tokens. What is
-    /// inferred is added to `notes`.
+    /// The head of a directory whose `config.json` names no class: its only head, or, of several, the `asked` one. The
+    /// pair holds the head for weights without tensors of any head, and the head for tokens. Adds what is inferred to
+    /// `notes`.
     ///
     /// # Errors
-    /// Several heads, none of which is asked for.
+    /// Several heads, and `asked` is not among them.
     pub(super) fn only(
         self,
         place: &str,

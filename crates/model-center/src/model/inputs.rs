@@ -12,10 +12,10 @@ use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::{Builder, Error, Result};
 
-/// `dropout(norm(project_in(factor * tokens) + positions + token_types))`, of which a family has a part.
+/// `dropout(norm(project_in(factor * tokens) + positions + token_types))`; each family has some of these terms.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    /// The stack's name, where the parameters and dropout masks of two stacks are told apart by it.
+    /// The stack's name, part of the names of parameters and dropout masks in an encoder-decoder model.
     scope: Option<&'static str>,
     factor: f32,
     length_scale: bool,
@@ -35,7 +35,7 @@ enum AddedPositions {
 }
 
 impl Inputs {
-    /// Declare what the stack has, under the builder's name and, where there are two stacks, its own.
+    /// Declares the stack's parameters under the builder's name and, in an encoder-decoder model, the stack's own.
     pub(super) fn new(builder: &Builder, spec: &Spec, stack: &StackSpec) -> Result<Self> {
         let scope = (spec.stacks.len() > 1).then_some(stack.name);
         let own = scope.map(|name| builder.at(name));

@@ -15,10 +15,11 @@ use crate::config::{Fields, TextConfig, TwoStacks};
 use crate::error::Result;
 use serde_json::{Map, Value};
 
-/// The padding word, which is also the first of the decoder.
+/// The padding token, which is also the decoder start token.
 const PADDING: usize = 58_100;
 
-/// Sizes and options of a Marian. ModelCenter has none; where a file has its names, sizes are those of a large one.
+/// Sizes and options of a Marian. ModelCenter does not have the family; for files with ModelCenter's names, the default
+/// sizes are a large model's.
 ///
 /// Source: Junczys-Dowmunt et al. 2018 for the program, transformers for fields and defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +71,7 @@ impl RowConfig for MarianConfig {
 }
 
 impl HasStacks for MarianConfig {
-    /// What its files say of themselves since the days when they were BART's, and one word table for both languages.
+    /// Flags that remain in its files from BART's class, and one embedding table for both languages.
     const FLAGS: &'static [(&'static str, bool)] = &[
         ("normalize_before", false),
         ("normalize_embedding", false),

@@ -15,7 +15,7 @@ use crate::layer::{AttentionConfig, BlockConfig};
 
 /// Sizes and options of a Mistral.
 ///
-/// ModelCenter has no Mistral: its names mean what they do for a Llama, and defaults are those of transformers.
+/// ModelCenter has no Mistral: its names mean the same as for a Llama, and defaults are taken from transformers.
 ///
 /// Source: Jiang et al. 2023 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +26,8 @@ pub struct MistralConfig {
     pub num_heads_kv: usize,
     /// Rotary positions.
     pub rotary: RotaryFields,
-    /// A token sees so many keys, its own the last of them; `None` for all. A file that is silent means 4096, one with
-    /// `null` means all.
+    /// Size of the sliding window: the number of keys a token attends to, its own included; `None` for no limit. The
+    /// default is 4096 if the file omits the field; `null` means no limit.
     pub sliding_window: Option<usize>,
 }
 

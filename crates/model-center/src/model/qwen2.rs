@@ -15,7 +15,7 @@ use crate::layer::{AttentionConfig, BlockConfig};
 
 /// Sizes and options of a Qwen 2.
 ///
-/// ModelCenter has no Qwen: its names mean what they do for a Llama, and defaults are those of transformers.
+/// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
 ///
 /// Source: Yang et al. 2024 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +64,7 @@ impl RowConfig for Qwen2Config {
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
-        // Whatever a file says in attention_bias, transformers goes by the class: queries, keys and values have biases.
+        // transformers ignores attention_bias for this class: queries, keys and values always have biases.
         Self::DIALECT.refuse_raised(fields, &["mlp_bias", "use_mrope"])?;
         Ok(config)
     }

@@ -17,7 +17,7 @@ use bmtrain_dist::nn::norm::NormOptions;
 
 /// Sizes and options of a Qwen 3.
 ///
-/// ModelCenter has no Qwen: its names mean what they do for a Llama, and defaults are those of transformers.
+/// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
 ///
 /// Source: Yang et al. 2025 for the architecture.
 #[derive(Debug, Clone, PartialEq)]

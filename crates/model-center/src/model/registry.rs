@@ -43,8 +43,8 @@ pub struct OpenOptions {
     /// Tensors of the directory to ignore besides tensors of other heads, by patterns in which `*` matches any text.
     /// Each must match a tensor, and none may match one that the model needs.
     pub leave: Vec<String>,
-    /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory. A
-    /// directory's classifier with names of its own must have the same ones, and its order is kept.
+    /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory.
+    /// If a directory's classifier names its classes, these must be the same names; its order is kept.
     pub labels: Vec<String>,
     /// What the labels are; `None` for what the configuration states.
     pub problem: Option<ProblemType>,
@@ -216,7 +216,7 @@ pub static MODELS: &[ModelEntry] = &{
     entries
 };
 
-/// Families to look in: those of this crate and further ones.
+/// Families to search: this crate's and further ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Registry<'a> {
     tables: &'a [&'a [ModelEntry]],
@@ -310,7 +310,7 @@ impl<'a> Registry<'a> {
     /// Open a directory.
     ///
     /// # Errors
-    /// As [`Registry::find`], and those of the family.
+    /// As [`Registry::find`], and the family's errors.
     pub fn open(&self, directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         let entry = self.find_as(directory, options.family.as_deref())?;
         let mut asked = OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() };
@@ -339,7 +339,7 @@ pub fn architectures(directory: &Path) -> Result<Vec<String>> {
     Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
-/// The error for a class of `config.json` whose head nobody here knows.
+/// The error for a class in `config.json` with an unknown head.
 pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
     let reason = format!("which head \"{}\" has is not known here", printable(class, 80));
     let fix = format!("known are {}; or say which head to take, such as lm, mlm, cls or none", known.join(", "));

@@ -60,8 +60,8 @@ impl Sinusoids {
         Ok(table)
     }
 
-    /// Compare tables of positions in a file, of this shape, with the computed ones: a model that was trained with others
-    /// is another.
+    /// Compares the position tables of this shape in a file with the computed ones: a model trained with other tables
+    /// is not the same model.
     ///
     /// # Errors
     /// Tables of another shape or with other values; files that cannot be read.

@@ -223,7 +223,7 @@ pub trait PretrainedModel: Model<Output = ModelOutput> {
         }
     }
 
-    /// Whether names in its files have the family's prefix; by default those of every class but a bare model's have.
+    /// Whether parameter names in its files have the family's prefix; by default, if the class is not a bare model.
     fn has_prefix(&self) -> Option<bool> {
         None
     }

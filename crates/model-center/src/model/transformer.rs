@@ -38,7 +38,8 @@ use std::ops::Range;
 /// use model_center::model::{Batch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
 ///
 /// let device = Device::cpu(1)?;
-/// let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2, ..Gpt2Config::default().text };
+/// let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2,
+///     ..Gpt2Config::default().text };
 /// let config = Gpt2Config { text, ..Gpt2Config::default() };
 /// let head = DecoderHead::CausalLm { tied: true };
 /// let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;

@@ -13,35 +13,35 @@ use std::fmt::Debug;
 
 /// A family of decoders, as its configuration describes it.
 pub trait DecoderFamily: RowConfig + Debug + 'static {
-    /// The classes that `transformers` opens its models with.
+    /// The `transformers` classes of the family.
     const CLASSES: Classes;
 
-    /// Whether the sum of the embeddings is dropped out of.
+    /// Whether dropout is applied to the sum of the embeddings.
     const DROPS_EMBEDDINGS: bool = false;
 
-    /// Whether a batch may have a context, which is read from both sides, and spans, which do not see each other.
+    /// Whether a batch may have a context with bidirectional attention, and spans that do not attend to each other.
     const HAS_SPANS: bool = false;
 
-    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text.
-    /// Those of the head that a model has are not among what it may leave out.
+    /// Tensors of heads for other tasks in checkpoints of the family, by their `transformers` names; `*` matches any
+    /// text. Tensors of the model's own head must be present.
     const OTHER_HEADS: &'static [&'static str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "v_head.*"];
 
-    /// What the model has besides its blocks.
+    /// The modules around the blocks.
     fn layout(&self) -> Layout;
 
-    /// What block `layer` is made of, counted from 0.
+    /// Configuration of block `layer`, counted from 0.
     fn block(&self, layer: usize) -> BlockConfig;
 
-    /// What a model with this head calls its parameters in files of Hugging Face; in those of ModelCenter, if nobody
-    /// else has the family.
+    /// Parameter names in Hugging Face's checkpoints for a model with this head; in ModelCenter's, if only ModelCenter
+    /// has the family.
     fn names(&self, head: DecoderHead) -> NameTable;
 
-    /// What ModelCenter calls the stack of blocks; `None` for a family that it does not have.
+    /// ModelCenter's name of the stack of blocks; `None` if it does not have the family.
     fn stack_of_model_center(&self) -> Option<&'static str> {
         None
     }
 
-    /// What ModelCenter's files call the parameters, if it has the family.
+    /// Parameter names in ModelCenter's checkpoints, if it has the family.
     fn names_of_model_center(&self) -> Option<NameTable> {
         let (block, theirs, layers) = (self.block(0), self.stack_of_model_center()?, self.text().num_layers);
         let stack = model_center::Stack { ours: "decoder", theirs, block: &block, layers };
@@ -49,40 +49,40 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
     }
 }
 
-/// Classes of `transformers` by head.
+/// `transformers` classes by head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Classes {
-    /// The bare model's.
+    /// Of the bare model.
     pub base: &'static str,
-    /// For the next word.
+    /// With a language-modelling head.
     pub words: &'static str,
-    /// For classes of a sequence.
+    /// For sequence classification.
     pub classifier: &'static str,
 }
 
-/// What a decoder has besides its blocks.
+/// The modules of a decoder around its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
-    /// Length of a word's row; where it is not D, maps without bias lead from it and back to it.
+    /// Dimension of the token embeddings; if it is not D, linear layers without bias project to D and back.
     pub word_size: usize,
-    /// Positions that are added to the words.
+    /// Positions added to the token embeddings.
     pub table: Option<PositionTable>,
-    /// Positions that attention is told.
+    /// Positions used in attention.
     pub positions: PositionsConfig,
-    /// Whether the row of the padding word gets a gradient where it is looked up.
+    /// Whether the embedding of the padding token gets a gradient.
     pub padding_learns: bool,
-    /// Behind the embeddings' sum.
+    /// After the sum of the embeddings.
     pub embedding_norm: Option<NormOptions>,
-    /// Divide the words' rows by the root of their length, and what the heads read too.
+    /// Divide the token embeddings and the heads' inputs by the square root of their dimension.
     pub length_scale: bool,
-    /// Behind the last block.
+    /// After the last block.
     pub output_norm: Option<NormOptions>,
-    /// Whether an untied head for words has a bias.
+    /// Whether an untied language-modelling head has a bias.
     pub head_bias: bool,
 }
 
 impl Layout {
-    /// Words of D numbers, nothing added, a norm behind the last block.
+    /// Token embeddings of dimension D without added positions, and a norm after the last block.
     pub fn new(dim_model: usize, positions: PositionsConfig, output_norm: NormOptions) -> Self {
         Layout {
             word_size: dim_model,
