@@ -312,7 +312,8 @@ impl LmHead {
         let (hidden, weight, bias) = operands;
         let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
         let loss = match targets {
-            Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, &logits, targets, &self.options(batch))?), // [1]
+            // [1]
+            Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, &logits, targets, &self.options(batch))?),
             Some(Targets::Values(_)) | None => None,
         };
         Ok((Some(logits), loss))

@@ -59,7 +59,8 @@ impl Source {
             visible: None,
         };
         let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
-        let hidden = model.run_blocks_of((0, 0..model.layers().len()), hidden, (&sequences, None), None, cx)?; // [R, S, D]
+        // [R, S, D]
+        let hidden = model.run_blocks_of((0, 0..model.layers().len()), hidden, (&sequences, None), None, cx)?;
         Ok(Source { hidden, mask, visible, texts: (0..rows).collect() })
     }
 
@@ -189,7 +190,8 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
         let stack = model.spec().stacks.len() - 1;
         let hidden = model.embed_stack(stack, &sequences, cx)?; // [R, L, D]
         let blocks = (stack, 0..self.caches.len());
-        let hidden = model.run_blocks_of(blocks, hidden, (&sequences, memory), Some(&mut self.caches), cx)?; // [R, L, D]
+        // [R, L, D]
+        let hidden = model.run_blocks_of(blocks, hidden, (&sequences, memory), Some(&mut self.caches), cx)?;
         let logits = model.lm_logits(&last_places(hidden, cx)?, cx)?; // [R, 1, V]
         self.past = past;
         let missing =

@@ -91,7 +91,8 @@ impl Inputs {
         }
         hidden = match (&self.positions, &sequences.position_ids) {
             (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, ids, cx)?, // [B, L, D]
-            (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, ids, sequences.reach, cx)?, // [B, L, D]
+            // [B, L, D]
+            (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, ids, sequences.reach, cx)?,
             (AddedPositions::None, _) => hidden,
             (_, None) => return Err(Error::setting("embedding", "the batch has no position ids")),
         };
