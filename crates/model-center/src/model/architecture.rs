@@ -18,44 +18,44 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::path::Path;
 
-/// A transformer besides the layers of its blocks.
+/// The modules of a transformer around its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// The family's name for people.
+    /// The family's display name.
     pub title: &'static str,
     /// V.
     pub vocab_size: usize,
     /// D.
     pub dim_model: usize,
-    /// Length of a token embedding; where it is not D, projections without bias lead from it and back to it.
+    /// Dimension of the token embeddings; if it is not D, linear layers without bias project to D and back.
     pub embedding_size: usize,
-    /// The longest sequence, in tokens.
+    /// The maximum sequence length, in tokens.
     pub max_length: usize,
     /// The padding token.
     pub pad_token_id: Option<usize>,
-    /// Whether the padding token's embedding gets a gradient where it is looked up.
+    /// Whether the padding token's embedding gets a gradient.
     pub padding_learns: bool,
-    /// Initial values of the token embedding.
+    /// Initializer of the token embedding.
     pub table_init: Init,
     /// Factor of the token embeddings.
     pub embedding_factor: f32,
-    /// Divide token embeddings by the root of their length, and the input of the heads, too.
+    /// Divide the token embeddings and the heads' inputs by the square root of their dimension.
     pub length_scale: bool,
     /// The encoder, the decoder, or both in this order.
     pub stacks: Vec<StackSpec>,
-    /// What the heads are made of.
+    /// Configuration of the heads.
     pub head: HeadSpec,
-    /// What a classifier's labels mean, if the configuration states it.
+    /// Problem type of the classifier, if the configuration states one.
     pub problem_type: Option<ProblemType>,
     /// Names of the classes.
     pub label_names: Vec<String>,
     /// Whether a batch may have a context with bidirectional attention, and spans.
     pub has_spans: bool,
-    /// The token with which the decoder of an encoder-decoder starts.
+    /// The decoder start token of an encoder-decoder.
     pub decoder_start_token: Option<usize>,
-    /// The token that ends a text, at which the classifier of an encoder-decoder reads.
+    /// The EOS token, whose hidden state the classifier of an encoder-decoder reads.
     pub eos_token: Option<usize>,
-    /// Whether a decoder starts with the sentinel that it is to fill in, not with its start token.
+    /// Whether the decoder input begins with the sentinel to fill in instead of the decoder start token.
     pub starts_with_sentinel: bool,
 }
 
@@ -66,28 +66,28 @@ impl Spec {
     }
 }
 
-/// One stack besides the layers of its blocks.
+/// The modules of one stack around its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackSpec {
     /// `encoder` or `decoder`.
     pub name: &'static str,
     /// Number of blocks.
     pub layers: usize,
-    /// Positions that are added to the token embeddings.
+    /// Positions added to the token embeddings.
     pub added: Added,
-    /// Rows of the table of learned positions.
+    /// Rows of the learned position embedding.
     pub position_rows: usize,
     /// The row that gets no gradient.
     pub position_padding: Option<i64>,
-    /// Initial values of the tables of positions and token types.
+    /// Initializer of the position and token type embeddings.
     pub position_init: Init,
-    /// Whether tokens are counted by their ids, each that is not the padding token, and not by the attention mask.
+    /// Whether positions count tokens by id, each that is not the padding token, instead of by the attention mask.
     pub counts_ids: bool,
-    /// Rows of the table of token types.
+    /// Rows of the token type embedding.
     pub type_size: Option<usize>,
-    /// The norm of the embeddings' sum.
+    /// The norm after the sum of the embeddings.
     pub embedding_norm: Option<NormOptions>,
-    /// Dropout of the embeddings' sum.
+    /// Dropout probability after the sum of the embeddings.
     pub embedding_dropout: f32,
     /// Positions in self-attention.
     pub positions: PositionsConfig,
@@ -102,14 +102,14 @@ pub struct StackSpec {
 pub enum Added {
     /// None.
     None,
-    /// Rows of a table that is trained.
+    /// Learned: rows of an embedding table.
     Learned(PositionTable),
-    /// Computed rows, see [`super::seq2seq::Sinusoids`], by position in the sequence.
+    /// Sinusoidal, by position in the sequence, see [`super::seq2seq::Sinusoids`].
     Sinusoids,
 }
 
 impl Added {
-    /// Which row belongs to which token.
+    /// The mapping from tokens to rows of the table.
     pub(super) fn table(self) -> Option<PositionTable> {
         match self {
             Added::None => None,
@@ -124,13 +124,13 @@ pub trait Architecture: Debug + 'static {
     /// The family's configuration.
     type Config: Config + Clone + Debug + 'static;
 
-    /// Whether ModelCenter's files of it have all heads at once, whatever class they name.
+    /// Whether ModelCenter's files of the family hold all heads at once, whatever class they name.
     const HAS_ALL_HEADS: bool = false;
 
-    /// The model besides its blocks.
+    /// The modules around the blocks.
     fn spec(config: &Self::Config) -> Spec;
 
-    /// The layers of block `layer` of a stack.
+    /// Configuration of block `layer` of a stack.
     fn block(config: &Self::Config, stack: usize, layer: usize) -> BlockConfig;
 
     /// Parameter names in Hugging Face files.
@@ -150,20 +150,20 @@ pub trait Architecture: Debug + 'static {
     /// The class of `transformers` for this head.
     fn class(config: &Self::Config, head: Head) -> Cow<'static, str>;
 
-    /// Whether names in files have the family's prefix; `None` to tell by the class.
+    /// Whether names in files have the family's prefix; `None` to infer it from the class.
     fn has_prefix(_head: Head) -> Option<bool> {
         None
     }
 
-    /// The values of a parameter in files of this layout, where they are not its own.
+    /// Conversion of a parameter's values to and from files of this layout, if they differ.
     fn rescaled(_config: &Self::Config, _parameter: &str, _layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
         None
     }
 
-    /// The head of a class of `transformers`, of a classifier without its outputs; `None` for an unknown one.
+    /// The head of a class of `transformers`, a classifier without its number of outputs; `None` for an unknown class.
     fn head_of_class(config: &Self::Config, class: &str) -> Option<TextHead>;
 
-    /// Classes for the error about an unknown one.
+    /// The classes to list in the error about an unknown one.
     fn known_classes(config: &Self::Config) -> Vec<String>;
 
     /// The head of ModelCenter's files, which name no class.
@@ -181,19 +181,19 @@ pub trait Architecture: Debug + 'static {
     /// The default head for weights without tensors of any head, and for weights with a language-modelling head.
     fn default_heads(config: &mut Self::Config) -> (TextHead, TextHead);
 
-    /// The head that a program asks for.
+    /// The head for the one that the caller requests.
     ///
     /// # Errors
     /// A head that the family does not have.
     fn head(config: &mut Self::Config, head: TextHead, directory: &Path) -> Result<Head>;
 
-    /// What options and weights change in the configuration before anything is read of it.
+    /// Changes that options and weights make in the configuration before it is used.
     ///
     /// # Errors
     /// A dtype that the family does not compute in; weights that cannot be opened.
     fn prepare(config: &mut Self::Config, directory: &Path, options: &OpenOptions) -> Result<()>;
 
-    /// Whether tensors of the directory that are computed here have the values that are computed.
+    /// Whether tensors of the directory that this crate computes have the computed values.
     ///
     /// # Errors
     /// [`Error::Model`](crate::Error::Model) naming the tensor.
@@ -204,7 +204,7 @@ pub trait Architecture: Debug + 'static {
     /// Outputs of a classifier, names of its classes and their meaning.
     fn labels_mut(config: &mut Self::Config) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
 
-    /// Whether the fields, which options have changed, fit together; `place` names the source.
+    /// Whether the fields, as changed by the options, are consistent; `place` names the source.
     ///
     /// # Errors
     /// [`Error::Model`](crate::Error::Model) naming the field.

@@ -32,7 +32,7 @@ const FIRST_WORD: usize = 2;
 /// Source: Lewis et al. 2019 for the architecture, transformers for fields and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BartConfig {
-    /// All of it.
+    /// All fields.
     pub stacks: TwoStacks,
 }
 
@@ -64,7 +64,7 @@ impl RowConfig for BartConfig {
 }
 
 impl HasStacks for BartConfig {
-    /// What other models of those days were called BART with. transformers has stopped reading it.
+    /// Options of other models from the time of BART. transformers no longer reads them.
     const FLAGS: &'static [(&'static str, bool)] = &[
         ("normalize_before", false),
         ("normalize_embedding", true),
@@ -84,9 +84,9 @@ impl HasStacks for BartConfig {
 /// A BART with its head.
 pub type Bart = Seq2SeqModel<BartConfig>;
 
-/// A family of models with the stacks of BART.
+/// A family of models with the encoder and decoder of BART.
 pub trait LikeBart: HasStacks + Debug + 'static {
-    /// The classes that `transformers` opens its models with.
+    /// The `transformers` classes of the family.
     const CLASSES: Classes;
 
     /// Positions added to the token embeddings.
@@ -98,7 +98,7 @@ pub trait LikeBart: HasStacks + Debug + 'static {
     /// The EOS token if the file does not specify one.
     const LAST_WORD: usize;
 
-    /// Tensors of files that are computed here, or mean nothing.
+    /// Tensors of files that this crate computes or that have no effect.
     const IGNORED: &'static [&'static str];
 }
 
@@ -112,7 +112,7 @@ impl LikeBart for BartConfig {
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
     const NORMS_EMBEDDINGS: bool = true;
     const LAST_WORD: usize = 2;
-    // Numbers that fairseq left in its models.
+    // Version numbers that fairseq left in its models.
     const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
 }
 
@@ -126,7 +126,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     fn set_hidden_dropout(&mut self, rate: f32) {
         let stacks = self.stacks_mut();
         stacks.text.set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
-        // Many of these models have none in one of these places.
+        // Many of these models have no dropout in one of these places, and keep none.
         for place in [&mut stacks.ffn_dropout_p, &mut stacks.classifier_dropout_p] {
             *place = if *place > 0.0 { rate } else { 0.0 };
         }
@@ -211,7 +211,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 }
 
-/// A block of either stack, without attention to the other.
+/// A block of the encoder or decoder, without cross-attention.
 fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
     let TwoStacks { text, ffn_dropout_p, .. } = stacks;
     let init = Init::normal(text.init_std);
@@ -231,7 +231,7 @@ fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bart",

@@ -48,9 +48,9 @@ pub struct BertConfig {
     pub num_layers: usize,
     /// Dropout of hidden states, in `[0, 1)`. Hugging Face: `hidden_dropout_prob`.
     pub dropout_p: f32,
-    /// Mean of the embeddings' initial values; only 0 is supported.
+    /// Mean of the embeddings' initializer; only 0 is supported.
     pub emb_init_mean: f32,
-    /// Standard deviation of the embeddings' initial values. Hugging Face: `initializer_range`.
+    /// Standard deviation of the embeddings' initializer. Hugging Face: `initializer_range`.
     pub emb_init_std: f32,
     /// Kind of position bias; BERT has `none`.
     pub pos_bias_type: String,
@@ -62,36 +62,36 @@ pub struct BertConfig {
     pub norm_bias: bool,
     /// Epsilon of the norms. Hugging Face: `layer_norm_eps`.
     pub norm_eps: f32,
-    /// Mean of the attention's initial values; only 0 is supported.
+    /// Mean of the attention's initializer; only 0 is supported.
     pub att_init_mean: f32,
-    /// Standard deviation of the attention's initial values. Hugging Face: `initializer_range`.
+    /// Standard deviation of the attention's initializer. Hugging Face: `initializer_range`.
     pub att_init_std: f32,
     /// Whether the attention's projections have a bias.
     pub att_bias: bool,
-    /// The score of a masked position in ModelCenter. Here masked positions are left out exactly and the value is only
+    /// The score of a masked position in ModelCenter. Here masked positions are excluded exactly and the value is only
     /// kept: −10⁴ underflows to the same zero probability.
     pub att_mask_value: f32,
-    /// Mean of the feed-forward's initial values; only 0 is supported.
+    /// Mean of the feed-forward's initializer; only 0 is supported.
     pub ffn_init_mean: f32,
-    /// Standard deviation of the feed-forward's initial values. Hugging Face: `initializer_range`.
+    /// Standard deviation of the feed-forward's initializer. Hugging Face: `initializer_range`.
     pub ffn_init_std: f32,
-    /// Whether the feed-forward's maps have a bias.
+    /// Whether the feed-forward's linear layers have a bias.
     pub ffn_bias: bool,
-    /// Function between the feed-forward's maps. Hugging Face: `hidden_act`.
+    /// Activation of the feed-forward. Hugging Face: `hidden_act`.
     pub ffn_activate_fn: Activation,
-    /// Mean of the heads' initial values; only 0 is supported.
+    /// Mean of the heads' initializer; only 0 is supported.
     pub proj_init_mean: f32,
-    /// Standard deviation of the heads' initial values. Hugging Face: `initializer_range`.
+    /// Standard deviation of the heads' initializer. Hugging Face: `initializer_range`.
     pub proj_init_std: f32,
     /// Whether heads have a bias; BERT's do.
     pub proj_bias: bool,
-    /// Scale linear maps by the root of their input length; not for BERT.
+    /// Scale linear layers by the square root of their input dimension; not for BERT.
     pub length_scale: bool,
-    /// Divide attention scores by the root of H.
+    /// Divide attention scores by the square root of H.
     pub attn_scale: bool,
-    /// Whether the weights were stored as f16. The type to train in is the recipe's.
+    /// Whether the weights were stored as f16. The recipe sets the dtype of training.
     pub half: bool,
-    /// Quantised linear maps; not supported.
+    /// Quantized linear layers; not supported.
     pub int8: bool,
     /// Whether the masked-LM head is tied to the token embedding. Hugging Face: `tie_word_embeddings`.
     pub tied: bool,
@@ -163,7 +163,7 @@ impl Default for BertConfig {
 }
 
 impl BertConfig {
-    /// Check that the fields fit together and ask for nothing that BERT does not have here; `place` names the source.
+    /// Checks that the fields are consistent and request only what BERT supports; `place` names the source.
     ///
     /// Reading a file ends with this; call it after changing fields by hand.
     pub fn validate(&self, place: &str) -> Result<()> {
@@ -182,7 +182,7 @@ impl BertConfig {
         self.refuse_unsupported(place)
     }
 
-    /// Options of the common base that BERT does not have: ignoring them would give another model than asked for.
+    /// Options of the common base that BERT does not support: ignoring them would build another model than configured.
     fn refuse_unsupported(&self, place: &str) -> Result<()> {
         let means = [self.emb_init_mean, self.att_init_mean, self.ffn_init_mean, self.proj_init_mean];
         let wrong = [
@@ -199,7 +199,7 @@ impl BertConfig {
     }
 }
 
-/// Fields with one row each; what has rules of its own is read in [`Config::from_fields`].
+/// Fields with one row each; [`Config::from_fields`] reads fields that have rules of their own.
 const ROWS: &[Row<BertConfig>] = &[
     Row::required(&["hidden_size"], &["dim_model"], |c| Slot::Size(&mut c.dim_model)),
     Row::required(&["num_hidden_layers"], &["num_layers"], |c| Slot::Size(&mut c.num_layers)),
@@ -467,7 +467,7 @@ static TIED: [Alias; 2] = [
     Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bert",

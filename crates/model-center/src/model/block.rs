@@ -1,4 +1,4 @@
-//! The default block of a family, which changes what it has differently.
+//! The default block of a family.
 //!
 //! Defines [`block`]; called by GPT-2, GPT-J, BLOOM, OPT and RoBERTa.
 
@@ -7,7 +7,7 @@ use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 
-/// A block with layer norms, without gates, with biases everywhere, with bidirectional attention.
+/// A block with layer norms, biases and bidirectional attention, without gated feed-forward.
 pub(super) fn block(text: &TextConfig, placement: Placement) -> BlockConfig {
     let init = Init::normal(text.init_std);
     BlockConfig {

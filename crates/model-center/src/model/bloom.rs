@@ -17,7 +17,7 @@ use bmtrain_dist::nn::norm::NormOptions;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// Sizes and options of a BLOOM. ModelCenter has none; its names of what all families have are read all the same.
+/// Sizes and options of a BLOOM. ModelCenter does not have the family; its names of the common fields are accepted.
 ///
 /// Source: Le Scao et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,11 +28,11 @@ pub struct BloomConfig {
     pub text: TextConfig,
 }
 
-/// F in D.
+/// F / D.
 const FF_FACTOR: usize = 4;
 
 impl Default for BloomConfig {
-    /// The smallest model that was published, of 560 million parameters.
+    /// The smallest published model, with 560 million parameters.
     fn default() -> Self {
         let text = TextConfig {
             vocab_size: 250_880,
@@ -190,7 +190,7 @@ static OUTER: [Rule; 7] = [
 /// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.word_embeddings.weight")];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bloom",

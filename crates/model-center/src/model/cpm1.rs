@@ -1,8 +1,9 @@
-//! CPM-1 (Zhang et al., 2021) as ModelCenter has it: one stack whose rows may begin with a context that is read from
-//! both sides, and may hold several texts that do not see each other; RMS norms, gates, one table of biases for ranges
-//! of distances that all blocks share, and linear maps whose inputs are divided by the root of their length.
+//! CPM-1 (Zhang et al., 2021) as ModelCenter implements it: a decoder whose sequences may begin with a context with
+//! bidirectional attention and may pack several texts as spans; RMS norms, gated feed-forward layers, one table of
+//! relative position biases shared by all blocks, and linear layers that divide their input by the square root of its
+//! dimension.
 //!
-//! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
+//! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
 use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
@@ -29,7 +30,7 @@ use serde_json::{Map, Value};
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cpm1Config {
-    /// All there is.
+    /// All fields.
     pub cpm: CpmFields,
 }
 
@@ -99,7 +100,7 @@ impl DecoderFamily for Cpm1Config {
     }
 }
 
-/// Biases for ranges of distances.
+/// Relative position biases.
 pub(super) fn relative(cpm: &CpmFields, bidirectional: bool) -> RelativeConfig {
     RelativeConfig {
         heads: cpm.text.num_heads,
@@ -110,7 +111,7 @@ pub(super) fn relative(cpm: &CpmFields, bidirectional: bool) -> RelativeConfig {
     }
 }
 
-/// A block in which every token sees all others.
+/// A block with bidirectional attention.
 pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
     let CpmFields { text, length_scale, .. } = cpm;
     let attention = AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, Init::normal(text.init_std));
@@ -136,7 +137,7 @@ pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm1",

@@ -29,9 +29,9 @@ use serde_json::{Map, Value, json};
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cpm2Config {
-    /// What CPM-1 has too; `num_layers` are the encoder's.
+    /// The fields of CPM-1; `num_layers` counts encoder blocks.
     pub cpm: CpmFields,
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     pub num_decoder_layers: usize,
     /// The decoder start token, if the file specifies one. ModelCenter has no such field: its decoder gets its input as
     /// given, beginning with a sentinel.
@@ -148,7 +148,7 @@ impl Seq2SeqFamily for Cpm2Config {
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm2",

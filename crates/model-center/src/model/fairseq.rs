@@ -1,11 +1,11 @@
-//! What models have in common that come from fairseq: the names of a block's parameters in files.
+//! Parameter names of blocks, shared by models from fairseq.
 //!
 //! Called by OPT, BART and Marian.
 
 use crate::formats::Rule;
 
-/// Parameters of the blocks of a stack and of the tables beside it; `ours` and `theirs` are the names of the stack. A
-/// stack has not all of them.
+/// Parameter names of a stack's blocks and of the tables next to it; `ours` and `theirs` are the stack's names. A stack
+/// does not have all of them.
 pub(super) fn rules(ours: &str, theirs: &str) -> Vec<Rule> {
     let layer = |a: &str, b: &str| (format!("layers.{{i}}.{a}"), format!("layers.{{i}}.{b}"));
     let names = [
@@ -28,7 +28,7 @@ pub(super) fn rules(ours: &str, theirs: &str) -> Vec<Rule> {
     names.iter().flat_map(both).collect()
 }
 
-/// Tensors by which the weights of two such stacks are told.
+/// Tensors that identify the weights of such an encoder-decoder.
 pub(super) const TENSORS: &[&str] = &[
     "shared.weight",
     "encoder.layers.0.self_attn.q_proj.weight",

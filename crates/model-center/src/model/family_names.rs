@@ -22,7 +22,7 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// Whether weights of these names are of the families. A name that ends in a dot stands for all that begin with it.
+    /// Whether weights with these names are of the family. A name that ends in a dot is a prefix.
     fn fits(&self, names: &HashSet<&str>) -> bool {
         let is_there = |name: &str| {
             if name.ends_with('.') {
@@ -34,9 +34,9 @@ impl Signature {
     }
 }
 
-/// The one family, of those that are `known`, that weights with the names of this directory can be of; of several the
-/// one that `class`, which `config.json` names, belongs to. A class of none of them is of a family that may have the
-/// same names and another computation: nothing is inferred.
+/// The family, among the `known` ones, whose names match the weights of this directory; if several match, the one that
+/// `class`, which `config.json` names, belongs to. A class of none of them may have the same names and another
+/// computation, so that nothing is inferred.
 ///
 /// # Errors
 /// None, several, or a class of another family: with the candidates and how to name one.
@@ -80,7 +80,7 @@ pub(super) fn family_of(
     Err(Error::model(place, reason, fix))
 }
 
-/// The error for a class that is of none of the families whose names the tensors have.
+/// The error for a class that belongs to none of the families whose names match.
 fn unknown_class(place: &str, class: &str, fitting: &[(&'static str, &'static str)]) -> Error {
     let is_of_another =
         FAMILIES.iter().filter(|f| !f.signatures.is_empty()).any(|f| is_class_of(Some(class), f.class_prefix));

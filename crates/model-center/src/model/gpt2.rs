@@ -30,7 +30,7 @@ pub struct Gpt2Config {
     /// see [`Gpt2Config::residual_std`]. `extra` holds `reorder_and_upcast_attn`, which requests attention scores in
     /// f32: they always are.
     pub text: TextConfig,
-    /// Divide attention scores by the root of H. Hugging Face: `scale_attn_weights`.
+    /// Divide attention scores by the square root of H. Hugging Face: `scale_attn_weights`.
     pub attn_scale: bool,
     /// Divide attention scores by the number of the block, counted from 1. Hugging Face:
     /// `scale_attn_by_inverse_layer_idx`.
@@ -55,15 +55,15 @@ impl Default for Gpt2Config {
 }
 
 impl Gpt2Config {
-    /// Standard deviation of the initial values of the two projections of each block whose outputs are added up: so
-    /// much smaller that the sum over all of them has the variance of one.
+    /// Standard deviation of the initializer of the two residual projections of each block: so small that the sum of
+    /// all of them has the variance of one.
     ///
     /// Source: Radford et al. 2019, section 2.3.
     pub fn residual_std(&self) -> f32 {
         self.text.init_std / (2.0 * self.text.num_layers as f32).sqrt()
     }
 
-    /// The factor of the attention scores of block `layer`, counted from 0.
+    /// The scale of the attention scores of block `layer`, counted from 0.
     pub fn score_factor(&self, layer: usize) -> f32 {
         let root = if self.attn_scale { (self.text.dim_head as f32).sqrt() } else { 1.0 };
         let number = if self.scale_by_layer { (layer + 1) as f32 } else { 1.0 };
@@ -127,7 +127,7 @@ impl RowConfig for Gpt2Config {
             let reason = "GPT-2 with cross-attention is not supported";
             return Err(fields.error("add_cross_attention", reason, "use a model without an encoder"));
         }
-        // A flag without effect here must still be one.
+        // A flag without effect must still be a flag.
         fields.peek_flag("reorder_and_upcast_attn")?;
         Ok(config)
     }
@@ -163,7 +163,7 @@ impl DecoderFamily for Gpt2Config {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        // It divides scores by the root of H alone.
+        // ModelCenter divides scores by the square root of H only.
         let is_plain = !self.scale_by_layer;
         is_plain.then_some("encoder")
     }
@@ -210,7 +210,7 @@ const MASKS: &[&str] = &["transformer.h.*.attn.bias", "transformer.h.*.attn.mask
 /// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.wte.weight")];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gpt2",

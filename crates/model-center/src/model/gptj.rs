@@ -37,7 +37,8 @@ pub struct GptjConfig {
     /// The common fields. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in Hugging Face's
     /// it equals the standard deviation of the blocks.
     pub text: TextConfig,
-    /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
+    /// Number of elements of a head to rotate, from the first. Hugging Face: `rotary_dim`; ModelCenter:
+    /// `pos_rotary_dim`.
     pub rotary_dim: usize,
 }
 
@@ -108,7 +109,7 @@ impl RowConfig for GptjConfig {
         let silent = if spoken == Spoken::HuggingFace { None } else { Self::default().text.outer_std };
         text.outer_std = outer_std.or(silent).filter(|outer| *outer != text.init_std);
         if text.tied {
-            // Its head has a bias, which would be the only thing of its own.
+            // The head has a bias, which would be its only own parameter.
             return Err(Self::DIALECT.unsupported(fields, "tie_word_embeddings", "false"));
         }
         // The one field covers both heads: the language-modelling head has a bias, the classifier has none.
@@ -116,7 +117,7 @@ impl RowConfig for GptjConfig {
         if fields.take_flag("proj_bias")?.is_some_and(|bias| bias == has_classes) {
             return Err(Self::DIALECT.unsupported(fields, "proj_bias", if has_classes { "false" } else { "true" }));
         }
-        // Files have it from GPT-2, with the value that is always so here.
+        // Files inherit it from GPT-2, with the only value that is supported.
         if fields.peek_flag("scale_attn_weights")? == Some(false) {
             return Err(Self::DIALECT.unsupported(fields, "scale_attn_weights", "true"));
         }
@@ -211,7 +212,7 @@ static RULES: [Rule; 14] = [
     Rule::new("cls_projection.weight", "score.weight"),
 ];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gptj",

@@ -23,10 +23,10 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Bring the labels of samples onto a device.
+    /// Copies the labels of samples to a device.
     ///
     /// # Errors
-    /// Values that do not share out evenly, no memory left.
+    /// Values that do not divide evenly among the samples, out of memory.
     pub(super) fn upload(device: &Device, labels: &Labels, samples: usize) -> Result<Self> {
         Ok(match labels {
             Labels::Values(values) => {
@@ -191,10 +191,10 @@ pub struct VerbalizerTensors {
 }
 
 impl VerbalizerTensors {
-    /// Bring them onto a device.
+    /// Copies them to a device.
     ///
     /// # Errors
-    /// No memory left.
+    /// Out of memory.
     pub(super) fn upload(device: &Device, verbalizer: &VerbalizerBatch) -> Result<Self> {
         let upload = |values: &[i64]| Tensor::from_slice_in(device, [values.len()], values, Segment::Data);
         Ok(VerbalizerTensors {

@@ -1,5 +1,5 @@
-//! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary positions, gated feed-forward
-//! layers, and key heads that several query heads share.
+//! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
+//! layers, and grouped-query attention.
 
 use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
@@ -25,19 +25,19 @@ use std::borrow::Cow;
 /// Source: ModelCenter 1.0.3, `model_center/model/config/llama_config.py`; Touvron et al. 2023 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlamaConfig {
-    /// What all families have.
+    /// The common fields.
     pub text: TextConfig,
     /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`; ModelCenter writes -1 for N.
     pub num_heads_kv: usize,
-    /// Rotary positions.
+    /// Rotary embedding.
     pub rotary: RotaryFields,
     /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
     pub att_bias: bool,
-    /// Whether the feed-forward's maps have biases. Hugging Face: `mlp_bias`.
+    /// Whether the feed-forward's linear layers have biases. Hugging Face: `mlp_bias`.
     pub ffn_bias: bool,
 }
 
-/// Fields of ModelCenter that have one value in Llama and its kin.
+/// Fields of ModelCenter that have one value in Llama and related families.
 pub(crate) const FIXED: FixedFields = &[
     ("norm_bias", Fixed::Flag(false)),
     ("proj_bias", Fixed::Flag(false)),
@@ -115,7 +115,7 @@ impl RowConfig for LlamaConfig {
 
     fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
         let mut written = model_center::class_fields(self, header)?;
-        // Version 1.0.3 does not have the field yet: only what needs it is written for what came later.
+        // Version 1.0.3 does not have the field yet: it is written only if the model needs it.
         if self.num_heads_kv == self.text.num_heads {
             written.map.shift_remove("num_heads_kv");
         }
@@ -144,7 +144,7 @@ impl DecoderFamily for LlamaConfig {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        // Its angles are plain.
+        // ModelCenter's rotary embedding has this base and no scaling.
         let is_plain = self.rotary == RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
         is_plain.then_some("encoder")
     }
@@ -154,14 +154,14 @@ impl DecoderFamily for LlamaConfig {
     }
 }
 
-/// What decoders of this kind have besides their blocks.
+/// The modules around the blocks of a Llama-like decoder.
 pub(super) fn layout(text: &TextConfig, rotary: RotaryFields) -> Layout {
     let RotaryFields { base, scaling } = rotary;
     let positions = PositionsConfig::Rotary(RotaryConfig { dims: text.dim_head, base, scaling });
     Layout::new(text.dim_model, positions, NormOptions::rms(text.dim_model, text.norm_eps))
 }
 
-/// A block of decoders of this kind, without biases.
+/// A block of a Llama-like decoder, without biases.
 pub(super) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockConfig {
     let init = Init::normal(text.init_std);
     BlockConfig {
@@ -186,7 +186,7 @@ pub(super) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockConfig {
     }
 }
 
-/// Parameters of decoders of this kind in files, with and without biases and norms of heads.
+/// Parameter names of Llama-like decoders, with and without biases and query and key norms.
 pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -> NameTable {
     let (q, kv) = (text.num_heads * text.dim_head, num_heads_kv * text.dim_head);
     let qkv = |ours: &'static str, theirs: &'static str| Rule::new(ours, theirs).rows(vec![q, kv, kv]);
@@ -217,13 +217,13 @@ pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -
         base_prefix: "model.",
         rules: Cow::Owned(rules),
         aliases: Cow::Owned(aliases),
-        // Older versions stored the angles.
+        // Older versions stored the rotary frequencies.
         ignored: Cow::Borrowed(&["model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"]),
         old_names: Cow::Borrowed(&[]),
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "llama",
@@ -260,7 +260,7 @@ pub(super) const FAMILY: Family = Family {
     ],
 };
 
-/// Tensors by which weights of this kind are told.
+/// Tensors that identify the weights of Llama-like decoders.
 pub(super) const TENSORS: &[&str] = &[
     "layers.0.self_attn.q_proj.weight",
     "layers.0.mlp.gate_proj.weight",

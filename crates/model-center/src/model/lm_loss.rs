@@ -1,13 +1,13 @@
-//! Chunking of the language-modelling loss when logits are not asked for.
+//! Chunking of the language-modelling loss when logits are not requested.
 
 use bmtrain_core::ops::{CrossEntropy, LinearCrossEntropy};
 use bmtrain_dist::param::Param;
 
-/// Fewer rows leave a matrix product without work.
+/// With fewer rows a matrix product is inefficient.
 const FEWEST_ROWS: usize = 64;
 
-/// The loss over the rows of `weight [V, D]`, with as many logits at a time as take the memory of the weight's gradient
-/// in f32, which is allocated meanwhile anyway: a small model must not pay for the chunks of a large one.
+/// The loss over the rows of `weight [V, D]`, in chunks of logits that take the memory of the weight's f32 gradient,
+/// which is allocated at that time anyway: a small model must not pay for the chunks of a large one.
 pub(super) fn in_chunks(loss: CrossEntropy, weight: &Param) -> LinearCrossEntropy {
     let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
     let shape = weight.spec().shape;

@@ -1,5 +1,5 @@
-//! Marian's models for translation (Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020): a BART whose
-//! positions are computed and whose embeddings have no norm.
+//! Marian's models for translation (Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020): a BART with
+//! sinusoidal positions and no norm after the embeddings.
 
 use super::bart::LikeBart;
 use super::fairseq;
@@ -24,7 +24,7 @@ const PADDING: usize = 58_100;
 /// Source: Junczys-Dowmunt et al. 2018 for the program, transformers for fields and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MarianConfig {
-    /// All of it.
+    /// All fields.
     pub stacks: TwoStacks,
 }
 
@@ -97,12 +97,13 @@ impl LikeBart for MarianConfig {
     const POSITIONS: Added = Added::Sinusoids;
     const NORMS_EMBEDDINGS: bool = false;
     const LAST_WORD: usize = 0;
-    // They are checked where the directory is opened. transformers computes them too where a file has none.
+    // Checked against the computed values when the directory is opened. transformers computes them too if
+    // a file has none.
     const IGNORED: &'static [&'static str] =
         &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "marian",

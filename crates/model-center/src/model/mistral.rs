@@ -1,4 +1,4 @@
-//! Mistral (Jiang et al., 2023): a Llama whose tokens see a window of keys.
+//! Mistral (Jiang et al., 2023): a Llama with sliding-window attention.
 
 use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
@@ -20,11 +20,11 @@ use crate::layer::{AttentionConfig, BlockConfig};
 /// Source: Jiang et al. 2023 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MistralConfig {
-    /// What all families have.
+    /// The common fields.
     pub text: TextConfig,
     /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
     pub num_heads_kv: usize,
-    /// Rotary positions.
+    /// Rotary embedding.
     pub rotary: RotaryFields,
     /// Size of the sliding window: the number of keys a token attends to, its own included; `None` for no limit. The
     /// default is 4096 if the file omits the field; `null` means no limit.
@@ -95,7 +95,7 @@ impl DecoderFamily for MistralConfig {
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "mistral",

@@ -31,7 +31,7 @@ const NORM_EPS: f32 = 1e-5;
 /// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptConfig {
-    /// What all families have. Nothing of the embeddings' sum is dropped. In `extra` is `layerdrop`, which is 0.
+    /// The common fields. There is no dropout after the embeddings. `extra` holds `layerdrop`, which is 0.
     pub text: TextConfig,
     /// Pre-norm blocks if true, post-norm if false. Hugging Face: `do_layer_norm_before`.
     pub norm_before: bool,
@@ -169,7 +169,7 @@ impl DecoderFamily for OptConfig {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        // It does not have the model of 350 million parameters, and always a norm at the end.
+        // ModelCenter does not have the model with 350 million parameters, and always has a final norm.
         (self.has_final_norm() && self.dim_word == self.text.dim_model).then_some("decoder")
     }
 
@@ -183,7 +183,7 @@ impl DecoderFamily for OptConfig {
             base_prefix: "model.",
             rules: Cow::Owned(rules),
             aliases: Cow::Borrowed(aliases),
-            // A number that fairseq left in its models.
+            // A version number that fairseq left in its models.
             ignored: Cow::Borrowed(&["model.decoder.version"]),
             old_names: Cow::Borrowed(&[]),
         }
@@ -203,7 +203,7 @@ static RULES: [Rule; 6] = [
 /// The tied language-modelling head: a checkpoint may hold the matrix under both names.
 static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tokens.weight")];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "opt",

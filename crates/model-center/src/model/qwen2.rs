@@ -1,4 +1,5 @@
-//! Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases of queries, keys and values, and windows in some layers.
+//! Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases for queries, keys and values, and sliding windows in some
+//! layers.
 
 use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
@@ -20,13 +21,13 @@ use crate::layer::{AttentionConfig, BlockConfig};
 /// Source: Yang et al. 2024 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Qwen2Config {
-    /// What all families have.
+    /// The common fields.
     pub text: TextConfig,
     /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
     pub num_heads_kv: usize,
-    /// Rotary positions.
+    /// Rotary embedding.
     pub rotary: RotaryFields,
-    /// Windows of attention.
+    /// Sliding windows.
     pub windows: WindowFields,
 }
 
@@ -94,7 +95,7 @@ impl DecoderFamily for Qwen2Config {
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen2",

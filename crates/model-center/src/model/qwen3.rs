@@ -1,4 +1,4 @@
-//! Qwen 3 (Yang et al., 2025): a Llama with norms of the heads of queries and keys, and windows in some layers.
+//! Qwen 3 (Yang et al., 2025): a Llama with norms of each query and key head, and sliding windows in some layers.
 
 use super::decoder::Decoder;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
@@ -22,15 +22,15 @@ use bmtrain_dist::nn::norm::NormOptions;
 /// Source: Yang et al. 2025 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Qwen3Config {
-    /// What all families have.
+    /// The common fields.
     pub text: TextConfig,
     /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
     pub num_heads_kv: usize,
-    /// Rotary positions.
+    /// Rotary embedding.
     pub rotary: RotaryFields,
     /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
     pub att_bias: bool,
-    /// Windows of attention.
+    /// Sliding windows.
     pub windows: WindowFields,
 }
 
@@ -48,7 +48,7 @@ impl RowConfig for Qwen3Config {
         hugging_face: || Qwen3Config::default().text,
         model_center: || Qwen3Config::default().text,
         fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
-        // Heads are of one size in all models of the family, and no share of D.
+        // All models of the family have the same head dimension, independent of D.
         head_required: true,
         ..LlamaConfig::DIALECT
     };
@@ -105,7 +105,7 @@ impl DecoderFamily for Qwen3Config {
     }
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen3",

@@ -34,7 +34,7 @@ pub struct RobertaConfig {
     /// The common fields. `position_size` counts the rows of the position embedding table, including the unused rows up
     /// to the padding token's id. `dropout_p` and `embedding_dropout_p` are equal.
     pub text: TextConfig,
-    /// Under which name it goes. Hugging Face: `model_type`.
+    /// The model type. Hugging Face: `model_type`.
     pub name: RobertaName,
     /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
     pub type_size: usize,
@@ -42,7 +42,7 @@ pub struct RobertaConfig {
     pub classifier_dropout_p: f32,
 }
 
-/// The families that are one computation.
+/// The families with this computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RobertaName {
     /// Liu et al. 2019.
@@ -63,7 +63,7 @@ impl RobertaName {
         }
     }
 
-    /// The name for people.
+    /// Display name.
     pub const fn title(self) -> &'static str {
         match self {
             RobertaName::Roberta => "RoBERTa",
@@ -72,7 +72,7 @@ impl RobertaName {
         }
     }
 
-    /// What the classes of `transformers` begin with.
+    /// Prefix of its classes in `transformers`.
     pub const fn class_prefix(self) -> &'static str {
         match self {
             RobertaName::Roberta => "Roberta",
@@ -127,7 +127,7 @@ impl RobertaConfig {
         self.text.pad_token_id.map_or(0, |id| id.saturating_add(1))
     }
 
-    /// Check the fields; `place` names the source.
+    /// Checks the fields; `place` names the source.
     ///
     /// # Errors
     /// [`Error::Model`](crate::Error::Model) naming the field.
@@ -216,7 +216,7 @@ impl RowConfig for RobertaConfig {
         let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
         let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
         let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
-        // The same rate as `dropout_p`, under a name that ModelCenter's dialect of other families has.
+        // Equal to `dropout_p`, under a name from ModelCenter's dialect of other families.
         let embedding = fields.take_number("embedding_dropout_p")?;
         let (mut config, spoken) = rows::take_config::<Self>(fields)?;
         config.name = name;
@@ -271,7 +271,7 @@ impl EncoderFamily for RobertaConfig {
             table_init: Init::normal(text.outer_std()),
             head_init: Init::normal(text.outer_std()),
             norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            // Whatever the blocks have between their maps.
+            // Independent of the activation of the blocks.
             word_activation: Activation::Gelu,
             dropout_p: text.embedding_dropout_p,
             classifier_dropout_p: self.classifier_dropout_p,
@@ -349,7 +349,7 @@ static TIED: [Alias; 2] = [
     Alias::new("lm_head.decoder.bias", "lm_head.bias"),
 ];
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "roberta",

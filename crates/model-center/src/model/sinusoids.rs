@@ -1,16 +1,16 @@
-//! Sinusoidal positions (Vaswani et al., 2017) that are added to token embeddings, with all sines before all cosines.
+//! Sinusoidal positions (Vaswani et al., 2017) added to the token embeddings, with all sines before all cosines.
 
 use crate::error::{Error, Result};
 use crate::formats::{TensorSource, Weights};
 use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use std::cell::RefCell;
 
-/// How far a stored value may be from ours: weights in bf16 have eight bits.
+/// Tolerance for stored values: bf16 has eight bits of precision.
 const ROUNDING: f32 = 1.0 / 128.0;
 
-/// A table of sines and cosines, which grows with the longest row seen.
+/// A table of sines and cosines, which grows with the longest sequence seen.
 ///
-/// Source: Marian, and its models in transformers. A row of odd length has one sine more than cosines.
+/// Source: Marian, and its models in transformers. With an odd dimension there is one sine more than cosines.
 #[derive(Debug)]
 pub struct Sinusoids {
     dim_model: usize,
@@ -18,7 +18,7 @@ pub struct Sinusoids {
 }
 
 impl Sinusoids {
-    /// For rows of this length. Nothing is made yet.
+    /// For rows of this dimension. Computes nothing yet.
     pub fn new(dim_model: usize) -> Self {
         Sinusoids { dim_model, table: RefCell::default() }
     }
@@ -26,7 +26,7 @@ impl Sinusoids {
     /// Row `position` of a table whose rows are `dim_model` long: `sin(p r^i)` by `i`, then `cos(p r^i)`, with
     /// `r = 10000^(-2 / dim_model)`.
     ///
-    /// Numerics: in 64-bit floats, rounded once.
+    /// Numerics: in f64, rounded once.
     pub fn row(position: usize, dim_model: usize) -> impl Iterator<Item = f32> {
         let sines = dim_model.div_ceil(2);
         (0..dim_model).map(move |column| {
@@ -52,7 +52,7 @@ impl Sinusoids {
         if let Some(table) = kept.as_ref().filter(|table| table.shape().rows() >= length) {
             return Ok(table.clone());
         }
-        // By powers of two: rows of slowly growing lengths make few tables.
+        // Powers of two: sequences of slowly growing lengths rebuild few tables.
         let rows = length.next_power_of_two().max(64);
         let values: Vec<f32> = (0..rows).flat_map(|position| Self::row(position, self.dim_model)).collect();
         let table = Tensor::from_slice_in(cx.device(), [rows, self.dim_model], &values, Segment::Data)?;
@@ -82,7 +82,7 @@ impl Sinusoids {
             weights.read_f32(&entry.name, &mut values)?;
             for (position, stored) in values.chunks(shape[1]).enumerate() {
                 let mut pairs = Self::row(position, shape[1]).zip(stored);
-                // NaN is near nothing.
+                // A NaN fails the comparison.
                 if !pairs.all(|(ours, theirs)| (ours - theirs).abs() <= ROUNDING) {
                     return Err(other(format!("its row {position} is not that of sines and cosines"), fix));
                 }

@@ -10,10 +10,10 @@ use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::{Builder, Result, TransformerBlockList};
 use std::ops::Range;
 
-/// What a [`Stack`] has besides its blocks.
+/// The modules of a [`Stack`] around its blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackConfig {
-    /// Tells its dropout masks apart from those in other stacks.
+    /// Distinguishes its dropout masks from other stacks'.
     pub name: &'static str,
     /// Number of blocks.
     pub layers: usize,
@@ -34,7 +34,7 @@ pub struct StackInput<'a> {
     pub visible: Visible,
     /// i64 `[B, S]`, see [`Rows::numbers`]; only ALiBi uses them.
     pub numbers: Option<&'a Tensor>,
-    /// An encoder's hidden states, for blocks that attend to them.
+    /// An encoder's hidden states, for cross-attention.
     pub memory: Option<Memory>,
     /// KV caches of the blocks of the range. These L tokens follow the cached ones: S in all.
     pub caches: Option<&'a mut [BlockCache]>,
@@ -58,7 +58,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Declare learned positions, blocks and norm under the builder's name; `block` configures each block by its index.
+    /// Declares the parameters of positions, blocks and norm under the builder's name; `block` configures each block by
+    /// its index.
     ///
     /// # Errors
     /// As [`TransformerBlock::new`].
@@ -82,7 +83,7 @@ impl Stack {
         &self.layers
     }
 
-    /// Run the blocks of a range, and after the last block the norm: `[B, L, D]` to `[B, L, D]`.
+    /// Runs a range of blocks and, after the last block, the norm: `[B, L, D]` to `[B, L, D]`.
     ///
     /// # Errors
     /// A range outside the stack; errors of the blocks.

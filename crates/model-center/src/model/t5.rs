@@ -1,5 +1,5 @@
-//! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of
-//! distances, one table of them for each stack, scores that nothing divides, and no other bias.
+//! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
+//! one bucket table per stack, unscaled attention scores, no other biases.
 
 use super::family_names::Signature;
 use super::load;
@@ -24,17 +24,17 @@ use bmtrain_dist::param::Init;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// Which of the two it is: they differ in names and defaults.
+/// T5 or mT5, which differ in names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum T5Kind {
-    /// T5 1.0 and 1.1, FLAN-T5 and what derives from them.
+    /// T5 1.0 and 1.1, FLAN-T5 and their derivatives.
     T5,
-    /// The multilingual one, which is built as T5 1.1.
+    /// The multilingual T5, with the architecture of T5 1.1.
     MT5,
 }
 
 impl T5Kind {
-    /// Its name in `model_type`.
+    /// Its `model_type`.
     pub const fn model_type(self) -> &'static str {
         match self {
             T5Kind::T5 => "t5",
@@ -58,9 +58,9 @@ impl T5Kind {
 /// Factor of the decoder's hidden states before the language-modelling head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HeadScale {
-    /// Nothing. ModelCenter: no `scale`.
+    /// 1. ModelCenter: no `scale`.
     One,
-    /// 1 / √D. Hugging Face: `scale_decoder_outputs`; files that do not have it mean that a tied head is scaled.
+    /// 1 / √D. Hugging Face: `scale_decoder_outputs`; in files without the field it applies if the head is tied.
     Root,
     /// 100 / √D. ModelCenter: `scale`, for the embeddings of T5 1.0, which its converter divides by 100.
     HundredRoot,
@@ -86,15 +86,15 @@ impl HeadScale {
 pub struct T5Config {
     /// T5 or mT5.
     pub kind: T5Kind,
-    /// What all families have; `num_layers` are the encoder's.
+    /// The common fields; `num_layers` counts encoder blocks.
     pub text: TextConfig,
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     pub num_decoder_layers: usize,
-    /// Ranges of distances. Hugging Face: `relative_attention_num_buckets`.
+    /// Number of relative position buckets. Hugging Face: `relative_attention_num_buckets`.
     pub position_bias_num_buckets: usize,
-    /// Distances from here on share the last range. Hugging Face: `relative_attention_max_distance`.
+    /// Distances from here on share the last bucket. Hugging Face: `relative_attention_max_distance`.
     pub position_bias_max_distance: usize,
-    /// Standard deviation of the ranges' initial values.
+    /// Standard deviation of the initializer of the relative position biases.
     pub pos_init_std: f32,
     /// Factor of the hidden states before the head.
     pub scale: HeadScale,
@@ -102,7 +102,7 @@ pub struct T5Config {
     pub decoder_start_token_id: Option<usize>,
 }
 
-/// How T5's files are written.
+/// The field names of T5's files.
 const T5_DIALECT: Dialect = Dialect {
     title: "T5",
     model_type: T5Kind::T5.model_type(),
@@ -119,7 +119,7 @@ const T5_DIALECT: Dialect = Dialect {
     attention_dropout: &[],
     init_std: &[],
     norm_eps: &["layer_norm_epsilon"],
-    // They name it in a way of their own.
+    // T5 has its own field for the activation.
     activation: &[],
     gated: None,
     hugging_face: || TextConfig {
@@ -142,7 +142,7 @@ const T5_DIALECT: Dialect = Dialect {
     ]],
 };
 
-/// How mT5's files are written.
+/// The field names of mT5's files.
 const MT5_DIALECT: Dialect = Dialect {
     title: "mT5",
     model_type: T5Kind::MT5.model_type(),
@@ -180,7 +180,7 @@ impl Default for T5Config {
 }
 
 impl T5Config {
-    /// Check the fields that only this family has; `place` names the source.
+    /// Checks the fields that only this family has; `place` names the source.
     fn validate(&self, place: &str) -> Result<()> {
         let ranges = Ranges { place };
         ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
@@ -287,7 +287,7 @@ impl RowConfig for T5Config {
             return Err(Error::model("mT5 configuration, field scale", reason, fix));
         }
         if self.kind == T5Kind::T5 {
-            // Of a factor of 100 / √D the 100 goes into the decoder's last norm.
+            // The decoder's final norm takes the 100 of a factor of 100 / √D.
             map.insert("scale_decoder_outputs".to_string(), json!(self.scale != HeadScale::One));
         }
         let (projection, function) = activations::projection(&self.text);
@@ -305,7 +305,7 @@ impl RowConfig for T5Config {
         }
         let mut written = model_center::class_fields(self, header)?;
         if self.scale == HeadScale::Root {
-            // The rest of its factor goes into the decoder's last norm.
+            // The decoder's final norm takes the rest of the factor.
             written.map.insert("scale".to_string(), json!(true));
             written.left_out.retain(|name| name != "scale_decoder_outputs");
         }
@@ -336,8 +336,7 @@ impl Seq2SeqFamily for T5Config {
     }
 
     fn weights_tell_the_head(&self) -> bool {
-        // Since version 5 transformers writes of every model that its head is tied, and stores the matrix of one that
-        // is not.
+        // Since version 5 transformers marks the head of every model as tied, and stores the matrix of an untied one.
         self.text.tied && self.scale == HeadScale::One
     }
 
@@ -407,14 +406,14 @@ impl Seq2SeqFamily for T5Config {
             base_prefix: "",
             rules: Cow::Owned(rules),
             aliases: Cow::Owned(aliases),
-            // The first versions stored one that nothing adds.
+            // The first versions stored an unused one.
             ignored: Cow::Borrowed(&["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]),
             old_names: Cow::Borrowed(&[]),
         }
     }
 }
 
-/// Attention without positions, of either kind.
+/// Self-attention or cross-attention without positions.
 fn attention(text: &TextConfig) -> AttentionConfig {
     AttentionConfig {
         bias: false,
@@ -425,14 +424,14 @@ fn attention(text: &TextConfig) -> AttentionConfig {
     }
 }
 
-/// Parameters of one stack in files; `last` is the number of a block's feed-forward layer among its layers.
+/// Parameters of one stack in files; `last` is the index of the feed-forward layer among a block's layers.
 fn stack(name: &str, last: usize, is_gated: bool) -> Vec<Rule> {
     let rule = |ours: &str, theirs: &str| Rule::owned(format!("{name}.{ours}"), format!("{name}.{theirs}"));
     let block =
         |ours: &str, theirs: &str| rule(&format!("layers.{{i}}.{ours}"), &format!("block.{{i}}.layer.{theirs}"));
     let w_in = if is_gated { "{wi_0|wi_1}" } else { "wi" };
     vec![
-        // Stored with the first block and used by all.
+        // Stored with the first block and used by all blocks.
         rule("relative_attention_bias.weight", "block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
         block("attention_norm.weight", "0.layer_norm.weight"),
         block("attention.project_qkv.weight", "0.SelfAttention.{q|k|v}.weight"),
@@ -448,7 +447,7 @@ fn stack(name: &str, last: usize, is_gated: bool) -> Vec<Rule> {
     ]
 }
 
-/// The line of the registry.
+/// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "t5",
@@ -493,5 +492,5 @@ pub(super) const MULTILINGUAL: Family = Family {
     ..FAMILY
 };
 
-/// Tensors by which the weights are told.
+/// Tensors that identify the weights.
 const TENSORS: &[&str] = &["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"];

@@ -62,7 +62,7 @@ pub type Observe<'a> = &'a mut dyn FnMut(usize, &Tensor) -> bmtrain_dist::Result
 pub struct ModelInfo {
     /// Rows of the token embedding: ids are below this.
     pub vocab_size: usize,
-    /// The longest sequence, in tokens.
+    /// The maximum sequence length, in tokens.
     pub max_length: usize,
     /// Names of the classes in the order of the classifier's outputs; empty where they have none.
     pub label_names: Vec<String>,

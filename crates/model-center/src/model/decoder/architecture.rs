@@ -95,7 +95,7 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
 
     fn head_of_class(_: &C, class: &str) -> Option<TextHead> {
         let Classes { base, words, classifier } = C::CLASSES;
-        // The first files of Llama have its name in capitals.
+        // The first files of Llama have its name in uppercase.
         let is = |name: &str| class.eq_ignore_ascii_case(name);
         match () {
             () if is(words) => Some(TextHead::CausalLm),

@@ -1,6 +1,6 @@
 //! The properties of a decoder family; everything else is shared.
 //!
-//! Defines [`DecoderFamily`], which a family's configuration implements, and the parts of its answer. Called by
+//! Defines [`DecoderFamily`], which a family's configuration implements, and [`Layout`]. Called by
 //! [`super::DecoderModel`] and [`open`](super::super::load::open).
 
 use super::DecoderHead;

@@ -21,7 +21,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Encoder<C>(PhantomData<C>);
 
-/// What the class of a model with this head has after the family's prefix.
+/// The class name of a model with this head, without the family's prefix.
 fn class_suffix(head: Head) -> &'static str {
     match head {
         Head::None | Head::CausalLm { .. } => "Model",
@@ -33,7 +33,7 @@ fn class_suffix(head: Head) -> &'static str {
 }
 
 impl<C: EncoderFamily> Encoder<C> {
-    /// What to ask for instead of a head that the family does not have.
+    /// The heads to request instead of one that the family does not have.
     fn known_heads() -> &'static str {
         if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
     }
@@ -53,7 +53,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
 
     fn spec(config: &C) -> Spec {
         let layout = config.layout();
-        // Where positions count tokens, padding has a row, and it does not learn.
+        // Where positions count tokens, padding has a row, which is not trained.
         let position_padding = match layout.positions.count {
             Count::Places => None,
             Count::Tokens => layout.positions.first.checked_sub(1).map(|row| row as i64),
@@ -199,7 +199,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         config.validate(place)
     }
 
-    /// Heads of ModelCenter's files that are another computation than those here are errors.
+    /// Refuses heads of ModelCenter's files that compute something else than this crate's.
     fn check_directory(
         config: &C,
         place: &str,
@@ -233,7 +233,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let mut allowed = allow(values, own, C::unused(head));
         allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
         if is_model_center {
-            // Its classes have all heads at once.
+            // ModelCenter's classes have all heads at once.
             let heads = [("cls_projection.*", false), ("lm_head.*", head.is_masked_lm()), ("pooler.*", has_pooler)];
             allowed.unused =
                 heads.iter().filter(|(_, is_here)| !is_here).map(|(names, _)| (*names).to_owned()).collect();

@@ -1,7 +1,7 @@
 //! The properties of an encoder family; everything else is shared.
 //!
-//! Defines [`EncoderFamily`], which a family's configuration implements, and [`Layout`], the largest part of its
-//! answer. Called by [`super::EncoderModel`] and [`open`](super::super::load::open).
+//! Defines [`EncoderFamily`], which a family's configuration implements, and [`Layout`]. Called by
+//! [`super::EncoderModel`] and [`open`](super::super::load::open).
 
 use super::EncoderHead;
 use crate::config::{Config, ProblemType};
@@ -16,25 +16,25 @@ use std::fmt::Debug;
 
 /// A family of encoders, as its configuration describes it.
 pub trait EncoderFamily: Config + Clone + Debug + 'static {
-    /// How its classifier is made.
+    /// The input of its classifier.
     const CLASSIFIER: Classifier;
 
-    /// Whether it has heads that tell whether a second sentence follows the first.
+    /// Whether it has a next-sentence prediction head.
     const HAS_SENTENCES: bool;
 
-    /// Its name for people.
+    /// Display name.
     fn title(&self) -> &'static str;
 
-    /// What the classes of `transformers` that open its models begin with.
+    /// Prefix of its classes in `transformers`.
     fn class_prefix(&self) -> &'static str;
 
-    /// Sizes and rates.
+    /// Sizes and dropout probabilities.
     fn layout(&self) -> Layout;
 
-    /// What every block is made of.
+    /// Configuration of every block.
     fn block(&self) -> BlockConfig;
 
-    /// What its parameters are called in files.
+    /// Parameter names in checkpoints.
     fn names(&self) -> NameTable;
 
     /// Parameter names in ModelCenter's checkpoints for a model with this head, if it has the family.
@@ -42,45 +42,45 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
         None
     }
 
-    /// Their tensors in files that a model with this head has no use for; `*` stands for any text.
+    /// Tensors in checkpoints that a model with this head does not use; `*` matches any text.
     fn unused(head: EncoderHead) -> &'static [&'static str];
 
     /// Names of a classifier's classes in order, empty if unknown.
     fn labels(&self) -> &[String];
 
-    /// Outputs of a classifier, names of its classes and what they mean, to be changed.
+    /// Number of outputs, class names and problem type of a classifier, to be changed.
     fn labels_mut(&mut self) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
 
     /// Overrides the file's dropout probabilities, where given: for hidden states and the classifier's input, and for
     /// attention probabilities.
     fn set_dropout(&mut self, hidden: Option<f32>, attention: Option<f32>);
 
-    /// Whether the fields fit together; `place` names the source.
+    /// Whether the fields are consistent; `place` names the source.
     ///
     /// # Errors
     /// [`Error::Model`](crate::Error::Model) naming the field.
     fn validate(&self, place: &str) -> Result<()>;
 }
 
-/// What a classifier's last map reads.
+/// Input of a classifier's last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Classifier {
     /// The pooler of the base model.
     Pooled,
-    /// A map of its own with tanh, between two dropouts; the model has no pooler then.
+    /// A dense layer with tanh, between two dropouts; the model has no pooler then.
     Dense,
 }
 
-/// What an encoder has besides its blocks.
+/// The modules of an encoder around its blocks.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// V.
     pub vocab_size: usize,
     /// D.
     pub dim_model: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub num_layers: usize,
-    /// Rows of the table of token types.
+    /// Rows of the token type embedding.
     pub type_size: usize,
     /// Rows of the position embedding table, including the unused rows before the first token's.
     pub position_size: usize,
@@ -110,7 +110,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The longest row, in tokens.
+    /// The maximum sequence length, in tokens.
     pub fn max_length(&self) -> usize {
         self.position_size.saturating_sub(self.positions.first)
     }

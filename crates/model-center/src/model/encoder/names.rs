@@ -1,4 +1,4 @@
-//! What the files of encoders have alike: embeddings, blocks and pooler, under the family's prefix.
+//! Names that encoder checkpoints share: embeddings, blocks and pooler, under the family's prefix.
 //!
 //! Called by the families for their [`NameTable`].
 
@@ -6,7 +6,7 @@ use super::{EncoderFamily, EncoderHead};
 use crate::formats::{Alias, NameTable, Rule, model_center};
 use std::borrow::Cow;
 
-/// Old endings of names and what replaced them.
+/// Old suffixes of names and their replacements.
 pub const OLD_NAMES: &[(&str, &str)] = &[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
 
 /// The parameters with a weight and a bias that a base model has.
@@ -58,7 +58,7 @@ pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> 
     tables.chain(both).chain(heads.iter().map(|(ours, theirs)| Rule::new(ours, theirs))).collect()
 }
 
-/// Tensors by which the weights of such encoders are told.
+/// Tensors that identify the weights of such encoders.
 pub(in crate::model) const TENSORS: &[&str] = &[
     "embeddings.word_embeddings.weight",
     "embeddings.position_embeddings.weight",

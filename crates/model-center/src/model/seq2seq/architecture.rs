@@ -104,7 +104,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
         class.into()
     }
 
-    /// Not every class with a head has another suffix than a bare model's: there is `MarianMTModel`.
+    /// A class with a head need not have a suffix that a bare model's lacks: there is `MarianMTModel`.
     fn has_prefix(head: Head) -> Option<bool> {
         Some(head != Head::None)
     }
@@ -116,7 +116,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
     fn head_of_class(config: &C, class: &str) -> Option<TextHead> {
         let classes = config.classes();
         match class {
-            // The first files of T5 have a name that was given up.
+            // The first files of T5 name a class that was removed later.
             _ if class == classes.words || class.ends_with("WithLMHeadModel") => Some(TextHead::CausalLm),
             _ if classes.classifier == Some(class) => Some(TextHead::Classification { outputs: 0 }),
             _ if class == classes.base => Some(TextHead::None),
