@@ -1,4 +1,4 @@
-//! What an architecture (encoder, decoder, encoder-decoder) makes of a family's configuration.
+//! An architecture (encoder, decoder, encoder-decoder) as the description that a family's configuration yields.
 //!
 //! Defines [`Architecture`], [`Spec`] and [`StackSpec`]. Implemented by [`super::encoder::Encoder`],
 //! [`super::decoder::Decoder`] and [`super::seq2seq::EncoderDecoder`]; read by [`super::Transformer`].
@@ -210,7 +210,7 @@ pub trait Architecture: Debug + 'static {
     /// [`Error::Model`](crate::Error::Model) naming the field.
     fn validate(config: &Self::Config, place: &str) -> Result<()>;
 
-    /// Whether the weights have what a head needs.
+    /// Whether the weights have the tensors that a head requires.
     ///
     /// # Errors
     /// [`Error::Model`](crate::Error::Model) naming the head.

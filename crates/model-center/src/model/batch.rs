@@ -1,4 +1,4 @@
-//! A batch on the device, checked, with labels shifted as language modelling takes them.
+//! A batch on the device, checked, with labels shifted for next-token prediction.
 //!
 //! Defines [`DeviceBatch`], made of a [`Batch`] by [`super::Transformer`]'s `upload` and read by its layers.
 
@@ -16,12 +16,12 @@ use crate::layer::PositionsConfig;
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{Device, Segment, Tensor};
 
-/// B sequences of L tokens that one stack reads.
+/// B sequences of L tokens, the input of one stack.
 #[derive(Debug, Clone)]
 pub struct Sequences {
     /// Token ids, i64 `[B, L]`.
     pub ids: Tensor,
-    /// i64 `[B, L]`, rows of the table of positions; `None` without one.
+    /// i64 `[B, L]`, rows of the position embedding; `None` without one.
     pub position_ids: Option<Tensor>,
     /// All positions are below this.
     pub reach: usize,
@@ -31,13 +31,13 @@ pub struct Sequences {
     pub padding: Option<Tensor>,
     /// i64 `[B, L]`, the index of each token in its sequence; `None` if positions do not need it.
     pub numbers: Option<Tensor>,
-    /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own mask.
+    /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own attention mask.
     pub visible: Option<Tensor>,
 }
 
 impl Sequences {
-    /// Copy sequences to the device. `counted` has 1 for the tokens that positions count; `mask` is called `name` in
-    /// errors.
+    /// Copies sequences to the device. `counted` is 1 for the tokens that positions count; errors call `mask` by
+    /// `name`.
     fn upload(
         device: &Device,
         stack: &StackSpec,
@@ -65,25 +65,25 @@ impl Sequences {
 /// A batch on the device.
 #[derive(Debug, Clone)]
 pub struct DeviceBatch {
-    /// What each stack reads.
+    /// The input of each stack.
     pub sequences: Vec<Sequences>,
     /// i64 `[B]`: the position of each sequence's last token among all `B * L`, for a classifier that reads it.
     pub last: Option<Tensor>,
-    /// Targets of the loss. Of language modelling: the token that each position is to predict, `[B, L]`.
+    /// Targets of the loss. For language modelling: the token to predict at each position, `[B, L]`.
     pub labels: Option<Targets>,
-    /// Label words and their positions, whose classes the labels are.
+    /// Label words and their positions; labels are indices of label words.
     pub verbalizer: Option<VerbalizerTensors>,
     /// i64 `[B, L]`, the next tokens of prompts with their label words, and the weight of their loss.
     pub prompt: Option<(Tensor, f32)>,
     /// i64 `[B]`, for pretraining.
     pub next_sentence: Option<Tensor>,
-    /// Share of the target probability that is spread over all classes.
+    /// Share of the target probability that is spread evenly over all classes.
     pub label_smoothing: f32,
     /// f32 `[C]`, the weight of each class; `None` for equal weights.
     pub class_weights: Option<Tensor>,
     /// Sequences of one sample of a multiple choice; 1 otherwise.
     pub choices: usize,
-    /// Whether logits are asked for; otherwise a language-modelling head computes the loss without storing them.
+    /// Whether logits are requested; otherwise a language-modelling head computes the loss without storing them.
     pub wants_logits: bool,
 }
 
@@ -168,7 +168,7 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
     Ok(Some(Targets::Classes(tokens)))
 }
 
-/// Whether ids and labels are those of this model.
+/// Whether ids and labels are valid for the model.
 fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     let is_encoder_decoder = spec.is_encoder_decoder();
     check_length(batch.length, spec.max_length)?;
@@ -219,7 +219,7 @@ fn check_next_sentence(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     Err(Error::data("next_sentence_label", reason, fix))
 }
 
-/// The classifier of an encoder-decoder, and its decoder, read one sequence of each sample.
+/// The decoder of an encoder-decoder, its classifier included, takes one sequence per sample.
 fn check_one_choice(head: Head, batch: &Batch) -> Result<()> {
     if batch.choices <= 1 {
         return Ok(());
@@ -279,8 +279,8 @@ fn next_tokens(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
     (0..labels.len()).map(next).collect()
 }
 
-/// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it
-/// does not.
+/// Next-token targets of prompts, with the label word at its position, and the weight of their loss; `None` if it has
+/// no weight.
 fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
     let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = batch.verbalizer.as_ref()?;
     let classes = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0)?.ids()?;
@@ -316,7 +316,7 @@ mod tests {
     use super::{last_tokens, next_tokens, visible_keys};
     use crate::model::Batch;
 
-    /// What each query of a single row sees.
+    /// The keys that each query of a single sequence sees.
     fn keys(context: Option<Vec<u8>>, span: Option<Vec<i64>>, mask: Option<Vec<u8>>) -> Option<Vec<String>> {
         let batch = Batch { context, span, ..Batch::next_tokens(5, vec![1; 5], mask) };
         let row = |keys: &[u8]| keys.iter().map(|key| if *key == 1 { '#' } else { '.' }).collect();

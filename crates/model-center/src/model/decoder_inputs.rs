@@ -1,4 +1,4 @@
-//! What the decoder of an encoder-decoder reads, and where its classifier does.
+//! The decoder's input in an encoder-decoder, and the position that its classifier reads.
 //!
 //! Called by [`super::batch::DeviceBatch`].
 
@@ -9,7 +9,7 @@ use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use std::borrow::Cow;
 
-/// Why a special token is asked for.
+/// Why a special token is required, for errors.
 const FOR_DECODER: &str = "decoder inputs are made with it";
 
 /// Shape and ids of the decoder's input: the batch's own, its labels shifted right, or, for a classifier, the encoder's
@@ -24,7 +24,7 @@ pub(super) fn of<'b>(batch: &'b Batch, spec: &Spec, head: Head) -> Result<([usiz
     }
 }
 
-/// Whether decoder inputs can be made of any labels.
+/// Whether decoder inputs can be made from any labels.
 ///
 /// # Errors
 /// A special token that the configuration does not state.
@@ -50,7 +50,7 @@ fn of_targets<'b>(batch: &'b Batch, spec: &Spec) -> Result<([usize; 2], Cow<'b, 
     Ok((target, ids))
 }
 
-/// The decoder's prompt, which a label word follows.
+/// The decoder's input for prompts, which the label word follows.
 fn of_prompts<'b>(batch: &'b Batch, verbalizer: &VerbalizerBatch, spec: &Spec) -> Result<([usize; 2], Cow<'b, [i64]>)> {
     let Some(ids) = &batch.decoder_input_ids else {
         let reason = "there are no decoder_input_ids, and a label word follows what the decoder reads";
@@ -70,7 +70,7 @@ fn of_prompts<'b>(batch: &'b Batch, verbalizer: &VerbalizerBatch, spec: &Spec) -
 
 /// The encoder's input shifted right.
 ///
-/// Source: transformers makes it in the same way, and masks none of it.
+/// Source: transformers does the same, and masks none of it.
 fn of_classifier(batch: &Batch, outputs: usize, spec: &Spec) -> Result<Vec<i64>> {
     Wanted::of_classifier(outputs, 1, spec.problem_type).check(batch, spec.vocab_size)?;
     if batch.decoder_input_ids.is_some() || batch.decoder_attention_mask.is_some() {
@@ -80,7 +80,7 @@ fn of_classifier(batch: &Batch, outputs: usize, spec: &Spec) -> Result<Vec<i64>>
     ShiftTokens::of(spec).shift(&batch.input_ids, batch.length)
 }
 
-/// The position of each sequence's last EOS token among all.
+/// The position in the batch of each sequence's last EOS token.
 pub(super) fn eos_tokens(batch: &Batch, spec: &Spec) -> Result<Vec<i64>> {
     let unknown = || {
         let reason = "the classifier reads at that token, and the configuration names none or several";
@@ -119,7 +119,7 @@ fn target_length(batch: &Batch, labels: Option<&[i64]>) -> Result<usize> {
     }
 }
 
-/// The special tokens that decoder inputs are made with, if the configuration states them.
+/// The special tokens for decoder inputs, if the configuration states them.
 #[derive(Debug, Clone, Copy)]
 struct ShiftTokens {
     start: Option<usize>,
@@ -139,7 +139,7 @@ impl ShiftTokens {
         }
     }
 
-    /// Each row of labels shifted right after the start token, with the padding token for ignored labels.
+    /// Each sequence of labels shifted right after the start token, with the padding token for ignored labels.
     ///
     /// Source: transformers shifts labels the same way.
     fn shift(self, labels: &[i64], length: usize) -> Result<Vec<i64>> {
@@ -179,7 +179,7 @@ mod tests {
         assert!(error(ShiftTokens { start: None, ..BOTH }).contains("decoder_start_token_id"));
         assert!(error(ShiftTokens { pad: None, ..BOTH }).contains("pad_token_id"));
         assert_eq!(ShiftTokens { pad: None, ..BOTH }.shift(&[5, 6], 2).unwrap(), [3, 5]);
-        // Of labels that are not known yet some may be longer than others.
+        // Labels in general have different lengths, which takes a padding token.
         assert!(BOTH.check().is_ok() && ShiftTokens { pad: None, ..BOTH }.check().is_err());
     }
 }

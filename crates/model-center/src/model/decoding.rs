@@ -11,27 +11,27 @@ use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 /// Options of incremental decoding.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodingOptions<'a> {
-    /// Input of the encoder of an encoder-decoder, one sequence for each text. Labels and decoder inputs are ignored.
+    /// Input of the encoder of an encoder-decoder, one sequence per text. Labels and decoder inputs are ignored.
     pub source: Option<&'a Batch>,
     /// Expected length of a sequence, with prompt and padding, for which the KV cache is allocated.
     pub expected: usize,
 }
 
-/// Sequences that a model continues.
+/// Sequences in incremental decoding.
 pub trait Decoding {
-    /// Append tokens to each sequence; the logits of the next token of each, `[R, V]`. A batch has ids and, where some
-    /// are padding, which the last of a sequence is not, a mask; with the first tokens also a context, for a model that
-    /// has contexts.
+    /// Appends tokens to each sequence and returns the logits of the next token, `[R, V]`. A batch has ids and, if some
+    /// are padding, a mask; the last token of a sequence must not be padding. The first batch may also have a
+    /// context, for a model that supports contexts.
     ///
     /// Numerics: as one forward pass over the whole sequence, up to the summation order of matrix products of another
-    /// height. Left padding changes nothing; but where rotary angles depend on the length (dynamic scaling) and
-    /// sequences grow beyond the trained one, it is the length of the longest sequence, as in transformers.
+    /// height. Left padding changes nothing, with one exception: where rotary angles depend on the length (dynamic
+    /// scaling) and sequences exceed the trained length, the longest sequence determines them, as in transformers.
     ///
     /// # Errors
-    /// Another number of sequences than before; ids out of range; sequences that grow too long; a tape.
+    /// Another number of sequences than before; ids out of range; sequences that become too long; a tape.
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor>;
 
-    /// Let sequence `i` continue sequence `from[i]`; there may be more sequences than before, or fewer.
+    /// Lets sequence `i` continue sequence `from[i]`; the number of sequences may change.
     ///
     /// # Errors
     /// An index out of range.
@@ -46,12 +46,12 @@ pub trait Decoding {
 pub struct Past {
     rows: usize,
     length: usize,
-    /// `R x S`, 1 for tokens; `None` where nothing is padded.
+    /// `R x S`, 1 for tokens; `None` if nothing is padded.
     mask: Option<Vec<u8>>,
 }
 
 impl Past {
-    /// Sequences without a token.
+    /// Empty sequences.
     pub(super) fn of_rows(rows: usize) -> Self {
         Past { rows, length: 0, mask: None }
     }
@@ -120,13 +120,13 @@ impl Past {
         Ok(())
     }
 
-    /// u8 `[R, S]`, 1 for tokens; `None` where nothing is padded.
+    /// u8 `[R, S]`, 1 for tokens; `None` if nothing is padded.
     pub(super) fn padding(&self, device: &Device) -> Result<Option<Tensor>> {
         let upload = |mask: &Vec<u8>| Tensor::from_slice_in(device, [self.rows, self.length], mask, Segment::Data);
         Ok(self.mask.as_ref().map(upload).transpose()?)
     }
 
-    /// i64 `[R, S]`: the number of each token in its sequence; `None` where nothing is padded.
+    /// i64 `[R, S]`: the index of each token in its sequence; `None` if nothing is padded.
     pub(super) fn numbers(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(mask) = &self.mask else { return Ok(None) };
         let by_token = PositionTable { first: 0, count: Count::Tokens };
@@ -183,10 +183,10 @@ pub(super) fn gathered<T: Copy>(values: &[T], length: usize, from: &[usize]) -> 
     from.iter().flat_map(|&row| values[row * length..(row + 1) * length].iter().copied()).collect()
 }
 
-/// Whether a batch has only what incremental decoding takes.
+/// Whether a batch has only fields that incremental decoding supports.
 ///
 /// # Errors
-/// No token; spans, or fields for training.
+/// No tokens; spans, or fields for training.
 pub(super) fn check_tokens(batch: &Batch) -> Result<()> {
     let what = match () {
         () if batch.length == 0 || batch.rows == 0 => {

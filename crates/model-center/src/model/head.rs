@@ -33,7 +33,7 @@ pub enum Head {
     Pretraining,
     /// Next-token prediction.
     CausalLm {
-        /// Whether the token embedding is the output matrix; else the head has a matrix of its own.
+        /// Whether the output matrix is the token embedding; else the head has its own.
         tied: bool,
     },
 }
@@ -49,18 +49,18 @@ impl Head {
         matches!(self, Head::MaskedLm | Head::Pretraining)
     }
 
-    /// Whether it predicts whether a second sentence follows the first.
+    /// Whether it has next-sentence prediction.
     pub fn has_sentences(self) -> bool {
         matches!(self, Head::NextSentence | Head::Pretraining)
     }
 
-    /// Whether it multiplies with the token embedding.
+    /// Whether its output matrix is the token embedding.
     pub(super) fn is_tied(self) -> bool {
         self.is_masked_lm() || self == Head::CausalLm { tied: true }
     }
 }
 
-/// What a classifier's last layer reads.
+/// Input of a classifier's last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassifierInput {
     /// The pooler of the base model.
@@ -73,22 +73,22 @@ pub enum ClassifierInput {
     EosToken,
 }
 
-/// What the heads of an architecture are made of.
+/// Configuration of the heads of an architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadSpec {
-    /// Length of a hidden state.
+    /// Dimension of the hidden states.
     pub size: usize,
-    /// Initial weights.
+    /// Initializer of the weights.
     pub init: Init,
     /// Norm and activation of the transform before a masked-LM head's output matrix, which is tied.
     pub transform: Option<(NormOptions, Activation)>,
     /// Whether an untied output matrix has a bias.
     pub lm_bias: bool,
-    /// Whether the head adds a bias `[1, V]` that files have and that is not trained.
+    /// Whether the head adds a bias `[1, V]` that checkpoints hold and that is not trained.
     pub logits_bias: bool,
     /// Factor of the hidden states before the output matrix.
     pub factor: f32,
-    /// What a classifier reads.
+    /// Input of a classifier.
     pub classifier: ClassifierInput,
     /// Dropout in the classifier.
     pub classifier_dropout: f32,
@@ -165,7 +165,7 @@ impl Heads {
             output.logits = Some(logits);
         }
         if let Some(lm) = &self.lm {
-            // With two heads there is a loss only where both have labels, as in transformers.
+            // With two heads the loss needs the labels of both, as in transformers.
             let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
             (output.logits, output.loss) = lm.forward(hidden, (batch, has_all), table, cx)?;
         }
@@ -224,7 +224,7 @@ impl Classifier {
             (ClassifierInput::Pooled | ClassifierInput::FirstToken, _) => ops::select_row(cx, hidden, 0)?, // [B, D]
             (ClassifierInput::LastToken | ClassifierInput::EosToken, _) => last_token(hidden, batch, cx)?, // [B, D]
         };
-        // Names by which dropout masks are told apart.
+        // Names that distinguish the dropout masks.
         let (before_dense, before_projection) = match self.input {
             ClassifierInput::EosToken => ("cls_dense", "cls_projection"),
             _ => ("classifier_dense", "classifier"),
@@ -251,7 +251,7 @@ fn last_token(hidden: &Var, batch: &DeviceBatch, cx: &Ctx) -> Result<Var> {
     Ok(ops::embedding(cx, last, &tokens, None)?) // [B, D]
 }
 
-/// Output matrix with what precedes it: the transform of masked language models, or a factor.
+/// Output matrix and the layers before it: the transform of masked-LM heads, or a factor.
 #[derive(Debug)]
 struct LmHead {
     transform: Option<Transform>,
@@ -292,7 +292,7 @@ impl LmHead {
         Ok(LmHead { transform: None, factor: spec.factor, matrix, bias })
     }
 
-    /// Logits, where they are asked for, and, with labels, the loss. Otherwise the loss is computed in chunks, without
+    /// Logits, if requested, and, with labels, the loss. Without logits the loss is computed in chunks, never storing
     /// the logits of all positions.
     fn forward(
         &self,
@@ -319,7 +319,7 @@ impl LmHead {
         Ok((Some(logits), loss))
     }
 
-    /// Masked language models have no label smoothing.
+    /// Masked-LM heads have no label smoothing.
     fn options(&self, batch: &DeviceBatch) -> CrossEntropy {
         let label_smoothing = if self.transform.is_some() { 0.0 } else { batch.label_smoothing };
         CrossEntropy { label_smoothing, ..CrossEntropy::default() }
@@ -338,7 +338,7 @@ impl LmHead {
         Ok(ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?)
     }
 
-    /// Logits of the label words alone and, with labels, their loss, plus the weighted next-token loss of the prompts.
+    /// Logits of the label words only and, with labels, their loss, plus the weighted next-token loss of the prompts.
     fn verbalizer(
         &self,
         operands: (Var, Var, Option<Var>),
@@ -356,7 +356,7 @@ impl LmHead {
         Ok((Some(logits), loss))
     }
 
-    /// Of the head's product: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`.
+    /// Operands of the output projection: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`.
     fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
         let hidden = match &self.transform {
             Some(Transform { dense, activation, norm }) => {

@@ -1,4 +1,4 @@
-//! Incremental decoding of a [`Transformer`] with a KV cache, after its encoder's output where it has one.
+//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder.
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};
@@ -11,14 +11,14 @@ use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, PositionsConfig, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 
-/// Sequences that a model continues.
+/// Sequences in incremental decoding.
 pub(super) struct Incremental<'a, A: Architecture> {
     model: &'a Transformer<A>,
     source: Option<Source>,
     caches: Vec<BlockCache>,
     past: Past,
     expected: usize,
-    /// The ids of all tokens, `R x S`, with padding, where sequences beyond this length have to be read again.
+    /// The ids of all tokens, `R x S`, with padding, if sequences beyond this length must be recomputed.
     again: Option<(usize, Vec<i64>)>,
 }
 
@@ -26,16 +26,16 @@ pub(super) struct Incremental<'a, A: Architecture> {
 struct Source {
     /// `[R, S, D]`.
     hidden: Var,
-    /// `R x S`, 1 for tokens; `None` where nothing is padded.
+    /// `R x S`, 1 for tokens; `None` if nothing is padded.
     mask: Option<Vec<u8>>,
     /// The same on the device.
     visible: Visible,
-    /// The text of each sequence.
+    /// The index of each sequence's text.
     texts: Vec<usize>,
 }
 
 impl Source {
-    /// Run the encoder.
+    /// Runs the encoder.
     fn read<A: Architecture>(model: &Transformer<A>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
         let (spec, device) = (model.spec(), cx.device().clone());
         check_tokens(batch)?;
@@ -69,7 +69,7 @@ impl Source {
         Ok(Visible::but(mask.map(upload).transpose()?.as_ref()))
     }
 
-    /// Let sequence `i` have the text of sequence `from[i]`. Returns whether anything moved.
+    /// Lets sequence `i` have the text of sequence `from[i]`. Returns whether any text moved.
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<bool> {
         let texts: Vec<usize> = from.iter().map(|&row| self.texts[row]).collect();
         if texts == self.texts {
@@ -85,7 +85,7 @@ impl Source {
 }
 
 impl<'a, A: Architecture> Incremental<'a, A> {
-    /// Before the first token; an encoder reads the source.
+    /// The state before the first token; runs the encoder on the source.
     ///
     /// # Errors
     /// A model without a head for next-token prediction; a source without an encoder, or an encoder without a source.
@@ -152,7 +152,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
         Ok(())
     }
 
-    /// The next tokens of all sequences, with masks and numbers of the cached tokens, too.
+    /// The next tokens of all sequences, with masks and position indices that include the cached tokens.
     fn sequences(&mut self, tokens: &Batch, past: &Past, device: &Device) -> Result<Sequences> {
         let ids = self.ids(tokens, past);
         let (rows, length) = (tokens.rows, ids.len() / tokens.rows);

@@ -1,7 +1,7 @@
-//! What the tensors of a directory tell where its `config.json` does not state it: the head, and the number of classes.
+//! Infers from a directory's tensors what its `config.json` does not state: the head, and the number of classes.
 //!
-//! Defines [`FoundHeads`], called by [`super::load`], and
-//! [`classifier_outputs`], called by programs that are asked for a classifier.
+//! Defines [`FoundHeads`], called by [`super::load`], and [`classifier_outputs`], called by programs that need a
+//! classifier.
 
 use super::text_model::TextHead;
 use crate::config;
@@ -25,7 +25,7 @@ pub struct FoundHeads {
 }
 
 impl FoundHeads {
-    /// The heads of a directory: for each our name of one of its matrices, and the table with the name in files.
+    /// The heads of a directory. Arguments: for each head this crate's name of one of its matrices, and the name table.
     ///
     /// # Errors
     /// Weights that cannot be opened.
@@ -63,7 +63,7 @@ impl FoundHeads {
         let classes = self.classes.map(|outputs| TextHead::Classification { outputs });
         let head = match (self.words, self.sentences, classes, asked) {
             (_, _, Some(classes), Some(TextHead::Classification { .. })) => classes,
-            // A classifier that the directory does not have is a new one.
+            // A classifier that the directory lacks is a new one.
             (_, _, None, Some(TextHead::Classification { .. })) => return Ok(TextHead::None),
             (_, _, _, Some(asked)) => return Ok(asked),
             (true, true, None, None) => TextHead::Pretraining,
@@ -86,8 +86,8 @@ impl FoundHeads {
         Ok(head)
     }
 
-    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them,
-    /// which is added to `notes` if the configuration has another number.
+    /// Number of outputs of the classifier: as the configuration states it or, if it states none, as the weights have
+    /// it. A number from the weights that is not the default is added to `notes`.
     ///
     /// # Errors
     /// No or an unreadable `config.json`.
@@ -103,7 +103,7 @@ impl FoundHeads {
     }
 }
 
-/// A head by the name that programs have for it.
+/// The name that programs use for a head.
 fn described(head: TextHead) -> String {
     let name = match head {
         TextHead::None => "none",

@@ -21,7 +21,7 @@ pub(super) struct Inputs {
     length_scale: bool,
     positions: AddedPositions,
     token_types: Option<Embedding>,
-    /// From the size of an embedding to D, and from D to that size after the last block.
+    /// From the dimension of the embeddings to D, and from D back to it after the last block.
     projections: Option<[Linear; 2]>,
     norm: Option<Norm>,
     dropout: f32,
@@ -65,7 +65,7 @@ impl Inputs {
         Ok(Inputs { scope, factor, length_scale, positions, token_types, projections, norm, dropout })
     }
 
-    /// The tables of positions and token types.
+    /// The position and token type embeddings.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Embedding> {
         let positions = match &self.positions {
             AddedPositions::Learned(table) => Some(table),
@@ -79,7 +79,7 @@ impl Inputs {
         self.projections.as_ref().map(|[_, project_out]| project_out)
     }
 
-    /// Token ids to the input of the first block, `[B, L, D]`.
+    /// From token ids to the input of the first block, `[B, L, D]`.
     pub(super) fn forward(&self, tokens: &Embedding, sequences: &Sequences, cx: &mut Ctx) -> Result<Var> {
         let mut hidden = tokens.forward(&sequences.ids, cx)?; // [B, L, embedding_size]
         if self.factor != 1.0 {

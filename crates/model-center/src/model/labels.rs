@@ -13,7 +13,7 @@ use crate::file::printable;
 use crate::model::OpenOptions;
 use bmtrain_core::{Device, Segment, Tensor};
 
-/// What the loss compares with.
+/// Targets of the loss.
 #[derive(Debug, Clone)]
 pub enum Targets {
     /// Class indices i64: `[B]` for sequence and sentence-pair classes, `[B, L]` for tokens, -100 is ignored.
@@ -40,16 +40,16 @@ impl Targets {
     }
 }
 
-/// What the labels of a model are.
+/// The kind of labels that a model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// A class for each sample.
+    /// A class index below this for each sample.
     Classes(usize),
     /// A token id for each token.
     Tokens,
     /// This number of values per sample.
     Values(usize),
-    /// Any number of classes at once, for which there is no loss here.
+    /// Any number of classes per sample (multi-label), whose loss is not supported.
     Sets,
     /// There is no head.
     Nothing,
@@ -68,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a batch has labels of this kind, complete and in range; `words` is the vocabulary size.
+    /// Whether a batch has labels of this kind, complete and in range for this vocabulary size.
     ///
     /// # Errors
     /// [`Error::Data`] naming the label.
@@ -116,7 +116,7 @@ fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
     }
 }
 
-/// What a model with one stack has no decoder for.
+/// Refuses decoder inputs, for a model that is not an encoder-decoder.
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
@@ -146,11 +146,11 @@ pub(super) fn refuse_verbalizer(batch: &Batch) -> Result<()> {
     refuse_given(given, "they are read off a head for words, and this model has none")
 }
 
-/// The weights of a batch's classes `[C]`; `classes` is how many the head tells apart, `None` of a head that is no
-/// classifier.
+/// The class weights of a batch, `[C]`; `classes` is the number of classes of the head, `None` for a head that is
+/// not a classifier.
 ///
 /// # Errors
-/// [`Error::Data`] for weights that are not above 0, or not one for each class; no memory left.
+/// [`Error::Data`] for weights that are not above 0, or not one for each class; out of memory.
 pub(super) fn upload_class_weights(device: &Device, batch: &Batch, classes: Option<usize>) -> Result<Option<Tensor>> {
     let Some(weights) = &batch.class_weights else { return Ok(None) };
     refuse_given([("class_weights", classes.is_none())], "they are for a classifier, and this model has none")?;
@@ -186,7 +186,7 @@ pub(super) fn check_verbalizer(
 pub struct VerbalizerTensors {
     /// The label words.
     pub label_words: Tensor,
-    /// The positions among all tokens.
+    /// The positions in the batch, among all tokens.
     pub positions: Tensor,
 }
 
@@ -211,7 +211,7 @@ fn refuse_given<const N: usize>(given: [(&str, bool); N], reason: &str) -> Resul
     }
 }
 
-/// Context and spans, one value for each token.
+/// Checks context and spans, one value for each token.
 ///
 /// # Errors
 /// [`Error::Data`] naming the field.
@@ -229,11 +229,11 @@ pub(super) fn check_spans(batch: &Batch) -> Result<()> {
     }
 }
 
-/// One tensor of numbers from outside.
+/// One tensor of integers from the caller, with its valid range.
 pub(super) struct Numbers<'a> {
     name: &'static str,
     values: &'a [i64],
-    /// How many there must be.
+    /// The expected number of values.
     count: usize,
     /// Columns of a matrix; `None` for a vector.
     columns: Option<usize>,
@@ -247,7 +247,7 @@ impl<'a> Numbers<'a> {
         Numbers::table(name, values, [batch.rows, batch.length], entries)
     }
 
-    /// One for each token of rows of this shape.
+    /// One for each token of sequences of this shape.
     pub(super) fn table(name: &'static str, values: &'a [i64], shape: [usize; 2], entries: usize) -> Self {
         Numbers { name, values, count: shape[0].saturating_mul(shape[1]), columns: Some(shape[1]), entries }
     }
@@ -257,7 +257,7 @@ impl<'a> Numbers<'a> {
         Numbers { name, values, count, columns: None, entries }
     }
 
-    /// All there and in range, or, where `may_be_ignored`, the number of what does not count.
+    /// Whether all values are present and in range or, if `may_be_ignored`, -100.
     pub(super) fn check(&self, may_be_ignored: bool) -> Result<()> {
         let Numbers { name, values, count, columns, entries } = *self;
         if values.len() != count {
@@ -283,7 +283,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// A row no longer than the model's positions.
+/// Whether a sequence is no longer than the model's maximum.
 ///
 /// # Errors
 /// [`Error::Data`] with both lengths.
@@ -316,7 +316,7 @@ pub(super) fn upload_mask(
     Ok(padded.then(|| Tensor::from_slice_in(device, shape, mask, Segment::Data)).transpose()?)
 }
 
-/// As many values as ids.
+/// Whether there are as many values as ids.
 ///
 /// # Errors
 /// [`Error::Data`] with both counts.

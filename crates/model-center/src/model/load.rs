@@ -1,6 +1,6 @@
-//! A directory to a [`Transformer`]: its configuration, its head, its weights.
+//! Opens a directory as a [`Transformer`]: its configuration, its head, its weights.
 //!
-//! Defines [`open`], which a family's line in a registry calls.
+//! Defines [`open`], which a family's registry entry calls.
 
 use super::architecture::Architecture;
 use super::head::Head;
@@ -14,7 +14,7 @@ use crate::error::Result;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
 
-/// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
+/// Opens a directory. All errors in it are found before memory for a parameter is allocated.
 ///
 /// # Errors
 /// A configuration, labels or weights that do not fit, see [`LoadPlan::build`](crate::formats::LoadPlan::build).
@@ -33,8 +33,8 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
     Ok(opened)
 }
 
-/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one
-/// that is asked for. What is inferred is added to `notes`.
+/// The head of the class that `config.json` names; without a class the weights' head, or, of several, the requested
+/// one. What is inferred is added to `notes`.
 fn own_head<A: Architecture>(
     config: &mut A::Config,
     directory: &Path,
@@ -43,7 +43,7 @@ fn own_head<A: Architecture>(
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
     let is_own = is_named_by_model_center(directory)?;
-    // The files of ModelCenter's encoders, which have all heads at once, may name a class nevertheless.
+    // ModelCenter's encoder files have all heads at once, but may name a class nevertheless.
     let class = architectures(directory)?.into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
     let Some(class) = class else {
         if is_own {
@@ -66,12 +66,12 @@ fn own_head<A: Architecture>(
     }
 }
 
-/// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
+/// The directory's configuration as changed by the options, the head, and notes on what was inferred.
 fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
     let place = directory.join("config.json").display().to_string();
     let mut config = A::Config::from_pretrained_as(directory, options.family.as_deref())?;
     A::prepare(&mut config, directory, options)?;
-    // Where the head is asked for, the file's own need not be one of ours.
+    // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
     let own = match (own_head::<A>(&mut config, directory, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
@@ -79,7 +79,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     };
     let head = options.head.unwrap_or(own);
     if options.head.is_some_and(|asked| asked != own || options.head_values == HeadInit::Random) {
-        // What was inferred of another head, or of a classifier that is replaced, does not matter.
+        // Notes on another head, or on a classifier that is replaced, are irrelevant.
         notes.clear();
     }
     let is_own = is_named_by_model_center(directory)?;
@@ -91,7 +91,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         *stated = Some(outputs);
     }
     let head = A::head(&mut config, head, directory)?;
-    // The options have changed what reading the file had approved of.
+    // The options may have made a valid configuration invalid.
     A::validate(&config, &place)?;
     Ok((config, head, notes))
 }

@@ -12,9 +12,9 @@ use bmtrain_dist::param::{BuilderOptions, WholeReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Build a model and read its values. Everything that can be wrong with the directory is found before memory for a
-/// parameter is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
-/// `names` are the family's tables for files of Hugging Face and, if there is a second one, of ModelCenter.
+/// Builds a model and reads its values. All errors in the directory are found before memory for a parameter is
+/// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `names`
+/// are the family's tables for Hugging Face's files and, if there is a second one, for ModelCenter's.
 ///
 /// # Errors
 /// Weights that do not fit, see [`LoadPlan::build`]; errors of `build`.
@@ -26,7 +26,7 @@ pub fn open_with<M: TextModel + 'static>(
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
     let weights = Weights::open(directory)?;
-    // A model that takes no memory has the same parameters; it is what the weights are compared with.
+    // A sketch that allocates nothing has the same parameters; it is compared with the weights.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
     let is_own = model_center::is_model_center(&weights);
@@ -67,8 +67,8 @@ pub fn open_with<M: TextModel + 'static>(
     Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes: Vec::new() })
 }
 
-/// What any rank found. Ranks that share parameters read shards of them, and all have to return the same: a rank
-/// without the error would wait for the others.
+/// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank
+/// without the error would deadlock waiting for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
     let ranks = &options.sharding.ranks;
     if ranks.size() == 1 {
@@ -107,7 +107,7 @@ pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32
     let mut reader = WholeReader::default();
     move |name, values| {
         if let Some(param) = parameters.get(name) {
-            // The values of the parameter before are released first: two large ones may follow each other.
+            // Release the previous parameter's values first: two large parameters may follow each other.
             *values = Vec::new();
             *values = reader.read(param)?;
         }

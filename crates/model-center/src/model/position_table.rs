@@ -1,4 +1,4 @@
-//! Learned positions: which row of the table belongs to which token.
+//! Learned positions: mapping from tokens to rows of the position embedding.
 //!
 //! Defines [`PositionTable`]; called by [`super::batch`] and [`super::decoding`].
 
@@ -7,16 +7,16 @@
 pub struct PositionTable {
     /// The row of the first token.
     pub first: usize,
-    /// What counts a token's position.
+    /// What positions count.
     pub count: Count,
 }
 
-/// What counts a token's position.
+/// What positions count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Count {
     /// All positions before it, padding included.
     Places,
-    /// The tokens before it; padding has the row before the first.
+    /// The tokens before it; padding tokens get the row before the first.
     Tokens,
 }
 
@@ -32,7 +32,7 @@ impl PositionTable {
             row.iter()
                 .map(|&is_token| {
                     next += i64::from(is_token);
-                    // Padding has the row before the first token, where the table has such a row.
+                    // Padding tokens get the row before the first token's, if the table has such a row.
                     if is_token == 1 { next - 1 } else { (first - 1).max(0) }
                 })
                 .collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! From a directory to a model: the families this crate knows, and those that other crates add.
+//! Opens a directory as a model of one of its families: this crate's, and those that other crates add.
 
 use super::family_names::{self, Signature};
 use super::text_model::{TextHead, TextModel};
@@ -29,53 +29,53 @@ pub enum HeadInit {
     Random,
 }
 
-/// How a model is opened.
+/// Options for opening a model.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Where its parameters live.
+    /// The device of its parameters.
     pub device: Device,
-    /// Its family, for a directory whose `config.json` does not name one, as ModelCenter's do not.
+    /// Its family, for a directory whose `config.json` does not name one, as in ModelCenter's layout.
     pub family: Option<String>,
-    /// Its head; `None` for the one that the directory's class carries.
+    /// Its head; `None` for the head of the directory's class.
     pub head: Option<TextHead>,
-    /// Where the head's values come from.
+    /// The source of the head's weights.
     pub head_values: HeadInit,
-    /// Tensors of the directory to ignore besides tensors of other heads, by patterns in which `*` matches any text.
-    /// Each must match a tensor, and none may match one that the model needs.
+    /// Patterns of tensors to ignore, in addition to tensors of other heads; `*` matches any text. Each must match a
+    /// tensor, and none may match a tensor that the model needs.
     pub leave: Vec<String>,
     /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory.
     /// If a directory's classifier names its classes, these must be the same names; its order is kept.
     pub labels: Vec<String>,
-    /// What the labels are; `None` for what the configuration states.
+    /// The problem type; `None` for the configuration's.
     pub problem: Option<ProblemType>,
     /// Dtype of the parameters.
     pub dtype: DType,
-    /// Take the type that the weights are stored in instead, where the family computes in it: see [`Weights::dtype`]. A
-    /// family whose states leave the range of f16 takes f32 for that.
+    /// Use the dtype of the stored weights instead, if the family computes in it: see [`Weights::dtype`]. A family
+    /// whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
     /// Seed of the initialization.
     pub seed: u64,
-    /// Keep or recompute the blocks' activations.
+    /// Store or recompute the blocks' activations.
     pub recompute: Recompute,
-    /// Dropout of hidden states instead of the model's own.
+    /// Dropout probability of hidden states, to override the model's.
     pub hidden_dropout: Option<f32>,
-    /// Dropout of attention probabilities instead of the model's own.
+    /// Dropout probability of attention, to override the model's.
     pub attention_dropout: Option<f32>,
     /// Dtype of the gradients, in which they are also reduced across ranks.
     pub grad_dtype: DType,
-    /// How its parameters are shared among data-parallel ranks.
+    /// Sharding of its parameters across data-parallel ranks.
     pub sharding: Sharding,
     /// Full names of frozen parameters.
     pub frozen: NamePatterns,
-    /// Compare configuration and weights, and load nothing: the model that comes back has no values.
+    /// Compare configuration and weights without loading: the returned model has no values.
     pub only_check: bool,
-    /// Build the model on the device as it will be, and read no weights beyond their headers: for devices that only
-    /// count.
+    /// Build the final model on the device but read only the headers of the weights: for devices that only count
+    /// memory.
     pub leave_values: bool,
 }
 
 impl OpenOptions {
-    /// The model as the directory has it, for a device.
+    /// The defaults for a device: the model as the directory states it.
     pub fn new(device: &Device) -> Self {
         OpenOptions {
             device: device.clone(),
@@ -119,11 +119,11 @@ impl OpenOptions {
     }
 }
 
-/// A model and what was found in its directory.
+/// A model and a report on its directory.
 pub struct OpenedModel {
     /// The model.
     pub model: Box<dyn TextModel>,
-    /// Parameters that the directory lacked and that were initialized.
+    /// Parameters that the directory lacks, which were initialized.
     pub initialized: Vec<String>,
     /// Tensors of the directory that belong to other heads, without the ones in [`OpenOptions::leave`].
     pub unused: Vec<String>,
@@ -131,8 +131,8 @@ pub struct OpenedModel {
     pub parameters: usize,
     /// Which of the directory's tensors make up each parameter.
     pub plan: LoadPlan,
-    /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the
-    /// head and the number of classes.
+    /// What was inferred from the weights because `config.json` does not state it, one sentence each: family, head and
+    /// number of classes.
     pub notes: Vec<String>,
 }
 
@@ -147,16 +147,16 @@ pub struct ModelEntry {
     pub open: fn(&Path, &OpenOptions) -> Result<OpenedModel>,
 }
 
-/// What the registry knows of a family of this crate. Each family states it in its own file.
+/// The properties of a family of this crate. Each family states them in its own file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
     /// Name and opening.
     pub entry: ModelEntry,
-    /// ModelCenter's class of configurations, if it has the family.
+    /// ModelCenter's configuration class, if it has the family.
     pub class: Option<Class>,
-    /// What the names of its classes in `transformers` begin with.
+    /// Prefix of its classes in `transformers`.
     pub class_prefix: &'static str,
-    /// Names of tensors by which it is told where `config.json` does not name it.
+    /// Tensor names that identify it if `config.json` does not name it.
     pub signatures: &'static [Signature],
 }
 
@@ -202,7 +202,7 @@ const ALL: [Family; 18] = [
     roberta::CAMEMBERT,
 ];
 
-/// The families of this crate with all that is known of them.
+/// The families of this crate with their properties.
 pub(crate) static FAMILIES: &[Family] = &ALL;
 
 /// The families of this crate.
@@ -230,7 +230,7 @@ impl Default for Registry<'static> {
 }
 
 impl<'a> Registry<'a> {
-    /// Look in these tables, in order.
+    /// Searches these tables, in order.
     pub fn new(tables: &'a [&'a [ModelEntry]]) -> Self {
         Registry { tables }
     }
@@ -248,13 +248,13 @@ impl<'a> Registry<'a> {
         self.find_as(directory, None)
     }
 
-    /// The family of a directory: the one that `config.json` names, else `family`, else the only one whose tensors have
-    /// the names that the weights have. Of ModelCenter's files, which name none, it is the one of the identifier that
-    /// the directory is called by, else the only one that has all their fields.
+    /// The family of a directory: the one that `config.json` names, else `family`, else the only one whose tensor names
+    /// match the weights. ModelCenter's files name no family: there it is the one whose identifier is the directory's
+    /// name, else the only one that has all their fields.
     ///
     /// # Errors
-    /// No or an unreadable `config.json`; one that names another family than `family`; one from which the family cannot
-    /// be told, with those that it can be; a family that is not in the registry, with a list of those that are.
+    /// No or an unreadable `config.json`; one that names another family than `family`; several candidate families, with
+    /// a list of them; a family that is not in the registry, with a list of the registered ones.
     pub fn find_as(&self, directory: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
         let fields = config::directory_fields(directory)?;
         let place = fields.place().to_owned();
@@ -276,7 +276,7 @@ impl<'a> Registry<'a> {
         self.entries().map(|entry| entry.model_type).collect::<Vec<_>>().join(", ")
     }
 
-    /// The family of a file that does not name it, and what it was told by where that is the weights.
+    /// The family of a file that does not name it, with a note if it was inferred from the weights.
     fn tell(&self, fields: &Fields, directory: &Path) -> Result<(&'static str, Option<String>)> {
         if !model_center::is_model_center(fields) {
             let class = fields.peek("architectures").and_then(|names| names.get(0)?.as_str().map(str::to_owned));
@@ -321,7 +321,7 @@ impl<'a> Registry<'a> {
         if options.family.is_none() {
             let fields = config::directory_fields(directory)?;
             if fields.peek("model_type").is_none() {
-                // The family comes before what depends on it.
+                // The family precedes what depends on it.
                 opened.notes.splice(0..0, self.tell(&fields, directory)?.1);
             }
         }
@@ -354,7 +354,7 @@ pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
     Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }
 
-/// Names and whole shapes of parameters, as the weights' driver wants them.
+/// Names and full shapes of parameters, for reading weights.
 pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
     parameters.iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
 }

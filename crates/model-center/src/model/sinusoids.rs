@@ -36,7 +36,7 @@ impl Sinusoids {
         })
     }
 
-    /// Add the rows of these positions, i64 `[B, L]`, all of them below `reach`, to `x [B, L, D]`.
+    /// Adds the rows of these positions, i64 `[B, L]`, all below `reach`, to `x [B, L, D]`.
     ///
     /// # Errors
     /// Another shape.

@@ -1,8 +1,8 @@
-//! Models of text as programs call them: batch to logits and loss, incremental decoding, reading and writing
+//! Models of text as programs use them: batch to logits and loss, incremental decoding, reading and writing
 //! directories.
 //!
-//! Defines [`TextModel`], as which [`crate::model::registry`] opens a directory, and [`PretrainedModel`], from which a
-//! family has it.
+//! Defines [`TextModel`], the type that [`crate::model::registry`] opens, and [`PretrainedModel`], which families
+//! implement to be one.
 
 use crate::config::Config;
 use crate::config::model_center::no_model_center;
@@ -17,10 +17,10 @@ use bmtrain_dist::{Model, Module};
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Which head a program asks for.
+/// The head that a caller requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TextHead {
-    /// The hidden states alone.
+    /// Hidden states only.
     None,
     /// Classes, choices or a value, from the outputs of each sequence.
     Classification {
@@ -29,15 +29,15 @@ pub enum TextHead {
     },
     /// Masked language modelling.
     MaskedLm,
-    /// Whether the second text follows the first.
+    /// Next-sentence prediction.
     NextSentence,
     /// Masked language modelling and next-sentence prediction.
     Pretraining,
-    /// Next-token prediction at every position, of an encoder-decoder at those in its decoder.
+    /// Next-token prediction at every position; in an encoder-decoder at every position of the decoder.
     CausalLm,
 }
 
-/// The error of a model that answers no prompts; `title` is its name for people.
+/// The error of a model that does not support prompts with label words; `title` is its display name.
 pub(super) fn no_verbalizer(title: &str) -> Error {
     let reason = format!("{title} answers no prompts with the head that it has");
     Error::argument("the head asked for", reason, "take a model with a language-modelling head, such as GPT-2 or T5")
@@ -54,10 +54,10 @@ pub struct ModelOutput {
     pub loss: Option<Var>,
 }
 
-/// Called with the number and value of each hidden state: 0 for the input of the first block.
+/// Called with the index and value of each hidden state; index 0 is the input of the first block.
 pub type Observe<'a> = &'a mut dyn FnMut(usize, &Tensor) -> bmtrain_dist::Result<()>;
 
-/// What a program has to know of a model before it makes a batch.
+/// The properties of a model that a program needs before it makes a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
     /// Rows of the token embedding: ids are below this.
@@ -68,19 +68,19 @@ pub struct ModelInfo {
     pub label_names: Vec<String>,
     /// Whether it has token type embeddings. Without them [`TextModel::forward`] ignores the token types of a batch.
     pub has_token_types: bool,
-    /// Whether labels are the tokens that a decoder is to generate from what the encoder has read.
+    /// Whether labels are the tokens that a decoder generates from the encoder's input.
     pub generates_targets: bool,
     /// The token with which the decoder of an encoder-decoder starts, if the configuration states it.
     pub decoder_start_token: Option<i64>,
-    /// Whether its classifier takes multiple choice: several sequences of one sample compared with each other.
+    /// Whether its classifier supports multiple choice, comparing several sequences of one sample.
     pub compares_choices: bool,
-    /// Parameters of embedding tables that are only looked up. A table that is also the language-modelling head is not
-    /// among them.
+    /// Number of parameters in embedding tables that are only looked up. A table tied to the language-modelling head is
+    /// not counted.
     pub embedding_parameters: usize,
 }
 
 impl ModelInfo {
-    /// A model with one stack and none of the rest.
+    /// A model with one stack and no optional properties.
     pub fn new(vocab_size: usize, max_length: usize) -> Self {
         ModelInfo {
             vocab_size,
@@ -95,9 +95,9 @@ impl ModelInfo {
     }
 }
 
-/// A model of text, as programs call it. A model that is a [`PretrainedModel`] has it for free.
+/// A model of text, as programs use it. Implemented for every [`PretrainedModel`].
 pub trait TextModel: Module {
-    /// Sizes, names of labels and what else a program asks before the first batch.
+    /// Sizes, label names and other properties needed before the first batch.
     fn info(&self) -> &ModelInfo;
 
     /// Parameter names in Hugging Face files.
@@ -115,7 +115,7 @@ pub trait TextModel: Module {
     /// Ids or labels out of range, lengths that do not fit.
     fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput>;
 
-    /// The loss alone, `[1]`, for training: as [`TextModel::forward`], but a language-modelling head may compute it
+    /// The loss only, `[1]`, for training: as [`TextModel::forward`], but a language-modelling head may compute it
     /// without storing all logits.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ pub trait TextModel: Module {
         Ok(self.forward(batch, None, cx)?.loss)
     }
 
-    /// Start incremental decoding with a KV cache.
+    /// Starts incremental decoding with a KV cache.
     ///
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.
@@ -133,7 +133,7 @@ pub trait TextModel: Module {
         Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"))
     }
 
-    /// Where the head predicts the label word of a prompt.
+    /// The position at which the head predicts the label word of a prompt.
     ///
     /// # Errors
     /// A model without a language-modelling head; a special token that its configuration does not state.
@@ -141,7 +141,7 @@ pub trait TextModel: Module {
         Err(no_verbalizer("this model"))
     }
 
-    /// Whether decoder inputs can be made from any targets, where the model
+    /// Whether decoder inputs can be made from any targets, if the model
     /// [generates](ModelInfo::generates_targets) them.
     ///
     /// # Errors
@@ -150,33 +150,33 @@ pub trait TextModel: Module {
         Ok(())
     }
 
-    /// Parameters in matrix products: all but [`ModelInfo::embedding_parameters`]. A training step takes about six
-    /// floating-point operations for each of them and each token.
+    /// Number of parameters in matrix products: all but [`ModelInfo::embedding_parameters`]. A training step takes
+    /// about six floating-point operations per parameter and token.
     fn matmul_parameters(&self) -> usize {
         self.parameters().count() - self.info().embedding_parameters
     }
 
-    /// Whether [`TextModel::save`] would refuse the configuration or the tokenizer files. Needs no values.
+    /// Whether [`TextModel::save`] would accept the configuration and the tokenizer files. Reads no values.
     ///
     /// # Errors
-    /// Those that `save` would return at the end of the training.
+    /// The errors that `save` would return at the end of the training.
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
-    /// Fields of the configuration that the written one has no place for.
+    /// Fields of the configuration that the written layout cannot hold.
     ///
     /// # Errors
     /// As [`TextModel::check_save`].
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>>;
 
-    /// Write a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
-    /// parameter into a vector; it is called once for each, in their order.
+    /// Writes a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
+    /// parameter into a vector; it is called once per parameter, in order.
     ///
     /// # Errors
-    /// The disk refuses; a layout that the family does not have; what `fill` returns.
+    /// I/O errors; a layout that the family does not have; errors of `fill`.
     fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
 
-    /// [`TextModel::write`] with the model's own values. Of the ranks that share parameters one writes; it reads all
-    /// parameters, in their order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), in which the others
+    /// [`TextModel::write`] with the model's own values. One of the ranks that share parameters writes; it reads all
+    /// parameters, in order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), in which the other ranks
     /// take part.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ pub trait TextModel: Module {
     }
 }
 
-/// A [`Model`] with a configuration in a directory. [`TextModel`] is implemented for all of them.
+/// A [`Model`] with a configuration and a directory layout. [`TextModel`] is implemented for all of them.
 pub trait PretrainedModel: Model<Output = ModelOutput> {
     /// Its configuration.
     type Config: Config;
@@ -203,7 +203,7 @@ pub trait PretrainedModel: Model<Output = ModelOutput> {
     /// The class of `transformers` that opens it.
     fn class(&self) -> Cow<'_, str>;
 
-    /// Check a batch and copy it to the device. Without `wants_logits` only the loss is asked for.
+    /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit.

@@ -1,4 +1,4 @@
-//! The transformer, written once: token embedding, an encoder, a decoder or both, head.
+//! The transformer of all families: token embedding, an encoder, a decoder or both, head.
 //!
 //! Defines [`Transformer`]. A forward pass goes through `embed` ([`Inputs`]), [`Stack::run`] and [`Heads::forward`].
 
@@ -27,8 +27,8 @@ use std::ops::Range;
 
 /// A transformer with its head.
 ///
-/// From a directory it comes through the [`Registry`](crate::model::Registry); this is one from a configuration alone,
-/// and a step of its training:
+/// The [`Registry`](crate::model::Registry) opens one from a directory. This example builds one from a configuration
+/// and takes a training step:
 ///
 /// ```
 /// use bmtrain_dist::bmtrain_core::{Ctx, Device, autograd::Randomness, kernel::NormOrder};
@@ -46,7 +46,7 @@ use std::ops::Range;
 /// let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
 /// let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
 /// optim.add(Box::new(adam), 1e-3);
-/// // Two rows of four tokens; labels are the tokens themselves.
+/// // Two sequences of four tokens; labels are the tokens themselves.
 /// let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
 /// let mut cx = Ctx::training(&device, Randomness { seed: 7, step: 0, micro_batch: 0 });
 /// if let Some(loss) = model.loss(&batch, &mut cx)? {
@@ -64,7 +64,7 @@ pub struct Transformer<A: Architecture> {
     info: ModelInfo,
     names: NameTable,
     tokens: Embedding,
-    /// Of each stack.
+    /// One per stack.
     inputs: Vec<Inputs>,
     stacks: Vec<Stack>,
     heads: Heads,
@@ -72,7 +72,7 @@ pub struct Transformer<A: Architecture> {
 }
 
 impl<A: Architecture> Transformer<A> {
-    /// Build the model on a device; the builder's options choose how values are initialized.
+    /// Builds the model on a device; the builder's options choose the initialization.
     ///
     /// # Errors
     /// Sizes that do not fit together.
@@ -115,7 +115,7 @@ impl<A: Architecture> Transformer<A> {
         &self.config
     }
 
-    /// What the configuration describes.
+    /// What the configuration describes, as modules and sizes.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -135,8 +135,8 @@ impl<A: Architecture> Transformer<A> {
         self.inputs[stack].forward(&self.tokens, sequences, cx)
     }
 
-    /// The blocks `range` of a stack, with the last also the norm and the projection that follow. With caches, one for
-    /// each of these blocks, the tokens follow the cached ones, and masks are of all of them.
+    /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection. With KV caches, one
+    /// per block, the tokens follow the cached ones, and masks cover all of them.
     pub(super) fn run_blocks_of(
         &self,
         (stack, range): (usize, Range<usize>),
@@ -232,10 +232,10 @@ impl<A: Architecture> Model for Transformer<A> {
     }
 }
 
-/// Labels of next-token prediction are the tokens themselves, and are shifted here. The decoder of an encoder-decoder
-/// reads its labels shifted right where there are no `decoder_input_ids`; the decoder of a classifier reads what the
-/// encoder does.
-/// The hidden states shown are the encoder's up to its last block, then the decoder's.
+/// Labels of next-token prediction are the tokens themselves, and are shifted here. The decoder input of an
+/// encoder-decoder is its labels shifted right if there are no `decoder_input_ids`, and for a classifier the encoder's
+/// input shifted right.
+/// The observed hidden states are the encoder's up to its last block, then the decoder's.
 impl<A: Architecture> PretrainedModel for Transformer<A> {
     type Config = A::Config;
 

@@ -1,6 +1,6 @@
 //! The properties of an encoder-decoder family; everything else is shared.
 //!
-//! Defines [`Seq2SeqFamily`], which a family's configuration implements, and the parts of its answer. Called by
+//! Defines [`Seq2SeqFamily`], which a family's configuration implements, and [`Layout`]. Called by
 //! [`super::Seq2SeqModel`] and [`open`](super::super::load::open).
 
 use super::{Added, Seq2SeqHead};
