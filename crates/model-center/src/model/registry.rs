@@ -253,7 +253,7 @@ impl<'a> Registry<'a> {
     /// name, else the only one that has all their fields.
     ///
     /// # Errors
-    /// No or an unreadable `config.json`; one that names another family than `family`; several candidate families, with
+    /// No or an unreadable `config.json`; one that names another family than `family`; no candidate or several, with
     /// a list of them; a family that is not in the registry, with a list of the registered ones.
     pub fn find_as(&self, directory: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
         let fields = config::directory_fields(directory)?;
