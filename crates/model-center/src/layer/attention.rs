@@ -24,25 +24,25 @@ pub struct AttentionConfig {
     pub dim_head: usize,
     /// Whether the projections of queries, keys and values have a bias.
     pub bias: bool,
-    /// Whether the projection behind has one.
+    /// Whether the output projection has a bias.
     pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
-    /// A query sees earlier keys and its own only, unless the [`AttentionContext`] says of each query what it sees.
+    /// A query sees earlier keys and its own only, unless the [`AttentionContext`] has a mask.
     pub causal: bool,
-    /// With `causal`: the last so many keys only, its own among them.
+    /// With `causal`: size of the sliding window in keys, the query's own among them.
     pub window: Option<usize>,
-    /// Queries and keys are turned by the angles of the [`AttentionContext`].
+    /// Rotary embedding of queries and keys, with the angles of the [`AttentionContext`].
     pub rotary: Option<RotaryHeads>,
-    /// A norm over each head of queries and of keys, in front of the rotation; its size is H.
+    /// A norm over each head of queries and of keys, before the rotation; its size is H.
     pub head_norm: Option<NormOptions>,
     /// Divide what enters a projection by the root of its length.
     pub length_scale: bool,
     /// Probability with which an attention probability is dropped.
     pub dropout: f32,
-    /// Initial weights of the projections in front.
+    /// Initializer of the query, key and value projections.
     pub init: Init,
-    /// Initial weights of the projection behind, whose outputs are added up along the depth of the model.
+    /// Initializer of the output projection, whose outputs are added up along the depth of the model.
     pub out_init: Init,
 }
 
@@ -83,14 +83,14 @@ impl AttentionConfig {
         })
     }
 
-    /// The projection behind the heads.
+    /// The output projection.
     fn out(&self, builder: &Builder) -> Result<Linear> {
         let width = self.num_heads * self.dim_head;
         let out = LinearOptions::new(width, self.dim_model, self.out_bias, self.out_init).split(TensorSplit::Rows);
         Linear::new(&builder.at("attention_out"), out)
     }
 
-    /// A projection in front, to heads of these numbers.
+    /// An input projection, to these numbers of heads.
     fn project(&self, builder: &Builder, heads: &[usize]) -> Result<Linear> {
         let outputs = heads.iter().map(|heads| SplitPart::units(*heads, self.dim_head)).collect();
         let (inputs, bias, init) = (self.dim_model, self.bias, self.init);
@@ -98,10 +98,10 @@ impl AttentionConfig {
     }
 }
 
-/// How heads are turned.
+/// Rotary embedding of attention heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotaryHeads {
-    /// So many elements of each head, from its first, are turned.
+    /// Number of elements of each head that are rotated, from its first.
     pub dims: usize,
     /// Which two elements make a pair.
     pub layout: RotaryLayout,
@@ -151,7 +151,7 @@ impl Attention {
         &self.project_qkv
     }
 
-    /// `x [B, L, D]` to `[B, L, D]`. With a cache these are further tokens behind those that it has, and join them.
+    /// `x [B, L, D]` to `[B, L, D]`. With a cache `x` follows the cached tokens, and is appended to them.
     ///
     /// # Errors
     /// Shapes that do not fit; angles that are missing; a cache together with a tape; a failing device.
@@ -214,7 +214,7 @@ impl Attention {
         Ok([q, k, ops::slice_last(cx, qkv, k_end..qkv.shape().last())?])
     }
 
-    /// The first so many heads of `x`, turned.
+    /// Rotates the first `heads` heads of `x`.
     fn rotate(&self, x: Var, heads: usize, scope: &AttentionContext, cx: &Ctx) -> Result<Var> {
         let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
         let angles = scope.angles.as_ref().ok_or_else(|| {
@@ -236,8 +236,8 @@ pub struct CrossAttention {
 }
 
 impl CrossAttention {
-    /// Declare the parameters under the builder's name. What the configuration says of order and positions must be that
-    /// there is none.
+    /// Declare the parameters under the builder's name. The configuration must set neither a causal mask nor
+    /// positions.
     ///
     /// # Errors
     /// A causal mask, rotary positions or norms of heads; heads that cannot be cut over the tensor-parallel ranks; no

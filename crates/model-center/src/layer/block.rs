@@ -1,5 +1,5 @@
-//! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to
-//! it, with the norms where a family has them.
+//! The transformer block, written once: attention and feed-forward, in an encoder-decoder's decoder also
+//! cross-attention, with the norms where a family has them.
 
 use super::{
     Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
@@ -10,21 +10,21 @@ use bmtrain_dist::block::Bundle;
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::{Block, Builder, Error, Result};
 
-/// Where the norms stand.
+/// Placement of the norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// In front of each layer: `x + layer(norm(x))`. A norm behind the last block belongs to the model.
+    /// Before each layer: `x + layer(norm(x))`. A norm after the last block belongs to the model.
     Pre,
-    /// Behind each sum: `norm(x + layer(x))`.
+    /// After each sum: `norm(x + layer(x))`.
     Post,
-    /// One norm in front of attention and feed-forward alike: `x + attention(norm(x)) + feed_forward(norm(x))`.
+    /// One norm before attention and feed-forward alike: `x + attention(norm(x)) + feed_forward(norm(x))`.
     Parallel,
 }
 
 /// What a [`TransformerBlock`] is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockConfig {
-    /// Where the norms stand.
+    /// Placement of the norms.
     pub placement: Placement,
     /// Self-attention.
     pub attention: AttentionConfig,
@@ -39,8 +39,8 @@ pub struct BlockConfig {
 }
 
 impl BlockConfig {
-    /// The block of a decoder behind an encoder with such blocks: tokens see those before them alone, and attention to
-    /// the encoder has the sizes and options of self-attention.
+    /// The decoder block for an encoder with such blocks: self-attention is causal, and cross-attention
+    /// has the sizes and options of self-attention.
     #[must_use]
     pub fn attending_to_encoder(self) -> Self {
         let attention = AttentionConfig { causal: true, ..self.attention };
@@ -51,7 +51,7 @@ impl BlockConfig {
 /// What every block of a list sees.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
-    /// What self-attention goes by.
+    /// Mask and positions of self-attention.
     pub scope: AttentionContext,
     /// What attention to an encoder sees.
     pub memory: Option<Memory>,
@@ -92,7 +92,7 @@ impl TransformerBlock {
     /// Declare the parameters under the builder's name.
     ///
     /// # Errors
-    /// Those of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder.
+    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder.
     pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
         let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
         let is_parallel = config.placement == Placement::Parallel;
@@ -112,7 +112,7 @@ impl TransformerBlock {
     }
 
     /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the
-    /// first is fused with the sum in front of it.
+    /// first is fused with the sum before it.
     fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let (own, kept) = cache;
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
@@ -167,7 +167,7 @@ impl TransformerBlock {
     }
 }
 
-/// Where the block keeps keys and values of its own tokens, and those of an encoder.
+/// The block's KV cache: of its own tokens, and of an encoder's output.
 type Kept<'a> = (Option<&'a mut KeyValues>, Option<&'a mut Option<Var>>);
 
 fn memory(shared: &Shared) -> Result<&Memory> {

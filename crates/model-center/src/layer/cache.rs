@@ -1,4 +1,4 @@
-//! What blocks keep of the tokens so far, so that a text goes on word by word without being read anew.
+//! The KV cache of a block, for incremental decoding.
 //!
 //! Defines [`BlockCache`], one for each block of a stack; made by [`crate::model::decoding`], filled by
 //! [`super::TransformerBlock`].
@@ -17,7 +17,7 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// For rows that are expected to come to so many tokens.
+    /// A cache for sequences with an expected length of `tokens`.
     pub fn expecting(tokens: usize) -> Self {
         BlockCache { own: KeyValues::expecting(tokens), memory: None }
     }

@@ -16,7 +16,7 @@ pub struct FeedForwardConfig {
     pub dim_ff: usize,
     /// Function in between.
     pub activation: Activation,
-    /// Whether `w_in` makes twice as much, of which the activation of the first half is multiplied with the second.
+    /// Whether `w_in` has twice the outputs: the activation of the first half is multiplied by the second half.
     pub gated: bool,
     /// Whether the two maps have a bias.
     pub bias: bool,

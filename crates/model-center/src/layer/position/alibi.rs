@@ -5,7 +5,7 @@ use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use bmtrain_dist::Result;
 use std::cell::RefCell;
 
-/// The slopes of so many heads: `2^(-8 i / n)` for a power of two, and for other numbers those of the power below, then
+/// The slopes of the heads: `2^(-8 i / n)` for a power of two; for other numbers the slopes of the power below, then
 /// every other one of the power above.
 ///
 /// Source: Press et al., 2022, and their code for other numbers, as BLOOM has it.
@@ -25,7 +25,7 @@ pub struct Alibi {
 }
 
 impl Alibi {
-    /// For so many heads.
+    /// ALiBi for this number of heads.
     pub fn new(heads: usize) -> Self {
         Alibi { heads, table: RefCell::default() }
     }

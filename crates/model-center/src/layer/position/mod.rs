@@ -1,7 +1,8 @@
-//! The ways in which attention is told where tokens stand: rotary angles, ALiBi's slopes, learned biases of distances.
+//! Positions in self-attention: rotary embedding, ALiBi slopes, learned relative position bias.
 //!
-//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`AttentionContext`] of a stack's self-attention; learned and
-//! sinusoidal tables that are added to the words belong to the models. Called by the sections of models.
+//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`AttentionContext`] of a stack's self-attention.
+//! Learned and sinusoidal tables that are added to the token embeddings belong to the models. Called by
+//! the sections of models.
 
 mod alibi;
 mod relative;
@@ -15,14 +16,14 @@ use super::mask::{AttentionContext, Visible};
 use bmtrain_core::{Ctx, Tensor};
 use bmtrain_dist::{Builder, Result};
 
-/// How a stack's self-attention is told where tokens stand.
+/// Positions in a stack's self-attention.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PositionsConfig {
-    /// Not at all: what is added to the words says it.
+    /// None: position embeddings are added to the token embeddings.
     None,
-    /// Queries and keys are turned.
+    /// Rotary embedding of queries and keys.
     Rotary(RotaryConfig),
-    /// A penalty that grows with the distance, one slope for each of so many heads.
+    /// ALiBi: a penalty that grows with the distance, with one slope per head; the number of heads.
     Alibi(usize),
     /// A learned bias for ranges of distances.
     Relative(RelativeConfig),
@@ -37,7 +38,7 @@ impl PositionsConfig {
         }
     }
 
-    /// The longest row of a model whose file speaks of so many positions; a slope goes on for ever.
+    /// The longest sequence of a model whose config states `positions`; ALiBi has no limit.
     pub fn reach(&self, positions: usize) -> usize {
         match self {
             PositionsConfig::Rotary(config) => config.scaling.reach(positions),
@@ -67,7 +68,7 @@ pub struct Rows<'a> {
     pub past: usize,
     /// L, tokens of a row that are read now.
     pub length: usize,
-    /// i64 `[B, S]`, the number of each token among those of its row, of both; `None` where nothing is padded.
+    /// i64 `[B, S]`, the position of each token in its sequence, past and present; `None` where nothing is padded.
     pub numbers: Option<&'a Tensor>,
 }
 
@@ -92,7 +93,7 @@ impl Positions {
         })
     }
 
-    /// What self-attention over these rows goes by.
+    /// The context of self-attention over these sequences.
     ///
     /// # Errors
     /// No memory left; a failing device.

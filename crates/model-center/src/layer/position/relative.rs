@@ -16,7 +16,7 @@ pub struct RelativeConfig {
     pub buckets: usize,
     /// Distances from here on share the last range.
     pub max_distance: usize,
-    /// Whether keys behind the query have ranges of their own, half of all; else they share that of distance 0.
+    /// Whether keys after the query have ranges of their own, half of all; else they share the range of distance 0.
     pub bidirectional: bool,
     /// Initial values.
     pub init: Init,
@@ -63,7 +63,7 @@ impl RelativeBias {
         Ok(RelativeBias { config, table, numbers: RefCell::default() })
     }
 
-    /// `[1, N, L, S]`, for queries that stand at the end of the keys.
+    /// `[1, N, L, S]`, for queries at the end of the keys.
     ///
     /// # Errors
     /// No memory left; a failing device.
@@ -79,7 +79,7 @@ impl RelativeBias {
         if let Some(numbers) = kept.as_ref().filter(|numbers| numbers.shape().dims() == [queries, keys]) {
             return Ok(numbers.clone());
         }
-        // From the distance of the first key to the last query up to that of the last key to the first query.
+        // From the distance of the first key to the last query up to the distance of the last key to the first query.
         let distances = 1 - keys as i64..queries as i64;
         let by_distance: Vec<i64> = distances.map(|distance| bucket(distance, &self.config)).collect();
         // A query sees its keys at distances that rise by one; the next query's begin one lower.

@@ -6,7 +6,7 @@ use bmtrain_dist::Result;
 use std::cell::RefCell;
 use std::f64::consts::TAU;
 
-/// The angles of rotary positions: pair `i` of `R / 2` turns by `position * base^(-2 i / R)`.
+/// The angles of rotary positions: pair `i` of `R / 2` is rotated by `position * base^(-2 i / R)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RotaryConfig {
     /// R, elements of a head that are turned.
@@ -61,7 +61,7 @@ pub enum RotaryScaling {
 }
 
 impl RotaryScaling {
-    /// The longest text of the first training, where the scaling goes by it.
+    /// The original trained length, where the scaling depends on it.
     pub fn trained(&self) -> Option<usize> {
         match *self {
             RotaryScaling::None | RotaryScaling::Linear { .. } => None,
@@ -71,7 +71,7 @@ impl RotaryScaling {
         }
     }
 
-    /// The longest row whose angles are those of shorter ones; in longer ones all angles change with every further
+    /// The longest sequence with the same angles as shorter ones; in longer ones all angles change with every further
     /// token.
     pub fn steady_length(&self) -> Option<usize> {
         match *self {
@@ -80,7 +80,7 @@ impl RotaryScaling {
         }
     }
 
-    /// The longest row of a model whose file speaks of so many positions. Files with dynamic or YaRN's scaling commonly
+    /// The longest sequence of a model whose config states `positions`. Files with dynamic or YaRN's scaling commonly
     /// give the trained length for that.
     pub fn reach(&self, positions: usize) -> usize {
         match *self {
@@ -116,7 +116,7 @@ impl RotaryConfig {
                 (0..pairs).map(scaled).collect()
             }
             RotaryScaling::Yarn { factor, fast, slow, trained, .. } => {
-                // The pair that turns so many times in the trained length.
+                // The pair that makes `turns` turns in the trained length.
                 let pair_of =
                     |turns: f64| self.dims as f64 * (trained as f64 / (turns * TAU)).ln() / (2.0 * self.base.ln());
                 let first = pair_of(fast).floor().max(0.0);
@@ -140,7 +140,7 @@ impl RotaryConfig {
         }
     }
 
-    /// Of each of so many positions the cosines, then the sines.
+    /// The cosines of each position, then its sines.
     ///
     /// Numerics: angles in 64-bit floats, rounded once.
     fn table(&self, positions: usize, length: usize) -> Vec<f32> {
@@ -174,7 +174,7 @@ impl RotaryAngles {
         &self.config
     }
 
-    /// The angles of `length` tokens behind `past` others, each token at its number in the row.
+    /// The angles of `length` tokens after `past` others, each token at its position in the sequence.
     ///
     /// # Errors
     /// No memory left; a failing device.
