@@ -65,7 +65,7 @@ const FIXED: FixedFields = &[
     ("pos_bias_type", Fixed::Text("relative")),
 ];
 
-/// How the files of one of them are written; `defaults` are those of its class.
+/// How the files of one of them are written; `defaults` are its class's.
 pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
     Dialect {
         title,

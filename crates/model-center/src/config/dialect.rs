@@ -118,8 +118,8 @@ impl Dialect {
     /// to [`TextConfig::extra`] by [`Dialect::finish`].
     ///
     /// # Errors
-    /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a wrong type or that
-    /// the family never has.
+    /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a
+    /// wrong type or that the family never has.
     pub fn take(&self, fields: &mut Fields) -> Result<(TextConfig, Spoken)> {
         let spoken = self.spoken(fields)?;
         let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };

@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// Values in one file. A value takes up to about 100 bytes of memory but may take 2 bytes of text.
+/// Values in one file. A value needs up to about 100 bytes of memory but may be 2 bytes of text.
 const VALUE_LIMIT: usize = 500_000;
 
 /// Parse a JSON object.

@@ -99,7 +99,7 @@ pub(crate) fn are_default(names: &[String]) -> bool {
 
 /// Whether a file leaves the number of classes open. Either it leaves it to the default of transformers, which is two:
 /// it states no number, and names none or the two of the default, which old versions write into every file. Or the
-/// number that it states contradicts that of its default names.
+/// number that it states contradicts its default names.
 pub(crate) fn classes_are_assumed(fields: &Fields) -> bool {
     if fields.peek("cls_head").is_some() {
         return false;

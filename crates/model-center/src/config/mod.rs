@@ -5,8 +5,9 @@
 //! names of one field with different values. Unknown fields are kept and written back.
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]. A family declares its configuration in its file of
-//! [`crate::model`], by the rows of [`rows`] and the parts that several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called
-//! by the models, the example binaries and [`crate::formats::directory`].
+//! [`crate::model`], by the rows of [`rows`] and the parts that several share: [`TextConfig`], [`RotaryFields`],
+//! [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called by the
+//! models, the example binaries and [`crate::formats::directory`].
 
 pub(crate) mod activations;
 pub(crate) mod cpm;

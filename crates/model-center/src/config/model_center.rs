@@ -27,8 +27,8 @@ pub(crate) struct Class {
     pub post_layer_norm: bool,
     /// What stands for minus infinity.
     pub att_mask_value: &'static str,
-    /// Whether attention's projections, those of the feed-forward layers, and heads have biases, where a configuration
-    /// does not say; `None` for a class without heads of this kind.
+    /// Whether attention projections, feed-forward projections and heads have biases, where a configuration
+    /// does not state it; `None` for a class without heads of this kind.
     pub biases: (bool, bool, Option<bool>),
     /// Whether scores are divided by the root of H, where a configuration does not state it.
     pub attn_scale: bool,
@@ -226,7 +226,7 @@ pub struct ClassFields {
 
 /// Of a configuration those fields that the class of its family takes, with what the class has besides.
 ///
-/// What a file means that says nothing is the family's default; where the configuration says no more, nothing is left
+/// Absent fields of a file have the family's defaults; where the configuration states no more, nothing is left
 /// out. Only the type of the weights and whether there is a head for classes are taken from `header`.
 ///
 /// # Errors

@@ -97,7 +97,7 @@ impl Ranges<'_> {
         }
     }
 
-    /// Ranges of distances and the distance from which all share the last; `names` are those of the two fields.
+    /// Ranges of distances and the distance from which all share the last; `names` names the two fields.
     pub(crate) fn distances(&self, [buckets, distance]: [usize; 2], names: [&str; 2]) -> Result<()> {
         // Both directions have a half of them, and of each half one half are single distances.
         if buckets < 4 {

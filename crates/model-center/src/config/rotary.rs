@@ -75,11 +75,11 @@ impl RotaryFields {
         Ok(RotaryFields { base, scaling })
     }
 
-    /// Take rotary positions that turn whole heads.
+    /// Take a rotary embedding of whole heads.
     ///
     /// # Errors
-    /// Parameters that [`RotaryFields::take`] refuses; heads that are turned in part, or that have no pairs; a trained length outside
-    /// the parameters that is another than the one inside.
+    /// Parameters that [`RotaryFields::take`] refuses; partial rotation, or an odd head size; a trained length
+    /// outside the parameters that differs from the one inside.
     pub fn take_whole_heads(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         let share = fields.peek("partial_rotary_factor");
         if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
@@ -211,7 +211,7 @@ impl Parameters<'_> {
             }
             "default" => RotaryScaling::None,
             "linear" => RotaryScaling::Linear { factor: self.required("factor")? },
-            // Transformers knows no other trained length here than that of all positions.
+            // Transformers knows no other trained length here than the number of all positions.
             "dynamic" if trained != positions => {
                 let reason = "original_max_position_embeddings and max_position_embeddings are one number for dynamic";
                 return Err(self.error(reason, "remove the first"));

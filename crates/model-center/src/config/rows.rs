@@ -33,7 +33,7 @@ pub enum Slot<'a> {
 
 /// One field of a configuration.
 pub struct Row<C: 'static> {
-    /// Names in Hugging Face files, of which the first is written; none if transformers has no such field.
+    /// Names in Hugging Face files; the first is written; none if transformers has no such field.
     pub hugging_face: Names,
     /// Names in ModelCenter files; all are written.
     pub model_center: Names,
@@ -170,7 +170,7 @@ pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static st
     rows.iter().filter_map(number).collect()
 }
 
-/// Whose names a file uses, by the required rows, of which a ModelCenter file may lack all but one.
+/// Whose names a file uses, by the required rows; a ModelCenter file may lack all but one.
 ///
 /// # Errors
 /// A file with none of them.
@@ -211,7 +211,7 @@ pub trait RowConfig: Clone + Default + 'static {
     /// How its files are written.
     const DIALECT: Dialect;
 
-    /// Its fields beyond those of all families.
+    /// Its fields beyond the fields of all families.
     const ROWS: &'static [Row<Self>];
 
     /// The dialect of this configuration, where several families have one type of configuration.
@@ -222,7 +222,7 @@ pub trait RowConfig: Clone + Default + 'static {
     /// The dialect of a file, likewise.
     ///
     /// # Errors
-    /// A `model_type` that is no text.
+    /// A `model_type` that is not a string.
     fn dialect_of(_fields: &Fields) -> Result<&'static Dialect> {
         Ok(const { &Self::DIALECT })
     }
@@ -233,7 +233,7 @@ pub trait RowConfig: Clone + Default + 'static {
     /// The same, to change it.
     fn text_mut(&mut self) -> &mut TextConfig;
 
-    /// Take the fields out of a file: those of [`take_config`], and what the family checks or derives besides.
+    /// Take the fields out of a file: the fields of [`take_config`], and what the family checks or derives besides.
     ///
     /// # Errors
     /// A file that is not of this family, or states a model that is not supported.
@@ -241,10 +241,10 @@ pub trait RowConfig: Clone + Default + 'static {
         Ok(take_config(fields)?.0)
     }
 
-    /// Change what [`Config::to_dict`] gives where it is not what the rows say.
+    /// Change what [`Config::to_dict`] gives where it differs from the rows.
     fn adjust_dict(&self, _map: &mut Map<String, Value>) {}
 
-    /// Change what [`Config::to_hf_json`] gives where it is not what the rows say.
+    /// Change what [`Config::to_hf_json`] gives where it differs from the rows.
     ///
     /// # Errors
     /// A model that transformers has no form for.
@@ -261,10 +261,10 @@ pub trait RowConfig: Clone + Default + 'static {
     }
 }
 
-/// Take the common fields and those of the rows.
+/// Take the common fields and the fields of the rows.
 ///
 /// # Errors
-/// Those of [`Dialect::take`] and [`take`].
+/// Errors of [`Dialect::take`] and [`take`].
 pub fn take_config<C: RowConfig>(fields: &mut Fields) -> Result<(C, Spoken)> {
     let (text, spoken) = C::dialect_of(fields)?.take(fields)?;
     let mut config = C::default();
@@ -291,7 +291,7 @@ impl<C: RowConfig> Config for C {
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
         if Self::DIALECT.dim_model.is_empty() {
-            // Nobody but ModelCenter has the family: its own names, and what a directory states besides.
+            // Only ModelCenter has the family: its own names, and what a directory states besides.
             return with_header(self.text(), self.to_dict(), header);
         }
         let mut map = self.dialect().to_hf_json(self.text(), header)?;

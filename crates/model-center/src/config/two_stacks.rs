@@ -20,7 +20,7 @@ const SILENT_CLASSES: usize = 3;
 #[derive(Debug, Clone, PartialEq)]
 pub struct TwoStacks {
     /// What all families have; blocks, heads and F are the encoder's. Unless a file states another, the
-    /// dropout of the embeddings' sum equals that of the layers.
+    /// dropout of the embeddings' sum equals the layers' dropout.
     pub text: TextConfig,
     /// Blocks of the decoder. Hugging Face: `decoder_layers`.
     pub num_decoder_layers: usize,
@@ -134,8 +134,8 @@ pub(crate) const fn rows<C: HasStacks>() -> [Row<C>; 7] {
 /// Take the configuration of such a family.
 ///
 /// # Errors
-/// A file that [`Dialect::take`] refuses; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
-/// flags of another value.
+/// A file that [`Dialect::take`] refuses; a decoder alone, embeddings or a head that are not shared,
+/// blocks that are dropped, flags of another value.
 pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
     let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
     let counts_classes = ["id2label", "num_labels", "cls_head"].iter().any(|name| fields.peek(name).is_some());

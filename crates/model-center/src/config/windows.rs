@@ -21,10 +21,11 @@ const SLIDING: &str = "sliding_attention";
 pub struct WindowFields {
     /// Whether there are any. Hugging Face: `use_sliding_window`.
     pub is_used: bool,
-    /// The number of keys, of which a token's own is the last. Hugging Face: `sliding_window`. Files give it also where it is not
-    /// used.
+    /// The number of keys, the token's own last. Hugging Face: `sliding_window`. Files give it also where
+    /// it is not used.
     pub size: Option<usize>,
-    /// The number of layers without one, from the first, where a file does not list them. Hugging Face: `max_window_layers`.
+    /// The number of layers without one, from the first, where a file does not list them.
+    /// Hugging Face: `max_window_layers`.
     pub max_window_layers: usize,
     /// Layers with a window, counted from 0. Hugging Face: `layer_types`.
     pub layers: BTreeSet<usize>,
@@ -41,8 +42,8 @@ impl WindowFields {
     /// Take the fields out for a model of these sizes.
     ///
     /// # Errors
-    /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a window
-    /// where there is none.
+    /// Sizes out of range; a list that does not have one name for each layer, or not one of the two; a layer with a
+    /// window where there is none.
     pub fn take(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         // Layers are counted one by one below.
         text.validate(fields.place())?;
