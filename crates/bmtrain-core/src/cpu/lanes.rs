@@ -125,7 +125,7 @@ impl Lanes {
         if place.get().is_none() {
             let queue = Arc::new(Queue::default());
             let theirs = Arc::clone(&queue);
-            // Names the track of the lane's work in a trace, below that of the rank.
+            // Names the track of the lane's work in a trace, below the rank's track.
             let track = tracing::debug_span!("lane", ?lane);
             let thread = std::thread::Builder::new().name(format!("lane {lane:?}")).spawn(move || {
                 let _lane = track.entered();

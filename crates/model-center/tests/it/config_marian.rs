@@ -1,4 +1,4 @@
-//! Marian's configuration where it is not BART's: its defaults, what its files say, and one table of words.
+//! Marian's configuration where it is not BART's: its defaults, its fields, and one table of token embeddings.
 #![allow(clippy::unwrap_used)]
 
 use crate::configs;

@@ -78,7 +78,7 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
     let text = &config.text;
     assert_eq!((text.norm_eps, text.init_std, text.tied, config.rotary.base), (1e-6, 0.02, false, 10_000.0));
     assert_eq!((text.ffn_activate_fn, text.attention_dropout_p), (Activation::Silu, 0.0));
-    // Heads: D / N where the file does not say, as many for keys where it says null.
+    // Heads: D / N where the file does not state it; the same number of key heads where it is null.
     assert_eq!(with(&[("hidden_size", json!(2048))]).unwrap().text.dim_head, 64);
     assert_eq!(with(&[("num_key_value_heads", Value::Null)]).unwrap().num_heads_kv, 32);
     assert_eq!(with(&[("head_dim", json!(96))]).unwrap().text.dim_head, 96);

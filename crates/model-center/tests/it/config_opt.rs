@@ -68,7 +68,7 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
     assert_eq!((text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p), (0.1, 0.0, 0.0));
     assert_eq!((text.ffn_activate_fn, text.pad_token_id, text.tied), (Activation::Relu, Some(1), true));
     assert_eq!((config.norm_before, config.no_final_norm, config.bias, config.dim_word), (true, false, true, 12));
-    // Silence means word 1, null none; both are written as they were meant.
+    // Absent means token 1, null none; both are written as they were meant.
     let none = with(&[("pad_token_id", Value::Null)]).unwrap();
     assert_eq!(none.text.pad_token_id, None);
     assert_eq!(read(&none.to_hf_json(&header()).unwrap()).unwrap(), none);

@@ -79,7 +79,7 @@ fn windows_begin_at_a_layer_or_are_listed() {
     let first_full = with_four(&[("max_window_layers", json!(1))]).unwrap();
     assert_eq!(windows(&first_full), [None, Some(7), Some(7), Some(7)]);
     assert_eq!(windows(&with_four(&[("max_window_layers", json!(0))]).unwrap()), [Some(7); 4]);
-    // 28 where the file does not say.
+    // 28 where the file does not state it.
     assert_eq!(windows(&with_four(&[("max_window_layers", json!("absent"))]).unwrap()), [None; 4]);
     assert_eq!(
         windows(&with_four(&[("sliding_window", Value::Null), ("max_window_layers", json!(0))]).unwrap()),
@@ -87,7 +87,7 @@ fn windows_begin_at_a_layer_or_are_listed() {
     );
     let silent = with_four(&[("sliding_window", json!("absent")), ("max_window_layers", json!(3))]).unwrap();
     assert_eq!(windows(&silent), [None, None, None, Some(4096)]);
-    // A list counts, whatever the number of layers without says.
+    // A list counts, whatever the number of layers without one is.
     let kinds = json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]);
     let listed = with_four(&[("layer_types", kinds.clone())]).unwrap();
     assert_eq!(windows(&listed), [Some(7), None, None, Some(7)]);

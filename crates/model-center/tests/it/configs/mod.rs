@@ -23,7 +23,7 @@ pub fn read_with<C: Config>(mut file: Map<String, Value>, changes: &[(&str, Valu
     read(&file)
 }
 
-/// What a written file says of its class and its weights.
+/// Class and dtype of a written file.
 pub fn header(architecture: &str, dtype: DType) -> HfHeader {
     HfHeader { architecture: architecture.into(), dtype }
 }
@@ -34,8 +34,8 @@ pub fn check_written<C: Config + PartialEq + std::fmt::Debug>(config: &C, header
     assert_eq!(C::from_json(&config.to_json_string(), "x").as_ref().unwrap(), config);
 }
 
-/// Says for a test program which configuration [`read`] and [`read_with`] read, and of which file: `fn hugging_face`
-/// gives its fields.
+/// Declares for a test program which configuration [`read`] and [`read_with`] read, and from which file:
+/// `fn hugging_face` gives its fields.
 macro_rules! configuration {
     ($config:ty) => {
         fn read(map: &Map<String, Value>) -> Result<$config, String> {
