@@ -460,10 +460,10 @@ __device__ __forceinline__ void cross_entropy_backward_body(const CrossEntropyBa
     // The place of the target, -1 if it is in another shard.
     const long long column = target - c.first;
     const long long marked = column >= 0 && column < c.count ? begin + column : -1;
-    const float* const weights = c.weights != nullptr ? c.weights + c.first : nullptr;
+    const float* const weights = spread != 0.0f && c.weights != nullptr ? c.weights + c.first : nullptr;
 
     const auto gradient = [&](float x, long long place) {
-        const float weight = spread != 0.0f && weights != nullptr ? weights[place - begin] : 1.0f;
+        const float weight = weights != nullptr ? weights[place - begin] : 1.0f;
         const float change = spread != 0.0f ? spread * weight : 0.0f;
         return probability * (fused ? __expf(x - lse) : expf(x - lse)) - change;
     };

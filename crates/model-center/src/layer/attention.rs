@@ -28,7 +28,7 @@ pub struct AttentionConfig {
     pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
-    /// A query sees earlier keys and its own only, unless the [`AttentionContext`] has a mask.
+    /// A query sees earlier keys and its own only, unless the [`AttentionContext`] has a full mask (`Visible::Full`).
     pub causal: bool,
     /// With `causal`: size of the sliding window in keys, the query's own among them.
     pub window: Option<usize>,
