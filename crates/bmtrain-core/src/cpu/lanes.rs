@@ -64,8 +64,14 @@ impl Lanes {
     /// The system refuses a thread.
     pub(super) fn give(&self, lane: Lane, task: Task) -> Result<()> {
         let queue = self.start(lane)?;
-        let cause = tracing::Span::current().metadata().map_or("", tracing::Metadata::name);
-        let task = Box::new(move || tracing::debug_span!("work", cause).in_scope(task));
+        // A task is wrapped only while its span is recorded: without a trace it costs no allocation.
+        let task: Task = match tracing::span_enabled!(tracing::Level::DEBUG, cause) {
+            true => {
+                let cause = tracing::Span::current().metadata().map_or("", tracing::Metadata::name);
+                Box::new(move || tracing::debug_span!("work", cause).in_scope(task))
+            }
+            false => task,
+        };
         let mut state = queue.lock();
         state.tasks.push_back(task);
         state.given += 1;
