@@ -84,11 +84,11 @@ mod tests {
     #[test]
     fn a_touched_allocation_shows_up() {
         let before = now().unwrap();
-        let block = vec![1u8; 64 << 20];
+        let block = vec![1u8; 256 << 20];
         let after = now().unwrap();
-        assert!(block.iter().map(|b| u64::from(*b)).sum::<u64>() == 64 << 20);
-        // Other tests run beside this one and may free memory, but not that much.
-        assert!(after.rss_bytes > before.rss_bytes + (32 << 20), "{before:?} {after:?}");
+        assert_eq!(block.iter().map(|b| u64::from(*b)).sum::<u64>(), 256 << 20);
+        // Other tests run in threads beside this one and free some tens of megabytes.
+        assert!(after.rss_bytes > before.rss_bytes + (128 << 20), "{before:?} {after:?}");
         assert!(after.peak_rss_bytes >= after.rss_bytes);
         assert!(available_cpus() >= 1);
     }
