@@ -112,8 +112,17 @@ impl Options {
     }
 }
 
+/// Trains as a recipe says on the ranks of a group: [`finetune_on`], or a training of one's own around it.
+pub type Train = fn(&ProcessGroup, Resolved, &FinetuneOptions, Registry<'static>) -> Result<ExitStatus>;
+
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
+    main_with(registry, finetune_on)
+}
+
+/// [`main`] with the function that trains once command line, ranks and recipe are read.
+pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
+    let run = |options: &Options, registry| run(options, registry, train);
     program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
@@ -124,11 +133,7 @@ fn abandon_misused(reason: &str) {
     }
 }
 
-/// Run the program with the models of `registry`.
-///
-/// # Errors
-/// Mistakes in the recipe, the data or the model directory; a full disk; numbers that are not finite.
-pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
     if options.list_settings {
         terminal::print(settings_page().trim_end())?;
         return Ok(ExitStatus::Done);
@@ -143,7 +148,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         true => ProcessGroup::detached(launch?, options.distributed()),
         false => ProcessGroup::join(launch?, options.distributed())?,
     };
-    let ended = resolve(options).and_then(|resolved| finetune_on(&group, resolved, &options.run()?, registry));
+    let ended = resolve(options).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
 }

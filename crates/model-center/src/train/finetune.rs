@@ -1,75 +1,26 @@
-//! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank.
+//! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
+//! loop around the training step.
 
-use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
+use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::setup::{self, Setup, open_options, sharding};
 use super::trainer::Trainer;
-use super::{memory_limit, save, waiting};
-use crate::formats::ModelCaches;
+use super::{memory_limit, profile, waiting};
+use crate::Result;
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
 use crate::run::{
-    CHECKPOINT_DIRECTORY, Earlier, ExitStatus, IfThere, MARKER, OutputDirectory, OutputFault, Progress, ProgressMode,
-    RECIPE_FILE, STOP_FILE, StopConditions, StopFlag, console, listen,
+    ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
 };
-use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Device};
 use bmtrain_dist::ControlGroup;
-use bmtrain_dist::checkpoint::FailPoints;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, init_distributed, threads_of_rank, threads_per_rank};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What a run is asked for beside its recipe.
-#[derive(Debug, Clone)]
-pub struct FinetuneOptions {
-    /// Which checkpoint to resume from.
-    pub resume: Resume,
-    /// Start with the weights of this checkpoint, and nothing else of it.
-    pub init_from: Option<CheckpointPath>,
-    /// Resume although settings that decide the results, or the data, have changed.
-    pub accept_change: bool,
-    /// Replace an earlier run in the output directory.
-    pub overwrite: bool,
-    /// Check everything that can be checked without reading weights, and stop.
-    pub dry_run: bool,
-    /// Print at the end where the time of the training steps went.
-    pub profile: bool,
-    /// Failures to inject into saving; only the feature `testing` of `bmtrain-dist` can make any.
-    pub fail_points: FailPoints,
-    /// Where models that are named as on the hub are looked for.
-    pub places: ModelCaches,
-}
-
-impl Default for FinetuneOptions {
-    fn default() -> Self {
-        FinetuneOptions {
-            resume: Resume::Auto,
-            init_from: None,
-            accept_change: false,
-            overwrite: false,
-            dry_run: false,
-            profile: false,
-            fail_points: FailPoints::NONE,
-            places: ModelCaches::default(),
-        }
-    }
-}
-
-impl FinetuneOptions {
-    /// What to do with an earlier run in the output directory.
-    pub(super) fn if_there(&self) -> IfThere {
-        match self.resume {
-            _ if self.overwrite => IfThere::Replace,
-            Resume::Never => IfThere::Refuse,
-            _ => IfThere::Continue { accept_change: self.accept_change },
-        }
-    }
-}
 
 /// Everything that is decided before the first rank starts.
 #[derive(Debug)]
@@ -209,59 +160,63 @@ fn display(is_quiet: bool, total_steps: Option<u64>) -> Progress {
     Progress::new(ProgressMode::choose(is_quiet, std::io::stderr().is_terminal(), no_color), total_steps)
 }
 
-/// Check that the output directory is free for this run; settings that differ from the earlier run's are named.
-fn check_output(resolved: &Resolved, options: &FinetuneOptions, changes: &[String]) -> Result<()> {
-    let checked = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
-    checked.map(drop).map_err(|error| match error {
-        Error::Output { fault, place, reason, fix } if !changes.is_empty() => {
-            Error::Output { fault, place, reason: format!("{reason}: {}", changes.join(", ")), fix }
+impl Run<'_> {
+    /// Evaluate, train, evaluate again, save.
+    ///
+    /// # Errors
+    /// A failing device or disk, numbers that are not finite, a lost rank.
+    pub(super) fn train(&mut self, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<ExitStatus> {
+        if self.eval_before.is_none() && self.decision.stop != Some(StopReason::Request) {
+            self.eval_before = self.evaluate(trainer, false)?;
         }
-        Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix } if has_recipe(resolved) => {
-            let reason = format!(
-                "{reason}; but the settings in {RECIPE_FILE} there are the same: {MARKER} is damaged, or another \
-                 version of the program wrote it"
-            );
-            Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix }
+        if let Some(profiled) = profiled {
+            profiled.reset();
         }
-        other => other,
-    })
-}
-
-/// Settings that decide the results and differ from the run in the output directory; none without a run.
-fn changes(resolved: &Resolved) -> Vec<String> {
-    recipe_of(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
-}
-
-/// The recipe with its micro-batch for this number of ranks: the resumed run's, if it resumes one.
-pub fn on_ranks(resolved: Resolved, options: &FinetuneOptions, ranks: usize) -> Resolved {
-    let begun = match &options.resume {
-        _ if options.overwrite => None,
-        Resume::From(at) => recipe_of(&run_directory(&at.path)),
-        _ => recipe_of(&resolved.output.dir),
-    };
-    resolved.on_ranks(ranks, begun.as_deref())
-}
-
-/// Whether the output directory holds a recipe that can be compared with.
-fn has_recipe(resolved: &Resolved) -> bool {
-    recipe_of(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
-}
-
-/// Whether the run in the output directory is finished and nothing is to be done. Every rank checks that its models are
-/// undamaged, so that all end with the same exit code.
-fn is_finished(resolved: &Resolved, options: &FinetuneOptions, is_first: bool) -> Result<bool> {
-    let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
-    let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
-    let earlier = OutputDirectory::check(dir, &resolved.recipe_hash(), options.if_there());
-    let is_finished =
-        !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
-    if is_finished && !options.dry_run {
-        save::check_finished(dir, dir.join(CHECKPOINT_DIRECTORY).is_dir())?;
+        let reason = self.train_steps(trainer)?;
+        if let Some(profiled) = profiled {
+            self.display.finish();
+            profile::print(profiled, trainer.train_time().as_secs_f64());
+        }
+        let after = match reason {
+            StopReason::Request => None,
+            _ => self.evaluate(trainer, true)?,
+        };
+        if self.decision.stop == Some(StopReason::Request) {
+            return self.stop_early(trainer);
+        }
+        if self.checkpointer.saves_at_end() {
+            self.save_checkpoint(trainer)?;
+        }
+        let note = self.checkpointer.finish()?;
+        self.note(note);
+        self.finish(trainer, reason, after)?;
+        Ok(ExitStatus::Done)
     }
-    if is_finished && is_first {
-        let text = "the run in this directory is finished; to train again add --overwrite, or set output.dir to \
-                    another directory";
-        console::note(&format!("{}: {text}", dir.display()));
+
+    /// Step until a stop condition holds.
+    fn train_steps(&mut self, trainer: &mut Trainer) -> Result<StopReason> {
+        let every = self.config.resolved.eval.every.in_steps(trainer.schedule().steps_per_epoch);
+        loop {
+            // Here, so that weights from a checkpoint are evaluated too. The last evaluation follows the loop, whatever
+            // ends it.
+            let is_due = trainer.steps() > 0 && every.is_some_and(|every| trainer.steps().is_multiple_of(every));
+            if is_due && self.decision.stop.is_none() {
+                self.evaluate(trainer, true)?;
+            }
+            if let Some(reason) = self.decision.stop {
+                return Ok(reason);
+            }
+            if self.best.has_lost_patience() {
+                return Ok(StopReason::NoImprovement);
+            }
+            if self.checkpointer.is_due(trainer.steps(), self.decision.checkpoint) {
+                self.save_checkpoint(trainer)?;
+            }
+            let result = trainer.step(self.checkpointer.is_due_by_time())?;
+            self.decision = result.decision;
+            self.report(trainer, &result)?;
+            let note = self.checkpointer.advance()?;
+            self.note(note);
+        }
     }
-    Ok(is_finished)
 }

@@ -2,11 +2,12 @@
 //!
 //! | file | defines |
 //! |---|---|
-//! | `finetune.rs` | [`finetune()`]: what is checked first, and the run of one rank |
+//! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
+//! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
 //! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
-//! | `run.rs`, `start.rs`, `finish.rs` | `Run`: the loop around the step, how it starts and ends |
+//! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
@@ -20,6 +21,7 @@ mod finish;
 mod generated_answers;
 mod memory_limit;
 mod pool_usage;
+mod preconditions;
 mod profile;
 mod resume;
 mod run;
@@ -31,8 +33,9 @@ pub(crate) mod trainer;
 mod waiting;
 
 pub use evaluate::EvalResult;
-pub use finetune::{FinetuneOptions, abandon_unless_done, finetune, finetune_on, on_ranks};
+pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
+pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
 pub use setup::{Setup, check_ranks, open_options, prepare, save_options, sharding};
 pub use waiting::note_reading;

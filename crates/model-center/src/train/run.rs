@@ -1,4 +1,4 @@
-//! A run around the training step: when to evaluate, what to log and save.
+//! What a run does around the training step: evaluating, logging, saving checkpoints. Its loop is in `finetune.rs`.
 //!
 //! Defines [`Run`]; how it ends is in `finish.rs`, how it starts in `start.rs`, its model directories in `save.rs`.
 
@@ -6,17 +6,15 @@ use super::agree::Decision;
 use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalContext, EvalResult, Evaluation};
 use super::finetune::RunConfig;
-use super::profile;
 use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
 use crate::recipe::SaveWhich;
 use crate::run::{
-    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, ExitStatus, MODEL_DIRECTORY, MetricsLog, OutputDirectory,
-    Progress, Record, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
+    Record, Status, StepRecord, StopReason, Timing, memory,
 };
-use bmtrain_core::wrap::Profiled;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -128,65 +126,6 @@ impl<'a> Run<'a> {
         self.peak = PeakThroughput::new(flops, trainer);
     }
 
-    /// Evaluate, train, evaluate again, save.
-    ///
-    /// # Errors
-    /// A failing device or disk, numbers that are not finite, a lost rank.
-    pub(super) fn train(&mut self, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<ExitStatus> {
-        if self.eval_before.is_none() && self.decision.stop != Some(StopReason::Request) {
-            self.eval_before = self.evaluate(trainer, false)?;
-        }
-        if let Some(profiled) = profiled {
-            profiled.reset();
-        }
-        let reason = self.train_steps(trainer)?;
-        if let Some(profiled) = profiled {
-            self.display.finish();
-            profile::print(profiled, trainer.train_time().as_secs_f64());
-        }
-        let after = match reason {
-            StopReason::Request => None,
-            _ => self.evaluate(trainer, true)?,
-        };
-        if self.decision.stop == Some(StopReason::Request) {
-            return self.stop_early(trainer);
-        }
-        if self.checkpointer.saves_at_end() {
-            self.save_checkpoint(trainer)?;
-        }
-        let note = self.checkpointer.finish()?;
-        self.note(note);
-        self.finish(trainer, reason, after)?;
-        Ok(ExitStatus::Done)
-    }
-
-    /// Step until a stop condition holds.
-    fn train_steps(&mut self, trainer: &mut Trainer) -> Result<StopReason> {
-        let every = self.config.resolved.eval.every.in_steps(trainer.schedule().steps_per_epoch);
-        loop {
-            // Here, so that weights from a checkpoint are evaluated too. The last evaluation follows the loop, whatever
-            // ends it.
-            let is_due = trainer.steps() > 0 && every.is_some_and(|every| trainer.steps().is_multiple_of(every));
-            if is_due && self.decision.stop.is_none() {
-                self.evaluate(trainer, true)?;
-            }
-            if let Some(reason) = self.decision.stop {
-                return Ok(reason);
-            }
-            if self.best.has_lost_patience() {
-                return Ok(StopReason::NoImprovement);
-            }
-            if self.checkpointer.is_due(trainer.steps(), self.decision.checkpoint) {
-                self.save_checkpoint(trainer)?;
-            }
-            let result = trainer.step(self.checkpointer.is_due_by_time())?;
-            self.decision = result.decision;
-            self.report(trainer, &result)?;
-            let note = self.checkpointer.advance()?;
-            self.note(note);
-        }
-    }
-
     /// Begin to save a checkpoint.
     pub(super) fn save_checkpoint(&mut self, trainer: &Trainer) -> Result<()> {
         let _save = tracing::debug_span!("save").entered();
@@ -210,7 +149,7 @@ impl<'a> Run<'a> {
     }
 
     /// Show and log a step.
-    fn report(&mut self, trainer: &Trainer, result: &StepResult) -> Result<()> {
+    pub(super) fn report(&mut self, trainer: &Trainer, result: &StepResult) -> Result<()> {
         let StepResult { info, metrics, .. } = result;
         let progress = trainer.progress();
         let is_log_step = progress.step.is_multiple_of(self.config.resolved.log.every) || progress.step == 1;
@@ -257,7 +196,7 @@ impl<'a> Run<'a> {
 
     /// Evaluate and log, unless these weights were evaluated already; save them if they are the best so far and
     /// `counts`. `None` without evaluation data, or where a rank is asked to stop meanwhile.
-    fn evaluate(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
+    pub(super) fn evaluate(&mut self, trainer: &Trainer, counts: bool) -> Result<Option<EvalResult>> {
         let Some(evaluation) = &mut self.evaluation else { return Ok(None) };
         let step = trainer.steps();
         let known = self.last_eval.take().filter(|last| last.step == step);

@@ -1,0 +1,113 @@
+//! What a run is asked for, and what is checked in its output directory before any weights are read.
+
+use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
+use super::save;
+use crate::formats::ModelCaches;
+use crate::recipe::Resolved;
+use crate::run::{CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, console};
+use crate::{Error, Result};
+use bmtrain_dist::checkpoint::FailPoints;
+
+/// What a run is asked for beside its recipe.
+#[derive(Debug, Clone)]
+pub struct FinetuneOptions {
+    /// Which checkpoint to resume from.
+    pub resume: Resume,
+    /// Start with the weights of this checkpoint, and nothing else of it.
+    pub init_from: Option<CheckpointPath>,
+    /// Resume although settings that decide the results, or the data, have changed.
+    pub accept_change: bool,
+    /// Replace an earlier run in the output directory.
+    pub overwrite: bool,
+    /// Check everything that can be checked without reading weights, and stop.
+    pub dry_run: bool,
+    /// Print at the end where the time of the training steps went.
+    pub profile: bool,
+    /// Failures to inject into saving; only the feature `testing` of `bmtrain-dist` can make any.
+    pub fail_points: FailPoints,
+    /// Where models that are named as on the hub are looked for.
+    pub places: ModelCaches,
+}
+
+impl Default for FinetuneOptions {
+    fn default() -> Self {
+        FinetuneOptions {
+            resume: Resume::Auto,
+            init_from: None,
+            accept_change: false,
+            overwrite: false,
+            dry_run: false,
+            profile: false,
+            fail_points: FailPoints::NONE,
+            places: ModelCaches::default(),
+        }
+    }
+}
+
+impl FinetuneOptions {
+    /// What to do with an earlier run in the output directory.
+    pub(super) fn if_there(&self) -> IfThere {
+        match self.resume {
+            _ if self.overwrite => IfThere::Replace,
+            Resume::Never => IfThere::Refuse,
+            _ => IfThere::Continue { accept_change: self.accept_change },
+        }
+    }
+}
+
+/// Check that the output directory is free for this run; settings that differ from the earlier run's are named.
+pub(super) fn check_output(resolved: &Resolved, options: &FinetuneOptions, changes: &[String]) -> Result<()> {
+    let checked = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
+    checked.map(drop).map_err(|error| match error {
+        Error::Output { fault, place, reason, fix } if !changes.is_empty() => {
+            Error::Output { fault, place, reason: format!("{reason}: {}", changes.join(", ")), fix }
+        }
+        Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix } if has_recipe(resolved) => {
+            let reason = format!(
+                "{reason}; but the settings in {RECIPE_FILE} there are the same: {MARKER} is damaged, or another \
+                 version of the program wrote it"
+            );
+            Error::Output { fault: OutputFault::OtherRecipe, place, reason, fix }
+        }
+        other => other,
+    })
+}
+
+/// Settings that decide the results and differ from the run in the output directory; none without a run.
+pub(super) fn changes(resolved: &Resolved) -> Vec<String> {
+    recipe_of(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
+}
+
+/// The recipe with its micro-batch for this number of ranks: the resumed run's, if it resumes one.
+pub fn on_ranks(resolved: Resolved, options: &FinetuneOptions, ranks: usize) -> Resolved {
+    let begun = match &options.resume {
+        _ if options.overwrite => None,
+        Resume::From(at) => recipe_of(&run_directory(&at.path)),
+        _ => recipe_of(&resolved.output.dir),
+    };
+    resolved.on_ranks(ranks, begun.as_deref())
+}
+
+/// Whether the output directory holds a recipe that can be compared with.
+fn has_recipe(resolved: &Resolved) -> bool {
+    recipe_of(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
+}
+
+/// Whether the run in the output directory is finished and nothing is to be done. Every rank checks that its models are
+/// undamaged, so that all end with the same exit code.
+pub(super) fn is_finished(resolved: &Resolved, options: &FinetuneOptions, is_first: bool) -> Result<bool> {
+    let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
+    let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
+    let earlier = OutputDirectory::check(dir, &resolved.recipe_hash(), options.if_there());
+    let is_finished =
+        !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
+    if is_finished && !options.dry_run {
+        save::check_finished(dir, dir.join(CHECKPOINT_DIRECTORY).is_dir())?;
+    }
+    if is_finished && is_first {
+        let text = "the run in this directory is finished; to train again add --overwrite, or set output.dir to \
+                    another directory";
+        console::note(&format!("{}: {text}", dir.display()));
+    }
+    Ok(is_finished)
+}
