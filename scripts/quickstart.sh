@@ -40,7 +40,7 @@ download_seconds=$((SECONDS - started))
 
 started=$SECONDS
 note "building (release)"
-(cd "$root" && cargo build --release --locked --package bmtrain-examples --bin finetune)
+(cd "$root" && cargo build --release --locked --package bmtrain-examples --bin finetune --no-default-features)
 build_seconds=$((SECONDS - started))
 
 started=$SECONDS
