@@ -15,8 +15,21 @@ pub trait Module {
 
 /// A model.
 ///
-/// [`Model::forward`] calls [`embed`](Model::embed), then [`run_stack`](Model::run_stack) for each of the
-/// [`stacks`](Model::stacks), then [`head`](Model::head).
+/// [`Model::forward`] is [`embed`](Model::embed), then [`run_stack`](Model::run_stack) for each of the
+/// [`stacks`](Model::stacks), then [`head`](Model::head), then [`release`](Model::release):
+///
+/// ```
+/// # use bmtrain_dist::{Model, Result, bmtrain_core::Ctx};
+/// # fn forward<M: Model>(model: &M, batch: &M::Batch, cx: &mut Ctx) -> Result<M::Output> {
+/// let mut flow = model.embed(batch, cx)?;
+/// for (stack, blocks) in model.stacks().into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
+///     flow = model.run_stack(stack, 0..blocks, flow, batch, cx)?;
+/// }
+/// let output = model.head(flow, batch, cx)?;
+/// model.release(cx);
+/// Ok(output)
+/// # }
+/// ```
 pub trait Model: Module {
     /// The input, on the device.
     type Batch;
@@ -80,15 +93,10 @@ pub trait Model: Module {
     }
 
     /// The whole model.
-    fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output> {
-        let mut flow = self.embed(batch, cx)?;
-        for (stack, count) in self.stacks().into_iter().enumerate().filter(|(_, count)| *count > 0) {
-            flow = self.run_stack(stack, 0..count, flow, batch, cx)?;
-        }
-        let output = self.head(flow, batch, cx)?;
-        self.release(cx);
-        Ok(output)
-    }
+    ///
+    /// # Errors
+    /// As [`Model::embed`] and [`Model::head`].
+    fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output>;
 
     /// Without a backward pass the gathered parameters are not needed any more.
     fn release(&self, cx: &Ctx) {

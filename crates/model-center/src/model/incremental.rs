@@ -37,7 +37,7 @@ struct Source {
 impl Source {
     /// Runs the encoder.
     fn read<A: Architecture>(model: &Transformer<A>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
-        let (spec, device) = (model.spec(), cx.device().clone());
+        let (spec, device) = (&model.spec, cx.device().clone());
         check_tokens(batch)?;
         Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
         refuse_spans(batch)?;
@@ -60,7 +60,7 @@ impl Source {
         };
         let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
         // [R, S, D]
-        let hidden = model.run_blocks_of((0, 0..model.layers().len()), hidden, (&sequences, None), None, cx)?;
+        let hidden = model.run_blocks_of((0, 0..model.stacks[0].layers.len()), hidden, (&sequences, None), None, cx)?;
         Ok(Source { hidden, mask, visible, texts: (0..rows).collect() })
     }
 
@@ -90,8 +90,8 @@ impl<'a, A: Architecture> Incremental<'a, A> {
     /// # Errors
     /// A model without a head for next-token prediction; a source without an encoder, or an encoder without a source.
     pub(super) fn new(model: &'a Transformer<A>, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Self> {
-        let spec = model.spec();
-        if !matches!(model.head_kind(), Head::CausalLm { .. }) {
+        let spec = &model.spec;
+        if !matches!(model.heads.kind(), Head::CausalLm { .. }) {
             if spec.head.transform.is_some() {
                 let reason = "its family is an encoder and does not generate text";
                 return Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"));
@@ -120,7 +120,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
 
     /// Empty the cache.
     fn clear(&mut self) {
-        let blocks = self.model.spec().stacks.last().map_or(0, |stack| stack.layers);
+        let blocks = self.model.spec.stacks.last().map_or(0, |stack| stack.layers);
         self.caches = (0..blocks).map(|_| BlockCache::expecting(self.expected)).collect();
     }
 
@@ -138,7 +138,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
     }
 
     fn check(&self, tokens: &Batch, past: &Past) -> Result<()> {
-        let spec = self.model.spec();
+        let spec = &self.model.spec;
         check_tokens(tokens)?;
         Numbers::grid("input_ids", &tokens.input_ids, tokens, spec.vocab_size).check(false)?;
         check_length(past.longest(), spec.max_length)?;
@@ -156,7 +156,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
     fn sequences(&mut self, tokens: &Batch, past: &Past, device: &Device) -> Result<Sequences> {
         let ids = self.ids(tokens, past);
         let (rows, length) = (tokens.rows, ids.len() / tokens.rows);
-        let stack = self.model.spec().stacks.last();
+        let stack = self.model.spec.stacks.last();
         let table = stack.and_then(|stack| stack.added.table());
         let has_numbers = stack.is_some_and(|stack| matches!(stack.positions, PositionsConfig::Alibi(_)));
         let visible = match tokens.context {
@@ -187,7 +187,7 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
             .source
             .as_ref()
             .map(|source| Memory { hidden: source.hidden.clone(), visible: source.visible.clone() });
-        let stack = model.spec().stacks.len() - 1;
+        let stack = model.spec.stacks.len() - 1;
         let hidden = model.embed_stack(stack, &sequences, cx)?; // [R, L, D]
         let blocks = (stack, 0..self.caches.len());
         // [R, L, D]
@@ -195,7 +195,7 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
         let logits = model.lm_logits(&last_places(hidden, cx)?, cx)?; // [R, 1, V]
         self.past = past;
         let missing =
-            || Error::model(model.spec().title, "its head gives no logits", "open the directory with the head lm");
+            || Error::model(model.spec.title, "its head gives no logits", "open the directory with the head lm");
         let logits = logits.ok_or_else(missing)?;
         Ok(logits.value().reshape([tokens.rows, logits.shape().last()])?)
     }

@@ -1,7 +1,7 @@
 //! The models, and the registry through which programs open them by directory.
 //!
-//! A batch goes through [`TextModel::loss`] to [`bmtrain_dist::Model::forward`] of a [`Transformer`]. Its family is a
-//! module that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models
+//! A batch goes to [`TextModel::loss`] of a [`Transformer`], which is a [`bmtrain_dist::Model`]. Its family is a module
+//! that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models
 //! of other crates come in through a [`registry::Registry`] of their own.
 
 pub mod architecture;
@@ -10,6 +10,7 @@ pub mod batch;
 pub mod bert;
 mod block;
 pub mod bloom;
+mod build;
 pub mod cpm1;
 pub mod cpm2;
 pub mod decoder;
@@ -39,7 +40,7 @@ pub mod registry;
 pub mod roberta;
 pub mod seq2seq;
 mod sinusoids;
-pub mod stack;
+mod stack;
 pub mod t5;
 pub mod text_model;
 pub mod transformer;
@@ -48,5 +49,5 @@ pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
 pub use registry::{HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
-pub use text_model::{ModelInfo, ModelOutput, PretrainedModel, TextHead, TextModel};
+pub use text_model::{ModelInfo, ModelOutput, TextHead, TextModel};
 pub use transformer::Transformer;

@@ -1,19 +1,16 @@
 //! Models of text as programs use them: batch to logits and loss, incremental decoding, reading and writing
 //! directories.
 //!
-//! Defines [`TextModel`], the type that [`crate::model::registry`] opens, and [`PretrainedModel`], which families
-//! implement to be one.
+//! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
-use crate::config::Config;
-use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
 use crate::error::{Error, Result};
-use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
-use crate::model::registry::{SaveOptions, param_shapes};
-use bmtrain_core::{Ctx, Device, Tensor, Var};
-use bmtrain_dist::{Model, Module};
+use crate::model::registry::SaveOptions;
+use bmtrain_core::{Ctx, Tensor, Var};
+use bmtrain_dist::Module;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -95,7 +92,7 @@ impl ModelInfo {
     }
 }
 
-/// A model of text, as programs use it. Implemented for every [`PretrainedModel`].
+/// A model of text, as programs use it.
 pub trait TextModel: Module {
     /// Sizes, label names and other properties needed before the first batch.
     fn info(&self) -> &ModelInfo;
@@ -183,149 +180,5 @@ pub trait TextModel: Module {
     /// As [`TextModel::write`].
     fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
         self.write(directory, options, &mut from_parameters(self.parameters()))
-    }
-}
-
-/// A [`Model`] with a configuration and a directory layout. [`TextModel`] is implemented for all of them.
-pub trait PretrainedModel: Model<Output = ModelOutput> {
-    /// Its configuration.
-    type Config: Config;
-
-    /// The configuration.
-    fn config(&self) -> &Self::Config;
-
-    /// As [`TextModel::info`].
-    fn info(&self) -> &ModelInfo;
-
-    /// As [`TextModel::names`].
-    fn names(&self) -> &NameTable;
-
-    /// The class of `transformers` that opens it.
-    fn class(&self) -> Cow<'_, str>;
-
-    /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
-    ///
-    /// # Errors
-    /// Ids or labels out of range, lengths that do not fit.
-    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<Self::Batch>;
-
-    /// The hidden states to show after `blocks` blocks.
-    fn hidden<'f>(&self, blocks: usize, flow: &'f Self::Flow) -> &'f Var;
-
-    /// As [`TextModel::names_in`].
-    ///
-    /// # Errors
-    /// A layout that the family does not have.
-    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
-        match layout {
-            DirectoryLayout::HuggingFace => Ok(Cow::Borrowed(self.names())),
-            DirectoryLayout::ModelCenter => Err(no_model_center("model")),
-        }
-    }
-
-    /// Whether parameter names in its files have the family's prefix; by default, if the class is not a bare model.
-    fn has_prefix(&self) -> Option<bool> {
-        None
-    }
-
-    /// The values of a parameter in files of this layout, where they are not its own.
-    fn rescaled(&self, _parameter: &str, _layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
-        None
-    }
-
-    /// As [`TextModel::decoding`].
-    ///
-    /// # Errors
-    /// As there.
-    fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        let reason = "its family is an encoder and does not generate text";
-        Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"))
-    }
-
-    /// As [`TextModel::verbalizer_position`].
-    ///
-    /// # Errors
-    /// As there.
-    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
-        Err(no_verbalizer("this model"))
-    }
-
-    /// As [`TextModel::check_targets`].
-    ///
-    /// # Errors
-    /// As there.
-    fn check_targets(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// The directory that a model is written to.
-fn directory<'a, M: PretrainedModel>(
-    model: &'a M,
-    names: &'a NameTable,
-    options: &SaveOptions<'a>,
-) -> ModelDirectory<'a, M::Config> {
-    let directory = ModelDirectory::new(model.config(), names, &model.class());
-    let prefixed = model.has_prefix().unwrap_or(directory.prefixed);
-    ModelDirectory { prefixed, ..directory }.with(options)
-}
-
-impl<M: PretrainedModel> TextModel for M {
-    fn info(&self) -> &ModelInfo {
-        PretrainedModel::info(self)
-    }
-
-    fn names(&self) -> &NameTable {
-        PretrainedModel::names(self)
-    }
-
-    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
-        PretrainedModel::names_in(self, layout)
-    }
-
-    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
-        let batch = self.upload(batch, true, cx.device())?;
-        Ok(match observe {
-            None => Model::forward(self, &batch, cx)?,
-            Some(observe) => self
-                .forward_observed(&batch, cx, &mut |blocks, flow| observe(blocks, self.hidden(blocks, flow).value()))?,
-        })
-    }
-
-    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        let batch = self.upload(batch, false, cx.device())?;
-        Ok(Model::forward(self, &batch, cx)?.loss)
-    }
-
-    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        PretrainedModel::decoding(self, options, cx)
-    }
-
-    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
-        PretrainedModel::verbalizer_position(self)
-    }
-
-    fn check_targets(&self) -> Result<()> {
-        PretrainedModel::check_targets(self)
-    }
-
-    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = PretrainedModel::names_in(self, options.layout)?;
-        directory(self, &names, options).check(&param_shapes(self.parameters()))
-    }
-
-    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
-        directory(self, PretrainedModel::names(self), options).left_out()
-    }
-
-    fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = PretrainedModel::names_in(self, options.layout)?;
-        directory(self, &names, options).write(to, &param_shapes(self.parameters()), |name, values| {
-            fill(name, values)?;
-            if let Some(rescaled) = self.rescaled(name, options.layout) {
-                values.iter_mut().for_each(|value| *value = rescaled(*value));
-            }
-            Ok(())
-        })
     }
 }

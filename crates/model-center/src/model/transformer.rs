@@ -1,6 +1,7 @@
 //! The transformer of all families: token embedding, an encoder, a decoder or both, head.
 //!
-//! Defines [`Transformer`]. A forward pass goes through `embed` ([`Inputs`]), [`Stack::run`] and [`Heads::forward`].
+//! Defines [`Transformer`], which `build` constructs. A forward pass goes through `embed` ([`Inputs`]), `run_stack`
+//! (the blocks of a [`Stack`]) and `head` ([`Heads`]).
 
 use super::architecture::{Architecture, Spec};
 use super::batch::{DeviceBatch, Sequences};
@@ -9,21 +10,24 @@ use super::decoding::{Decoding, DecodingOptions};
 use super::head::{Head, Heads};
 use super::incremental::Incremental;
 use super::inputs::Inputs;
-use super::stack::{Stack, StackConfig, StackInput};
-use super::text_model::{ModelInfo, ModelOutput, PretrainedModel, no_verbalizer};
+use super::opening::Fill;
+use super::registry::{SaveOptions, param_shapes};
+use super::stack::Stack;
+use super::text_model::{ModelInfo, ModelOutput, Observe, TextModel, no_verbalizer};
 use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
 use crate::error::Result;
-use crate::formats::{DirectoryLayout, NameTable};
+use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
-use crate::layer::{BlockCache, Memory, TransformerBlock, Visible};
-use bmtrain_core::{Ctx, Device, Var};
-use bmtrain_dist::block::{BlockOptions, TransformerBlockList};
-use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
-use bmtrain_dist::param::BuilderOptions;
-use bmtrain_dist::{Builder, Model, Module, Parameters};
+use crate::layer::position::Rows;
+use crate::layer::{BlockCache, Memory, Shared, Visible};
+use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_dist::block::RunOptions;
+use bmtrain_dist::nn::embedding::Embedding;
+use bmtrain_dist::{Model, Module, Parameters};
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
 
 /// A transformer with its head.
 ///
@@ -59,84 +63,27 @@ use std::ops::Range;
 /// ```
 #[derive(Debug)]
 pub struct Transformer<A: Architecture> {
-    config: A::Config,
-    spec: Spec,
-    info: ModelInfo,
-    names: NameTable,
-    tokens: Embedding,
+    pub(super) config: A::Config,
+    pub(super) spec: Spec,
+    pub(super) info: ModelInfo,
+    pub(super) names: NameTable,
+    pub(super) tokens: Embedding,
     /// One per stack.
-    inputs: Vec<Inputs>,
-    stacks: Vec<Stack>,
-    heads: Heads,
-    parameters: Parameters,
+    pub(super) inputs: Vec<Inputs>,
+    pub(super) stacks: Vec<Stack>,
+    pub(super) heads: Heads,
+    pub(super) parameters: Parameters,
 }
 
 impl<A: Architecture> Transformer<A> {
-    /// Builds the model on a device; the builder's options choose the initialization.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together.
-    pub fn new(
-        device: &Device,
-        config: A::Config,
-        head: Head,
-        blocks: BlockOptions,
-        options: BuilderOptions,
-    ) -> Result<Self> {
-        let builder = Builder::new(device, options);
-        let spec = A::spec(&config);
-        let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
-        let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
-        let tokens =
-            Embedding::new(&builder.at("input_embedding"), EmbeddingOptions { entries, size, init, padding_index })?;
-        let inputs: Vec<Inputs> =
-            spec.stacks.iter().map(|stack| Inputs::new(&builder, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
-        let stack = |(index, stack): (usize, &super::architecture::StackSpec)| {
-            let around = StackConfig {
-                name: stack.name,
-                layers: stack.layers,
-                positions: stack.positions.clone(),
-                output_norm: stack.output_norm,
-                output_dropout: stack.output_dropout,
-            };
-            Stack::new(&builder.at(stack.name), around, blocks, |layer| A::block(&config, index, layer))
-        };
-        let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
-        let heads = Heads::new(&builder, &spec.head, head, spec.vocab_size)?;
-        let (parameters, names) = (builder.finish(), A::names(&config, head));
-        let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
-        let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
-        let info = info(&spec, head, embedding_parameters);
-        Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters })
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &A::Config {
-        &self.config
-    }
-
-    /// What the configuration describes, as modules and sizes.
-    pub fn spec(&self) -> &Spec {
-        &self.spec
-    }
-
-    /// Which head it has.
-    pub fn head_kind(&self) -> Head {
-        self.heads.kind()
-    }
-
-    /// The blocks of the first stack.
-    pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
-        self.stacks[0].layers()
-    }
-
     /// Token ids of one stack to the input of its first block, `[B, L, D]`.
     pub(super) fn embed_stack(&self, stack: usize, sequences: &Sequences, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         self.inputs[stack].forward(&self.tokens, sequences, cx)
     }
 
-    /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection. With KV caches, one
-    /// per block, the tokens follow the cached ones, and masks cover all of them.
+    /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to
+    /// `[B, L, D]`, or `[B, L, embedding_size]`. With KV caches, one per block, the tokens follow the cached ones, and
+    /// masks cover all of them.
     pub(super) fn run_blocks_of(
         &self,
         (stack, range): (usize, Range<usize>),
@@ -145,17 +92,30 @@ impl<A: Architecture> Transformer<A> {
         caches: Option<&mut [BlockCache]>,
         cx: &mut Ctx,
     ) -> bmtrain_dist::Result<Var> {
-        let blocks = &self.stacks[stack];
-        let is_last = range.end == blocks.layers().len();
+        let Stack { name, positions, layers, output_norm, output_dropout } = &self.stacks[stack];
+        let is_last = range.end == layers.len();
         let visible = match &sequences.visible {
             Some(visible) => Visible::Full(visible.clone()),
             None => Visible::but(sequences.padding.as_ref()),
         };
-        let input = StackInput { hidden, visible, numbers: sequences.numbers.as_ref(), memory, caches };
-        let hidden = blocks.run(range, input, cx)?; // [B, L, D]
+        let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.len());
+        let [_, length, _] = hidden.dims("stack")?;
+        let scope = positions.scope(visible, Rows { past, length, numbers: sequences.numbers.as_ref() }, cx)?;
+        let (shared, options) = (Shared { scope, memory }, RunOptions { range, caches, return_hidden: false });
+        let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
+        if !is_last {
+            return Ok(hidden);
+        }
+        if let Some(norm) = output_norm {
+            hidden = norm.forward(&hidden, cx)?; // [B, L, D]
+        }
+        if *output_dropout != 0.0 {
+            let dropout = cx.at(name, |cx| cx.dropout("output", *output_dropout))?;
+            hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
+        }
         match self.inputs[stack].project_out() {
-            Some(project_out) if is_last => project_out.forward(&hidden, cx), // [B, L, embedding_size]
-            _ => Ok(hidden),
+            Some(project_out) => project_out.forward(&hidden, cx), // [B, L, embedding_size]
+            None => Ok(hidden),
         }
     }
 
@@ -164,21 +124,18 @@ impl<A: Architecture> Transformer<A> {
         let hidden = length_scaled(hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
         self.heads.lm_logits(&hidden, &self.tokens, cx)
     }
-}
 
-fn info(spec: &Spec, head: Head, embedding_parameters: usize) -> ModelInfo {
-    let is_encoder_decoder = spec.is_encoder_decoder();
-    let is_classifier = matches!(head, Head::Classifier { .. });
-    let has_labels = is_classifier || !is_encoder_decoder;
-    ModelInfo {
-        vocab_size: spec.vocab_size,
-        max_length: spec.max_length,
-        label_names: if has_labels { spec.label_names.clone() } else { Vec::new() },
-        has_token_types: spec.stacks.iter().any(|stack| stack.type_size.is_some()),
-        generates_targets: is_encoder_decoder && !is_classifier,
-        decoder_start_token: spec.decoder_start_token.map(|token| token as i64),
-        compares_choices: !is_encoder_decoder,
-        embedding_parameters,
+    /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
+    fn upload(&self, batch: &Batch, wants_logits: bool, cx: &Ctx) -> Result<DeviceBatch> {
+        DeviceBatch::upload(cx.device(), batch, (&self.spec, self.heads.kind()), wants_logits)
+    }
+
+    /// The directory that the model is written to.
+    fn directory<'a>(&'a self, names: &'a NameTable, options: &SaveOptions<'a>) -> ModelDirectory<'a, A::Config> {
+        let head = self.heads.kind();
+        let directory = ModelDirectory::new(&self.config, names, &A::class(&self.config, head));
+        let prefixed = A::has_prefix(head).unwrap_or(directory.prefixed);
+        ModelDirectory { prefixed, ..directory }.with(options)
     }
 }
 
@@ -194,13 +151,23 @@ impl<A: Architecture> Model for Transformer<A> {
     type Flow = Vec<Var>;
     type Output = ModelOutput;
 
+    fn forward(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+        let mut flow = self.embed(batch, cx)?; // [B, L, D] for each stack
+        for (stack, blocks) in self.stacks().into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
+            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?; // [B, L, D] for each stack
+        }
+        let output = self.head(flow, batch, cx)?;
+        self.release(cx);
+        Ok(output)
+    }
+
     fn embed(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Vec<Var>> {
         let stacks = batch.sequences.iter().enumerate();
         stacks.map(|(stack, sequences)| self.embed_stack(stack, sequences, cx)).collect() // [B, L, D] each
     }
 
     fn stacks(&self) -> Vec<usize> {
-        self.stacks.iter().map(|stack| stack.layers().len()).collect()
+        self.stacks.iter().map(|stack| stack.layers.len()).collect()
     }
 
     fn run_stack(
@@ -236,13 +203,7 @@ impl<A: Architecture> Model for Transformer<A> {
 /// encoder-decoder is its labels shifted right if there are no `decoder_input_ids`, and for a classifier the encoder's
 /// input shifted right.
 /// The observed hidden states are the encoder's up to its last block, then the decoder's.
-impl<A: Architecture> PretrainedModel for Transformer<A> {
-    type Config = A::Config;
-
-    fn config(&self) -> &A::Config {
-        &self.config
-    }
-
+impl<A: Architecture> TextModel for Transformer<A> {
     fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -255,30 +216,24 @@ impl<A: Architecture> PretrainedModel for Transformer<A> {
         if layout == DirectoryLayout::HuggingFace {
             return Ok(Cow::Borrowed(&self.names));
         }
-        let names = A::names_of_model_center(&self.config, self.head_kind());
+        let names = A::names_of_model_center(&self.config, self.heads.kind());
         let names = names.ok_or_else(|| no_model_center(self.spec.title))?;
-        A::check_model_center(&self.config, self.head_kind()).map(|()| Cow::Owned(names))
+        A::check_model_center(&self.config, self.heads.kind()).map(|()| Cow::Owned(names))
     }
 
-    fn class(&self) -> Cow<'_, str> {
-        A::class(&self.config, self.head_kind())
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
+        let batch = self.upload(batch, true, cx)?;
+        let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
+        let first = self.stacks[0].layers.len();
+        Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {
+            let is_first = flow.len() == 1 || blocks <= first;
+            observe(blocks, flow[usize::from(!is_first)].value())
+        })?)
     }
 
-    fn has_prefix(&self) -> Option<bool> {
-        A::has_prefix(self.head_kind())
-    }
-
-    fn rescaled(&self, parameter: &str, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
-        A::rescaled(&self.config, parameter, layout)
-    }
-
-    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<DeviceBatch> {
-        DeviceBatch::upload(device, batch, (&self.spec, self.head_kind()), wants_logits)
-    }
-
-    fn hidden<'f>(&self, blocks: usize, flow: &'f Vec<Var>) -> &'f Var {
-        let is_first = flow.len() == 1 || blocks <= self.stacks[0].layers().len();
-        &flow[usize::from(!is_first)]
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = self.upload(batch, false, cx)?;
+        Ok(Model::forward(self, &batch, cx)?.loss)
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
@@ -290,7 +245,7 @@ impl<A: Architecture> PretrainedModel for Transformer<A> {
     }
 
     fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
-        if !matches!(self.head_kind(), Head::CausalLm { .. }) {
+        if !matches!(self.heads.kind(), Head::CausalLm { .. }) {
             return Err(no_verbalizer(self.spec.title));
         }
         if !self.spec.is_encoder_decoder() {
@@ -301,5 +256,25 @@ impl<A: Architecture> PretrainedModel for Transformer<A> {
         }
         check_targets(&self.spec)?;
         Ok(VerbalizerPosition::Sentinel { start: self.spec.decoder_start_token.map(|token| token as u32) })
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        let names = self.names_in(options.layout)?;
+        self.directory(&names, options).check(&param_shapes(&self.parameters))
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        self.directory(&self.names, options).left_out()
+    }
+
+    fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = self.names_in(options.layout)?;
+        self.directory(&names, options).write(to, &param_shapes(&self.parameters), |name, values| {
+            fill(name, values)?;
+            if let Some(rescaled) = A::rescaled(&self.config, name, options.layout) {
+                values.iter_mut().for_each(|value| *value = rescaled(*value));
+            }
+            Ok(())
+        })
     }
 }

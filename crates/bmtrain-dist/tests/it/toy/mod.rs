@@ -179,6 +179,16 @@ impl Model for Toy {
         Ok(Flow { decoder, ..flow })
     }
 
+    fn forward(&self, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {
+        let mut flow = self.embed(batch, cx)?;
+        for (stack, blocks) in self.stacks().into_iter().enumerate() {
+            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?;
+        }
+        let loss = self.head(flow, batch, cx)?;
+        self.release(cx);
+        Ok(loss)
+    }
+
     fn head(&self, flow: Flow, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {
         let logits = self.table.project(&flow.decoder, None, cx)?;
         Ok(ops::cross_entropy(cx, &logits, &batch.labels, &ops::CrossEntropy::default())?)

@@ -13,12 +13,14 @@ use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm,
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Module, Parameters, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
-use model_center::formats::{Allow, NameTable, Rule};
+use model_center::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, Rule};
 use model_center::layer::{Attention, AttentionConfig, AttentionContext, FeedForward, FeedForwardConfig};
-use model_center::model::opening::open_with;
+use model_center::model::opening::{Fill, open_with};
+use model_center::model::registry::{SaveOptions, param_shapes};
+use model_center::model::text_model::Observe;
 use model_center::model::{
-    Batch, HeadInit, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, PretrainedModel,
-    TextHead,
+    Batch, HeadInit, Labels, MODELS, ModelEntry, ModelInfo, ModelOutput, OpenOptions, OpenedModel, TextHead,
+    TextModel,
 };
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -209,6 +211,14 @@ impl Model for Toy {
         cx.at("blocks", |cx| self.blocks.run(hidden, &batch.scope, options, cx)).map(|out| out.carry)
     }
 
+    fn forward(&self, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+        let hidden = self.embed(batch, cx)?; // [B, L, D]
+        let hidden = self.run_stack(0, 0..self.blocks.len(), hidden, batch, cx)?; // [B, L, D]
+        let output = self.head(hidden, batch, cx)?;
+        self.release(cx);
+        Ok(output)
+    }
+
     fn head(&self, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
         let first = ops::select_row(cx, &flow, 0)?; // [B, D]
         let logits = self.head.forward(&first, cx)?; // [B, outputs]
@@ -269,25 +279,7 @@ pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     })
 }
 
-impl PretrainedModel for Toy {
-    type Config = ToyConfig;
-
-    fn config(&self) -> &ToyConfig {
-        &self.config
-    }
-
-    fn info(&self) -> &ModelInfo {
-        &self.info
-    }
-
-    fn names(&self) -> &NameTable {
-        &NAMES
-    }
-
-    fn class(&self) -> Cow<'_, str> {
-        "ToyForSequenceClassification".into()
-    }
-
+impl Toy {
     fn upload(&self, batch: &Batch, _wants_logits: bool, device: &Device) -> Result<ToyBatch> {
         let shape = [batch.rows, batch.length];
         if batch.length > self.config.positions {
@@ -314,7 +306,49 @@ impl PretrainedModel for Toy {
         })
     }
 
-    fn hidden<'f>(&self, _: usize, flow: &'f Var) -> &'f Var {
-        flow
+    fn directory<'a>(&'a self, options: &SaveOptions<'a>) -> Result<ModelDirectory<'a, ToyConfig>> {
+        let layout = self.names_in(options.layout).map(drop);
+        layout.map(|()| ModelDirectory::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options))
+    }
+}
+
+impl TextModel for Toy {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn names(&self) -> &NameTable {
+        &NAMES
+    }
+
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        match layout {
+            DirectoryLayout::HuggingFace => Ok(Cow::Borrowed(&NAMES)),
+            DirectoryLayout::ModelCenter => {
+                Err(Error::argument("the layout", "ModelCenter has no such family", "save it for transformers"))
+            }
+        }
+    }
+
+    fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
+        let batch = self.upload(batch, true, cx.device())?;
+        Ok(match observe {
+            None => Model::forward(self, &batch, cx)?,
+            Some(observe) => {
+                self.forward_observed(&batch, cx, &mut |blocks, hidden| observe(blocks, hidden.value()))?
+            }
+        })
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        self.directory(options)?.check(&param_shapes(&self.parameters))
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        self.directory(options)?.left_out()
+    }
+
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        self.directory(options)?.write(directory, &param_shapes(&self.parameters), fill)
     }
 }

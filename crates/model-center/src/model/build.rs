@@ -1,0 +1,63 @@
+//! Construction of a [`Transformer`] from its configuration and the [`Spec`] that its architecture describes.
+
+use super::architecture::{Architecture, Spec, StackSpec};
+use super::head::{Head, Heads};
+use super::inputs::Inputs;
+use super::stack::Stack;
+use super::text_model::ModelInfo;
+use super::transformer::Transformer;
+use crate::error::Result;
+use bmtrain_core::Device;
+use bmtrain_dist::Builder;
+use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
+use bmtrain_dist::param::BuilderOptions;
+
+impl<A: Architecture> Transformer<A> {
+    /// Builds the model on a device; the builder's options choose the initialization.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together.
+    pub fn new(
+        device: &Device,
+        config: A::Config,
+        head: Head,
+        blocks: BlockOptions,
+        options: BuilderOptions,
+    ) -> Result<Self> {
+        let builder = Builder::new(device, options);
+        let spec = A::spec(&config);
+        let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
+        let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
+        let tokens =
+            Embedding::new(&builder.at("input_embedding"), EmbeddingOptions { entries, size, init, padding_index })?;
+        let inputs: Vec<Inputs> =
+            spec.stacks.iter().map(|stack| Inputs::new(&builder, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
+        let stack = |(index, stack): (usize, &StackSpec)| {
+            Stack::new(&builder.at(stack.name), stack, blocks, |layer| A::block(&config, index, layer))
+        };
+        let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
+        let heads = Heads::new(&builder, &spec.head, head, spec.vocab_size)?;
+        let (parameters, names) = (builder.finish(), A::names(&config, head));
+        let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
+        let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
+        let info = info(&spec, head, embedding_parameters);
+        Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters })
+    }
+}
+
+fn info(spec: &Spec, head: Head, embedding_parameters: usize) -> ModelInfo {
+    let is_encoder_decoder = spec.is_encoder_decoder();
+    let is_classifier = matches!(head, Head::Classifier { .. });
+    let has_labels = is_classifier || !is_encoder_decoder;
+    ModelInfo {
+        vocab_size: spec.vocab_size,
+        max_length: spec.max_length,
+        label_names: if has_labels { spec.label_names.clone() } else { Vec::new() },
+        has_token_types: spec.stacks.iter().any(|stack| stack.type_size.is_some()),
+        generates_targets: is_encoder_decoder && !is_classifier,
+        decoder_start_token: spec.decoder_start_token.map(|token| token as i64),
+        compares_choices: !is_encoder_decoder,
+        embedding_parameters,
+    }
+}
