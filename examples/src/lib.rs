@@ -1,9 +1,6 @@
-//! The programs of BMTrain for Rust as functions.
-//!
-//! A crate with models of its own builds the same programs around its own registry: its binary is a `main` that calls
-//! [`finetune::main`], [`forward::main`], [`generate::main`], [`plan::main`] or [`convert::main`] with a
-//! [`Registry`](model_center::model::Registry) of both tables. They are here rather than in `model-center` because a
-//! program takes what a library should leave alone: the command line, the terminal, signals, the exit code.
+//! The programs of BMTrain for Rust that are not in `model_center::cli`: tools around models, checkpoints and builds, as
+//! functions that the binaries call. A crate with models of its own calls `convert::main` with a
+//! [`Registry`](model_center::model::Registry) that has them.
 
 #[cfg(feature = "tools")]
 pub mod bench;
@@ -15,8 +12,6 @@ pub mod convert;
 pub mod doctor;
 #[cfg(feature = "hub")]
 pub mod fetch;
-#[cfg(feature = "tools")]
-pub mod generate;
 #[cfg(feature = "testing")]
 pub mod gpu_check;
 #[cfg(feature = "tools")]
@@ -27,5 +22,5 @@ pub mod step;
 pub mod tokenizer;
 
 pub use model_center::cli::{
-    comm, device, finetune, forward, limits, opened, places, plan, program, settings, terminal, trace,
+    comm, device, finetune, forward, generate, limits, opened, places, plan, program, settings, terminal, trace,
 };

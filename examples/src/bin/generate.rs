@@ -1,3 +1,3 @@
 //! Generate texts for prompts, or answer in a conversation.
 
-model_center::program!(bmtrain_examples::generate::main, model_center::model::Registry::default());
+model_center::program!(model_center::cli::generate, model_center::model::Registry::default());

@@ -1,4 +1,5 @@
-//! The programs as functions of the families they know: [`finetune()`], [`forward()`] and [`plan()`].
+//! The programs as functions of the families they know: [`finetune()`], [`forward()`], [`generate()`] and
+//! [`plan()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
@@ -8,6 +9,7 @@ pub mod comm;
 pub mod device;
 pub mod finetune;
 pub mod forward;
+pub mod generate;
 pub mod limits;
 pub mod opened;
 pub mod places;
@@ -19,6 +21,7 @@ pub mod trace;
 
 pub use finetune::main as finetune;
 pub use forward::main as forward;
+pub use generate::main as generate;
 pub use limits::HEAP;
 pub use plan::main as plan;
 

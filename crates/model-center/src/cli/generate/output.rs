@@ -2,11 +2,11 @@
 //! run.
 
 use super::setup::GenerateRun;
-use crate::terminal;
-use model_center::file::AtomicFile;
-use model_center::generate::{Generated, PromptRow};
-use model_center::run::{Progress, ProgressMode, memory};
-use model_center::{Error, Result};
+use crate::cli::terminal;
+use crate::file::AtomicFile;
+use crate::generate::{Generated, PromptRow};
+use crate::run::{Progress, ProgressMode, memory};
+use crate::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;

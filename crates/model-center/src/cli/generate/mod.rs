@@ -1,6 +1,6 @@
 //! The generate program: texts for prompts, or a conversation.
 //!
-//! Generation is in [`model_center::generate`]; here are the command line (`options`, `setup`), the ranks (`ranks`),
+//! Generation is in [`crate::generate`]; here are the command line (`options`, `setup`), the ranks (`ranks`),
 //! the output (`output`) and the conversation in a terminal (`chat`). The manual is `docs/generate.md`.
 
 mod chat;
@@ -9,14 +9,14 @@ mod output;
 mod ranks;
 mod setup;
 
-use crate::opened::Stored;
-use crate::program;
-use crate::terminal;
+use crate::Result;
+use crate::cli::opened::Stored;
+use crate::cli::program;
+use crate::cli::terminal;
+use crate::model::Registry;
+use crate::run::ExitStatus;
 use bmtrain_core::DeviceChoice;
 use clap::Parser;
-use model_center::Result;
-use model_center::model::Registry;
-use model_center::run::ExitStatus;
 use options::{MethodOptions, PromptOptions};
 use std::path::PathBuf;
 use std::process::ExitCode;

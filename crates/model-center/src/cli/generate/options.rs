@@ -1,11 +1,9 @@
 //! The options of prompts and of decoding on the command line, and what they are to the library.
 
+use crate::file::printable;
+use crate::generate::{GenerationOverrides, GenerationSetup, Patience, Prompt, PromptRow, read_prompts, token_id};
+use crate::{Error, Result};
 use clap::{Args, ValueEnum};
-use model_center::file::printable;
-use model_center::generate::{
-    GenerationOverrides, GenerationSetup, Patience, Prompt, PromptRow, read_prompts, token_id,
-};
-use model_center::{Error, Result};
 use std::path::PathBuf;
 
 const PROMPT: &str = "{prompt}";

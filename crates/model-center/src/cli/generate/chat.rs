@@ -3,12 +3,12 @@
 use super::options::with_flags;
 use super::output::{Statistics, show};
 use super::setup::GenerateRun;
-use crate::terminal;
+use crate::cli::terminal;
+use crate::generate::{Generator, TextChunk};
+use crate::run::{StopFlag, render_error};
+use crate::tokenizer::ChatMessage;
+use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device};
-use model_center::generate::{Generator, TextChunk};
-use model_center::run::{StopFlag, render_error};
-use model_center::tokenizer::ChatMessage;
-use model_center::{Error, Result};
 use std::io::{BufRead, IsTerminal, Read};
 
 /// A longer line is most likely a file by mistake.

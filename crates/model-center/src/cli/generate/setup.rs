@@ -2,18 +2,18 @@
 
 use super::Options;
 use super::options::with_flags;
-use crate::device;
-use crate::opened::{self, Stored};
-use crate::places::model_places;
-use crate::terminal;
+use crate::cli::device;
+use crate::cli::opened::{self, Stored};
+use crate::cli::places::model_places;
+use crate::cli::terminal;
+use crate::formats::Pretrained;
+use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
+use crate::model::{OpenOptions, Registry};
+use crate::tokenizer::{ChatMessage, ChatTemplate};
+use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
 use bmtrain_dist::launch::Launcher;
-use model_center::formats::Pretrained;
-use model_center::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
-use model_center::model::{OpenOptions, Registry};
-use model_center::tokenizer::{ChatMessage, ChatTemplate};
-use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Default batch size of --input.
