@@ -82,6 +82,7 @@ fn own_model_of_another_crate_trains_in_programs_of_that_crate() {
         "training_lowers_the_loss_and_a_saved_model_gives_the_same_bits",
         "the_family_learns_in_finetune_and_forward_runs_what_it_leaves",
         "two_ranks_under_zero_3_train_the_family_as_one_does_to_the_last_bit",
+        "generate_continues_texts_as_finetune_taught_it_token_by_token",
         "help_and_the_refusal_of_an_unknown_family_list_it",
     ];
     test_crates(&["--package", "own_model"], &tests);

@@ -212,7 +212,7 @@ pub trait RowConfig: Clone + Default + 'static {
     const DIALECT: Dialect;
 
     /// Its fields beyond the fields of all families.
-    const ROWS: &'static [Row<Self>];
+    const ROWS: &'static [Row<Self>] = &[];
 
     /// The dialect of this configuration, where several families have one type of configuration.
     fn dialect(&self) -> &'static Dialect {

@@ -11,9 +11,11 @@ use super::text_model::TextHead;
 use crate::config::{Config, ProblemType};
 use crate::error::Result;
 use crate::formats::{Allow, DirectoryLayout, NameTable};
-use crate::layer::{BlockConfig, PositionsConfig};
+use crate::layer::{BlockCache, PositionsConfig, Shared};
+use bmtrain_core::Var;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use bmtrain_dist::{Block, Builder};
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::path::Path;
@@ -124,14 +126,21 @@ pub trait Architecture: Debug + 'static {
     /// The family's configuration.
     type Config: Config + Clone + Debug + 'static;
 
+    /// The block.
+    type Block: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + 'static;
+
     /// Whether ModelCenter's files of the family hold all heads at once, whatever class they name.
     const HAS_ALL_HEADS: bool = false;
 
     /// The modules around the blocks.
     fn spec(config: &Self::Config) -> Spec;
 
-    /// Configuration of block `layer` of a stack.
-    fn block(config: &Self::Config, stack: usize, layer: usize) -> BlockConfig;
+    /// Declares the parameters of block `layer` of a stack under the builder's name.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together.
+    fn block(config: &Self::Config, stack: usize, layer: usize, builder: &Builder)
+    -> bmtrain_dist::Result<Self::Block>;
 
     /// Parameter names in Hugging Face files.
     fn names(config: &Self::Config, head: Head) -> NameTable;

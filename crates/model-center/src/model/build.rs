@@ -34,7 +34,9 @@ impl<A: Architecture> Transformer<A> {
         let inputs: Vec<Inputs> =
             spec.stacks.iter().map(|stack| Inputs::new(&builder, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {
-            Stack::new(&builder.at(stack.name), stack, blocks, |layer| A::block(&config, index, layer))
+            Stack::new(&builder.at(stack.name), stack, blocks, |layer, builder| {
+                A::block(&config, index, layer, builder)
+            })
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
         let heads = Heads::new(&builder, &spec.head, head, spec.vocab_size)?;

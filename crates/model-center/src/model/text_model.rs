@@ -4,7 +4,7 @@
 //! Defines [`TextModel`], which [`crate::model::registry`] opens and [`super::Transformer`] implements.
 
 use crate::data::{Batch, VerbalizerPosition};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
@@ -32,12 +32,6 @@ pub enum TextHead {
     Pretraining,
     /// Next-token prediction at every position; in an encoder-decoder at every position of the decoder.
     CausalLm,
-}
-
-/// The error of a model that does not support prompts with label words; `title` is its display name.
-pub(super) fn no_verbalizer(title: &str) -> Error {
-    let reason = format!("{title} answers no prompts with the head that it has");
-    Error::argument("the head asked for", reason, "take a model with a language-modelling head, such as GPT-2 or T5")
 }
 
 /// The output of a forward pass.
@@ -76,22 +70,6 @@ pub struct ModelInfo {
     pub embedding_parameters: usize,
 }
 
-impl ModelInfo {
-    /// A model with one stack and no optional properties.
-    pub fn new(vocab_size: usize, max_length: usize) -> Self {
-        ModelInfo {
-            vocab_size,
-            max_length,
-            label_names: Vec::new(),
-            has_token_types: false,
-            generates_targets: false,
-            decoder_start_token: None,
-            compares_choices: true,
-            embedding_parameters: 0,
-        }
-    }
-}
-
 /// A model of text, as programs use it.
 pub trait TextModel: Module {
     /// Sizes, label names and other properties needed before the first batch.
@@ -117,35 +95,26 @@ pub trait TextModel: Module {
     ///
     /// # Errors
     /// As [`TextModel::forward`].
-    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        Ok(self.forward(batch, None, cx)?.loss)
-    }
+    fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>>;
 
     /// Starts incremental decoding with a KV cache.
     ///
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.
-    fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
-        let reason = "its family is an encoder and does not generate text";
-        Err(Error::model("the model", reason, "use a decoder or an encoder-decoder"))
-    }
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>>;
 
     /// The position at which the head predicts the label word of a prompt.
     ///
     /// # Errors
     /// A model without a language-modelling head; a special token that its configuration does not state.
-    fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
-        Err(no_verbalizer("this model"))
-    }
+    fn verbalizer_position(&self) -> Result<VerbalizerPosition>;
 
     /// Whether decoder inputs can be made from any targets, if the model
     /// [generates](ModelInfo::generates_targets) them.
     ///
     /// # Errors
     /// A special token for it that the configuration does not state.
-    fn check_targets(&self) -> Result<()> {
-        Ok(())
-    }
+    fn check_targets(&self) -> Result<()>;
 
     /// Number of parameters in matrix products: all but [`ModelInfo::embedding_parameters`]. A training step takes
     /// about six floating-point operations per parameter and token.

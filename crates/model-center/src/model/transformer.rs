@@ -13,10 +13,10 @@ use super::inputs::Inputs;
 use super::opening::Fill;
 use super::registry::{SaveOptions, param_shapes};
 use super::stack::Stack;
-use super::text_model::{ModelInfo, ModelOutput, Observe, TextModel, no_verbalizer};
+use super::text_model::{ModelInfo, ModelOutput, Observe, TextModel};
 use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
@@ -70,7 +70,7 @@ pub struct Transformer<A: Architecture> {
     pub(super) tokens: Embedding,
     /// One per stack.
     pub(super) inputs: Vec<Inputs>,
-    pub(super) stacks: Vec<Stack>,
+    pub(super) stacks: Vec<Stack<A::Block>>,
     pub(super) heads: Heads,
     pub(super) parameters: Parameters,
 }
@@ -246,7 +246,9 @@ impl<A: Architecture> TextModel for Transformer<A> {
 
     fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
         if !matches!(self.heads.kind(), Head::CausalLm { .. }) {
-            return Err(no_verbalizer(self.spec.title));
+            let reason = format!("{} answers no prompts with the head that it has", self.spec.title);
+            let fix = "take a model with a language-modelling head, such as GPT-2 or T5";
+            return Err(Error::argument("the head asked for", reason, fix));
         }
         if !self.spec.is_encoder_decoder() {
             return Ok(if self.spec.has_spans { VerbalizerPosition::Blank } else { VerbalizerPosition::Next });

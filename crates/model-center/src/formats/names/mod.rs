@@ -153,7 +153,7 @@ impl Alias {
 /// assert_eq!(pieces[1].name, "tiny.layer.3.key.weight");
 /// assert_eq!(pieces[1].rows, 4..8);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct NameTable {
     /// The prefix of the base model's tensors, with its dot, as rules write it; files may lack it. Empty if there is
     /// none.

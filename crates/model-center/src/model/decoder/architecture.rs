@@ -1,27 +1,29 @@
 //! Decoders as an [`Architecture`]: causal blocks, a language-modelling head or a classifier at the last token.
 
-use super::{Classes, DecoderFamily};
+use super::{Classes, DecoderBlock, DecoderFamily};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable};
-use crate::layer::BlockConfig;
+use crate::layer::TransformerBlock;
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions};
 use crate::model::text_model::TextHead;
+use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::path::Path;
 
-/// The decoders of a family.
+/// The decoders of a family, made of [`TransformerBlock`]s or of blocks of the family's own.
 #[derive(Debug)]
-pub struct Decoder<C>(PhantomData<C>);
+pub struct Decoder<C, B = TransformerBlock>(PhantomData<(C, B)>);
 
-impl<C: DecoderFamily> Architecture for Decoder<C> {
+impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
     type Config = C;
+    type Block = B;
 
     fn spec(config: &C) -> Spec {
         let (text, layout) = (config.text(), config.layout());
@@ -72,8 +74,8 @@ impl<C: DecoderFamily> Architecture for Decoder<C> {
         }
     }
 
-    fn block(config: &C, _: usize, layer: usize) -> BlockConfig {
-        config.block(layer)
+    fn block(config: &C, _: usize, layer: usize, builder: &Builder) -> bmtrain_dist::Result<B> {
+        B::build(builder, config, layer)
     }
 
     fn names(config: &C, head: Head) -> NameTable {

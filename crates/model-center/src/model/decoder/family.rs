@@ -1,14 +1,17 @@
 //! The properties of a decoder family; everything else is shared.
 //!
-//! Defines [`DecoderFamily`], which a family's configuration implements, and [`Layout`]. Called by
+//! Defines [`DecoderFamily`], which a family's configuration implements, [`DecoderBlock`] and [`Layout`]. Called by
 //! [`super::DecoderModel`] and [`open`](super::super::load::open).
 
 use super::DecoderHead;
 use crate::config::rows::RowConfig;
 use crate::formats::{NameTable, model_center};
-use crate::layer::{BlockConfig, PositionsConfig};
+use crate::layer::{AttentionConfig, BlockCache, BlockConfig, Placement, PositionsConfig, Shared, TransformerBlock};
+use crate::model::block::block;
 use crate::model::position_table::PositionTable;
+use bmtrain_core::Var;
 use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::{Block, Builder, Result};
 use std::fmt::Debug;
 
 /// A family of decoders, as its configuration describes it.
@@ -29,8 +32,11 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
     /// The modules around the blocks.
     fn layout(&self) -> Layout;
 
-    /// Configuration of block `layer`, counted from 0.
-    fn block(&self, layer: usize) -> BlockConfig;
+    /// Configuration of block `layer`, counted from 0; by default pre-norm with layer norms and biases.
+    fn block(&self, _layer: usize) -> BlockConfig {
+        let block = block(self.text(), Placement::Pre);
+        BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
+    }
 
     /// Parameter names in Hugging Face's checkpoints for a model with this head; in ModelCenter's, if only ModelCenter
     /// has the family.
@@ -46,6 +52,21 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
         let (block, theirs, layers) = (self.block(0), self.stack_of_model_center()?, self.text().num_layers);
         let stack = model_center::Stack { ours: "decoder", theirs, block: &block, layers };
         Some(model_center::table(&[stack], model_center::decoder_heads()))
+    }
+}
+
+/// A block for decoders with the configuration `C`.
+pub trait DecoderBlock<C>: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + Sized + 'static {
+    /// Declares the parameters of block `layer` under the builder's name.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together.
+    fn build(builder: &Builder, config: &C, layer: usize) -> Result<Self>;
+}
+
+impl<C: DecoderFamily> DecoderBlock<C> for TransformerBlock {
+    fn build(builder: &Builder, config: &C, layer: usize) -> Result<Self> {
+        TransformerBlock::new(builder, config.block(layer))
     }
 }
 

@@ -1,12 +1,15 @@
 //! Decoders: a family is a configuration that implements [`DecoderFamily`]; `crate::model::llama` is the pattern.
+//! A block of its own implements [`DecoderBlock`].
 
 mod architecture;
 pub mod family;
 
+use crate::layer::TransformerBlock;
+
 pub use super::head::Head as DecoderHead;
 pub use super::position_table::{Count, PositionTable};
 pub use architecture::Decoder;
-pub use family::{Classes, DecoderFamily, Layout};
+pub use family::{Classes, DecoderBlock, DecoderFamily, Layout};
 
 /// A decoder of a family with its head.
-pub type DecoderModel<C> = super::Transformer<Decoder<C>>;
+pub type DecoderModel<C, B = TransformerBlock> = super::Transformer<Decoder<C, B>>;

@@ -4,7 +4,7 @@ use super::{Classifier, EncoderFamily};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, TensorSource, Weights};
-use crate::layer::{BlockConfig, PositionsConfig};
+use crate::layer::{PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
@@ -13,6 +13,7 @@ use crate::model::position_table::Count;
 use crate::model::registry::{HeadInit, OpenOptions};
 use crate::model::text_model::TextHead;
 use bmtrain_core::kernel::Activation;
+use bmtrain_dist::Builder;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -48,6 +49,7 @@ impl<C: EncoderFamily> Encoder<C> {
 
 impl<C: EncoderFamily> Architecture for Encoder<C> {
     type Config = C;
+    type Block = TransformerBlock;
 
     const HAS_ALL_HEADS: bool = true;
 
@@ -104,8 +106,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         }
     }
 
-    fn block(config: &C, _: usize, _: usize) -> BlockConfig {
-        config.block()
+    fn block(config: &C, _: usize, _: usize, builder: &Builder) -> bmtrain_dist::Result<TransformerBlock> {
+        TransformerBlock::new(builder, config.block())
     }
 
     fn names(config: &C, _: Head) -> NameTable {

@@ -5,7 +5,7 @@ use super::{Around, Seq2SeqFamily, Sinusoids};
 use crate::config::{ProblemType, TextConfig};
 use crate::error::{Error, Result};
 use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
-use crate::layer::{BlockConfig, PositionsConfig};
+use crate::layer::{PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
@@ -13,6 +13,7 @@ use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
 use crate::model::text_model::TextHead;
 use bmtrain_core::DType;
+use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -44,6 +45,7 @@ fn stack(text: &TextConfig, name: &'static str, layers: usize, around: Around) -
 
 impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
     type Config = C;
+    type Block = TransformerBlock;
 
     fn spec(config: &C) -> Spec {
         let (text, layout) = (config.text(), config.layout());
@@ -82,8 +84,8 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
         }
     }
 
-    fn block(config: &C, stack: usize, _: usize) -> BlockConfig {
-        if stack == 0 { config.encoder_block() } else { config.decoder_block() }
+    fn block(config: &C, stack: usize, _: usize, builder: &Builder) -> bmtrain_dist::Result<TransformerBlock> {
+        TransformerBlock::new(builder, if stack == 0 { config.encoder_block() } else { config.decoder_block() })
     }
 
     fn names(config: &C, head: Head) -> NameTable {

@@ -1,8 +1,9 @@
-//! The family in programs: this crate's own `finetune` and `forward` train and run it as ours do theirs.
+//! The family in programs: this crate's own `finetune`, `forward` and `generate` train and run it as ours do theirs.
 
 mod tiny;
 
 use model_center::formats::{SafetensorsFile, TensorSource};
+use model_center::model::decoder::DecoderHead;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -40,7 +41,7 @@ fn fixture() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let model = directory.path().join("model");
     std::fs::create_dir(&model).unwrap();
-    tiny::write(&model, 2);
+    tiny::write(&model, DecoderHead::Classifier { outputs: 2 });
     std::fs::write(model.join("vocab.txt"), VOCABULARY).unwrap();
     let text = |at: usize| format!("{} {}", ["the film was", "was the end"][at % 2], ["good", "bad"][at / 2 % 2]);
     let label = |at: usize| ["yes", "no"][at / 2 % 2];
@@ -97,11 +98,29 @@ fn two_ranks_under_zero_3_train_the_family_as_one_does_to_the_last_bit() {
 }
 
 #[test]
+fn generate_continues_texts_as_finetune_taught_it_token_by_token() {
+    let fixture = fixture();
+    tiny::write(&fixture.path().join("model"), DecoderHead::CausalLm { tied: false });
+    finetune(fixture.path(), &["--set", "data.task=language", "--set", "train.steps=150"]);
+    std::fs::write(fixture.path().join("prompts.jsonl"), "{\"prompt\": \"the\"}\n{\"prompt\": \"was\"}\n").unwrap();
+    let arguments = ["run/model", "--input", "prompts.jsonl", "--max-new-tokens", "2"];
+    let output = run(fixture.path(), env!("CARGO_BIN_EXE_own_generate"), &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = String::from_utf8(output.stdout).unwrap();
+    let texts: Vec<_> = rows.lines().map(|row| row.rsplit("\"generated_text\":").next().unwrap()).collect();
+    assert_eq!(texts, ["\"film was\"}", "\"the end\"}"], "{rows}");
+}
+
+#[test]
 fn help_and_the_refusal_of_an_unknown_family_list_it() {
     let fixture = fixture();
-    for program in [env!("CARGO_BIN_EXE_own_finetune"), env!("CARGO_BIN_EXE_own_forward")] {
+    let (finetune, generate) = (env!("CARGO_BIN_EXE_own_finetune"), env!("CARGO_BIN_EXE_own_generate"));
+    for program in [finetune, env!("CARGO_BIN_EXE_own_forward"), generate] {
         let help = String::from_utf8(run(fixture.path(), program, &["--help"]).stdout).unwrap();
-        assert!(help.contains("toy        A small encoder with a classification head"), "{help}");
+        assert!(
+            help.contains("toy        A small decoder with heads for the next token and for classification"),
+            "{help}"
+        );
         assert!(help.contains("bert       BERT with"), "{help}");
     }
     std::fs::write(fixture.path().join("model/config.json"), "{\"model_type\": \"giraffe\"}").unwrap();
@@ -109,7 +128,8 @@ fn help_and_the_refusal_of_an_unknown_family_list_it() {
     let files = ["--model", "model", "--inputs", "inputs.jsonl", "--out", "out.safetensors"];
     let refused = [
         forward(fixture.path(), &files),
-        run(fixture.path(), env!("CARGO_BIN_EXE_own_finetune"), &["--recipe", "recipe.toml"]),
+        run(fixture.path(), finetune, &["--recipe", "recipe.toml"]),
+        run(fixture.path(), generate, &["model", "--prompt", "the film"]),
     ];
     for output in refused {
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -2,18 +2,20 @@
 //! be.
 
 mod tiny;
+mod training;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
+use model_center::model::decoder::DecoderHead;
 use model_center::model::{Batch, HeadInit, Labels, OpenOptions, Registry, TextModel};
 use own_model::TABLES;
-use own_model::training::train;
 use std::path::Path;
+use training::train;
 
 /// A directory with a random model.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    tiny::write(directory.path(), 3);
+    tiny::write(directory.path(), DecoderHead::Classifier { outputs: 3 });
     directory
 }
 
@@ -70,8 +72,8 @@ fn a_head_begins_anew_on_request_alone() {
     };
     let (kept, random) = (open(HeadInit::DirectoryOrRandom), open(HeadInit::Random));
     assert!(kept.initialized.is_empty());
-    assert_eq!(random.initialized, ["head.weight", "head.bias"]);
-    assert_eq!(random.unused, ["classifier.weight", "classifier.bias"]);
+    assert_eq!(random.initialized, ["cls_projection.weight"]);
+    assert_eq!(random.unused, ["score.weight"]);
     assert_ne!(logits(&*kept.model, &device), logits(&*random.model, &device));
 }
 
@@ -105,5 +107,8 @@ fn a_directory_that_does_not_fit_is_refused_before_weights_are_read() {
     let directory_2 = directory();
     edit(directory_2.path(), "\"num_attention_heads\": 2", "\"num_attention_heads\": 3");
     let error = open(directory_2.path());
-    assert!(error.contains("num_attention_heads") && error.contains("3 heads do not divide"), "{error}");
+    assert!(
+        error.contains("field num_attention_heads") && error.contains("8 is not divisible by num_attention_heads 3"),
+        "{error}"
+    );
 }
