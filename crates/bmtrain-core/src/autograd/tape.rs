@@ -352,7 +352,7 @@ fn own(device: &Device, tensor: Tensor) -> Result<Tensor> {
         return Ok(tensor);
     }
     let mut copy = Tensor::empty_in(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;
-    device.launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
+    device.launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
     Ok(copy)
 }
 

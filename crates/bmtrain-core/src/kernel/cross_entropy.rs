@@ -5,10 +5,8 @@
 //! [`CrossEntropyStatistics`], and [`CrossEntropyLoss`] combines the shards. [`CrossEntropyBackward`] computes the
 //! gradient of the logits of a shard or of the whole vocabulary.
 
-use super::loss::expect_scalar;
-use super::{Arguments, Operand, expect_dtype, expect_float, expect_len, expect_operand};
+use super::{Arguments, Elements, Operand, expect};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// The classes of the columns of a logits matrix: a shard of a vocabulary, or all of it.
@@ -66,12 +64,10 @@ impl Criterion<'_> {
         if first.checked_add(count).is_none_or(|end| end > total) {
             return Err(Error::shape(name, "classes", format!("inside 0..{total}"), format!("{count} from {first}")));
         }
-        expect_operand(name, "targets", rows, DType::I64, &self.targets)?;
+        expect(name, "targets", &self.targets, Elements::I64, Some(rows))?;
         if let Some(ClassWeights { each, sum }) = &self.weights {
-            expect_operand(name, "class weights", total, DType::F32, each)?;
-            if let Some(sum) = sum {
-                expect_scalar(name, "sum of the class weights", sum)?;
-            }
+            expect(name, "class weights", each, Elements::F32, Some(total))?;
+            expect(name, "sum of the class weights", sum, Elements::F32, Some(1))?;
         }
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(Error::argument(name, format!("label smoothing {} is outside [0, 1)", self.smoothing)));
@@ -119,14 +115,10 @@ impl Arguments for CrossEntropyForward<'_> {
             return Err(Error::shape(name, "classes", format!("all {}", classes.total), classes.count));
         }
         self.criterion.check(name, self.rows, self.columns)?;
-        expect_matrix(name, "logits", self.rows, self.columns, self.logits.len())?;
-        expect_float(name, "logits", self.logits.dtype())?;
-        for (what, view, len) in
-            [("losses", &self.losses, self.rows), ("lse", &self.lse, self.rows), ("totals", &self.totals, 3)]
-        {
-            expect_operand(name, what, len, DType::F32, view)?;
-        }
-        Ok(())
+        expect_matrix(name, "logits", [self.rows, self.columns], &self.logits, Elements::Float)?;
+        expect(name, "losses", &self.losses, Elements::F32, Some(self.rows))?;
+        expect(name, "lse", &self.lse, Elements::F32, Some(self.rows))?;
+        expect(name, "totals", &self.totals, Elements::F32, Some(3))
     }
 
     visits!(criterion, logits, losses, lse, totals);
@@ -159,10 +151,8 @@ impl Arguments for CrossEntropyStatistics<'_> {
 
     fn check(&self) -> Result<()> {
         self.criterion.check(Self::NAME, self.rows, self.columns)?;
-        expect_matrix(Self::NAME, "logits", self.rows, self.columns, self.logits.len())?;
-        expect_float(Self::NAME, "logits", self.logits.dtype())?;
-        expect_matrix(Self::NAME, "statistics", self.rows, 4, self.statistics.len())?;
-        expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())
+        expect_matrix(Self::NAME, "logits", [self.rows, self.columns], &self.logits, Elements::Float)?;
+        expect_matrix(Self::NAME, "statistics", [self.rows, 4], &self.statistics, Elements::F32)
     }
 
     visits!(criterion, logits, statistics);
@@ -195,12 +185,10 @@ impl Arguments for CrossEntropyLoss<'_> {
         if self.criterion.weights.is_some_and(|weights| weights.sum.is_none()) {
             return Err(Error::argument(Self::NAME, "the sum of the class weights is missing"));
         }
-        expect_matrix(Self::NAME, "statistics", self.shards, self.rows.saturating_mul(4), self.statistics.len())?;
-        expect_dtype(Self::NAME, "statistics", DType::F32, self.statistics.dtype())?;
-        for (what, view) in [("losses", &self.losses), ("lse", &self.lse)] {
-            expect_operand(Self::NAME, what, self.rows, DType::F32, view)?;
-        }
-        Ok(())
+        let sizes = [self.shards, self.rows.saturating_mul(4)];
+        expect_matrix(Self::NAME, "statistics", sizes, &self.statistics, Elements::F32)?;
+        expect(Self::NAME, "losses", &self.losses, Elements::F32, Some(self.rows))?;
+        expect(Self::NAME, "lse", &self.lse, Elements::F32, Some(self.rows))
     }
 
     visits!(criterion, statistics, losses, lse);
@@ -238,26 +226,27 @@ impl Arguments for CrossEntropyBackward<'_> {
     fn check(&self) -> Result<()> {
         let name = Self::NAME;
         self.criterion.check(name, self.rows, self.columns)?;
-        let dlogits = self.dlogits.as_view();
-        for (what, view) in [("logits", self.logits.as_ref().unwrap_or(&dlogits)), ("dlogits", &dlogits)] {
-            expect_matrix(name, what, self.rows, self.columns, view.len())?;
-            expect_float(name, what, view.dtype())?;
-        }
-        if self.dloss.len() != 1 {
-            expect_len(name, "dloss", self.rows, self.dloss.len())?;
-        }
-        expect_dtype(name, "dloss", DType::F32, self.dloss.dtype())?;
-        expect_operand(name, "lse", self.rows, DType::F32, &self.lse)?;
-        self.divisor.as_ref().map_or(Ok(()), |divisor| expect_scalar(name, "divisor", divisor))
+        expect_matrix(name, "logits", [self.rows, self.columns], &self.logits, Elements::Float)?;
+        expect_matrix(name, "dlogits", [self.rows, self.columns], &self.dlogits, Elements::Float)?;
+        let rows = if self.dloss.len() == 1 { 1 } else { self.rows };
+        expect(name, "dloss", &self.dloss, Elements::F32, Some(rows))?;
+        expect(name, "lse", &self.lse, Elements::F32, Some(self.rows))?;
+        expect(name, "divisor", &self.divisor, Elements::F32, Some(1))
     }
 
     visits!(criterion, logits, lse, dloss, divisor, dlogits);
 }
 
 /// Require `rows` times `columns` elements, without overflow.
-fn expect_matrix(name: &'static str, what: &str, rows: usize, columns: usize, got: usize) -> Result<()> {
+fn expect_matrix(
+    name: &'static str,
+    what: &str,
+    [rows, columns]: [usize; 2],
+    operand: &impl Operand,
+    elements: Elements,
+) -> Result<()> {
     match rows.checked_mul(columns) {
-        Some(expected) => expect_len(name, what, expected, got),
+        Some(len) => expect(name, what, operand, elements, Some(len)),
         None => Err(Error::shape(name, what, "below 2^64 elements", format!("{rows} x {columns}"))),
     }
 }

@@ -1,6 +1,6 @@
 //! Arguments of elementwise kernels: activations, sums, products, casts.
 
-use super::{Arguments, Dest, expect_float, expect_float_operand, expect_len};
+use super::{Arguments, Dest, expect_float_operand, expect_replaced};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 
@@ -56,15 +56,8 @@ pub struct ActivationForward<'a> {
     pub y: ViewMut<'a>,
 }
 
-impl Arguments for ActivationForward<'_> {
-    const NAME: &'static str = "activation_forward";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
-    }
-
-    visits!(x, y);
+arguments! {
+    ActivationForward, "activation_forward", |a| { x: Float, y: Float[a.x.len()] }
 }
 
 /// `dx (+)= dy * activation'(x)`, elementwise.
@@ -80,16 +73,8 @@ pub struct ActivationBackward<'a> {
     pub dx: Dest<'a>,
 }
 
-impl Arguments for ActivationBackward<'_> {
-    const NAME: &'static str = "activation_backward";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float_operand(Self::NAME, "dy", self.x.len(), &self.dy)?;
-        expect_float_operand(Self::NAME, "dx", self.x.len(), &self.dx.view)
-    }
-
-    visits!(x, dy, dx);
+arguments! {
+    ActivationBackward, "activation_backward", |a| { x: Float, dy: Float[a.x.len()], dx: Float[a.x.len()] }
 }
 
 /// In one pass over the input `x` of an activation: write its value to `y` and overwrite `x` by its derivative.
@@ -106,15 +91,8 @@ pub struct ActivationSplit<'a> {
     pub y: ViewMut<'a>,
 }
 
-impl Arguments for ActivationSplit<'_> {
-    const NAME: &'static str = "activation_split";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
-    }
-
-    visits!(x, y);
+arguments! {
+    ActivationSplit, "activation_split", |a| { x: Float, y: Float[a.x.len()] }
 }
 
 /// `y = activation(gate) * up` over `rows` rows of `columns`; `gate` and `up` may be halves of one wider matrix.
@@ -141,12 +119,9 @@ impl Arguments for GatedForward<'_> {
 
     fn check(&self) -> Result<()> {
         let span = row_span(Self::NAME, self.rows, self.columns, self.ld)?;
-        for (what, dtype) in [("gate", self.gate.dtype()), ("up", self.up.dtype()), ("y", self.y.dtype())] {
-            expect_float(Self::NAME, what, dtype)?;
-        }
-        expect_len(Self::NAME, "gate", span, self.gate.len())?;
-        expect_len(Self::NAME, "up", span, self.up.len())?;
-        expect_len(Self::NAME, "y", self.rows * self.columns, self.y.len())
+        expect_float_operand(Self::NAME, "gate", span, &self.gate)?;
+        expect_float_operand(Self::NAME, "up", span, &self.up)?;
+        expect_float_operand(Self::NAME, "y", self.rows * self.columns, &self.y)
     }
 
     visits!(gate, up, y);
@@ -170,19 +145,10 @@ pub struct GatedBackward<'a> {
     pub dx: Dest<'a>,
 }
 
-impl Arguments for GatedBackward<'_> {
-    const NAME: &'static str = "gated_backward";
-
-    fn check(&self) -> Result<()> {
-        for (what, dtype) in [("x", self.x.dtype()), ("dy", self.dy.dtype()), ("dx", self.dx.view.dtype())] {
-            expect_float(Self::NAME, what, dtype)?;
-        }
-        expect_len(Self::NAME, "x", self.rows * 2 * self.columns, self.x.len())?;
-        expect_len(Self::NAME, "dy", self.rows * self.columns, self.dy.len())?;
-        expect_len(Self::NAME, "dx", self.x.len(), self.dx.view.len())
+arguments! {
+    GatedBackward, "gated_backward", |a| {
+        x: Float[2 * a.rows * a.columns], dy: Float[a.rows * a.columns], dx: Float[a.x.len()]
     }
-
-    visits!(x, dy, dx);
 }
 
 /// `out = alpha * a + beta * b`. Without `b`, `out` itself stands for it: `out = alpha * a + beta * out`.
@@ -200,18 +166,8 @@ pub struct AddScaled<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl Arguments for AddScaled<'_> {
-    const NAME: &'static str = "add_scaled";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "a", self.a.dtype())?;
-        if let Some(b) = &self.b {
-            expect_float_operand(Self::NAME, "b", self.a.len(), b)?;
-        }
-        expect_float_operand(Self::NAME, "out", self.a.len(), &self.out)
-    }
-
-    visits!(a, b, out);
+arguments! {
+    AddScaled, "add_scaled", |k| { a: Float, b: Float[k.a.len()], out: Float[k.a.len()] }
 }
 
 /// `out (+)= a * b`, elementwise. Without `b` the old content of `out` is the second factor.
@@ -225,22 +181,9 @@ pub struct Multiply<'a> {
     pub out: Dest<'a>,
 }
 
-impl Arguments for Multiply<'_> {
-    const NAME: &'static str = "multiply";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "a", self.a.dtype())?;
-        match &self.b {
-            Some(b) => {
-                expect_float_operand(Self::NAME, "b", self.a.len(), b)?;
-            }
-            None if self.out.add => return Err(Error::argument(Self::NAME, "an in-place product cannot be added")),
-            None => {}
-        }
-        expect_float_operand(Self::NAME, "out", self.a.len(), &self.out.view)
-    }
-
-    visits!(a, b, out);
+arguments! {
+    Multiply, "multiply", |k| { a: Float, b: Float[k.a.len()], out: Float[k.a.len()] },
+    expect_replaced(Self::NAME, k.b.as_ref(), &k.out, "an in-place product cannot be added")
 }
 
 /// Write one value everywhere. For integer types the value is converted, saturating.
@@ -252,14 +195,8 @@ pub struct Fill<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl Arguments for Fill<'_> {
-    const NAME: &'static str = "fill";
-
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
-
-    visits!(out);
+arguments! {
+    Fill, "fill", |a| { out: Any }
 }
 
 /// `out (+)= x` in another dtype. Between floating-point types rounding is to nearest, ties to even; integers become
@@ -272,14 +209,8 @@ pub struct Cast<'a> {
     pub out: Dest<'a>,
 }
 
-impl Arguments for Cast<'_> {
-    const NAME: &'static str = "cast";
-
-    fn check(&self) -> Result<()> {
-        expect_float_operand(Self::NAME, "out", self.x.len(), &self.out.view)
-    }
-
-    visits!(x, out);
+arguments! {
+    Cast, "cast", |a| { x: Any, out: Float[a.x.len()] }
 }
 
 /// Elements from the first to the last of `rows` rows of `columns`, `ld` apart.

@@ -150,6 +150,24 @@ pub struct Gemm<'a> {
     pub epilogue: Epilogue<'a>,
 }
 
+impl<'a> Gemm<'a> {
+    /// `c (+)= a b` of one product of `[m, n, k]`, without gaps between the rows of `c`.
+    pub fn single([m, n, k]: [usize; 3], a: Matrix<'a>, b: Matrix<'a>, c: Dest<'a>) -> Self {
+        Gemm {
+            m,
+            n,
+            k,
+            alpha: 1.0,
+            a,
+            b,
+            beta: if c.add { 1.0 } else { 0.0 },
+            c: MatrixMut { view: c.view, ld: n, batch: [0, 0] },
+            batch: Batch::ONE,
+            epilogue: Epilogue::default(),
+        }
+    }
+}
+
 impl Arguments for Gemm<'_> {
     const NAME: &'static str = "gemm";
 
@@ -231,18 +249,10 @@ mod tests {
             let device = Device::cpu(1).unwrap();
             let zeros = |len| Storage::zeros(&device, len, DType::F32, Segment::Activations).unwrap();
             let (a, b, c) = (zeros(m), zeros(n), zeros(1024));
-            let gemm = Gemm {
-                m,
-                n,
-                k: 1,
-                alpha: 1.0,
-                a: Matrix::plain(a.view(0..m).unwrap(), 1),
-                b: Matrix::plain(b.view(0..n).unwrap(), n),
-                beta: 0.0,
-                c: MatrixMut { view: c.view_mut(0..1024).unwrap(), ld, batch },
-                batch: Batch { outer, inner },
-                epilogue: Epilogue::default(),
-            };
+            let (a, b) = (Matrix::plain(a.view(0..m).unwrap(), 1), Matrix::plain(b.view(0..n).unwrap(), n));
+            let dest = Dest { view: c.view_mut(0..1024).unwrap(), add: false };
+            let mut gemm = Gemm { batch: Batch { outer, inner }, ..Gemm::single([m, n, 1], a, b, dest) };
+            (gemm.c.ld, gemm.c.batch) = (ld, batch);
             gemm.check()
         }
     }

@@ -1,9 +1,7 @@
 //! Arguments of the squared error, of the totals of row losses, and of the scaling of their gradients.
 
-use super::{Arguments, Dest, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
+use super::{Dest, expect_replaced};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 
 /// Mean of the squared differences, f32 `[1]`.
 #[derive(Debug)]
@@ -16,16 +14,8 @@ pub struct SquaredErrorForward<'a> {
     pub loss: ViewMut<'a>,
 }
 
-impl Arguments for SquaredErrorForward<'_> {
-    const NAME: &'static str = "squared_error_forward";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_operand(Self::NAME, "targets", self.x.len(), DType::F32, &self.targets)?;
-        expect_operand(Self::NAME, "loss", 1, DType::F32, &self.loss)
-    }
-
-    visits!(x, targets, loss);
+arguments! {
+    SquaredErrorForward, "squared_error_forward", |a| { x: Float, targets: F32[a.x.len()], loss: F32[1] }
 }
 
 /// Gradient of [`SquaredErrorForward`]: `dx = dloss * 2 (x - target) / n`.
@@ -41,17 +31,10 @@ pub struct SquaredErrorBackward<'a> {
     pub dx: ViewMut<'a>,
 }
 
-impl Arguments for SquaredErrorBackward<'_> {
-    const NAME: &'static str = "squared_error_backward";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_operand(Self::NAME, "targets", self.x.len(), DType::F32, &self.targets)?;
-        expect_operand(Self::NAME, "dloss", 1, DType::F32, &self.dloss)?;
-        expect_float_operand(Self::NAME, "dx", self.x.len(), &self.dx)
+arguments! {
+    SquaredErrorBackward, "squared_error_backward", |a| {
+        x: Float, targets: F32[a.x.len()], dloss: F32[1], dx: Float[a.x.len()]
     }
-
-    visits!(x, targets, dloss, dx);
 }
 
 /// Sum of the losses of rows, sum of the row weights, and the mean: the first divided by the second.
@@ -74,20 +57,10 @@ pub struct LossTotals<'a> {
     pub totals: ViewMut<'a>,
 }
 
-impl Arguments for LossTotals<'_> {
-    const NAME: &'static str = "loss_totals";
-
-    fn check(&self) -> Result<()> {
-        let name = Self::NAME;
-        expect_dtype(name, "losses", DType::F32, self.losses.dtype())?;
-        expect_operand(name, "targets", self.losses.len(), DType::I64, &self.targets)?;
-        if let Some(weights) = &self.class_weights {
-            expect_dtype(name, "class weights", DType::F32, weights.dtype())?;
-        }
-        expect_operand(name, "totals", 3, DType::F32, &self.totals)
+arguments! {
+    LossTotals, "loss_totals", |a| {
+        losses: F32, targets: I64[a.losses.len()], class_weights as "class weights": F32, totals: F32[3]
     }
-
-    visits!(losses, targets, class_weights, totals);
 }
 
 /// `out (+)= factor / divisor * x`, elementwise, with factor and divisor in device memory.
@@ -107,30 +80,9 @@ pub struct ScaleBy<'a> {
     pub out: Dest<'a>,
 }
 
-impl Arguments for ScaleBy<'_> {
-    const NAME: &'static str = "scale_by";
-
-    fn check(&self) -> Result<()> {
-        let name = Self::NAME;
-        expect_scalar(name, "factor", &self.factor)?;
-        if let Some(divisor) = &self.divisor {
-            expect_scalar(name, "divisor", divisor)?;
-        }
-        expect_float(name, "out", self.out.view.dtype())?;
-        match &self.x {
-            Some(x) => {
-                expect_float(name, "x", x.dtype())?;
-                expect_len(name, "out", x.len(), self.out.view.len())
-            }
-            None if self.out.add => Err(Error::argument(name, "an in-place product cannot be added")),
-            None => Ok(()),
-        }
-    }
-
-    visits!(factor, divisor, x, out);
-}
-
-/// Require one f32.
-pub(super) fn expect_scalar(name: &'static str, what: &str, view: &View<'_>) -> Result<()> {
-    expect_operand(name, what, 1, DType::F32, view)
+arguments! {
+    ScaleBy, "scale_by", |a| {
+        factor: F32[1], divisor: F32[1], x: Float, out: Float[a.x.map_or(a.out.view.len(), |x| x.len())]
+    },
+    expect_replaced(Self::NAME, a.x.as_ref(), &a.out, "an in-place product cannot be added")
 }

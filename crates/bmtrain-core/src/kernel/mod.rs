@@ -4,11 +4,41 @@
 //! one function and not forty. Arguments are checked here once, for every backend: lengths, types, that no written
 //! range overlaps another one, that every view belongs to this device and lane.
 
-/// [`Arguments::visit`] for arguments whose operands are these fields.
+/// [`Operand::visit`] or [`Arguments::visit`] for a structure whose operands are these fields.
 macro_rules! visits {
-    ($($field:ident),+) => {
+    ($($field:tt),+) => {
         fn visit(&self, visit: &mut dyn FnMut($crate::kernel::Access<'_>)) {
             $($crate::kernel::Operand::visit(&self.$field, visit);)+
+        }
+    };
+}
+
+/// Implements [`Arguments`]: the kernel's name, its operands in the order in which they are checked and visited, with the
+/// [`Elements`] each of them has, of a number if one is given, and further checks.
+///
+/// `arguments! { Kernel, "name", |a| { x: Float[a.rows], y as "name in errors": F32 }, further(a) }`
+macro_rules! arguments {
+    (
+        $arguments:ident, $name:literal,
+        |$this:ident| { $($field:ident $(as $what:literal)?: $elements:ident $([$len:expr])?),+ }
+        $(, $further:expr)?
+    ) => {
+        impl $crate::kernel::Arguments for $arguments<'_> {
+            const NAME: &'static str = $name;
+
+            #[allow(unused_variables)]
+            fn check(&self) -> $crate::error::Result<()> {
+                let $this = self;
+                $(
+                    let what = [$($what,)? stringify!($field)][0];
+                    let len: Option<usize> = None $(.or(Some($len)))?;
+                    $crate::kernel::expect(Self::NAME, what, &self.$field, $crate::kernel::Elements::$elements, len)?;
+                )+
+                $($further?;)?
+                Ok(())
+            }
+
+            visits!($($field),+);
         }
     };
 }
@@ -358,15 +388,54 @@ pub(crate) fn expect_float_operand(op: &'static str, what: &str, len: usize, ope
     expect_float(op, what, operand.range().dtype)
 }
 
+/// What an operand consists of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Elements {
+    Any,
+    Float,
+    F32,
+    I64,
+    I32,
+}
+
+/// Require the elements of an operand, if it is there, and their number if one is given.
+fn expect(op: &'static str, what: &str, operand: &impl Operand, elements: Elements, len: Option<usize>) -> Result<()> {
+    let Some(range) = operand.range() else { return Ok(()) };
+    if let Some(len) = len {
+        expect_len(op, what, len, range.len)?;
+    }
+    match elements {
+        Elements::Any => Ok(()),
+        Elements::Float => expect_float(op, what, range.dtype),
+        Elements::F32 => expect_dtype(op, what, DType::F32, range.dtype),
+        Elements::I64 => expect_dtype(op, what, DType::I64, range.dtype),
+        Elements::I32 => expect_dtype(op, what, DType::I32, range.dtype),
+    }
+}
+
+/// Refuse to add what is computed in place.
+fn expect_replaced(op: &'static str, x: Option<&View<'_>>, out: &Dest<'_>, message: &str) -> Result<()> {
+    if x.is_none() && out.add { Err(Error::argument(op, message)) } else { Ok(()) }
+}
+
 /// A field of a kernel's arguments that holds views.
 pub(crate) trait Operand {
     /// Every view, written or read.
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>));
+
+    /// The only range of the operand, if there is one.
+    fn range(&self) -> Option<&Range> {
+        None
+    }
 }
 
 impl Operand for View<'_> {
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
         visit(Access::Read(self));
+    }
+
+    fn range(&self) -> Option<&Range> {
+        Some(&self.range)
     }
 }
 
@@ -374,14 +443,26 @@ impl Operand for ViewMut<'_> {
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
         visit(Access::Write(self));
     }
+
+    fn range(&self) -> Option<&Range> {
+        Some(&self.range)
+    }
 }
 
 impl Operand for Dest<'_> {
     visits!(view);
+
+    fn range(&self) -> Option<&Range> {
+        Some(&self.view.range)
+    }
 }
 
 impl<T: Operand> Operand for Option<T> {
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
         self.iter().for_each(|operand| operand.visit(visit));
+    }
+
+    fn range(&self) -> Option<&Range> {
+        self.as_ref().and_then(Operand::range)
     }
 }

@@ -1,10 +1,9 @@
 //! Arguments of layer norm and RMS norm, with fused dropout and residual.
 
 use super::random::Dropout;
-use super::{Access, Arguments, Dest, Operand, expect_float_operand, expect_operand};
-use crate::buffer::{Ranged, View, ViewMut};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::{Dest, Operand};
+use crate::buffer::{Range, View, ViewMut};
+use crate::error::Error;
 
 /// Which normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,36 +47,19 @@ pub struct NormForward<'a> {
     pub rstd: ViewMut<'a>,
 }
 
-impl Arguments for NormForward<'_> {
-    const NAME: &'static str = "norm_forward";
-
-    fn check(&self) -> Result<()> {
-        let (name, n) = (Self::NAME, self.rows * self.columns);
-        for (what, view) in [("x", Some(&self.x)), ("residual", self.residual.as_ref())] {
-            if let Some(view) = view {
-                expect_float_operand(name, what, n, view)?;
-            }
-        }
-        for (what, view) in [("weight", Some(&self.weight)), ("bias", self.bias.as_ref())] {
-            if let Some(view) = view {
-                expect_float_operand(name, what, self.columns, view)?;
-            }
-        }
-        for (what, view) in [("sum", self.sum.as_ref()), ("y", Some(&self.y))] {
-            if let Some(view) = view {
-                expect_float_operand(name, what, n, view)?;
-            }
-        }
-        if (self.residual.is_some() || self.dropout.is_some()) != self.sum.is_some() {
-            return Err(Error::argument(name, "a sum is written exactly when there is a dropout or a residual"));
-        }
-        if (self.kind == NormKind::Layer) != self.mean.is_some() {
-            return Err(Error::argument(name, "means are written by layer norm and only by it"));
-        }
-        check_statistics(name, self.rows, self.mean.as_ref(), &self.rstd)
+arguments! {
+    NormForward, "norm_forward", |a| {
+        x: Float[a.rows * a.columns], residual: Float[a.rows * a.columns], weight: Float[a.columns],
+        bias: Float[a.columns], sum: Float[a.rows * a.columns], y: Float[a.rows * a.columns], mean: F32[a.rows],
+        rstd: F32[a.rows]
+    },
+    if (a.residual.is_some() || a.dropout.is_some()) != a.sum.is_some() {
+        Err(Error::argument(Self::NAME, "a sum is written exactly when there is a dropout or a residual"))
+    } else if (a.kind == NormKind::Layer) != a.mean.is_some() {
+        Err(Error::argument(Self::NAME, "means are written by layer norm and only by it"))
+    } else {
+        Ok(())
     }
-
-    visits!(x, residual, weight, bias, sum, y, mean, rstd);
 }
 
 /// Gradients of [`NormForward`].
@@ -112,42 +94,24 @@ pub struct NormBackward<'a> {
     pub dbias: Option<Dest<'a>>,
 }
 
-impl Arguments for NormBackward<'_> {
-    const NAME: &'static str = "norm_backward";
-
-    fn check(&self) -> Result<()> {
-        let (name, n) = (Self::NAME, self.rows * self.columns);
-        for (what, view, len) in [("x", &self.x, n), ("dy", &self.dy, n), ("weight", &self.weight, self.columns)] {
-            expect_float_operand(name, what, len, view)?;
-        }
-        let branch = self.branch.as_ref().map(|(_, dest)| dest);
-        for (what, dest, len) in [
-            ("dx", self.dx.as_ref(), n),
-            ("branch", branch, n),
-            ("dweight", self.dweight.as_ref(), self.columns),
-            ("dbias", self.dbias.as_ref(), self.columns),
-        ] {
-            if let Some(dest) = dest {
-                expect_float_operand(name, what, len, &dest.view)?;
-            }
-        }
-        if (self.kind == NormKind::Layer) != self.mean.is_some() {
-            return Err(Error::argument(name, "means belong to layer norm and only to it"));
-        }
-        check_statistics(name, self.rows, self.mean.as_ref(), &self.rstd)
-    }
-
-    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        let reads: [&dyn Operand; 5] = [&self.x, &self.mean, &self.rstd, &self.weight, &self.dy];
-        reads.into_iter().for_each(|operand| operand.visit(visit));
-        self.branch.iter().for_each(|(_, dest)| dest.visit(visit));
-        [&self.dx, &self.dweight, &self.dbias].into_iter().for_each(|operand| operand.visit(visit));
+arguments! {
+    NormBackward, "norm_backward", |a| {
+        x: Float[a.rows * a.columns], mean: F32[a.rows], rstd: F32[a.rows], weight: Float[a.columns],
+        dy: Float[a.rows * a.columns], branch: Float[a.rows * a.columns], dx: Float[a.rows * a.columns],
+        dweight: Float[a.columns], dbias: Float[a.columns]
+    },
+    if (a.kind == NormKind::Layer) == a.mean.is_some() {
+        Ok(())
+    } else {
+        Err(Error::argument(Self::NAME, "means belong to layer norm and only to it"))
     }
 }
 
-fn check_statistics<V: Ranged>(name: &'static str, rows: usize, mean: Option<&V>, rstd: &V) -> Result<()> {
-    for (what, statistic) in mean.map(|mean| ("mean", mean)).into_iter().chain([("rstd", rstd)]) {
-        expect_operand(name, what, rows, DType::F32, statistic)?;
+/// A gradient with the dropout that it is masked by.
+impl Operand for (Dropout, Dest<'_>) {
+    visits!(1);
+
+    fn range(&self) -> Option<&Range> {
+        self.1.range()
     }
-    Ok(())
 }

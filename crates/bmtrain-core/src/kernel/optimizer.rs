@@ -1,9 +1,8 @@
 //! Arguments of the optimizer step and of gradient clipping.
 
-use super::{Arguments, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::exact::WORDS;
 
 /// Which norm of all gradients together.
@@ -36,24 +35,13 @@ pub struct ClipFactor<'a> {
     pub factor: ViewMut<'a>,
 }
 
-impl Arguments for ClipFactor<'_> {
-    const NAME: &'static str = "clip_factor";
-
-    fn check(&self) -> Result<()> {
-        expect_operand(Self::NAME, "accumulated", WORDS, DType::I64, &self.accumulated)?;
-        for (what, len, dtype) in
-            [("norm", self.norm.len(), self.norm.dtype()), ("factor", self.factor.len(), self.factor.dtype())]
-        {
-            expect_len(Self::NAME, what, 1, len)?;
-            expect_dtype(Self::NAME, what, DType::F32, dtype)?;
-        }
-        if self.max_norm > 0.0 && self.scale > 0.0 {
-            return Ok(());
-        }
-        Err(Error::argument(Self::NAME, format!("max_norm {} and scale {} must be above 0", self.max_norm, self.scale)))
+arguments! {
+    ClipFactor, "clip_factor", |a| { accumulated: I64[WORDS], norm: F32[1], factor: F32[1] },
+    if a.max_norm > 0.0 && a.scale > 0.0 {
+        Ok(())
+    } else {
+        Err(Error::argument(Self::NAME, format!("max_norm {} and scale {} must be above 0", a.max_norm, a.scale)))
     }
-
-    visits!(accumulated, norm, factor);
 }
 
 /// One Adam step (Kingma and Ba, 2015) over a run of elements that share their weight decay.
@@ -162,30 +150,16 @@ impl Adam<'_> {
     }
 }
 
-impl Arguments for Adam<'_> {
-    const NAME: &'static str = "adam";
-
-    fn check(&self) -> Result<()> {
-        let (name, n) = (Self::NAME, self.parameter.len());
-        expect_float(name, "parameter", self.parameter.dtype())?;
-        expect_float_operand(name, "grad", n, &self.grad)?;
-        for (what, view) in [("master", self.master.as_ref()), ("m", Some(&self.m)), ("v", Some(&self.v))] {
-            if let Some(view) = view {
-                expect_operand(name, what, n, DType::F32, view)?;
-            }
-        }
-        if (self.parameter.dtype() == DType::F32) == self.master.is_some() {
-            return Err(Error::argument(
-                name,
-                "a master copy belongs to parameters that are not f32, and only to them",
-            ));
-        }
-        expect_operand(name, "factor", 1, DType::F32, &self.factor)?;
-        if self.step == 0 {
-            return Err(Error::argument(name, "steps are counted from 1"));
-        }
+arguments! {
+    Adam, "adam", |a| {
+        grad: Float[a.parameter.len()], factor: F32[1], parameter: Float, master: F32[a.parameter.len()],
+        m: F32[a.parameter.len()], v: F32[a.parameter.len()]
+    },
+    if (a.parameter.dtype() == DType::F32) == a.master.is_some() {
+        Err(Error::argument(Self::NAME, "a master copy belongs to parameters that are not f32, and only to them"))
+    } else if a.step == 0 {
+        Err(Error::argument(Self::NAME, "steps are counted from 1"))
+    } else {
         Ok(())
     }
-
-    visits!(grad, factor, parameter, master, m, v);
 }

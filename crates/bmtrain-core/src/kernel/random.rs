@@ -1,6 +1,6 @@
 //! Arguments of kernels that generate random numbers. Every number has an address; nothing is streamed.
 
-use super::{Arguments, Dest, expect_float, expect_float_operand};
+use super::{Dest, expect_replaced};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::philox::Key;
@@ -65,19 +65,9 @@ pub struct DropoutApply<'a> {
     pub y: Dest<'a>,
 }
 
-impl Arguments for DropoutApply<'_> {
-    const NAME: &'static str = "dropout";
-
-    fn check(&self) -> Result<()> {
-        if let Some(x) = &self.x {
-            expect_float_operand(Self::NAME, "x", self.rows * self.columns, x)?;
-        } else if self.y.add {
-            return Err(Error::argument(Self::NAME, "an in-place mask cannot be added"));
-        }
-        expect_float_operand(Self::NAME, "y", self.rows * self.columns, &self.y.view)
-    }
-
-    visits!(x, y);
+arguments! {
+    DropoutApply, "dropout", |a| { x: Float[a.rows * a.columns], y: Float[a.rows * a.columns] },
+    expect_replaced(Self::NAME, a.x.as_ref(), &a.y, "an in-place mask cannot be added")
 }
 
 /// A distribution of initial values.
@@ -105,12 +95,6 @@ pub struct FillRandom<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl Arguments for FillRandom<'_> {
-    const NAME: &'static str = "fill_random";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "out", self.out.dtype())
-    }
-
-    visits!(out);
+arguments! {
+    FillRandom, "fill_random", |a| { out: Float }
 }

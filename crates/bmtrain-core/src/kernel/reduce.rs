@@ -1,10 +1,8 @@
 //! Arguments of reductions and of softmax. All sums are made in an order that depends on sizes alone.
 
+use super::Dest;
 use super::optimizer::NormOrder;
-use super::{Arguments, Dest, expect_float, expect_float_operand, expect_len, expect_operand};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::DType;
-use crate::error::Result;
 use crate::exact::WORDS;
 
 /// `out[c] (+)= sum over rows of x[r, c]`: the gradient of a bias.
@@ -20,15 +18,8 @@ pub struct ColumnSum<'a> {
     pub out: Dest<'a>,
 }
 
-impl Arguments for ColumnSum<'_> {
-    const NAME: &'static str = "column_sum";
-
-    fn check(&self) -> Result<()> {
-        expect_float_operand(Self::NAME, "x", self.rows * self.columns, &self.x)?;
-        expect_float_operand(Self::NAME, "out", self.columns, &self.out.view)
-    }
-
-    visits!(x, out);
+arguments! {
+    ColumnSum, "column_sum", |a| { x: Float[a.rows * a.columns], out: Float[a.columns] }
 }
 
 /// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`. NaN and infinity propagate.
@@ -50,15 +41,8 @@ pub struct GradNorm<'a> {
 /// Elements whose squares are summed in floating point; parts of a whole are cut at multiples of it.
 pub const NORM_CHUNK: usize = 128;
 
-impl Arguments for GradNorm<'_> {
-    const NAME: &'static str = "grad_norm";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_operand(Self::NAME, "out", WORDS, DType::I64, &self.out.view)
-    }
-
-    visits!(x, out);
+arguments! {
+    GradNorm, "grad_norm", |a| { x: Float, out: I64[WORDS] }
 }
 
 /// Set `flag` to 1 if anything in `x` is infinite or not a number; leave it otherwise.
@@ -70,15 +54,8 @@ pub struct NonFinite<'a> {
     pub flag: ViewMut<'a>,
 }
 
-impl Arguments for NonFinite<'_> {
-    const NAME: &'static str = "non_finite";
-
-    fn check(&self) -> Result<()> {
-        expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_operand(Self::NAME, "flag", 1, DType::I32, &self.flag)
-    }
-
-    visits!(x, flag);
+arguments! {
+    NonFinite, "non_finite", |a| { x: Float, flag: I32[1] }
 }
 
 /// `y = softmax(x)` along rows; `log` writes log-probabilities instead.
@@ -96,15 +73,8 @@ pub struct Softmax<'a> {
     pub y: ViewMut<'a>,
 }
 
-impl Arguments for Softmax<'_> {
-    const NAME: &'static str = "softmax";
-
-    fn check(&self) -> Result<()> {
-        expect_float_operand(Self::NAME, "x", self.rows * self.columns, &self.x)?;
-        expect_float_operand(Self::NAME, "y", self.x.len(), &self.y)
-    }
-
-    visits!(x, y);
+arguments! {
+    Softmax, "softmax", |a| { x: Float[a.rows * a.columns], y: Float[a.x.len()] }
 }
 
 /// Gradient of [`Softmax`] from its output: `dx (+)= y * (dy - sum(y * dy))`, or `dy - exp(y) * sum(dy)` for logs.
@@ -124,20 +94,8 @@ pub struct SoftmaxBackward<'a> {
     pub dx: Dest<'a>,
 }
 
-impl Arguments for SoftmaxBackward<'_> {
-    const NAME: &'static str = "softmax_backward";
-
-    fn check(&self) -> Result<()> {
-        for (what, dtype, len) in [
-            ("y", self.y.dtype(), self.y.len()),
-            ("dy", self.dy.dtype(), self.dy.len()),
-            ("dx", self.dx.view.dtype(), self.dx.view.len()),
-        ] {
-            expect_float(Self::NAME, what, dtype)?;
-            expect_len(Self::NAME, what, self.rows * self.columns, len)?;
-        }
-        Ok(())
+arguments! {
+    SoftmaxBackward, "softmax_backward", |a| {
+        y: Float[a.rows * a.columns], dy: Float[a.y.len()], dx: Float[a.y.len()]
     }
-
-    visits!(y, dy, dx);
 }

@@ -1,8 +1,7 @@
 //! Arguments of rotary positions.
 
-use super::{Arguments, Dest, expect_float_operand, expect_operand};
+use super::{Arguments, Dest, Elements, expect, expect_replaced};
 use crate::buffer::View;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// Which elements of a head turn together.
@@ -65,29 +64,15 @@ impl Arguments for RotaryApply<'_> {
         let (Some(len), Some(table)) = (rows.checked_mul(columns), entries.checked_mul(dims)) else {
             return Err(Error::shape(Self::NAME, "sizes", "countable elements", format!("{rows} x {columns}")));
         };
-        expect_operand(Self::NAME, "table", table, DType::F32, &self.table)?;
-        match &self.positions {
-            Some(positions) => {
-                expect_operand(Self::NAME, "positions", rows, DType::I64, positions)?;
-            }
-            None if rows > 0 && (length == 0 || length > entries) => {
-                return Err(Error::shape(
-                    Self::NAME,
-                    "rows of a sequence",
-                    format!("1 to {entries} as the table"),
-                    length,
-                ));
-            }
-            None => {}
+        expect(Self::NAME, "table", &self.table, Elements::F32, Some(table))?;
+        expect(Self::NAME, "positions", &self.positions, Elements::I64, Some(rows))?;
+        if self.positions.is_none() && rows > 0 && (length == 0 || length > entries) {
+            let expected = format!("1 to {entries} as the table");
+            return Err(Error::shape(Self::NAME, "rows of a sequence", expected, length));
         }
-        match &self.x {
-            Some(x) => {
-                expect_float_operand(Self::NAME, "x", len, x)?;
-            }
-            None if self.y.add => return Err(Error::argument(Self::NAME, "a rotation in place cannot be added")),
-            None => {}
-        }
-        expect_float_operand(Self::NAME, "y", len, &self.y.view)
+        expect(Self::NAME, "x", &self.x, Elements::Float, Some(len))?;
+        expect_replaced(Self::NAME, self.x.as_ref(), &self.y, "a rotation in place cannot be added")?;
+        expect(Self::NAME, "y", &self.y, Elements::Float, Some(len))
     }
 
     visits!(table, positions, x, y);

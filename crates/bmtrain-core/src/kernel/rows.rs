@@ -1,9 +1,8 @@
 //! Arguments of kernels that move rows: embeddings, permutations, slices.
 
 use super::elementwise::row_span;
-use super::{Arguments, Dest, expect_dtype, expect_float, expect_float_operand, expect_len, expect_operand};
+use super::{Arguments, Dest, expect_float, expect_len, expect_operand};
 use crate::buffer::View;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::MAX_RANK;
 
@@ -22,15 +21,10 @@ pub struct EmbeddingForward<'a> {
     pub out: Dest<'a>,
 }
 
-impl Arguments for EmbeddingForward<'_> {
-    const NAME: &'static str = "embedding_forward";
-
-    fn check(&self) -> Result<()> {
-        check_table(Self::NAME, self.entries, self.columns, (self.table.len(), self.table.dtype()), &self.ids)?;
-        expect_float_operand(Self::NAME, "out", self.ids.len() * self.columns, &self.out.view)
+arguments! {
+    EmbeddingForward, "embedding_forward", |a| {
+        table: Float[a.entries * a.columns], ids: I64, out: Float[a.ids.len() * a.columns]
     }
-
-    visits!(table, ids, out);
 }
 
 /// Gradient of the table: `dtable[ids[r]] += dy[r]` in the order of the rows, after zeroing unless it is added to.
@@ -50,28 +44,10 @@ pub struct EmbeddingBackward<'a> {
     pub dtable: Dest<'a>,
 }
 
-impl Arguments for EmbeddingBackward<'_> {
-    const NAME: &'static str = "embedding_backward";
-
-    fn check(&self) -> Result<()> {
-        let table = (self.dtable.view.len(), self.dtable.view.dtype());
-        check_table(Self::NAME, self.entries, self.columns, table, &self.ids)?;
-        expect_float_operand(Self::NAME, "dy", self.ids.len() * self.columns, &self.dy)
+arguments! {
+    EmbeddingBackward, "embedding_backward", |a| {
+        ids: I64, dy: Float[a.ids.len() * a.columns], dtable as "table": Float[a.entries * a.columns]
     }
-
-    visits!(ids, dy, dtable);
-}
-
-fn check_table(
-    name: &'static str,
-    entries: usize,
-    columns: usize,
-    table: (usize, DType),
-    ids: &View<'_>,
-) -> Result<()> {
-    expect_len(name, "table", entries * columns, table.0)?;
-    expect_float(name, "table", table.1)?;
-    expect_dtype(name, "ids", DType::I64, ids.dtype())
 }
 
 /// Rows from one place to another: `out[r * out_ld + c] (+)= x[r * x_ld + c]`. Slices, concatenations and their
@@ -97,13 +73,8 @@ impl Arguments for RowCopy<'_> {
 
     fn check(&self) -> Result<()> {
         expect_len(Self::NAME, "x", row_span(Self::NAME, self.rows, self.columns, self.x_ld)?, self.x.len())?;
-        expect_len(
-            Self::NAME,
-            "out",
-            row_span(Self::NAME, self.rows, self.columns, self.out_ld)?,
-            self.out.view.len(),
-        )?;
-        expect_dtype(Self::NAME, "out", self.x.dtype(), self.out.view.dtype())?;
+        let out_len = row_span(Self::NAME, self.rows, self.columns, self.out_ld)?;
+        expect_operand(Self::NAME, "out", out_len, self.x.dtype(), &self.out.view)?;
         if self.out.add { expect_float(Self::NAME, "x", self.x.dtype()) } else { Ok(()) }
     }
 
@@ -133,12 +104,8 @@ impl Arguments for Permute<'_> {
             return Err(Error::shape(Self::NAME, "rank", format!("at most {MAX_RANK}"), self.rank));
         };
         if !(0..self.rank).all(|axis| axes.contains(&axis)) {
-            return Err(Error::shape(
-                Self::NAME,
-                "axes",
-                format!("each of 0..{} once", self.rank),
-                format!("{axes:?}"),
-            ));
+            let expected = format!("each of 0..{} once", self.rank);
+            return Err(Error::shape(Self::NAME, "axes", expected, format!("{axes:?}")));
         }
         expect_len(Self::NAME, "x", dims.iter().product(), self.x.len())?;
         expect_operand(Self::NAME, "out", self.x.len(), self.x.dtype(), &self.out.view)?;

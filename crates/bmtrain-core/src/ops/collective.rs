@@ -18,7 +18,7 @@ use crate::comm::{Communicator, Reduction, tensors};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Dest, Multiply};
+use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Multiply};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -205,7 +205,7 @@ fn not_above(device: &Device, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     device.launch(AddScaled { alpha: 1.0, a: left, beta: -1.0, b: right, out: difference.view_mut()? })?;
     // The derivative of a rectifier is 0 up to 0 and 1 elsewhere.
     let (minus, mut is) = (full(-1.0)?, full(1.0)?);
-    let dx = Dest { view: is.view_mut()?, add: true };
+    let dx = is.dest(true)?;
     let (activation, x, dy) = (Activation::Relu, difference.view()?, minus.view()?);
     device.launch(ActivationBackward { activation, x, dy, dx })?;
     Ok(is)
@@ -220,12 +220,11 @@ fn product_of_others(ranks: &dyn Communicator, device: &Device, x: &Tensor) -> R
         let other = all.slice(rank * elements..(rank + 1) * elements)?;
         match &mut others {
             Some(others) => {
-                let out = Dest { view: others.view_mut()?, add: false };
-                device.launch(Multiply { a: other.view()?, b: None, out })?;
+                device.launch(Multiply { a: other.view()?, b: None, out: others.dest(false)? })?;
             }
             None => {
                 let mut first = Tensor::empty_in(device, other.shape(), DType::F32, Segment::Activations)?;
-                device.launch(Cast { x: other.view()?, out: Dest { view: first.view_mut()?, add: false } })?;
+                device.launch(Cast { x: other.view()?, out: first.dest(false)? })?;
                 others = Some(first);
             }
         }
@@ -239,7 +238,6 @@ fn product_of_others(ranks: &dyn Communicator, device: &Device, x: &Tensor) -> R
 /// `a * b`, rounded once to `dtype`.
 fn product(device: &Device, a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let mut out = Tensor::empty_in(device, b.shape(), dtype, Segment::Activations)?;
-    let dest = Dest { view: out.view_mut()?, add: false };
-    device.launch(Multiply { a: a.view()?, b: Some(b.view()?), out: dest })?;
+    device.launch(Multiply { a: a.view()?, b: Some(b.view()?), out: out.dest(false)? })?;
     Ok(out)
 }

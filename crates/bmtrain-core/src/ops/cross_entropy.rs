@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
     ClassWeights, ColumnSum, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss,
-    CrossEntropyStatistics, Dest, LossTotals, ShardClasses,
+    CrossEntropyStatistics, LossTotals, ShardClasses,
 };
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -261,8 +261,7 @@ impl Terms {
         let mut terms = Terms::fused(targets, classes, options);
         if let Some((each, sum)) = &mut terms.weights {
             let mut total = Tensor::empty_in(device, [1], DType::F32, Segment::Activations)?; // [1]
-            let out = Dest { view: total.view_mut()?, add: false };
-            device.launch(ColumnSum { rows: each.elements(), columns: 1, x: each.view()?, out })?;
+            device.launch(ColumnSum { rows: each.elements(), columns: 1, x: each.view()?, out: total.dest(false)? })?;
             *sum = Some(total);
         }
         Ok(terms)

@@ -132,8 +132,7 @@ impl Backward for ScaleBackward {
 pub fn mul(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     expect_shape("mul", "b", a.shape(), b.shape())?;
     let mut y = empty(cx, a.shape(), a.dtype())?;
-    let out = Dest { view: y.view_mut()?, add: false };
-    cx.device().launch(Multiply { a: a.value().view()?, b: Some(b.value().view()?), out })?;
+    cx.device().launch(Multiply { a: a.value().view()?, b: Some(b.value().view()?), out: y.dest(false)? })?;
     Ok(cx.record(y, &[a, b], || {
         Box::new(MulBackward {
             a: b.needs_grad().then(|| Saved::of(a)),
@@ -178,7 +177,7 @@ pub fn cast(cx: &Ctx, x: &Var, dtype: DType) -> Result<Var> {
         return Ok(x.clone());
     }
     let mut y = empty(cx, x.shape(), dtype)?;
-    cx.device().launch(Cast { x: x.value().view()?, out: Dest { view: y.view_mut()?, add: false } })?;
+    cx.device().launch(Cast { x: x.value().view()?, out: y.dest(false)? })?;
     let (shape, dtype) = (x.shape(), x.dtype());
     Ok(cx.record(y, &[x], || Box::new(CastBackward { shape, dtype })))
 }

@@ -4,7 +4,7 @@ use super::{empty, expect_elements, only, own};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Dest, EmbeddingBackward, EmbeddingForward};
+use crate::kernel::{EmbeddingBackward, EmbeddingForward};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -19,7 +19,7 @@ pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>
     check("embedding", ids, entries, padding_index)?;
     let shape = Shape::new(&[ids.shape().dims(), &[columns]].concat())?;
     let mut y = empty(cx, shape, table.dtype())?; // [.., D]
-    let out = Dest { view: y.view_mut()?, add: false };
+    let out = y.dest(false)?;
     let table_view = table.value().view()?;
     cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
     Ok(cx.record(y, &[table], || Box::new(EmbeddingNode { rows: Rows::new(ids, table, padding_index) })))
@@ -37,7 +37,7 @@ pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index:
     }
     let (value, source) = x.into_parts();
     let mut y = own(value)?; // [.., D]
-    let out = Dest { view: y.view_mut()?, add: true };
+    let out = y.dest(true)?;
     let table_view = table.value().view()?;
     cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
     let x = Var::from_parts(y.clone(), source);

@@ -6,7 +6,7 @@ use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, Dest, Epilogue, Multiply};
+use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, Multiply};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
@@ -97,17 +97,16 @@ impl Backward for FeedForwardBackward {
         }
         let mut dpre = like(cx.device(), &pre)?; // [.., F]
         let fused = (derivative == Derivative::Fused).then_some((activation, &pre));
-        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, Dest { view: dpre.view_mut()?, add: false })?;
+        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, dpre.dest(false)?)?;
         drop((dy, w_out));
         match derivative {
             Derivative::Fused => {}
             Derivative::Ready => {
-                let out = Dest { view: dpre.view_mut()?, add: false };
-                cx.device().launch(Multiply { a: pre.view()?, b: None, out })?;
+                cx.device().launch(Multiply { a: pre.view()?, b: None, out: dpre.dest(false)? })?;
             }
             Derivative::Made => {
                 let mut dx = like(cx.device(), &pre)?; // [.., F]
-                let dest = Dest { view: dx.view_mut()?, add: false };
+                let dest = dx.dest(false)?;
                 cx.device().launch(ActivationBackward { activation, x: pre.view()?, dy: dpre.view()?, dx: dest })?;
                 dpre = dx;
             }

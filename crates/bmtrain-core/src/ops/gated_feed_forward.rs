@@ -6,7 +6,7 @@ use super::{bytes_of, empty, only};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Activation, Dest, Epilogue, GatedBackward};
+use crate::kernel::{Activation, Epilogue, GatedBackward};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
@@ -85,11 +85,11 @@ impl Backward for GatedFeedForwardBackward {
         }
         let empty = |shape| Tensor::empty_in(cx.device(), shape, halves.dtype(), Segment::Activations);
         let mut dhidden = empty(halves.shape().with_last(f)?)?; // [.., F]
-        let dest = Dest { view: dhidden.view_mut()?, add: false };
+        let dest = dhidden.dest(false)?;
         input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], None, dest)?;
         drop((dy, w_out));
         let mut dhalves = empty(halves.shape())?; // [.., 2F]
-        let (rows, dx) = (halves.shape().rows(), Dest { view: dhalves.view_mut()?, add: false });
+        let (rows, dx) = (halves.shape().rows(), dhalves.dest(false)?);
         let (at, dy) = (halves.view()?, dhidden.view()?);
         cx.device().launch(GatedBackward { activation, rows, columns: f, x: at, dy, dx })?;
         drop((halves, dhidden));

@@ -5,7 +5,7 @@ use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Activation, ActivationBackward, Batch, ColumnSum, Dest, Epilogue, Fill, Gemm, Matrix, MatrixMut};
+use crate::kernel::{Activation, ActivationBackward, ColumnSum, Dest, Epilogue, Fill, Gemm, Matrix};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -64,19 +64,9 @@ pub(super) fn project(
     epilogue: Epilogue<'_>,
     y: &mut Tensor,
 ) -> Result<()> {
-    let (m, k, n) = (x.shape().rows(), x.shape().last(), y.shape().last());
-    device.launch(Gemm {
-        m,
-        n,
-        k,
-        alpha: 1.0,
-        a: Matrix::plain(x.view()?, k),
-        b: Matrix::transposed(weight.view()?, k),
-        beta: 0.0,
-        c: MatrixMut { view: y.view_mut()?, ld: n, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue,
-    })
+    let sizes @ [_, _, k] = [x.shape().rows(), y.shape().last(), x.shape().last()];
+    let (a, b) = (Matrix::plain(x.view()?, k), Matrix::transposed(weight.view()?, k));
+    device.launch(Gemm { epilogue, ..Gemm::single(sizes, a, b, y.dest(false)?) })
 }
 
 /// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`; times the derivative of an activation at `[M, K]`.
@@ -89,18 +79,9 @@ pub(super) fn input_gradient(
     dx: Dest<'_>,
 ) -> Result<()> {
     let derivative = derivative.map(|(activation, at)| Ok::<_, Error>((activation, at.view()?))).transpose()?;
-    device.launch(Gemm {
-        m: rows_of(dy, n),
-        n: k,
-        k: n,
-        alpha: 1.0,
-        a: Matrix::plain(dy.view()?, n),
-        b: Matrix::plain(weight.view()?, k),
-        beta: if dx.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: dx.view, ld: k, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue { derivative, ..Epilogue::default() },
-    })
+    let (a, b) = (Matrix::plain(dy.view()?, n), Matrix::plain(weight.view()?, k));
+    let epilogue = Epilogue { derivative, ..Epilogue::default() };
+    device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
 }
 
 /// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`.
@@ -139,18 +120,9 @@ fn weight_gradient(
     dweight: Dest<'_>,
     dbias: Option<Dest<'_>>,
 ) -> Result<()> {
-    device.launch(Gemm {
-        m: n,
-        n: k,
-        k: rows_of(dy, n),
-        alpha: 1.0,
-        a: Matrix::transposed(dy.view()?, n),
-        b: Matrix::plain(x.view()?, k),
-        beta: if dweight.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: dweight.view, ld: k, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue { sums_of_a: dbias, ..Epilogue::default() },
-    })
+    let (a, b) = (Matrix::transposed(dy.view()?, n), Matrix::plain(x.view()?, k));
+    let epilogue = Epilogue { sums_of_a: dbias, ..Epilogue::default() };
+    device.launch(Gemm { epilogue, ..Gemm::single([n, k, rows_of(dy, n)], a, b, dweight) })
 }
 
 /// `dbias (+)= sum over rows of dy`.
@@ -189,12 +161,8 @@ impl Backward for LinearBackward {
             None => dy,
             Some((activation, pre)) => {
                 let mut dpre = Tensor::empty_in(cx.device(), pre.shape(), dy.dtype(), Segment::Activations)?; // [.., N]
-                cx.device().launch(ActivationBackward {
-                    activation,
-                    x: pre.view()?,
-                    dy: dy.view()?,
-                    dx: Dest { view: dpre.view_mut()?, add: false },
-                })?;
+                let (x, dx) = (pre.view()?, dpre.dest(false)?);
+                cx.device().launch(ActivationBackward { activation, x, dy: dy.view()?, dx })?;
                 drop(dy);
                 dpre
             }
@@ -226,7 +194,7 @@ pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) 
     let Product { m, n, k, .. } = plan;
     let left = (a.value(), transpose_a, [m, k], plan.a_stride());
     let right = (b.value(), transpose_b, [k, n], plan.b_stride());
-    multiply(cx.device(), plan.batch, left, right, Dest { view: c.view_mut()?, add: false })?;
+    multiply(cx.device(), plan.batch, left, right, c.dest(false)?)?;
     Ok(cx.record(c, &[a, b], || {
         Box::new(MatmulBackward {
             plan,
@@ -260,12 +228,8 @@ impl Product {
         let [m, k] = inner("a", a, transpose_a)?;
         let [b_k, n] = inner("b", b, transpose_b)?;
         if k != b_k {
-            return Err(Error::shape(
-                "matmul",
-                "summed axis of b",
-                format!("{k} as in a {a}"),
-                format!("{b_k} of {b}"),
-            ));
+            let expected = format!("{k} as in a {a}");
+            return Err(Error::shape("matmul", "summed axis of b", expected, format!("{b_k} of {b}")));
         }
         let leading = &a.dims()[..a.rank() - 2];
         let shared = b.rank() == 2 && a.rank() > 2;
@@ -301,18 +265,9 @@ fn matrix((tensor, transposed, [rows, columns], stride): Factor<'_>) -> Result<M
 /// `c (+)= a b` for every entry of the batch.
 fn multiply(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, c: Dest<'_>) -> Result<()> {
     let ([m, k], [_, n]) = (a.2, b.2);
-    device.launch(Gemm {
-        m,
-        n,
-        k,
-        alpha: 1.0,
-        a: matrix(a)?,
-        b: matrix(b)?,
-        beta: if c.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: c.view, ld: n, batch: [0, m * n] },
-        batch: Batch { outer: 1, inner: batch },
-        epilogue: Epilogue::default(),
-    })
+    let mut gemm = Gemm::single([m, n, k], matrix(a)?, matrix(b)?, c);
+    (gemm.batch.inner, gemm.c.batch) = (batch, [0, m * n]);
+    device.launch(gemm)
 }
 
 #[derive(Debug)]

@@ -47,7 +47,7 @@ pub use rows::{concat_last, permute, select_row, slice_last};
 use crate::autograd::{Ctx, Grads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Cast, Dest};
+use crate::kernel::Cast;
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -75,7 +75,7 @@ fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
         return Ok(tensor);
     }
     let mut other = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: other.view_mut()?, add: false } })?;
+    tensor.device().launch(Cast { x: tensor.view()?, out: other.dest(false)? })?;
     Ok(other)
 }
 
@@ -85,7 +85,7 @@ fn own(tensor: Tensor) -> Result<Tensor> {
         return Ok(tensor);
     }
     let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
+    tensor.device().launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
     Ok(copy)
 }
 

@@ -257,10 +257,10 @@ fn add_norm(cx: &mut BackwardCtx<'_>, saved: &Normalised, dy: &Tensor, mut total
     let device = cx.device().clone();
     let [weight, bias] = saved.affine(WEIGHT);
     if cx.needs(WEIGHT) || cx.needs(WEIGHT + 1) {
-        let dx = Dest { view: total.view_mut()?, add };
+        let dx = total.dest(add)?;
         cx.write_many([weight, bias], |device, dests| saved.launch(device, dy, Some(dx), None, dests))?;
     } else {
-        saved.launch(&device, dy, Some(Dest { view: total.view_mut()?, add }), None, [None, None])?;
+        saved.launch(&device, dy, Some(total.dest(add)?), None, [None, None])?;
     }
     Ok(total)
 }

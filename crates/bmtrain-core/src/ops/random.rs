@@ -4,7 +4,7 @@ use super::{empty, only};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Dest, Dropout, DropoutApply};
+use crate::kernel::{Dropout, DropoutApply};
 use crate::shape::Shape;
 
 /// `y = x * mask / (1 - p)`, with a mask that is a pure function of its address; `x` itself when nothing is dropped.
@@ -12,8 +12,7 @@ pub fn dropout(cx: &Ctx, x: &Var, dropout: Option<Dropout>) -> Result<Var> {
     let Some(dropout) = dropout else { return Ok(x.clone()) };
     let mut y = empty(cx, x.shape(), x.dtype())?;
     let (rows, columns) = (x.shape().rows(), x.shape().last());
-    let dest = Dest { view: y.view_mut()?, add: false };
-    cx.device().launch(DropoutApply { dropout, rows, columns, x: Some(x.value().view()?), y: dest })?;
+    cx.device().launch(DropoutApply { dropout, rows, columns, x: Some(x.value().view()?), y: y.dest(false)? })?;
     let (shape, dtype) = (x.shape(), x.dtype());
     Ok(cx.record(y, &[x], || Box::new(DropoutBackward { dropout, shape, dtype })))
 }
@@ -31,8 +30,7 @@ impl Backward for DropoutBackward {
         let mut dy = only("dropout", dy)?;
         let (rows, columns) = (shape.rows(), shape.last());
         if dy.may_be_overwritten() && !cx.accumulates(0) {
-            let y = Dest { view: dy.view_mut()?, add: false };
-            cx.device().launch(DropoutApply { dropout, rows, columns, x: None, y })?;
+            cx.device().launch(DropoutApply { dropout, rows, columns, x: None, y: dy.dest(false)? })?;
             return cx.give(0, dy);
         }
         cx.write(0, shape, dtype, |device, y| {

@@ -5,7 +5,7 @@ use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{AddScaled, Batch, ColumnSum, Dest, Epilogue, Gemm, Matrix, MatrixMut, Softmax, SoftmaxBackward};
+use crate::kernel::{AddScaled, ColumnSum, Dest, Gemm, Matrix, Softmax, SoftmaxBackward};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -67,11 +67,9 @@ fn reduce(cx: &Ctx, x: &Var, factor: f32) -> Result<Var> {
     let (rows, columns) = (x.shape().rows(), x.shape().last());
     let device = cx.device();
     let mut by_column = Tensor::empty_in(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
-    let out = Dest { view: by_column.view_mut()?, add: false };
-    device.launch(ColumnSum { rows, columns, x: x.value().view()?, out })?;
+    device.launch(ColumnSum { rows, columns, x: x.value().view()?, out: by_column.dest(false)? })?;
     let mut total = empty(cx, [1], DType::F32)?; // [1]
-    let out = Dest { view: total.view_mut()?, add: false };
-    device.launch(ColumnSum { rows: columns, columns: 1, x: by_column.view()?, out })?;
+    device.launch(ColumnSum { rows: columns, columns: 1, x: by_column.view()?, out: total.dest(false)? })?;
     if factor != 1.0 {
         let sum = std::mem::replace(&mut total, empty(cx, [1], DType::F32)?); // [1]
         device.launch(AddScaled { alpha: factor, a: sum.view()?, beta: 0.0, b: None, out: total.view_mut()? })?;
@@ -96,7 +94,7 @@ impl Backward for ReduceBackward {
         cx.write(0, shape, dtype, |device, dx| {
             let ones = Tensor::full_in(device, [rows.max(columns)], DType::F32, 1.0, Segment::Workspace)?;
             let mut row = Tensor::empty_in(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
-            let spread = Dest { view: row.view_mut()?, add: false };
+            let spread = row.dest(false)?;
             outer(device, factor, (&dy, 1), (&ones, columns), spread)?;
             outer(device, 1.0, (&ones, rows), (&row, columns), dx)
         })
@@ -105,16 +103,6 @@ impl Backward for ReduceBackward {
 
 /// `c (+)= alpha * a b^T` of two vectors.
 fn outer(device: &Device, alpha: f32, (a, m): (&Tensor, usize), (b, n): (&Tensor, usize), c: Dest<'_>) -> Result<()> {
-    device.launch(Gemm {
-        m,
-        n,
-        k: 1,
-        alpha,
-        a: Matrix::plain(a.view()?, 1),
-        b: Matrix::plain(b.view()?, n),
-        beta: if c.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: c.view, ld: n, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue::default(),
-    })
+    let (a, b) = (Matrix::plain(a.view()?, 1), Matrix::plain(b.view()?, n));
+    device.launch(Gemm { alpha, ..Gemm::single([m, n, 1], a, b, c) })
 }

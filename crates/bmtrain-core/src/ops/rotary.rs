@@ -43,7 +43,7 @@ pub fn rotary(cx: &Ctx, x: Var, options: &Rotary<'_>) -> Result<Var> {
         turn.in_place(cx.device(), value, false)?
     } else {
         let mut y = empty(cx, value.shape(), value.dtype())?; // [B, L, W]
-        turn.launch(cx.device(), Some(&value), Dest { view: y.view_mut()?, add: false }, false)?;
+        turn.launch(cx.device(), Some(&value), y.dest(false)?, false)?;
         y
     };
     let x = Var::from_parts(y.clone(), source);
@@ -98,7 +98,7 @@ impl Turn {
     }
 
     fn in_place(&self, device: &Device, mut x: Tensor, inverse: bool) -> Result<Tensor> {
-        self.launch(device, None, Dest { view: x.view_mut()?, add: false }, inverse)?;
+        self.launch(device, None, x.dest(false)?, inverse)?;
         Ok(x)
     }
 }

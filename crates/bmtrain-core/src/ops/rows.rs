@@ -16,7 +16,7 @@ use std::ops::Range;
 pub fn permute(cx: &Ctx, x: &Var, axes: &[usize]) -> Result<Var> {
     let (order, shape) = Order::new(x.shape(), axes)?;
     let mut y = empty(cx, shape, x.dtype())?;
-    order.launch(x.value(), Dest { view: y.view_mut()?, add: false })?;
+    order.launch(x.value(), y.dest(false)?)?;
     let dtype = x.dtype();
     Ok(cx.record(y, &[x], || Box::new(PermuteBackward { order, dtype })))
 }
@@ -134,7 +134,7 @@ impl RowSlice {
 
 fn take(cx: &Ctx, x: &Var, place: RowSlice, shape: Shape) -> Result<Var> {
     let mut y = empty(cx, shape, x.dtype())?;
-    place.gather(x.value(), Dest { view: y.view_mut()?, add: false })?;
+    place.gather(x.value(), y.dest(false)?)?;
     let (x_shape, dtype) = (x.shape(), x.dtype());
     Ok(cx.record(y, &[x], || Box::new(TakeBackward { place, x_shape, dtype })))
 }
@@ -183,7 +183,7 @@ pub fn concat_last(cx: &Ctx, parts: &[&Var]) -> Result<Var> {
     let mut places = Vec::with_capacity(parts.len());
     for part in parts {
         let place = RowSlice { rows: part.shape().rows(), columns: part.shape().last(), start, stride };
-        place.scatter(part.value(), Dest { view: y.view_mut()?, add: false })?;
+        place.scatter(part.value(), y.dest(false)?)?;
         places.push((place, part.shape()));
         start += place.columns;
     }

@@ -13,6 +13,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::kernel::Dest;
 use crate::shape::Shape;
 use std::ops::Range;
 use std::rc::Rc;
@@ -131,16 +132,19 @@ impl Tensor {
         self.view_mut_on(Lane::Compute)
     }
 
+    /// The tensor as the destination of a kernel, which overwrites it or adds to it.
+    pub fn dest(&mut self, add: bool) -> Result<Dest<'_>> {
+        Ok(Dest { view: self.view_mut()?, add })
+    }
+
     /// A writable view for another lane.
     ///
     /// # Errors
     /// The memory is shared with another tensor.
     pub fn view_mut_on(&mut self, on: Lane) -> Result<ViewMut<'_>> {
         if !self.is_alone() {
-            return Err(Error::argument(
-                "view_mut",
-                format!("a tensor {} shares its memory and cannot be written", self.shape),
-            ));
+            let message = format!("a tensor {} shares its memory and cannot be written", self.shape);
+            return Err(Error::argument("view_mut", message));
         }
         self.buffer.view_mut(self.offset, self.elements(), self.dtype, on)
     }

@@ -163,7 +163,7 @@ fn a_kernel_that_fails_late_is_reported_at_the_next_wait() {
         columns: 4,
         table: table.view().unwrap(),
         ids: ids.view().unwrap(),
-        out: Dest { view: out.view_mut().unwrap(), add: false },
+        out: out.dest(false).unwrap(),
     };
     device.launch(kernel).unwrap();
     let error = out.to_vec::<f32>().unwrap_err();

@@ -1,6 +1,6 @@
 //! Sums, activations, casts, masks.
 
-use super::{Bench, dest};
+use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{
@@ -25,7 +25,7 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
         })?;
         bench.moving(&format!("{} backward", activation.name()), dtype, 3 * size * len, |launch| {
             let (x, dy) = (a.view()?, b.view()?);
-            launch(ActivationBackward { activation, x, dy, dx: dest(&mut out, false)? }.into())
+            launch(ActivationBackward { activation, x, dy, dx: out.dest(false)? }.into())
         })?;
     }
     let mut x = bench.tensor(len, dtype)?;
@@ -35,7 +35,7 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     })?;
     let mut wide = bench.tensor(len, DType::F32)?;
     bench.moving("cast to f32", dtype, (size + 4) * len, |launch| {
-        launch(Cast { x: a.view()?, out: dest(&mut wide, false)? }.into())
+        launch(Cast { x: a.view()?, out: wide.dest(false)? }.into())
     })?;
     gated(bench, dtype)?;
     random(bench, dtype)
@@ -57,7 +57,7 @@ fn gated(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     })?;
     let dy = bench.tensor(rows * columns, dtype)?;
     bench.moving("gated silu backward", dtype, 5 * size * rows * columns, |launch| {
-        let (x, dy, dx) = (x.view()?, dy.view()?, dest(&mut dx, false)?);
+        let (x, dy, dx) = (x.view()?, dy.view()?, dx.dest(false)?);
         launch(GatedBackward { activation, rows, columns, x, dy, dx }.into())
     })
 }
@@ -69,7 +69,7 @@ fn random(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (x, mut y) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
     if let Some(dropout) = Dropout::new(0.1, Key::new(0, "speed"), 1, 0)? {
         bench.moving("dropout", dtype, 2 * size * len, |launch| {
-            let (x, y) = (Some(x.view()?), dest(&mut y, false)?);
+            let (x, y) = (Some(x.view()?), y.dest(false)?);
             launch(DropoutApply { dropout, rows, columns, x, y }.into())
         })?;
     }

@@ -3,10 +3,7 @@
 use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{
-    AttentionBackward, AttentionForward, AttentionShape, Batch, Epilogue, Gemm, Heads, HeadsMut, Mask, Matrix,
-    MatrixMut,
-};
+use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Gemm, Heads, HeadsMut, Mask, Matrix};
 use crate::tensor::Tensor;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
@@ -21,19 +18,8 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
 pub(super) fn product(bench: &mut Bench<'_>, name: &str, dtype: DType, [m, n, k]: [usize; 3]) -> Result<()> {
     let (x, w, mut y) = (bench.tensor(m * k, dtype)?, bench.tensor(n * k, dtype)?, bench.tensor(m * n, dtype)?);
     bench.computing(name, dtype, 2 * (m * n) as u64 * k as u64, |launch| {
-        let gemm = Gemm {
-            m,
-            n,
-            k,
-            alpha: 1.0,
-            a: Matrix::plain(x.view()?, k),
-            b: Matrix::transposed(w.view()?, k),
-            beta: 0.0,
-            c: MatrixMut { view: y.view_mut()?, ld: n, batch: [0, 0] },
-            batch: Batch::ONE,
-            epilogue: Epilogue::default(),
-        };
-        launch(gemm.into())
+        let (a, b) = (Matrix::plain(x.view()?, k), Matrix::transposed(w.view()?, k));
+        launch(Gemm::single([m, n, k], a, b, y.dest(false)?).into())
     })
 }
 

@@ -16,7 +16,7 @@ use crate::bench::{Rounds, measure, seconds};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Dest, Distribution, FillRandom, Kernel};
+use crate::kernel::{Distribution, FillRandom, Kernel};
 use crate::philox::Key;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -224,8 +224,4 @@ impl Bench<'_> {
         (self.tell)(Figure { name: name.into(), dtype, seconds, bytes, flops });
         Ok(())
     }
-}
-
-fn dest(tensor: &mut Tensor, add: bool) -> Result<Dest<'_>> {
-    Ok(Dest { view: tensor.view_mut()?, add })
 }

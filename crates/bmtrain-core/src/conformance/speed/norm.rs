@@ -1,6 +1,6 @@
 //! Layer norm, plain and after dropout and residual.
 
-use super::{Bench, dest};
+use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Dropout, NormBackward, NormForward, NormKind};
@@ -57,7 +57,7 @@ fn backward(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     for (name, dropout) in [("norm backward", None), ("norm dropout backward", dropout)] {
         bench.moving(name, dtype, if dropout.is_some() { 4 } else { 3 } * size * len, |launch| {
             let branch = match dropout {
-                Some(dropout) => Some((dropout, dest(&mut branch, false)?)),
+                Some(dropout) => Some((dropout, branch.dest(false)?)),
                 None => None,
             };
             let kernel = NormBackward {
@@ -69,10 +69,10 @@ fn backward(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
                 rstd: rstd.view()?,
                 weight: weight.view()?,
                 dy: dy.view()?,
-                dx: Some(dest(&mut dx, false)?),
+                dx: Some(dx.dest(false)?),
                 branch,
-                dweight: Some(dest(&mut dweight, true)?),
-                dbias: Some(dest(&mut dbias, true)?),
+                dweight: Some(dweight.dest(true)?),
+                dbias: Some(dbias.dest(true)?),
             };
             launch(kernel.into())
         })?;

@@ -1,6 +1,6 @@
 //! Sums, norms, softmax, and the optimizer's step.
 
-use super::{Bench, dest};
+use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::exact::WORDS;
@@ -15,12 +15,12 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (x, mut y) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
     let mut sums = bench.tensor(columns, DType::F32)?;
     bench.moving("column_sum", dtype, size * len, |launch| {
-        launch(ColumnSum { rows, columns, x: x.view()?, out: dest(&mut sums, true)? }.into())
+        launch(ColumnSum { rows, columns, x: x.view()?, out: sums.dest(true)? }.into())
     })?;
     let mut words = Tensor::from_slice_in(bench.device, [WORDS], &[0i64; WORDS], Segment::Data)?;
     for (name, order) in [("grad_norm 2", NormOrder::Two), ("grad_norm inf", NormOrder::Infinity)] {
         bench.moving(name, dtype, size * len, |launch| {
-            launch(GradNorm { order, x: x.view()?, out: dest(&mut words, false)? }.into())
+            launch(GradNorm { order, x: x.view()?, out: words.dest(false)? }.into())
         })?;
     }
     let mut flag = Tensor::from_slice_in(bench.device, [1], &[0i32], Segment::Data)?;

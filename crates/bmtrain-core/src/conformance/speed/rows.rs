@@ -1,6 +1,6 @@
 //! Embeddings and permutations.
 
-use super::{Bench, dest};
+use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{EmbeddingBackward, EmbeddingForward, Permute};
@@ -24,13 +24,13 @@ fn embedding(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let ids: Vec<i64> = (0..rows).map(id).collect();
     let ids = Tensor::from_slice_in(bench.device, [rows], &ids, Segment::Data)?;
     bench.moving("embedding", dtype, 2 * size * len, |launch| {
-        let (table, ids, out) = (table.view()?, ids.view()?, dest(&mut out, false)?);
+        let (table, ids, out) = (table.view()?, ids.view()?, out.dest(false)?);
         launch(EmbeddingForward { entries, columns, table, ids, out }.into())
     })?;
     let mut dtable = bench.tensor(entries * columns, DType::F32)?;
     let dy = bench.tensor(len, dtype)?;
     bench.moving("embedding backward", dtype, (size + 8) * len, |launch| {
-        let (dy, ids, dtable) = (dy.view()?, ids.view()?, dest(&mut dtable, true)?);
+        let (dy, ids, dtable) = (dy.view()?, ids.view()?, dtable.dest(true)?);
         launch(EmbeddingBackward { entries, columns, ids, padding_index: None, dy, dtable }.into())
     })
 }
@@ -51,7 +51,7 @@ fn permute(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
         };
         bench.moving(name, dtype, 2 * dtype.size() * len, |launch| {
             let (dims, axes, rank) = (widened(four_dims), widened(four_axes), 4);
-            launch(Permute { dims, axes, rank, x: x.view()?, out: dest(&mut y, false)? }.into())
+            launch(Permute { dims, axes, rank, x: x.view()?, out: y.dest(false)? }.into())
         })?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::{copy, zeros};
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
-use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Dest, Dropout, Fill, GatedForward, Multiply};
+use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Dropout, Fill, GatedForward, Multiply};
 use crate::ops;
 use crate::philox::Key;
 
@@ -98,7 +98,7 @@ fn kernels(cases: &mut Vec<Case>) {
         Case::kernel(format!("multiply/{name}"), move |device, t| {
             let mut out = copy(&t[2])?;
             let b = if apart { Some(t[1].view()?) } else { None };
-            device.launch(Multiply { a: t[0].view()?, b, out: Dest { view: out.view_mut()?, add } })?;
+            device.launch(Multiply { a: t[0].view()?, b, out: out.dest(add)? })?;
             Ok(vec![out])
         })
         .constant("a", [201])
@@ -132,7 +132,7 @@ fn casts(cases: &mut Vec<Case>) {
             let name = format!("cast/to {to}{}", if add { "/added" } else { "" });
             let case = Case::kernel(name, move |device, t| {
                 let mut out = copy(&t[1])?;
-                device.launch(Cast { x: t[0].view()?, out: Dest { view: out.view_mut()?, add } })?;
+                device.launch(Cast { x: t[0].view()?, out: out.dest(add)? })?;
                 Ok(vec![out])
             });
             cases.push(case.constant("x", [333]).constant("out", [333]).of(to));
@@ -140,14 +140,14 @@ fn casts(cases: &mut Vec<Case>) {
     }
     let ids = Case::kernel("cast/from integers", |device, t| {
         let mut out = zeros(device, &[31], DType::F32)?;
-        device.launch(Cast { x: t[0].view()?, out: Dest { view: out.view_mut()?, add: false } })?;
+        device.launch(Cast { x: t[0].view()?, out: out.dest(false)? })?;
         Ok(vec![out])
     });
     let ids = ids.ids("ids", [31], 1000, Some(-100)).expecting(|t| vec![t[0].clone()]);
     cases.push(ids.dtypes(&[DType::F32]));
     let mask = Case::kernel("cast/from bytes", |device, t| {
         let mut out = zeros(device, &[31], DType::F32)?;
-        device.launch(Cast { x: t[0].view()?, out: Dest { view: out.view_mut()?, add: false } })?;
+        device.launch(Cast { x: t[0].view()?, out: out.dest(false)? })?;
         Ok(vec![out])
     });
     cases.push(mask.mask("mask", [31], 0).expecting(|t| vec![t[0].clone()]).dtypes(&[DType::F32]));
@@ -165,7 +165,7 @@ fn types_and_places(cases: &mut Vec<Case>) {
         let name = format!("activation/backward of mixed types{}", if add { "/added" } else { "" });
         let case = Case::kernel(name, move |device, t| {
             let mut out = copy(&t[2])?;
-            let dx = Dest { view: out.view_mut()?, add };
+            let dx = out.dest(add)?;
             let activation = Activation::Silu;
             device.launch(ActivationBackward { activation, x: t[0].view()?, dy: t[1].view()?, dx })?;
             Ok(vec![out])
@@ -201,7 +201,7 @@ fn types_and_places(cases: &mut Vec<Case>) {
         let mut outs = Vec::new();
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let mut out = zeros(device, &[999], dtype)?;
-            device.launch(Cast { x: t[0].view()?, out: Dest { view: out.view_mut()?, add: true } })?;
+            device.launch(Cast { x: t[0].view()?, out: out.dest(true)? })?;
             outs.push(out);
         }
         Ok(outs)
@@ -212,7 +212,7 @@ fn types_and_places(cases: &mut Vec<Case>) {
         let mut x = zeros(device, &[999], DType::I32)?;
         device.launch(Fill { value: -70_001.0, out: x.view_mut()? })?;
         let mut out = zeros(device, &[999], DType::BF16)?;
-        device.launch(Cast { x: x.view()?, out: Dest { view: out.view_mut()?, add: false } })?;
+        device.launch(Cast { x: x.view()?, out: out.dest(false)? })?;
         Ok(vec![out])
     });
     // Multiples of 512 there.

@@ -4,7 +4,7 @@ use super::{copy, zeros};
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
 use crate::exact::WORDS;
-use crate::kernel::{Adam, Cast, ClipFactor, Dest, GradNorm, NormOrder};
+use crate::kernel::{Adam, Cast, ClipFactor, GradNorm, NormOrder};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
@@ -43,7 +43,7 @@ fn adam(name: &str, step: Step) -> Case {
     Case::kernel(format!("adam/{name}"), move |device, t| {
         let [mut master, mut m, mut v] = [copy(&t[0])?, copy(&t[1])?, copy(&t[2])?];
         let mut parameter = zeros(device, &[step.n], t[3].dtype())?;
-        device.launch(Cast { x: master.view()?, out: Dest { view: parameter.view_mut()?, add: false } })?;
+        device.launch(Cast { x: master.view()?, out: parameter.dest(false)? })?;
         let factor = Tensor::full_in(device, [1], DType::F32, step.factor, Segment::Workspace)?;
         let wide = parameter.dtype() == DType::F32;
         device.launch(Adam {
@@ -101,7 +101,7 @@ fn clip(order: NormOrder, name: &str, max_norm: f32, scale: f32) -> Case {
     Case::kernel(format!("clip_factor/{name}/{max_norm} under {scale}"), move |device, t| {
         let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
         let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
-        device.launch(GradNorm { order, x: t[0].view()?, out: Dest { view: words.view_mut()?, add: false } })?;
+        device.launch(GradNorm { order, x: t[0].view()?, out: words.dest(false)? })?;
         device.launch(ClipFactor {
             order,
             max_norm,

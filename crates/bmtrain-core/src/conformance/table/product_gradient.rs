@@ -5,7 +5,7 @@ use super::product::{normal_distribution, with_type};
 use crate::conformance::case::Case;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Activation, Batch, Dest, Epilogue, Gemm, Matrix, MatrixMut};
+use crate::kernel::{Activation, Dest, Epilogue, Gemm, Matrix};
 use crate::tensor::Tensor;
 
 /// A product of these sizes. With sums the left factor is stored as its transpose, which is how the gradient of a
@@ -97,23 +97,14 @@ impl Product {
         let device = out.device().clone();
         let points = derivative.map(|_| t[3].view()).transpose()?;
         let view = total.as_mut().map(Tensor::view_mut).transpose()?;
-        let a = t[0].view()?;
-        device.launch(Gemm {
-            m,
-            n,
-            k,
-            alpha: 1.0,
-            a: if sums.is_some() { Matrix::transposed(a, m) } else { Matrix::plain(a, k) },
-            b: Matrix::plain(t[1].view()?, n),
-            beta,
-            c: MatrixMut { view: out.view_mut()?, ld: n, batch: [0, 0] },
-            batch: Batch::ONE,
-            epilogue: Epilogue {
-                derivative: derivative.zip(points),
-                sums_of_a: sums.zip(view).map(|(add, view)| Dest { view, add }),
-                ..Epilogue::default()
-            },
-        })?;
+        let (a, b) = (t[0].view()?, Matrix::plain(t[1].view()?, n));
+        let a = if sums.is_some() { Matrix::transposed(a, m) } else { Matrix::plain(a, k) };
+        let epilogue = Epilogue {
+            derivative: derivative.zip(points),
+            sums_of_a: sums.zip(view).map(|(add, view)| Dest { view, add }),
+            ..Epilogue::default()
+        };
+        device.launch(Gemm { beta, epilogue, ..Gemm::single([m, n, k], a, b, out.dest(false)?) })?;
         Ok((n > 0).then_some(out).into_iter().chain(total).collect())
     }
 

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::exact::WORDS;
-use crate::kernel::{ClipFactor, ColumnSum, Dest, GradNorm, NonFinite, NormOrder, Softmax, SoftmaxBackward};
+use crate::kernel::{ClipFactor, ColumnSum, GradNorm, NonFinite, NormOrder, Softmax, SoftmaxBackward};
 use crate::ops;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -66,7 +66,7 @@ fn masked_softmax(log: bool) -> Case {
         let (mut y, mut dx) = (zeros(device, &[ROWS, COLUMNS], x.dtype())?, copy(&t[2])?);
         let x = x.view()?.part(1, ROWS * COLUMNS)?;
         device.launch(Softmax { rows: ROWS, columns: COLUMNS, log, x, y: y.view_mut()? })?;
-        let dest = Dest { view: dx.view_mut()?, add: true };
+        let dest = dx.dest(true)?;
         let (rows, columns) = (ROWS, COLUMNS);
         device.launch(SoftmaxBackward { rows, columns, log, y: y.view()?, dy: t[1].view()?, dx: dest })?;
         Ok(vec![y, dx])
@@ -79,7 +79,7 @@ fn masked_softmax(log: bool) -> Case {
 fn column_sum(name: &str, rows: usize, columns: usize, add: bool) -> Case {
     Case::kernel(name, move |device, t| {
         let mut out = copy(&t[1])?;
-        device.launch(ColumnSum { rows, columns, x: t[0].view()?, out: Dest { view: out.view_mut()?, add } })?;
+        device.launch(ColumnSum { rows, columns, x: t[0].view()?, out: out.dest(add)? })?;
         Ok(vec![out])
     })
     .constant("x", [rows, columns])
@@ -110,7 +110,7 @@ fn grad_norms(cases: &mut Vec<Case>) {
             let case = Case::kernel(format!("grad_norm/{name}/{n} and {more}"), move |device, t| {
                 let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
                 for (x, add) in [(&t[0], false), (&t[1], true)] {
-                    device.launch(GradNorm { order, x: x.view()?, out: Dest { view: words.view_mut()?, add } })?;
+                    device.launch(GradNorm { order, x: x.view()?, out: words.dest(add)? })?;
                 }
                 norm_of(device, order, &words)
             });

@@ -3,7 +3,7 @@
 use super::copy;
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
-use crate::kernel::{Dest, RotaryApply, RotaryLayout};
+use crate::kernel::{RotaryApply, RotaryLayout};
 use crate::ops::{self, Rotary};
 
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +103,7 @@ fn kernels(cases: &mut Vec<Case>, call: Call) {
                 table: t[2].view()?,
                 positions: t.get(3).map(|positions| positions.view()).transpose()?,
                 x: if in_place { None } else { Some(t[0].view()?) },
-                y: Dest { view: y.view_mut()?, add },
+                y: y.dest(add)?,
             })?;
             Ok(vec![y])
         });

@@ -33,8 +33,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         let span = move |ld: usize| (rows - 1) * ld + columns;
         let case = Case::kernel(name, move |device, t| {
             let mut out = copy(&t[1])?;
-            let dest = Dest { view: out.view_mut()?, add };
-            device.launch(RowCopy { rows, columns, x_ld, x: t[0].view()?, out_ld, out: dest })?;
+            device.launch(RowCopy { rows, columns, x_ld, x: t[0].view()?, out_ld, out: out.dest(add)? })?;
             Ok(vec![out])
         });
         cases.push(case.constant("x", [span(x_ld)]).constant("out", [span(out_ld)]).expecting(move |t| {
@@ -86,7 +85,7 @@ fn embedding_backward(name: &str, padding_index: Option<i64>, special: Option<i6
     let (entries, columns) = (6, 5);
     Case::kernel(format!("embedding_backward{name}"), move |device, t| {
         let mut out = copy(&t[2])?;
-        let dtable = Dest { view: out.view_mut()?, add };
+        let dtable = out.dest(add)?;
         let (ids, dy) = (t[0].view()?, t[1].view()?);
         device.launch(EmbeddingBackward { entries, columns, ids, padding_index, dy, dtable })?;
         Ok(vec![out])
@@ -114,7 +113,7 @@ fn many_rows(cases: &mut Vec<Case>) {
             let name = format!("embedding_backward/{rows} of {entries}{}", if add { "/added" } else { "" });
             let case = Case::kernel(name, move |device, t| {
                 let mut out = copy(&t[2])?;
-                let dtable = Dest { view: out.view_mut()?, add };
+                let dtable = out.dest(add)?;
                 let (ids, dy) = (t[0].view()?, t[1].view()?);
                 device.launch(EmbeddingBackward { entries, columns, ids, padding_index: None, dy, dtable })?;
                 Ok(vec![out])
@@ -146,8 +145,7 @@ fn permutations(cases: &mut Vec<Case>) {
         let (mut all, mut order) = ([1; 6], [0, 1, 2, 3, 4, 5]);
         all[..3].copy_from_slice(&[3, 70, 67]);
         order[..3].copy_from_slice(&axes);
-        let dest = Dest { view: out.view_mut()?, add };
-        device.launch(Permute { dims: all, axes: order, rank: 3, x: x.view()?, out: dest })
+        device.launch(Permute { dims: all, axes: order, rank: 3, x: x.view()?, out: out.dest(add)? })
     };
     for axes in [[0, 2, 1], [2, 0, 1], [1, 0, 2]] {
         for add in [false, true] {

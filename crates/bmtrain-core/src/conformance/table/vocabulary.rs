@@ -312,7 +312,7 @@ fn scaling(cases: &mut Vec<Case>) {
                     factor: factor.view()?,
                     divisor: divisor.map(Tensor::view).transpose()?,
                     x: x.map(Tensor::view).transpose()?,
-                    out: Dest { view: out.view_mut()?, add },
+                    out: out.dest(add)?,
                 })
             };
             scale(Some(&divisor), Some(&t[1]), &mut written, false)?;

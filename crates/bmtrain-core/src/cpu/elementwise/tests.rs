@@ -66,8 +66,7 @@ fn products_agree_with_doubles() {
             for (in_place, add) in [(false, false), (false, true), (true, false)] {
                 let mut out = tensor(device, to, &values(len, 3));
                 let b = (!in_place).then(|| b.view().unwrap());
-                let dest = Dest { view: out.view_mut().unwrap(), add };
-                device.launch(Multiply { a: a.view().unwrap(), b, out: dest }).unwrap();
+                device.launch(Multiply { a: a.view().unwrap(), b, out: out.dest(add).unwrap() }).unwrap();
                 results.push(numbers(&out));
             }
             results
@@ -93,7 +92,7 @@ fn activations_their_gradients_and_the_split_agree_with_doubles() {
                 results.push(numbers(&y));
                 for add in [false, true] {
                     let mut dx = tensor(device, to, &values(len, 3));
-                    let dest = Dest { view: dx.view_mut().unwrap(), add };
+                    let dest = dx.dest(add).unwrap();
                     device.launch(ActivationBackward { activation, x: x_view, dy: dy_view, dx: dest }).unwrap();
                     results.push(numbers(&dx));
                 }
@@ -142,7 +141,7 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
                 results.push(numbers(&y));
                 for add in [false, true] {
                     let mut dx = tensor(device, dtype, &values(2 * len, 3));
-                    let dest = Dest { view: dx.view_mut().unwrap(), add };
+                    let dest = dx.dest(add).unwrap();
                     let (x, dy) = (x.view().unwrap(), dy.view().unwrap());
                     device.launch(GatedBackward { activation, rows, columns, x, dy, dx: dest }).unwrap();
                     results.push(numbers(&dx));
@@ -172,8 +171,7 @@ fn casts_round_once_to_nearest_even() {
             let results = with_any_threads(|device| {
                 let (x, mut out) = (tensor(device, from, &values(len, 1)), tensor(device, to, &values(len, 2)));
                 let old = numbers(&out);
-                let dest = Dest { view: out.view_mut().unwrap(), add };
-                device.launch(Cast { x: x.view().unwrap(), out: dest }).unwrap();
+                device.launch(Cast { x: x.view().unwrap(), out: out.dest(add).unwrap() }).unwrap();
                 vec![numbers(&x), old, numbers(&out)]
             });
             let [x, old, out] = results.try_into().unwrap();
@@ -194,8 +192,7 @@ fn integers_become_the_nearest_float_even_where_two_roundings_would_not() {
     let x = integers(&device, &whole);
     for (dtype, bits) in [(DType::F32, 24), (DType::BF16, 8)] {
         let mut out = tensor(&device, dtype, &[0.0; 10]);
-        let dest = Dest { view: out.view_mut().unwrap(), add: false };
-        device.launch(Cast { x: x.view().unwrap(), out: dest }).unwrap();
+        device.launch(Cast { x: x.view().unwrap(), out: out.dest(false).unwrap() }).unwrap();
         for (got, whole) in numbers(&out).into_iter().zip(whole) {
             // In exact integers: the distance to the result is at most half the spacing of results there.
             let spacing = 1i128 << (128 - (i128::from(whole).unsigned_abs()).leading_zeros()).saturating_sub(bits);
@@ -205,8 +202,7 @@ fn integers_become_the_nearest_float_even_where_two_roundings_would_not() {
     }
     let bytes = Tensor::from_slice_in(&device, [3], &[0u8, 7, 255], Segment::Data).unwrap();
     let mut out = tensor(&device, DType::F16, &[1.0; 3]);
-    let dest = Dest { view: out.view_mut().unwrap(), add: true };
-    device.launch(Cast { x: bytes.view().unwrap(), out: dest }).unwrap();
+    device.launch(Cast { x: bytes.view().unwrap(), out: out.dest(true).unwrap() }).unwrap();
     assert_eq!(numbers(&out), [1.0, 8.0, 256.0]);
 }
 

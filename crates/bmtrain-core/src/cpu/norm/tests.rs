@@ -136,10 +136,10 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
                 rstd: rstd.view().unwrap(),
                 weight: weight.view().unwrap(),
                 dy: dy.view().unwrap(),
-                dx: Some(Dest { view: dx.view_mut().unwrap(), add }),
-                branch: Some((dropout(), Dest { view: branch.view_mut().unwrap(), add })),
-                dweight: Some(Dest { view: dweight.view_mut().unwrap(), add }),
-                dbias: layer.then(|| Dest { view: dbias.view_mut().unwrap(), add }),
+                dx: Some(dx.dest(add).unwrap()),
+                branch: Some((dropout(), branch.dest(add).unwrap())),
+                dweight: Some(dweight.dest(add).unwrap()),
+                dbias: layer.then(|| dbias.dest(add).unwrap()),
             })
             .unwrap();
         [&x, &dy, &weight, &rstd, &dx, &branch, &dweight, &dbias].map(numbers).to_vec()
@@ -193,10 +193,10 @@ fn gradients_that_nobody_asked_for_are_not_needed() {
             .unwrap();
     };
     launch(None, None);
-    launch(Some(Dest { view: dx.view_mut().unwrap(), add: false }), None);
+    launch(Some(dx.dest(false).unwrap()), None);
     let alone = numbers(&dx);
     let (mut dx, mut dweight) = (of(6, 5), of(3, 6));
-    let dest = Dest { view: dweight.view_mut().unwrap(), add: false };
-    launch(Some(Dest { view: dx.view_mut().unwrap(), add: false }), Some(dest));
+    let dest = dweight.dest(false).unwrap();
+    launch(Some(dx.dest(false).unwrap()), Some(dest));
     assert_eq!(numbers(&dx), alone);
 }

@@ -51,8 +51,7 @@ fn dropout_applies_the_mask_of_the_unsharded_tensor() {
                     for (in_place, add) in [(false, false), (false, true), (true, false)] {
                         let mut y = tensor(device, to, &values(len, 2));
                         let x = (!in_place).then(|| x.view().unwrap());
-                        let y_dest = Dest { view: y.view_mut().unwrap(), add };
-                        device.launch(DropoutApply { dropout, rows, columns, x, y: y_dest }).unwrap();
+                        device.launch(DropoutApply { dropout, rows, columns, x, y: y.dest(add).unwrap() }).unwrap();
                         results.push(numbers(&y));
                     }
                     results
@@ -153,7 +152,7 @@ fn sixteen_bit_values_are_the_rounded_ones() {
 fn a_mask_in_place_cannot_be_added() {
     let device = device(1);
     let mut y = tensor(&device, DType::F32, &[1.0]);
-    let dest = Dest { view: y.view_mut().unwrap(), add: true };
+    let dest = y.dest(true).unwrap();
     let error =
         device.launch(DropoutApply { dropout: example(0.5), rows: 1, columns: 1, x: None, y: dest }).unwrap_err();
     assert!(matches!(error, Error::Argument { .. }), "{error}");

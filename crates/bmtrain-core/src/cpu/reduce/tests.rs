@@ -18,7 +18,7 @@ fn column_sums_agree_with_doubles() {
                     let (x, mut out) =
                         (tensor(device, from, &values(rows * columns, 1)), tensor(device, to, &values(columns, 2)));
                     let old = numbers(&out);
-                    let dest = Dest { view: out.view_mut().unwrap(), add };
+                    let dest = out.dest(add).unwrap();
                     device.launch(ColumnSum { rows, columns, x: x.view().unwrap(), out: dest }).unwrap();
                     vec![numbers(&x), old, numbers(&out)]
                 });
@@ -47,7 +47,7 @@ fn norm(order: NormOrder, dtype: DType, x: &[f32], old: Option<f32>) -> f64 {
     let words = [1, 2, 3].map(|threads| {
         let device = device(threads);
         let mut out = Tensor::from_slice_in(&device, [WORDS], &before, Segment::Data).unwrap();
-        let dest = Dest { view: out.view_mut().unwrap(), add: old.is_some() };
+        let dest = out.dest(old.is_some()).unwrap();
         device.launch(GradNorm { order, x: tensor(&device, dtype, x).view().unwrap(), out: dest }).unwrap();
         out.to_vec::<i64>().unwrap()
     });
@@ -102,7 +102,7 @@ fn parts_cut_at_chunks_give_the_bits_of_the_whole_in_any_order() {
         let mut out = Tensor::from_slice_in(&device, [WORDS], &[0i64; WORDS], Segment::Data).unwrap();
         for part in parts {
             let x = tensor(&device, DType::F32, &x[part.clone()]);
-            let dest = Dest { view: out.view_mut().unwrap(), add: true };
+            let dest = out.dest(true).unwrap();
             device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out: dest }).unwrap();
         }
         out.to_vec::<i64>().unwrap()
@@ -161,8 +161,7 @@ fn softmax_and_its_gradient_agree_with_doubles() {
                 for add in [false, true] {
                     let mut dx = tensor(device, dtype, &vec![0.5; len]);
                     let (y, dy) = (y.view().unwrap(), dy.view().unwrap());
-                    let dest = Dest { view: dx.view_mut().unwrap(), add };
-                    device.launch(SoftmaxBackward { rows, columns, log, y, dy, dx: dest }).unwrap();
+                    device.launch(SoftmaxBackward { rows, columns, log, y, dy, dx: dx.dest(add).unwrap() }).unwrap();
                     results.push(numbers(&dx));
                 }
                 results

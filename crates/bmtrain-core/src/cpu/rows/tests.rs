@@ -25,7 +25,7 @@ fn embeddings_copy_or_add_table_rows() {
                     let table = tensor(device, from, &values(entries * columns, 1));
                     let (rows, mut out) = (integers(device, &ids), tensor(device, to, &values(ids.len() * columns, 2)));
                     let old = numbers(&out);
-                    let dest = Dest { view: out.view_mut().unwrap(), add };
+                    let dest = out.dest(add).unwrap();
                     let (table_view, ids) = (table.view().unwrap(), rows.view().unwrap());
                     device.launch(EmbeddingForward { entries, columns, table: table_view, ids, out: dest }).unwrap();
                     vec![numbers(&table), old, numbers(&out)]
@@ -49,7 +49,7 @@ fn table_gradients_are_sums_in_f32_without_the_padding_row() {
                     let (dy, index) = (tensor(device, from, &values(rows * columns, 1)), integers(device, &ids));
                     let mut dtable = tensor(device, to, &values(entries * columns, 2));
                     let old = numbers(&dtable);
-                    let dest = Dest { view: dtable.view_mut().unwrap(), add };
+                    let dest = dtable.dest(add).unwrap();
                     let (dy_view, ids) = (dy.view().unwrap(), index.view().unwrap());
                     device
                         .launch(EmbeddingBackward { entries, columns, ids, padding_index, dy: dy_view, dtable: dest })
@@ -76,13 +76,13 @@ fn an_id_outside_the_table_is_an_error_before_anything_is_written() {
     for bad in [-1, 3, i64::MAX, i64::MIN] {
         let (table, ids) = (tensor(&device, DType::F32, &[1.0; 6]), integers(&device, &[0, 2, bad]));
         let mut out = tensor(&device, DType::F32, &[7.0; 6]);
-        let dest = Dest { view: out.view_mut().unwrap(), add: false };
+        let dest = out.dest(false).unwrap();
         let (entries, columns, ids) = (3, 2, ids.view().unwrap());
         let forward = EmbeddingForward { entries, columns, table: table.view().unwrap(), ids, out: dest };
         let error = device.launch(forward).unwrap_err();
         assert_eq!(error, Error::Index { op: "embedding_forward", position: 2, index: bad, bound: 3 });
         assert_eq!(numbers(&out), [7.0; 6]);
-        let dest = Dest { view: out.view_mut().unwrap(), add: false };
+        let dest = out.dest(false).unwrap();
         let dy = table.view().unwrap();
         let backward = EmbeddingBackward { entries, columns, ids, padding_index: None, dy, dtable: dest };
         let error = device.launch(backward).unwrap_err();
@@ -102,7 +102,7 @@ fn strided_rows_are_copied_or_added_and_gaps_left_alone() {
                 let (x, mut out) =
                     (tensor(device, dtype, &values(span(x_ld), 1)), tensor(device, dtype, &values(span(out_ld), 2)));
                 let old = numbers(&out);
-                let dest = Dest { view: out.view_mut().unwrap(), add };
+                let dest = out.dest(add).unwrap();
                 device.launch(RowCopy { rows, columns, x_ld, x: x.view().unwrap(), out_ld, out: dest }).unwrap();
                 vec![numbers(&x), old, numbers(&out)]
             });
@@ -117,7 +117,7 @@ fn strided_rows_are_copied_or_added_and_gaps_left_alone() {
     let device = device(1);
     let x = Tensor::from_slice_in(&device, [4], &[1i64, 2, 3, 4], Segment::Data).unwrap();
     let mut out = Tensor::from_slice_in(&device, [2], &[0i64, 0], Segment::Data).unwrap();
-    let dest = Dest { view: out.view_mut().unwrap(), add: false };
+    let dest = out.dest(false).unwrap();
     let x = x.view().unwrap().part(1, 3).unwrap();
     device.launch(RowCopy { rows: 2, columns: 1, x_ld: 2, x, out_ld: 1, out: dest }).unwrap();
     assert_eq!(out.to_vec::<i64>().unwrap(), [2, 4]);
@@ -162,7 +162,7 @@ fn every_order_of_the_axes_is_right() {
                 let results = with_any_threads(|device| {
                     let (x, mut out) = (tensor(device, dtype, &values(len, 1)), tensor(device, dtype, &values(len, 2)));
                     let old = numbers(&out);
-                    let dest = Dest { view: out.view_mut().unwrap(), add };
+                    let dest = out.dest(add).unwrap();
                     let (dims, axes, rank) = (six(dims), six(&axes), axes.len());
                     device.launch(Permute { dims, axes, rank, x: x.view().unwrap(), out: dest }).unwrap();
                     vec![numbers(&x), old, numbers(&out)]
@@ -186,7 +186,7 @@ fn large_transpositions_are_divided_among_threads_without_loss() {
         let results = with_any_threads(|device| {
             let (x, mut out) =
                 (tensor(device, DType::F32, &values(len, 1)), tensor(device, DType::F32, &vec![0.0; len]));
-            let dest = Dest { view: out.view_mut().unwrap(), add: false };
+            let dest = out.dest(false).unwrap();
             let (dims, axes, rank) = (six(&dims), six(&axes), 3);
             device.launch(Permute { dims, axes, rank, x: x.view().unwrap(), out: dest }).unwrap();
             vec![numbers(&x), numbers(&out)]

@@ -119,7 +119,7 @@ impl Call {
     /// Runs attention on heads in any tensors; returns the log-sum-exps for the backward pass, `[B, N, L]`.
     pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
-        let [out] = columns_mut(Dest { view: out.view_mut()?, add: false }, self.shape.queries, [self.width()])?;
+        let [out] = columns_mut(out.dest(false)?, self.shape.queries, [self.width()])?;
         device.launch(AttentionForward {
             shape: self.shape,
             scale: self.scale,
@@ -279,7 +279,7 @@ impl<const M: usize> Backward for Node<M> {
             for (wanted, scratch) in wanted.into_iter().zip(&mut scratch) {
                 dests.push(match (wanted, scratch) {
                     (Some(dest), _) => dest,
-                    (None, Some(scratch)) => Dest { view: scratch.view_mut()?, add: false },
+                    (None, Some(scratch)) => scratch.dest(false)?,
                     (None, None) => return Err(Error::argument(self.call.op, "a gradient has no destination")),
                 });
             }

@@ -7,7 +7,7 @@ use crate::autograd::{Backward, BackwardCtx, Grads, Saved};
 use crate::comm::{Reduction, tensors};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Cast, ColumnSum, Dest, ScaleBy};
+use crate::kernel::{Cast, ColumnSum, ScaleBy};
 use crate::ops::cross_entropy::{Terms, VocabularyShard};
 use crate::ops::{bytes_of, in_dtype, only};
 use crate::pool::Segment;
@@ -98,8 +98,7 @@ fn deliver(
 ) -> Result<()> {
     let (factor, divisor) = (dloss.view()?, divisor.map(Tensor::view).transpose()?);
     if !cx.accumulates(index) && made.dtype() == dtype && made.may_be_overwritten() {
-        let out = Dest { view: made.view_mut()?, add: false };
-        cx.device().launch(ScaleBy { factor, divisor, x: None, out })?;
+        cx.device().launch(ScaleBy { factor, divisor, x: None, out: made.dest(false)? })?;
         return cx.give(index, made);
     }
     cx.write(index, made.shape(), dtype, |device, out| {
@@ -125,8 +124,7 @@ impl Held {
                 return device.launch(ColumnSum { rows, columns, x: dlogits()?, out: dbias });
             }
             let mut filled = Tensor::empty_in(device, [columns], DType::F32, Segment::Activations)?; // [columns]
-            let out = Dest { view: filled.view_mut()?, add: false };
-            device.launch(ColumnSum { rows, columns, x: dlogits()?, out })?;
+            device.launch(ColumnSum { rows, columns, x: dlogits()?, out: filled.dest(false)? })?;
             device.launch(Cast { x: filled.view()?.part(0, classes)?, out: dbias })
         })?;
         if let Some(hidden) = hidden {
@@ -143,7 +141,7 @@ impl Held {
         };
         // Each rank's classes give a part, which is not to be added to anything before all are together.
         let mut part = Tensor::empty_in(cx.device(), shape, hidden_type, Segment::Activations)?; // [.., D]
-        let out = Dest { view: part.view_mut()?, add: false };
+        let out = part.dest(false)?;
         head::hidden_gradient(cx.device(), size, rows, dlogits()?, &weight, out)?;
         cx.give(0, tensors::all_reduce(&**shard.ranks(), part, Reduction::Sum)?)
     }

@@ -7,7 +7,7 @@ use crate::comm::{Reduction, tensors};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Batch, ColumnSum, CrossEntropyBackward, Dest, Epilogue, Gemm, Matrix, MatrixMut};
+use crate::kernel::{ColumnSum, CrossEntropyBackward, Dest, Gemm, Matrix};
 use crate::ops::cross_entropy::{RowRange, Terms, VocabularyShard};
 use crate::pool::Segment;
 use crate::tensor::{Storage, Tensor};
@@ -56,18 +56,13 @@ impl Head {
     ) -> Result<()> {
         let Size { classes, columns, depth, .. } = self.size;
         let count = rows.len();
-        self.device().launch(Gemm {
-            m: count,
-            n: classes,
-            k: depth,
-            alpha: 1.0,
-            a: Matrix::plain(self.hidden_of(&rows)?, depth),
-            b: Matrix::transposed(self.weight.view()?, depth),
-            beta: 0.0,
-            c: MatrixMut { view: logits.view_mut(0..count * columns)?, ld: columns, batch: [0, 0] },
-            batch: Batch::ONE,
-            epilogue: Epilogue { bias: self.bias.as_ref().map(Tensor::view).transpose()?, ..Epilogue::default() },
-        })?;
+        let a = Matrix::plain(self.hidden_of(&rows)?, depth);
+        let b = Matrix::transposed(self.weight.view()?, depth);
+        let c = Dest { view: logits.view_mut(0..count * columns)?, add: false };
+        let mut gemm = Gemm::single([count, classes, depth], a, b, c);
+        gemm.c.ld = columns;
+        gemm.epilogue.bias = self.bias.as_ref().map(Tensor::view).transpose()?;
+        self.device().launch(gemm)?;
         let block = RowRange { first: rows.start, count, columns };
         let logits = logits.view(0..count * columns)?;
         self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
@@ -117,18 +112,8 @@ pub(super) fn hidden_gradient(
     out: Dest<'_>,
 ) -> Result<()> {
     let Size { classes, columns, depth, .. } = size;
-    device.launch(Gemm {
-        m: rows,
-        n: depth,
-        k: classes,
-        alpha: 1.0,
-        a: Matrix::plain(dlogits, columns),
-        b: Matrix::plain(weight.view()?, depth),
-        beta: if out.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: out.view, ld: depth, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue::default(),
-    })
+    let (a, b) = (Matrix::plain(dlogits, columns), Matrix::plain(weight.view()?, depth));
+    device.launch(Gemm::single([rows, depth, classes], a, b, out))
 }
 
 /// `dweight (+)= dlogits^T hidden` of `rows` rows.
@@ -141,18 +126,8 @@ pub(super) fn weight_gradient(
     out: Dest<'_>,
 ) -> Result<()> {
     let Size { classes, columns, depth, .. } = size;
-    device.launch(Gemm {
-        m: classes,
-        n: depth,
-        k: rows,
-        alpha: 1.0,
-        a: Matrix::transposed(dlogits, columns),
-        b: Matrix::plain(hidden, depth),
-        beta: if out.add { 1.0 } else { 0.0 },
-        c: MatrixMut { view: out.view, ld: depth, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue::default(),
-    })
+    let (a, b) = (Matrix::transposed(dlogits, columns), Matrix::plain(hidden, depth));
+    device.launch(Gemm::single([classes, depth, rows], a, b, out))
 }
 
 /// The gradients of the sum of the losses, as far as they are wanted.
