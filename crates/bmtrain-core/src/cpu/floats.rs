@@ -29,10 +29,14 @@ pub(crate) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
 }
 
+/// Elements to read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Floats<'a> {
+pub enum Floats<'a> {
+    /// 32-bit floats.
     F32(&'a [f32]),
+    /// IEEE half precision.
     F16(&'a [f16]),
+    /// The upper half of f32.
     Bf16(&'a [bf16]),
 }
 
@@ -61,6 +65,11 @@ impl<'a> Floats<'a> {
             DType::BF16 => Floats::Bf16(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
             got => return Err(not_a_float(op, got)),
         })
+    }
+
+    /// Bytes of an element.
+    pub(crate) fn element_bytes(&self) -> usize {
+        if matches!(self, Floats::F32(_)) { 4 } else { 2 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -107,10 +116,14 @@ impl<'a> Floats<'a> {
     }
 }
 
+/// Elements to write.
 #[derive(Debug)]
-pub(crate) enum FloatsMut<'a> {
+pub enum FloatsMut<'a> {
+    /// 32-bit floats.
     F32(&'a mut [f32]),
+    /// IEEE half precision.
     F16(&'a mut [f16]),
+    /// The upper half of f32.
     Bf16(&'a mut [bf16]),
 }
 

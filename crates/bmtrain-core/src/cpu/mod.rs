@@ -25,10 +25,12 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod scratch;
 pub(crate) mod simd;
 #[cfg(test)]
 mod testing;
 pub mod threads;
+mod vector;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};

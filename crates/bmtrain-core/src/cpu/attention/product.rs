@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::cpu::simd::{Level, level};
+use crate::cpu::vector::Vector;
 
 /// Columns of a panel of [`Right`], and the width of the widest register tile.
 pub(super) const PANEL: usize = 64;
@@ -115,22 +116,16 @@ struct Tile {
     add: bool,
 }
 
-/// A vector register.
-trait Vector: Copy {
-    const LANES: usize;
-    /// Rows and vectors of the largest tile whose sums fit the registers beside its operands.
+/// A vector register, and the largest tile whose sums fit the registers beside its operands.
+trait Sums: Vector {
     const ROWS: usize;
     const VECTORS: usize;
-    unsafe fn splat(value: f32) -> Self;
-    unsafe fn load(from: *const f32) -> Self;
-    unsafe fn store(self, to: *mut f32);
-    unsafe fn multiply_add(self, x: Self, y: Self) -> Self;
 }
 
 /// # Safety
 /// The instructions of `V` must be there and every address of the operands valid.
 #[inline(always)]
-unsafe fn all_tiles<V: Vector>(whole: &Whole) {
+unsafe fn all_tiles<V: Sums>(whole: &Whole) {
     for column in (0..whole.n).step_by(V::LANES * V::VECTORS) {
         let vectors = ((whole.n - column) / V::LANES).min(V::VECTORS);
         let mut row = 0;
@@ -157,7 +152,7 @@ unsafe fn all_tiles<V: Vector>(whole: &Whole) {
 }
 
 #[inline(always)]
-unsafe fn one_column<V: Vector, const VECTORS: usize>(rows: usize, tile: &Tile) {
+unsafe fn one_column<V: Sums, const VECTORS: usize>(rows: usize, tile: &Tile) {
     if VECTORS > V::VECTORS {
         return;
     }
@@ -175,7 +170,7 @@ unsafe fn one_column<V: Vector, const VECTORS: usize>(rows: usize, tile: &Tile) 
 }
 
 #[inline(always)]
-unsafe fn one_tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile) {
+unsafe fn one_tile<V: Sums, const ROWS: usize, const VECTORS: usize>(t: &Tile) {
     if ROWS > V::ROWS {
         return;
     }
@@ -216,10 +211,13 @@ unsafe fn one_tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile)
 #[derive(Clone, Copy)]
 struct Quad([f32; 4]);
 
-impl Vector for Quad {
-    const LANES: usize = 4;
+impl Sums for Quad {
     const ROWS: usize = 2;
     const VECTORS: usize = 4;
+}
+
+impl Vector for Quad {
+    const LANES: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -246,46 +244,18 @@ impl Vector for Quad {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Vector, Whole, all_tiles};
+    use super::{Sums, Whole, all_tiles};
     use std::arch::x86_64::*;
 
-    macro_rules! vector {
-        (
-        $type:ty, $lanes:literal, $rows:literal, $vectors:literal, $splat:ident, $load:ident, $store:ident, $fma:ident
-    ) => {
-            impl Vector for $type {
-                const LANES: usize = $lanes;
-                const ROWS: usize = $rows;
-                const VECTORS: usize = $vectors;
-
-                #[inline(always)]
-                unsafe fn splat(value: f32) -> Self {
-                    // SAFETY: the caller has the instructions.
-                    unsafe { $splat(value) }
-                }
-
-                #[inline(always)]
-                unsafe fn load(from: *const f32) -> Self {
-                    // SAFETY: the caller has the instructions and a valid address.
-                    unsafe { $load(from) }
-                }
-
-                #[inline(always)]
-                unsafe fn store(self, to: *mut f32) {
-                    // SAFETY: as in `load`.
-                    unsafe { $store(to, self) }
-                }
-
-                #[inline(always)]
-                unsafe fn multiply_add(self, x: Self, y: Self) -> Self {
-                    // SAFETY: as in `splat`.
-                    unsafe { $fma(x, y, self) }
-                }
-            }
-        };
+    impl Sums for __m512 {
+        const ROWS: usize = 6;
+        const VECTORS: usize = 4;
     }
-    vector!(__m512, 16, 6, 4, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
-    vector!(__m256, 8, 6, 2, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+
+    impl Sums for __m256 {
+        const ROWS: usize = 6;
+        const VECTORS: usize = 2;
+    }
 
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512(whole: &Whole) {

@@ -7,11 +7,12 @@
 use std::ops::Range;
 
 use super::kernel::{Kernel, MAX_TILE, Tile};
-use super::operand::{Matrix, Source, check_extent};
+use super::operand::{Matrix, Source, check_extent, widen};
 use super::pack::pack;
-use super::scratch::{Region, Scratch};
+use super::scratch::Scratch;
 use super::shared::Shared;
 use super::{Activation, ActivationGradient, BatchedProduct, Product, skinny};
+use crate::cpu::scratch::Region;
 use crate::error::{Error, Result};
 use crate::shape::expect_apart;
 
@@ -285,12 +286,12 @@ fn left_block<'s>(
     let wide = scratch.take(m * k);
     if col_stride == 1 {
         for i in 0..m {
-            data.widen(start + i * row_stride, &mut wide[i * k..(i + 1) * k]);
+            widen(data, start + i * row_stride, &mut wide[i * k..(i + 1) * k]);
         }
         Left { data: wide, start: 0, row: k, step: 1 }
     } else {
         for p in 0..k {
-            data.widen(start + p * col_stride, &mut wide[p * m..(p + 1) * m]);
+            widen(data, start + p * col_stride, &mut wide[p * m..(p + 1) * m]);
         }
         Left { data: wide, start: 0, row: 1, step: m }
     }
@@ -400,7 +401,7 @@ pub(super) fn finish(
 ) {
     if let Some(bias) = job.bias {
         let mut values = [0.0f32; MAX_TILE];
-        bias.widen(j, &mut values[..columns]);
+        widen(bias, j, &mut values[..columns]);
         for line in buffer.chunks_exact_mut(width) {
             for (x, value) in line.iter_mut().zip(&values) {
                 *x += value;
@@ -419,7 +420,7 @@ pub(super) fn finish(
     if let Some((saved, leading, gradient)) = job.gradient {
         let mut values = [0.0f32; MAX_TILE];
         for (i, line) in rows.clone().zip(values.chunks_exact_mut(width)) {
-            saved.widen(i * leading + j, &mut line[..columns]);
+            widen(saved, i * leading + j, &mut line[..columns]);
         }
         gradient(buffer, &values[..buffer.len()]);
     }

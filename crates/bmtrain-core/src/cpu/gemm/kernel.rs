@@ -1,6 +1,6 @@
 //! The table of innermost routines of one instruction set, and the choice of the table for this machine.
 //!
-//! The routines themselves live in `avx512.rs`, `avx2.rs` and `portable.rs`.
+//! The routines themselves live in `x86.rs` and `portable.rs`.
 
 use std::sync::OnceLock;
 
@@ -139,10 +139,10 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
-                tables.push(&super::avx512::KERNEL);
+                tables.push(&super::x86::AVX512);
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                tables.push(&super::avx2::KERNEL);
+                tables.push(&super::x86::AVX2);
             }
         }
         tables.push(&portable::KERNEL);

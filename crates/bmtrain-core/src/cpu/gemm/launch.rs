@@ -1,7 +1,7 @@
 //! Runs the arguments of [`Gemm`] on the engine of this module.
 
 use crate::cpu::floats::{Floats, FloatsMut};
-use crate::cpu::gemm::{self, BatchedProduct, Operand, Product, Source, Target};
+use crate::cpu::gemm::{self, BatchedProduct, Operand, Product};
 use crate::cpu::math::{activate, times_slope};
 use crate::cpu::reduce::column_sum;
 use crate::cpu::threads::Threads;
@@ -9,26 +9,6 @@ use crate::error::Result;
 use crate::kernel::{ColumnSum, Gemm, Matrix};
 
 const NAME: &str = "gemm";
-
-impl<'a> From<Floats<'a>> for Source<'a> {
-    fn from(floats: Floats<'a>) -> Self {
-        match floats {
-            Floats::F32(data) => Source::F32(data),
-            Floats::F16(data) => Source::F16(data),
-            Floats::Bf16(data) => Source::Bf16(data),
-        }
-    }
-}
-
-impl<'a> From<FloatsMut<'a>> for Target<'a> {
-    fn from(floats: FloatsMut<'a>) -> Self {
-        match floats {
-            FloatsMut::F32(data) => Target::F32(data),
-            FloatsMut::F16(data) => Target::F16(data),
-            FloatsMut::Bf16(data) => Target::Bf16(data),
-        }
-    }
-}
 
 pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue } = a;
@@ -60,15 +40,13 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
         a: operand(a)?,
         b: operand(b)?,
         beta,
-        c: FloatsMut::of(NAME, c.view)?.into(),
+        c: FloatsMut::of(NAME, c.view)?,
         ldc: c.ld,
         epilogue: gemm::Epilogue {
-            bias: bias.map(Source::from),
-            pre_activation: copy.map(|copy| (Target::from(copy), n)),
+            bias,
+            pre_activation: copy.map(|copy| (copy, n)),
             activation: activation.as_ref().map(|activation| activation as gemm::Activation<'_>),
-            gradient: slope
-                .as_ref()
-                .map(|(points, times)| (Source::from(*points), n, times as gemm::ActivationGradient<'_>)),
+            gradient: slope.as_ref().map(|(points, times)| (*points, n, times as gemm::ActivationGradient<'_>)),
         },
     };
     let threads = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads.pool()) };
@@ -79,7 +57,7 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
 }
 
 fn operand(matrix: Matrix<'_>) -> Result<Operand<'_>> {
-    let data = Source::from(Floats::of(NAME, matrix.view)?);
+    let data = Floats::of(NAME, matrix.view)?;
     Ok(if matrix.transposed { Operand::transposed(data, matrix.ld) } else { Operand::rows(data, matrix.ld) })
 }
 

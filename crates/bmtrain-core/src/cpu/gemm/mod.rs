@@ -8,8 +8,8 @@
 //!
 //! # How it works
 //! B is packed into panels of 64 columns (AVX-512) that fit the second-level cache; 16-bit numbers are
-//! widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
-//! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
+//! widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`x86.rs`, `portable.rs`,
+//! chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
 //! Products of few rows skip the packing (`skinny.rs`); they are as fast as memory is read, so all threads read.
 //!
 //! # Numerics
@@ -34,16 +34,14 @@ mod shared;
 mod skinny;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
+mod x86;
 
 #[cfg(test)]
 mod tests;
 
 pub use operand::{Operand, Source, Target};
 pub use peak::{instruction_set, measure_peak};
-pub use scratch::scratch_bytes;
+pub use scratch::bytes as scratch_bytes;
 
 use crate::error::Result;
 use block::GemmJob;

@@ -1,86 +1,25 @@
 //! Operands and results of products: slices of three dtypes with strides, and the checks of their lengths.
 
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
+pub use crate::cpu::floats::{Floats as Source, FloatsMut as Target};
 use crate::error::{Error, Result};
 
-/// Numbers to read, widened to f32 where they are used.
-#[derive(Debug, Clone, Copy)]
-pub enum Source<'a> {
-    /// 32-bit floats.
-    F32(&'a [f32]),
-    /// IEEE half precision.
-    F16(&'a [f16]),
-    /// The upper half of f32.
-    Bf16(&'a [bf16]),
-}
-
-impl Source<'_> {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Source::F32(data) => data.len(),
-            Source::F16(data) => data.len(),
-            Source::Bf16(data) => data.len(),
-        }
+/// Elements `start..start + to.len()` as f32.
+pub(super) fn widen(data: Source<'_>, start: usize, to: &mut [f32]) {
+    if to.is_empty() {
+        // Of a product with empty sums nothing is read, wherever its rows would start.
+        return;
     }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn element_bytes(&self) -> usize {
-        match self {
-            Source::F32(_) => 4,
-            Source::F16(_) | Source::Bf16(_) => 2,
-        }
-    }
-
-    /// Elements `start..start + to.len()` as f32.
-    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
-        if to.is_empty() {
-            // Of a product with empty sums nothing is read, wherever its rows would start.
-            return;
-        }
-        let end = start + to.len();
-        match self {
-            Source::F32(data) => to.copy_from_slice(&data[start..end]),
-            Source::F16(data) => data[start..end].convert_to_f32_slice(to),
-            Source::Bf16(data) => {
-                for (wide, narrow) in to.iter_mut().zip(&data[start..end]) {
-                    *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
-                }
+    let end = start + to.len();
+    match data {
+        Source::F32(data) => to.copy_from_slice(&data[start..end]),
+        Source::F16(data) => data[start..end].convert_to_f32_slice(to),
+        Source::Bf16(data) => {
+            for (wide, narrow) in to.iter_mut().zip(&data[start..end]) {
+                *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
             }
         }
-    }
-}
-
-/// Numbers to write; f16 and bf16 are rounded to nearest even from f32.
-#[derive(Debug)]
-pub enum Target<'a> {
-    /// 32-bit floats.
-    F32(&'a mut [f32]),
-    /// IEEE half precision.
-    F16(&'a mut [f16]),
-    /// The upper half of f32.
-    Bf16(&'a mut [bf16]),
-}
-
-impl Target<'_> {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Target::F32(data) => data.len(),
-            Target::F16(data) => data.len(),
-            Target::Bf16(data) => data.len(),
-        }
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::kernel::Kernel;
-use super::operand::{Matrix, Source};
-use super::scratch::Region;
+use super::operand::{Matrix, Source, widen};
+use crate::cpu::scratch::Region;
 
 /// Panels whose rows are copied side by side: longer runs of memory at a time, but no more targets than the first-level
 /// cache has ways, since panels tend to be a multiple of its size apart.
@@ -41,7 +41,7 @@ pub(super) fn pack(
         let to = &mut to[(j - columns.start) * k..][..width * k];
         if b.col_stride == 1 {
             for (p, line) in to.chunks_exact_mut(width).enumerate() {
-                b.data.widen(start(j) + p * b.row_stride, &mut line[..count]);
+                widen(b.data, start(j) + p * b.row_stride, &mut line[..count]);
                 line[count..].fill(0.0);
             }
         } else {
@@ -74,7 +74,7 @@ fn pack_transposed(
                 for lane in 0..kernel.lanes {
                     let line = &mut wide[lane * k..(lane + 1) * k];
                     if lane < lanes {
-                        b.data.widen(from + lane * b.col_stride, line);
+                        widen(b.data, from + lane * b.col_stride, line);
                     } else {
                         line.fill(0.0);
                     }

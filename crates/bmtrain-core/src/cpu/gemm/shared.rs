@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::operand::{Source, Target};
+use super::operand::{Source, Target, widen};
 
 #[derive(Debug, Clone, Copy)]
 enum Address {
@@ -71,7 +71,7 @@ impl<'a> Shared<'a> {
                 Address::Bf16(data) => Source::Bf16(std::slice::from_raw_parts(data.add(start), to.len())),
             }
         };
-        source.widen(0, to);
+        widen(source, 0, to);
     }
 
     /// Rounds `from` to elements `start..start + from.len()`.

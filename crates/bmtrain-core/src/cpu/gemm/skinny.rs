@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use super::block::{GemmJob, finish};
 use super::kernel::{Dots, Kernel};
-use super::operand::{Matrix, Source};
-use super::scratch::{Region, Scratch};
+use super::operand::{Matrix, Source, widen};
+use super::scratch::Scratch;
+use crate::cpu::scratch::Region;
 
 /// Most rows of such a product.
 const ROWS: usize = 16;
@@ -82,7 +83,7 @@ fn lines<'s>(
     }
     let wide = scratch.take(which.len() * k);
     for (line, to) in wide.chunks_exact_mut(k).enumerate() {
-        of.data.widen(first + line * stride, to);
+        widen(of.data, first + line * stride, to);
     }
     (wide, k)
 }
