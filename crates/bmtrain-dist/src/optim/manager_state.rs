@@ -2,7 +2,7 @@
 //!
 //! A state knows parameters by name and not by optimizer, so that a run may continue with its parameters divided among
 //! optimizers in another way, on the host or on the device. Checkpoints of large models go parameter by parameter
-//! instead ([`Optimizer::visit_state`](super::Optimizer::visit_state)).
+//! instead ([`Optimizer::kept`](super::Optimizer::kept)).
 
 use super::scale::ScaleState;
 use super::{OptimManager, ParamState};

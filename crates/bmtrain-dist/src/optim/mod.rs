@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::param::Param;
 use bmtrain_core::{Storage, Tensor};
 use state::{check_state, tensor};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Gives elements of a named tensor of an optimizer's state.
@@ -121,31 +122,28 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// Show the state of every parameter that has one, one at a time, gathered from all ranks, which have to do the
-    /// same: storage by storage, in the order in which the groups first name them, and within a storage in the order of
-    /// the groups. Each storage is gathered once. Waits for the device.
-    fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()>;
-
-    /// Show the same state in stretches of a bounded number of elements, so that no whole tensor is copied to the host.
-    /// The storages are gathered as in [`Optimizer::visit_state`]. The stretches of a tensor come in order and without
-    /// other tensors of the parameter between them, `m` before `v` before `master`; parameters of one storage may
-    /// alternate.
-    ///
-    /// The provided implementation copies the whole state of one parameter at a time.
-    fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
-        self.visit_state(&mut |state| {
-            state.tensors.iter().try_for_each(|(tensor, values)| {
-                let (param, steps, len) = (state.name.as_str(), state.steps, values.len());
-                visit(StateStretch { param, steps, tensor, len, start: 0, values })
-            })
-        })
-    }
+    /// Show the state of every parameter that has one, gathered from all ranks, which have to do the same, in stretches
+    /// of a bounded number of elements. Storages come in the order in which the groups first name them, each gathered
+    /// once, and the parameters of one in the order of the groups; they may alternate. The stretches of a tensor come in
+    /// order and without other tensors of the parameter between them, `m` before `v` before `master`. Waits for the
+    /// device.
+    fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()>;
 
     /// All of it at once: as much host memory as the state has.
     fn state(&self) -> Result<Vec<ParamState>> {
-        let mut all = Vec::new();
-        self.visit_state(&mut |state| {
-            all.push(state);
+        let (mut all, mut places) = (Vec::<ParamState>::new(), HashMap::new());
+        self.visit_stretches(&mut |StateStretch { param, steps, tensor, len, start, values }| {
+            let place = *places.entry(param.to_owned()).or_insert(all.len());
+            if place == all.len() {
+                all.push(ParamState { name: param.to_owned(), steps, tensors: Vec::new() });
+            }
+            let tensors = &mut all[place].tensors;
+            if start == 0 {
+                tensors.push((tensor, Vec::with_capacity(len)));
+            }
+            if let Some((_, whole)) = tensors.last_mut() {
+                whole.extend_from_slice(values);
+            }
             Ok(())
         })?;
         Ok(all)
@@ -164,7 +162,7 @@ pub trait Optimizer {
     ///
     /// # Errors
     /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing
-    /// is changed. A failing device.
+    /// is changed.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
         for (param, entry) in check_state(self.groups(), state)? {
             self.load_kept(&param, entry.steps, &mut |name, part| {

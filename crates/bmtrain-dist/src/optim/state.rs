@@ -1,8 +1,8 @@
-//! What an optimizer asks of its groups and of a state before it takes them: strict, and before anything is changed.
-//!
-//! Called by [`Optimizer::load_state`](super::Optimizer::load_state): [`Adam`](super::Adam) and
-//! [`AdamOffload`](super::AdamOffload) have states of the same form, so that each continues where the other stopped.
+//! What [`Adam`](super::Adam) and [`AdamOffload`](super::AdamOffload) have in common: step counts by storage, the walk
+//! over their states, which have one form so that each continues where the other stopped, and the checks of groups and
+//! states, which come before anything is changed.
 
+use super::delta::{Delta, norms};
 use super::{AdamOptions, ParamGroup, ParamState, STRETCH, StateStretch};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
@@ -11,7 +11,136 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-pub(super) fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
+/// State of one flat storage, whose moments are `M`.
+#[derive(Debug)]
+pub(super) struct FlatState<M> {
+    pub(super) flat: Rc<Flat>,
+    /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
+    pub(super) steps: Vec<u64>,
+    stepped: Vec<bool>,
+    pub(super) moments: M,
+}
+
+impl<M> FlatState<M> {
+    /// Count a step of a parameter: its number, from 1.
+    pub(super) fn count_step(&mut self, index: usize) -> u64 {
+        self.stepped[index] = true;
+        self.steps[index] += 1;
+        self.steps[index]
+    }
+}
+
+/// A parameter that takes part in a step, with its gradient.
+pub(super) struct DueUpdate {
+    pub(super) flat: Rc<Flat>,
+    pub(super) index: usize,
+    pub(super) grads: Storage,
+    pub(super) decay: f32,
+}
+
+/// The groups of an optimizer and the states of their storages.
+#[derive(Debug)]
+pub(super) struct AdamStates<M> {
+    pub(super) options: AdamOptions,
+    pub(super) groups: Vec<ParamGroup>,
+    pub(super) states: Vec<FlatState<M>>,
+}
+
+impl<M> AdamStates<M> {
+    pub(super) fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
+        check_groups(&groups, &options)?;
+        Ok(AdamStates { options, groups, states: Vec::new() })
+    }
+
+    /// The state of a storage, whose moments are made at the first call.
+    pub(super) fn of_flat(&mut self, flat: &Rc<Flat>, make: impl FnOnce() -> Result<M>) -> Result<&mut FlatState<M>> {
+        let known = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let (moments, count) = (make()?, flat.layout().spans().len());
+                let (steps, stepped) = (vec![0; count], vec![false; count]);
+                self.states.push(FlatState { flat: Rc::clone(flat), steps, stepped, moments });
+                self.states.len() - 1
+            }
+        };
+        Ok(&mut self.states[at])
+    }
+
+    /// The state of a parameter that was updated before, and its number there.
+    pub(super) fn of_param(&self, param: &Param) -> Result<Option<(&FlatState<M>, usize)>> {
+        let (flat, index) = param.place()?;
+        Ok(self.states.iter().find(|s| Rc::ptr_eq(&s.flat, flat) && s.steps[index] > 0).map(|state| (state, index)))
+    }
+
+    /// Begin a step: the trainable parameters that have a gradient, in the order of the groups.
+    pub(super) fn begin_step(&mut self) -> Result<Vec<DueUpdate>> {
+        self.states.iter_mut().for_each(|state| state.stepped.fill(false));
+        let mut due = Vec::new();
+        for group in &self.groups {
+            for param in group.params.iter().filter(|param| param.is_trainable()) {
+                let (flat, index) = param.place()?;
+                if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
+                    due.push(DueUpdate { flat: Rc::clone(flat), index, grads, decay: group.weight_decay });
+                }
+            }
+        }
+        Ok(due)
+    }
+
+    /// Take back the counts of the last step.
+    pub(super) fn undo_count(&mut self) {
+        for state in &mut self.states {
+            for (steps, stepped) in state.steps.iter_mut().zip(&mut state.stepped) {
+                *steps -= u64::from(std::mem::take(stepped));
+            }
+        }
+    }
+
+    /// The storages that have state, in the order in which the groups first name them, each with its updated parameters
+    /// and their numbers there, in the order of the groups.
+    pub(super) fn updated(&self) -> Result<Vec<UpdatedParams<'_, M>>> {
+        let (mut all, mut places) = (Vec::<UpdatedParams<'_, M>>::new(), HashMap::new());
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let (flat, index) = param.place()?;
+            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
+            let place = *places.entry(Rc::as_ptr(flat)).or_insert(all.len());
+            if place == all.len() {
+                all.push((state, Vec::new()));
+            }
+            if state.steps[index] > 0 {
+                all[place].1.push((param, index));
+            }
+        }
+        all.retain(|(_, params)| !params.is_empty());
+        Ok(all)
+    }
+
+    /// How far the last step moved each parameter; `words` reads a storage's sums of squares.
+    pub(super) fn deltas(&self, words: impl Fn(&M) -> Result<Option<Vec<i64>>>) -> Result<Vec<Delta>> {
+        let norms = |state: &FlatState<M>| words(&state.moments)?.map(|words| norms(&state.flat, &words)).transpose();
+        let all = self.states.iter().map(norms).collect::<Result<Vec<_>>>()?;
+        let mut deltas = Vec::new();
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let (flat, index) = param.place()?;
+            let at = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
+            if let Some(norm) = at.and_then(|at| all[at].as_ref()).and_then(|norms| norms.get(index)) {
+                deltas.push(Delta { name: param.name().into(), norm: *norm });
+            }
+        }
+        Ok(deltas)
+    }
+}
+
+/// A storage's state and parameters that are in it, with their numbers.
+pub(super) type UpdatedParams<'g, M> = (&'g FlatState<M>, Vec<(&'g Param, usize)>);
+
+/// The names of the tensors of a parameter's state.
+pub(super) fn tensor_names(dtype: DType) -> &'static [&'static str] {
+    if dtype == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] }
+}
+
+fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
     let AdamOptions { beta1, beta2, epsilon, .. } = *options;
     if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
         let reason = format!("betas {beta1}, {beta2} must be in [0, 1) and epsilon {epsilon} at or above 0");
@@ -32,10 +161,6 @@ pub(super) fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Resu
 }
 
 /// The parameter of every entry of a state that fits as a whole.
-///
-/// # Errors
-/// A parameter that is in no group or comes twice; a step count of 0; a tensor that is missing, too many or of another
-/// length.
 pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -> Result<Vec<(Param, &'s ParamState)>> {
     let params: HashMap<&str, &Param> =
         groups.iter().flat_map(|group| &group.params).map(|param| (param.name(), param)).collect();
@@ -61,7 +186,7 @@ pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -
 }
 
 fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
-    let expected: &[&str] = if dtype == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] };
+    let expected = tensor_names(dtype);
     let refuse = |reason: String| Err(Error::parameter(entry.name.clone(), format!("optimizer state {reason}")));
     for name in expected {
         let values = tensor(entry, name);
@@ -84,25 +209,6 @@ fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
 pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]> {
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }
-
-/// The parameters of all groups by the storages they are in, each with its number there: storages in the order in which
-/// the groups first name them, and in each its parameters in the order of the groups.
-pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>> {
-    let mut all: Vec<StorageParams<'_>> = Vec::new();
-    let mut places: HashMap<*const Flat, usize> = HashMap::new();
-    for param in groups.iter().flat_map(|group| &group.params) {
-        let (flat, index) = param.place()?;
-        let place = *places.entry(Rc::as_ptr(flat)).or_insert(all.len());
-        match all.get_mut(place) {
-            Some((_, params)) => params.push((param, index)),
-            None => all.push((flat, vec![(param, index)])),
-        }
-    }
-    Ok(all)
-}
-
-/// A storage and parameters that are in it, with their numbers.
-pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);
 
 /// Show the elements `range` of an f32 storage in stretches: the tensor `tensor` of the parameter `param`
 /// after `steps` steps. Waits for the device.

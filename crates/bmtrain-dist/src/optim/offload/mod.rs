@@ -19,38 +19,23 @@ mod work;
 
 pub use work::HostTensor;
 
-use super::delta::{Delta, norms};
-use super::state::{by_storage, check_groups, stretches_of};
-use super::{
-    AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StateStretch, StepArgs,
-};
+use super::delta::Delta;
+use super::state::{AdamStates, DueUpdate, FlatState, stretches_of, tensor_names};
+use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
-use bmtrain_core::exact::{Sum, WORDS};
+use bmtrain_core::exact::Sum;
 use bmtrain_core::kernel::AdamSettings;
 use bmtrain_core::offload::{HostBuffer, Threads, widen};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use work::{Moments, Run, lock, run_all, within};
 
-#[derive(Debug)]
-struct State {
-    flat: Rc<Flat>,
-    host: Arc<Mutex<Moments>>,
-    /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
-    steps: Vec<u64>,
-    stepped: Vec<bool>,
-}
-
-impl State {
-    /// The host's part. It is up to date only after a wait for the copy lane.
-    fn lock(&self) -> MutexGuard<'_, Moments> {
-        lock(&self.host)
-    }
-}
+/// The host's part of a storage's state. It is up to date only after a wait for the copy lane.
+type HostMoments = Arc<Mutex<Moments>>;
 
 struct Update {
     index: usize,
@@ -67,27 +52,19 @@ struct Stretch {
 /// Adam and AdamW with their state in the host's memory; see the [module](self) for what moves when.
 #[derive(Debug)]
 pub struct AdamOffload {
-    options: AdamOptions,
-    groups: Vec<ParamGroup>,
-    states: Vec<State>,
+    inner: AdamStates<HostMoments>,
     threads: Option<Arc<Threads>>,
 }
 
 impl AdamOffload {
     /// An optimizer over these groups. It works on the threads that the backend lends, else on the lane's own.
-    ///
-    /// # Errors
-    /// Settings out of range; a parameter in two groups.
     pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
-        check_groups(&groups, &options)?;
-        Ok(AdamOffload { options, groups, states: Vec::new(), threads: None })
+        Ok(AdamOffload { inner: AdamStates::new(groups, options)?, threads: None })
     }
 
     /// The same on this number of threads of its own.
     pub fn with_threads(groups: Vec<ParamGroup>, options: AdamOptions, threads: usize) -> Result<Self> {
-        let mut this = AdamOffload::new(groups, options)?;
-        this.threads = Some(Arc::new(Threads::new(threads)?));
-        Ok(this)
+        Ok(AdamOffload { threads: Some(Arc::new(Threads::new(threads)?)), ..AdamOffload::new(groups, options)? })
     }
 
     fn threads(&mut self, flat: &Flat) -> Result<Arc<Threads>> {
@@ -101,63 +78,15 @@ impl AdamOffload {
         Ok(Arc::clone(self.threads.insert(threads)))
     }
 
-    /// The number of a storage's state, made at the first call: zeros, and masters with the values as they are now.
-    fn state_of(&mut self, flat: &Rc<Flat>) -> Result<usize> {
-        if let Some(index) = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat)) {
-            return Ok(index);
-        }
-        let (values, count) = (flat.values(), flat.layout().spans().len());
-        let (device, len) = (values.device(), flat.state_len());
-        let zeros = || HostBuffer::zeros(device, len);
-        let master = if flat.dtype() == DType::F32 { None } else { Some(zeros()?) };
-        let has_master = master.is_some();
-        let host = Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] };
-        let host = Arc::new(Mutex::new(host));
-        if has_master {
-            follow_compute(flat)?;
-            for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
-                let (host, dtype, range) = (Arc::clone(&host), flat.dtype(), part.in_state);
-                let work = move |values: &[u8], _: &mut [u8]| match &mut lock(&host).master {
-                    Some(master) => widen(values, dtype, within(master.as_mut_slice(), &range)?),
-                    None => Ok(()),
-                };
-                let values = values.view_on(part.in_values, Lane::Copy)?;
-                device.backend().on_host(Some(values), None, Box::new(work), Lane::Copy)?;
-            }
-        }
-        self.states.push(State { flat: Rc::clone(flat), host, steps: vec![0; count], stepped: vec![false; count] });
-        Ok(self.states.len() - 1)
-    }
-
-    /// What takes part in this step, by storage, in the order in which the groups first name the storages.
-    fn updates(&self) -> Result<Vec<(Rc<Flat>, Vec<Update>)>> {
-        let mut all: Vec<(Rc<Flat>, Vec<Update>)> = Vec::new();
-        for group in &self.groups {
-            for param in group.params.iter().filter(|param| param.is_trainable()) {
-                let (flat, index) = param.place()?;
-                if flat.reduced().is_none() || !flat.has_grad(index) {
-                    continue;
-                }
-                let update = Update { index, decay: group.weight_decay };
-                match all.iter_mut().find(|(known, _)| Rc::ptr_eq(known, flat)) {
-                    Some((_, updates)) => updates.push(update),
-                    None => all.push((Rc::clone(flat), vec![update])),
-                }
-            }
-        }
-        all.iter_mut().for_each(|(_, updates)| updates.sort_by_key(|update| update.index));
-        Ok(all)
-    }
-
     /// Give the updates of one storage to the copy lane.
     fn update(&mut self, flat: &Rc<Flat>, updates: &[Update], lr: f64, factor: &Arc<AtomicU32>) -> Result<()> {
         let Some(grads) = flat.reduced() else { return Ok(()) };
-        let (threads, at) = (self.threads(flat)?, self.state_of(flat)?);
-        let stretches = stretches(&mut self.states[at], updates, lr, &self.options);
-        let state = &self.states[at];
+        let (threads, options) = (self.threads(flat)?, self.inner.options);
+        let state = self.inner.of_flat(flat, || host_moments(flat))?;
+        let stretches = stretches(state, updates, lr, &options);
         let (backend, dtypes) = (flat.values().device().backend(), (flat.dtype(), grads.dtype()));
         for Stretch { in_values, in_state, runs } in stretches {
-            let (host, threads, factor) = (Arc::clone(&state.host), Arc::clone(&threads), Arc::clone(factor));
+            let (host, threads, factor) = (Arc::clone(&state.moments), Arc::clone(&threads), Arc::clone(factor));
             let work = move |grads: &[u8], values: &mut [u8]| {
                 let factor = f32::from_bits(factor.load(Ordering::Relaxed));
                 run_all(&runs, &mut lock(&host), factor, &threads, (values, dtypes.0), (grads, dtypes.1))
@@ -171,11 +100,33 @@ impl AdamOffload {
     }
 
     fn settle(&self) -> Result<()> {
-        for state in &self.states {
+        for state in &self.inner.states {
             state.flat.values().device().backend().sync(Lane::Copy)?;
         }
         Ok(())
     }
+}
+
+/// Zeros, and masters with the values as they are now.
+fn host_moments(flat: &Flat) -> Result<HostMoments> {
+    let (values, count, len) = (flat.values(), flat.layout().spans().len(), flat.state_len());
+    let zeros = || HostBuffer::zeros(values.device(), len);
+    let master = if flat.dtype() == DType::F32 { None } else { Some(zeros()?) };
+    let has_master = master.is_some();
+    let host = Arc::new(Mutex::new(Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] }));
+    if has_master {
+        follow_compute(flat)?;
+        for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
+            let (host, dtype, range) = (Arc::clone(&host), flat.dtype(), part.in_state);
+            let work = move |values: &[u8], _: &mut [u8]| match &mut lock(&host).master {
+                Some(master) => widen(values, dtype, within(master.as_mut_slice(), &range)?),
+                None => Ok(()),
+            };
+            let values = values.view_on(part.in_values, Lane::Copy)?;
+            flat.values().device().backend().on_host(Some(values), None, Box::new(work), Lane::Copy)?;
+        }
+    }
+    Ok(host)
 }
 
 /// Let the copy lane wait for all work of the compute lane.
@@ -185,14 +136,12 @@ fn follow_compute(flat: &Flat) -> Result<()> {
 }
 
 /// Count the step of each parameter, and lay out what this rank updates.
-fn stretches(state: &mut State, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
+fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
     let mut all: Vec<(usize, Stretch)> = Vec::new();
     for &Update { index, decay } in updates {
-        state.steps[index] += 1;
-        state.stepped[index] = true;
-        let (step, part) = (state.steps[index], state.flat.owned(index));
+        let (step, part) = (state.count_step(index), state.flat.owned(index));
         let settings = AdamSettings {
-            lr: if step <= options.hold_steps { 0.0 } else { lr as f32 },
+            lr: options.lr_of_step(step, lr),
             beta1: options.beta1,
             beta2: options.beta2,
             epsilon: options.epsilon,
@@ -240,21 +189,27 @@ fn stretches(state: &mut State, updates: &[Update], lr: f64, options: &AdamOptio
 
 impl Optimizer for AdamOffload {
     fn groups(&self) -> &[ParamGroup] {
-        &self.groups
+        &self.inner.groups
     }
 
     fn step(&mut self, args: StepArgs<'_>) -> Result<()> {
-        for state in &mut self.states {
-            state.stepped.fill(false);
+        // By storage, in the order in which the groups first name the storages.
+        let mut updates: Vec<(Rc<Flat>, Vec<Update>)> = Vec::new();
+        for DueUpdate { flat, index, decay, .. } in self.inner.begin_step()? {
+            let update = Update { index, decay };
+            match updates.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &flat)) {
+                Some((_, updates)) => updates.push(update),
+                None => updates.push((flat, vec![update])),
+            }
         }
-        let updates = self.updates()?;
+        updates.iter_mut().for_each(|(_, updates)| updates.sort_by_key(|update| update.index));
         let Some((first, _)) = updates.first() else { return Ok(()) };
         follow_compute(first)?;
         let backend = args.factor.device().backend();
         // Until it is read, nothing is changed.
         let factor = Arc::new(AtomicU32::new(f32::NAN.to_bits()));
-        let (theirs, recorded) = (Arc::clone(&factor), self.options.record_delta);
-        let hosts: Vec<_> = self.states.iter().map(|state| Arc::clone(&state.host)).collect();
+        let (theirs, recorded) = (Arc::clone(&factor), self.inner.options.record_delta);
+        let hosts: Vec<_> = self.inner.states.iter().map(|state| Arc::clone(&state.moments)).collect();
         let read = move |bytes: &[u8], _: &mut [u8]| {
             if let Some(bits) = bytes.first_chunk() {
                 theirs.store(u32::from_ne_bytes(*bits), Ordering::Relaxed);
@@ -274,47 +229,17 @@ impl Optimizer for AdamOffload {
     }
 
     fn undo_count(&mut self) {
-        for state in &mut self.states {
-            for (steps, stepped) in state.steps.iter_mut().zip(&mut state.stepped) {
-                *steps -= u64::from(std::mem::take(stepped));
-            }
-        }
-    }
-
-    fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()> {
-        self.settle()?;
-        for (flat, params) in by_storage(&self.groups)? {
-            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
-            if params.iter().all(|(_, index)| state.steps[*index] == 0) {
-                continue;
-            }
-            let mut gathered = Vec::new();
-            for (name, buffer) in state.lock().named() {
-                gathered.push((name, whole(flat, buffer.as_slice())?));
-            }
-            for (param, index) in params.into_iter().filter(|(_, index)| state.steps[*index] > 0) {
-                let range = flat.layout().spans()[index].range();
-                let values = |values: &[f32]| values.get(range.clone()).map(<[f32]>::to_vec).unwrap_or_default();
-                let tensors = gathered.iter().map(|(name, whole)| (*name, values(whole))).collect();
-                visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
-            }
-        }
-        Ok(())
+        self.inner.undo_count();
     }
 
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
         self.settle()?;
-        for (flat, params) in by_storage(&self.groups)? {
-            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
-            let mut stepped = params;
-            stepped.retain(|(_, index)| state.steps[*index] > 0);
-            if stepped.is_empty() {
-                continue;
-            }
-            for (tensor, buffer) in state.lock().named() {
+        for (state, params) in self.inner.updated()? {
+            let flat = &state.flat;
+            for (tensor, buffer) in lock(&state.moments).named() {
                 let (part, gathered) = (buffer.as_slice(), flat.sharding().shards_state());
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
-                for (param, index) in &stepped {
+                for (param, index) in &params {
                     let (name, steps) = (param.name(), state.steps[*index]);
                     let range = flat.layout().spans()[*index].range();
                     if let Some(whole) = &whole {
@@ -330,20 +255,17 @@ impl Optimizer for AdamOffload {
     }
 
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
-        let (flat, index) = param.place()?;
-        let state = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat) && state.steps[index] > 0);
-        let Some(state) = state else { return Ok(None) };
-        let names: &[&'static str] = if flat.dtype() == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] };
-        let tensor = |name| (name, KeptTensor::Host(HostTensor { host: Arc::clone(&state.host), name }));
-        Ok(Some(Kept { steps: state.steps[index], tensors: names.iter().copied().map(tensor).collect() }))
+        let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
+        let tensor = |name| (name, KeptTensor::Host(HostTensor { host: Arc::clone(&state.moments), name }));
+        let tensors = tensor_names(state.flat.dtype()).iter().copied().map(tensor).collect();
+        Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
-        let at = self.state_of(flat)?;
+        let (state, part) = (self.inner.of_flat(flat, || host_moments(flat))?, flat.owned(index));
         flat.values().device().backend().sync(Lane::Copy)?;
-        let (state, part) = (&mut self.states[at], flat.owned(index));
-        for (name, buffer) in state.lock().named() {
+        for (name, buffer) in lock(&state.moments).named() {
             let values = read(name, part.of_param.clone())?;
             let to = within(buffer.as_mut_slice(), &part.in_state)?;
             if values.len() != to.len() {
@@ -357,38 +279,15 @@ impl Optimizer for AdamOffload {
     }
 
     fn deltas(&self) -> Result<Vec<Delta>> {
-        if !self.options.record_delta {
+        if !self.inner.options.record_delta {
             return Ok(Vec::new());
         }
         self.settle()?;
-        let mut all = Vec::new();
-        for state in &self.states {
-            let words: Vec<i64> = state.lock().moved.iter().flat_map(|sum| sum.words()).collect();
-            debug_assert_eq!(words.len(), state.steps.len() * WORDS);
-            all.push(norms(&state.flat, &words)?);
-        }
-        let mut deltas = Vec::new();
-        for param in self.groups.iter().flat_map(|group| &group.params) {
-            let (flat, index) = param.place()?;
-            let at = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
-            if let Some(norm) = at.and_then(|at| all[at].get(index)) {
-                deltas.push(Delta { name: param.name().into(), norm: *norm });
-            }
-        }
-        Ok(deltas)
+        self.inner.deltas(|host| Ok(Some(lock(host).moved.iter().flat_map(|sum| sum.words()).collect())))
     }
 }
 
-/// The whole state of a storage from this rank's part of it.
-fn whole(flat: &Flat, part: &[f32]) -> Result<Vec<f32>> {
-    if !flat.sharding().shards_state() {
-        return Ok(part.to_vec());
-    }
-    let gathered = whole_on_device(flat, part)?;
-    Ok(gathered.tensor(0, [gathered.len()])?.to_vec()?)
-}
-
-/// The same in the device's memory, gathered from all ranks.
+/// The whole state of a storage from this rank's part of it, gathered from all ranks in the device's memory.
 fn whole_on_device(flat: &Flat, part: &[f32]) -> Result<Storage> {
     let device = flat.values().device();
     let cut = Storage::empty(device, part.len(), DType::F32, Segment::Workspace)?;
