@@ -38,9 +38,6 @@ impl Mesh {
     pub const SOLO: Mesh = Mesh { rank: 0, world: 1, pipeline: 1, tensor: 1 };
 
     /// Rank `rank` of `world` ranks, `pipeline` stages deep and `tensor` ranks wide.
-    ///
-    /// # Errors
-    /// A size of 0, a world that is not a multiple of `pipeline * tensor`, a rank outside the world.
     pub fn new(rank: usize, world: usize, pipeline: usize, tensor: usize) -> Result<Self> {
         let cell = pipeline.checked_mul(tensor).unwrap_or(0);
         if cell == 0 || world == 0 || !world.is_multiple_of(cell) {

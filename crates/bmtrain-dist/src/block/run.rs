@@ -18,9 +18,6 @@ type BlockForward<B> = (Detached<<B as Block>::Carry>, Option<SavedBlock<B>>);
 
 impl<B: Block + 'static> TransformerBlockList<B> {
     /// Run some blocks.
-    ///
-    /// # Errors
-    /// A range outside the list; caches while ops are recorded, or not one per block.
     pub fn run(
         &self,
         carry: B::Carry,

@@ -11,7 +11,6 @@
 //! | `average.rs` | [`AverageRecorder`] |
 //! | `memory.rs` | [`memory_report`], by rank and segment |
 //! | `process.rs` | [`process`]: memory as the operating system counts it |
-//! | `resident.rs` | [`resident`]: resident memory by kind |
 //!
 //! Called by training programs; nothing here changes what is computed. All ranks have to make the same calls.
 
@@ -21,7 +20,6 @@ mod model;
 mod moments;
 pub mod process;
 mod ranks;
-pub mod resident;
 mod table;
 mod tensor;
 

@@ -19,9 +19,6 @@ use std::rc::Rc;
 /// ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1 without scaling. Look between the backward pass
 /// and the step; the step that follows is the same as without a look. Of a parameter that is split over tensor-parallel
 /// ranks this is this rank's part. Waits for the device; all ranks have to call it.
-///
-/// # Errors
-/// Parameters without values yet; a scale that is not above 0.
 pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
     if !gradient_scale.is_finite() || gradient_scale <= 0.0 {
         let reason = format!("gradient scale {gradient_scale} must be above 0: it is the loss scale, or 1");

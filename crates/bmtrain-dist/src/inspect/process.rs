@@ -1,7 +1,7 @@
 //! Memory and processors of this process, as the operating system counts them.
 //!
-//! Linux only; elsewhere the figures are absent. Called for the memory report, and by the programs for the status line
-//! and the metrics file.
+//! Linux only; elsewhere the figures are absent. Called for the memory report, and by the programs for the status line,
+//! the metrics file and the plan of a run.
 
 use bmtrain_core::limits::{Limit, Resource, limits};
 use std::io::Read;
@@ -13,6 +13,23 @@ pub struct Memory {
     pub rss_bytes: u64,
     /// The most since the process began, bytes.
     pub peak_rss_bytes: u64,
+}
+
+/// Resident memory of this process by kind, bytes. Anonymous memory is what the process itself needs; pages of mapped
+/// files, such as the program, are the page cache's and can be read again; shared memory belongs to all ranks of the
+/// machine together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resident {
+    /// `RssAnon`: heap, stacks, private mappings.
+    pub anonymous_bytes: u64,
+    /// `RssFile`: pages of mapped files.
+    pub file_bytes: u64,
+    /// `RssShmem`: shared memory.
+    pub shared_bytes: u64,
+    /// Upper bound of the peak of anonymous memory since the process began: the peak of all kinds together without the
+    /// files and the shared memory that are resident now. It is exact while those two do not shrink before they are
+    /// read.
+    pub peak_anonymous_bytes: u64,
 }
 
 /// Resident memory of this process; `None` where `/proc` does not report it.
@@ -38,7 +55,7 @@ pub fn available_bytes() -> Option<u64> {
     system.into_iter().chain(limits(Some(Resource::Memory)).iter().filter_map(Limit::left)).min()
 }
 
-pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -49,12 +66,28 @@ fn parse_status(status: &str) -> Option<Memory> {
     Some(Memory { rss_bytes, peak_rss_bytes: kibibytes(status, "VmHWM")?.max(rss_bytes) })
 }
 
+/// Resident memory of this process by kind; `None` where `/proc` does not report it.
+pub fn resident() -> Option<Resident> {
+    parse_kinds(&read_proc("/proc/self/status")?)
+}
+
+fn parse_kinds(status: &str) -> Option<Resident> {
+    let [anonymous_bytes, file_bytes, shared_bytes, peak] = [
+        kibibytes(status, "RssAnon")?,
+        kibibytes(status, "RssFile")?,
+        kibibytes(status, "RssShmem")?,
+        kibibytes(status, "VmHWM")?,
+    ];
+    let peak_anonymous_bytes = peak.saturating_sub(file_bytes + shared_bytes).max(anonymous_bytes);
+    Some(Resident { anonymous_bytes, file_bytes, shared_bytes, peak_anonymous_bytes })
+}
+
 /// Processors this process may run on, its affinity mask and quota considered; at least 1.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn read_proc(path: &str) -> Option<String> {
+fn read_proc(path: &str) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)
@@ -91,5 +124,27 @@ mod tests {
         assert!(after.rss_bytes > before.rss_bytes + (128 << 20), "{before:?} {after:?}");
         assert!(after.peak_rss_bytes >= after.rss_bytes);
         assert!(available_cpus() >= 1);
+    }
+
+    #[test]
+    fn the_peak_of_anonymous_memory_leaves_files_and_shared_memory_out() {
+        let status = "VmHWM:\t 100 kB\nRssAnon:\t 40 kB\nRssFile:\t 20 kB\nRssShmem:\t 10 kB\n";
+        let found = parse_kinds(status).unwrap();
+        assert_eq!((found.anonymous_bytes, found.file_bytes, found.shared_bytes), (40 << 10, 20 << 10, 10 << 10));
+        assert_eq!(found.peak_anonymous_bytes, 70 << 10);
+        // The kernel updates the high-water mark late, so it can be below the sum of the current figures.
+        let late = status.replace("VmHWM:\t 100", "VmHWM:\t 60");
+        assert_eq!(parse_kinds(&late).unwrap().peak_anonymous_bytes, 40 << 10);
+        assert_eq!(parse_kinds("RssAnon: 1 kB\nVmHWM: 1 kB\n"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn released_memory_stays_in_the_peak() {
+        let block = vec![1u8; 64 << 20];
+        assert_eq!(block.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+        drop(block);
+        // Less the files and shared memory that other tests of this process have mapped since.
+        assert!(resident().unwrap().peak_anonymous_bytes >= 32 << 20);
     }
 }

@@ -98,9 +98,6 @@ impl TensorInspector {
     /// What was seen, on all ranks and in all micro-batches together, in the order in which it came first. Gradients
     /// are divided by `gradient_scale`, what losses were multiplied by. All ranks have to call it and to have named the
     /// same.
-    ///
-    /// # Errors
-    /// Ranks that named other values; a scale that is not above 0.
     pub fn summary(&self, ranks: &dyn Communicator, device: &Device, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
         let refused = |reason: String| Err(Error::setting("tensor inspector", reason));
         if !gradient_scale.is_finite() || gradient_scale <= 0.0 {

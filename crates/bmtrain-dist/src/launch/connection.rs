@@ -51,9 +51,6 @@ impl RankDevice {
     }
 
     /// What all ranks compute on, from the cards of all in the order of the ranks.
-    ///
-    /// # Errors
-    /// Some compute on processors and some on CUDA devices.
     pub fn of(cards: &[String]) -> Result<Self> {
         let is_cuda = |card: &String| card != PROCESSORS;
         let Some(first) = cards.first().map(is_cuda) else { return Ok(RankDevice::Processors) };
@@ -79,10 +76,6 @@ const PROCESSORS: &str = "processors";
 impl Launch {
     /// How the ranks of this launch, which compute on `device`, communicate: as `asked`, else by NCCL where every
     /// rank has a CUDA device of its own, and by what connects the hosts everywhere else.
-    ///
-    /// # Errors
-    /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the
-    /// hosts.
     pub fn transport(&self, asked: Option<Connection>, device: RankDevice) -> Result<Transport> {
         if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
@@ -113,11 +106,7 @@ impl Launch {
     }
 
     /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host and
-    /// by MPI on several.
-    ///
-    /// # Errors
-    /// Several hosts, or MPI is asked for, and the processes were not started by MPI; a build without the feature
-    /// `mpi`; NCCL, which connects devices.
+    /// by MPI on several. MPI needs the feature `mpi` and a launcher that starts its processes.
     pub fn connection(&self, asked: Option<Connection>) -> Result<Connection> {
         let is_built = cfg!(feature = "mpi");
         // Tasks of `srun` are processes of MPI if Slurm was told so; MPI itself counts the ranks when it starts.
@@ -142,9 +131,6 @@ impl Launch {
     }
 
     /// For ranks that communicate through shared memory, or meet there.
-    ///
-    /// # Errors
-    /// Ranks on several hosts: between them, processors talk by MPI only.
     pub fn require_one_host(&self) -> Result<()> {
         if self.nodes <= 1 {
             return Ok(());

@@ -53,9 +53,6 @@ pub struct ProcessGroup {
 }
 
 /// Detect the launch from the environment and announce this process to the other ranks of its host.
-///
-/// # Errors
-/// Contradicting variables of a launcher; a rank or world size that contradicts another process.
 pub fn init_distributed(options: DistributedOptions) -> Result<ProcessGroup> {
     ProcessGroup::join(Launch::from_env(options.ranks)?, options)
 }
@@ -63,9 +60,6 @@ pub fn init_distributed(options: DistributedOptions) -> Result<ProcessGroup> {
 impl ProcessGroup {
     /// Announce this process as one of several on this host that share memory. Ranks that are threads, and ranks of
     /// MPI, whose launcher ends all processes when one has failed, have nothing to announce.
-    ///
-    /// # Errors
-    /// A launch without a name; a rank or world size that contradicts another process.
     pub fn join(launch: Launch, options: DistributedOptions) -> Result<Self> {
         let group = ProcessGroup::detached(launch, options);
         let is_alone = group.launch.world <= 1 || group.launch.ranks_in_process() > 1;
@@ -87,9 +81,6 @@ impl ProcessGroup {
     }
 
     /// What connects the ranks' hosts. NCCL runs on top of one of the others.
-    ///
-    /// # Errors
-    /// A connection that this launch cannot have.
     pub fn hosts(&self) -> Result<Connection> {
         self.launch.connection(self.options.connection.filter(|asked| *asked != Connection::Nccl))
     }
@@ -102,9 +93,6 @@ impl ProcessGroup {
     }
 
     /// Run `work` once for each rank of this process, with its communicator; returns the result of the first.
-    ///
-    /// # Errors
-    /// What `work` returns; ranks that do not join in time.
     pub fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -142,9 +130,6 @@ impl ProcessGroup {
 
     /// The communicator of this rank's tensors: NCCL where each rank has a CUDA device of its own, else `ranks`, which
     /// it joined by.
-    ///
-    /// # Errors
-    /// Ranks on different kinds of devices; a transport this launch cannot have; no NCCL.
     pub fn communicator(&self, opened: &Opened, ranks: Arc<dyn Communicator>) -> Result<Arc<dyn Communicator>> {
         let card = RankDevice::card(opened.device.as_ref().map(|device| device.pci_bus_id()));
         let cards = match ranks.size() {
@@ -163,9 +148,6 @@ impl ProcessGroup {
     }
 
     /// Open the device of the rank that is `rank` in this process.
-    ///
-    /// # Errors
-    /// A CUDA device that was asked for and cannot be used.
     pub fn open_device(&self, choice: DeviceChoice, rank: usize, threads: usize) -> Result<Opened> {
         let launch = &self.launch;
         let local_rank = if launch.ranks_in_process() > 1 { rank } else { launch.local_rank };

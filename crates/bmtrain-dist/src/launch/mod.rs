@@ -111,9 +111,6 @@ impl Launch {
     /// `variables` looks a variable up, usually in the environment. Beside the launchers' own these are read:
     /// `BMTRAIN_STORE_PORT` and `BMTRAIN_STORE_BIND` (where the ranks meet), `BMTRAIN_JOB` (a name for the job, where a
     /// launcher gives none) and `BMTRAIN_TOKEN` (a secret that every rank has to know).
-    ///
-    /// # Errors
-    /// Values that are no numbers, contradict each other or are set by half; `--ranks` together with a launcher.
     pub fn detect(ranks: Option<usize>, variables: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let variables = Variables::new(variables);
         let found = launchers::innermost(&variables)?;
@@ -223,9 +220,6 @@ impl Launch {
 
     /// Where and how the processes of this job meet. On one host that is its loopback; on several, rank 0 listens at
     /// the master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
-    ///
-    /// # Errors
-    /// As [`Launch::job`]; several hosts and no `MASTER_ADDR`.
     pub fn store(&self, recipe: [u8; 32]) -> Result<StoreOptions> {
         let token = self.token()?;
         let port = self.port.unwrap_or_else(|| port_of(self.job.as_deref().unwrap_or_default()));

@@ -53,9 +53,6 @@ pub struct Linear {
 
 impl Linear {
     /// Declare `weight` and, if asked for, `bias` under the builder's name.
-    ///
-    /// # Errors
-    /// A split that does not divide evenly.
     pub fn new(builder: &Builder, options: LinearOptions) -> Result<Self> {
         let LinearOptions { inputs, outputs, bias, init, split } = options;
         let total: usize = outputs.iter().map(|part| part.size).sum();

@@ -255,9 +255,6 @@ impl LossScaler {
     }
 
     /// Continue from what another scaler of this policy remembered.
-    ///
-    /// # Errors
-    /// Values that no scaler of this policy can hold.
     pub fn load_state(&mut self, state: ScaleState) -> Result<()> {
         let scale_fits = state.scale > 0.0 && state.scale <= CEILING;
         let constant = matches!(self.policy, ScalePolicy::Static { scale } if scale != state.scale);

@@ -32,9 +32,6 @@ pub enum Warmup {
 
 impl Warmup {
     /// In iterations of a run of `end`.
-    ///
-    /// # Errors
-    /// A fraction outside `[0, 1]`.
     pub fn steps(self, end: u64) -> Result<u64> {
         match self {
             Warmup::Steps(steps) => Ok(steps),
@@ -63,9 +60,6 @@ pub struct Schedule {
 
 impl Schedule {
     /// A schedule for a run of `end` iterations.
-    ///
-    /// # Errors
-    /// A rate or floor out of range; a warm-up that is longer than the run.
     pub fn new(kind: ScheduleKind, start_lr: f64, warmup: Warmup, end: u64, floor: f64) -> Result<Self> {
         let warmup = warmup.steps(end)?;
         if !(start_lr >= 0.0 && start_lr.is_finite()) {

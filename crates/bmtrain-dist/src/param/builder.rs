@@ -125,9 +125,6 @@ impl Builder {
     }
 
     /// Declare a parameter of this global shape. `decay` is whether weight decay applies by default.
-    ///
-    /// # Errors
-    /// A name that exists already; a split that does not fit the mesh.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init, split: Split, decay: bool) -> Result<Param> {
         let BuilderOptions { mesh, dtype, .. } = self.state.options;
         let (name, shape) = (self.at(name).path, shape.into());
@@ -147,9 +144,6 @@ impl Builder {
     }
 
     /// Build a block: parameters declared inside share one storage per dtype and group, and frozen ones have another.
-    ///
-    /// # Errors
-    /// A block inside a block.
     pub fn block<B>(&self, build: impl FnOnce(&Builder) -> Result<B>) -> Result<B> {
         if self.state.open.borrow_mut().replace(Vec::new()).is_some() {
             return Err(Error::parameter(self.path.clone(), "a block inside a block"));

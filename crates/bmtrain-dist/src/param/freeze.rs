@@ -60,10 +60,8 @@ impl Parameters {
         FreezeMask { frozen: frozen.map(|param| param.name().to_owned()).collect() }
     }
 
-    /// Freeze exactly the parameters in the mask, and train all others. Every rank has to do the same.
-    ///
-    /// # Errors
-    /// A name that the model has no parameter of; nothing is changed then.
+    /// Freeze exactly the parameters in the mask, and train all others. Every rank has to do the same. A name that the
+    /// model has no parameter of is refused, and nothing is changed.
     pub fn set_freeze_mask(&self, mask: &FreezeMask) -> Result<()> {
         let known: BTreeSet<&str> = self.iter().map(|param| param.name()).collect();
         if let Some(unknown) = mask.frozen.iter().find(|name| !known.contains(name.as_str())) {

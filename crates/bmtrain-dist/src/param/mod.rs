@@ -114,10 +114,7 @@ impl Param {
     }
 
     /// The gathered value, a tensor that sees later updates. A parameter outside of blocks is gathered on demand, which
-    /// is collective.
-    ///
-    /// # Errors
-    /// The block of the parameter is not gathered; the values were neither initialized nor loaded; the gather failed.
+    /// is collective. [`Error::NotGathered`] where the block of the parameter is not gathered.
     pub fn value(&self) -> Result<Tensor> {
         self.inner.value()
     }
@@ -255,9 +252,6 @@ impl Param {
     }
 
     /// The full values (of this rank's tensor-parallel part), widened. Collective. Waits for the device.
-    ///
-    /// # Errors
-    /// The values were neither initialized nor loaded; the gather failed.
     pub fn read(&self) -> Result<Vec<f32>> {
         let flat = &self.home()?.flat;
         flat.gather()?;

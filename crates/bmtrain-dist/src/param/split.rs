@@ -67,10 +67,8 @@ impl Split {
         Split::Axis { axis, parts: vec![SplitPart::even(size)] }
     }
 
-    /// The ranges of the axis that a rank has, in order, and the shape of its part.
-    ///
-    /// # Errors
-    /// Parts that do not add up to the axis or cannot be split for this number of ranks; `name` is for the message.
+    /// The ranges of the axis that a rank has, in order, and the shape of its part. `name` is for the message of an
+    /// error.
     pub fn local(&self, name: &str, shape: Shape, ranks: usize, rank: usize) -> Result<LocalPart> {
         let Split::Axis { axis, parts } = self else {
             let whole = 0..shape.dims().first().copied().unwrap_or(1);

@@ -84,10 +84,8 @@ impl AtomicFile {
         self.file.sync_all().map_err(|e| self.refused(e))
     }
 
-    /// Flush, give the file its name, and flush the directory so that the name survives a power cut.
-    ///
-    /// # Errors
-    /// [`Error::File`]; the temporary file is then removed and an existing file is untouched.
+    /// Flush, give the file its name, and flush the directory so that the name survives a power cut. On an error the
+    /// temporary file is removed and an existing file is untouched.
     pub fn commit(mut self) -> Result<()> {
         self.sync()?;
         fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;
@@ -105,10 +103,8 @@ impl Drop for AtomicFile {
     }
 }
 
-/// Writes `bytes` to `path`, replacing a file of that name: readers see the old content or the new one.
-///
-/// # Errors
-/// What the operating system refuses; then the old file is untouched and nothing else is left.
+/// Writes `bytes` to `path`, replacing a file of that name: readers see the old content or the new one. On an error the
+/// old file is untouched and nothing else is left.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let file = AtomicFile::create(path)?;
     file.file().write_all(bytes).map_err(|e| file.refused(e))?;

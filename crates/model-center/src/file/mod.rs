@@ -59,10 +59,8 @@ pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> Error {
     Error::file("read", path, source, "check that the file exists and that you may read it")
 }
 
-/// Read a whole UTF-8 file of at most `limit` bytes.
-///
-/// # Errors
-/// As [`open_regular`]; [`Error::Model`] if the file is longer than `limit` or not UTF-8.
+/// Read a whole UTF-8 file of at most `limit` bytes. [`Error::Model`] if it is longer or not UTF-8, and as
+/// [`open_regular`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let (file, length) = open_regular(path)?;
     let place = || path.display().to_string();
@@ -133,10 +131,8 @@ pub(crate) fn refuse_dangling(directory: &Path, name: &str) -> Result<()> {
 }
 
 /// Whether `name`, a file name from outside, can only mean a file in `directory` or below, as long as no link is
-/// followed.
-///
-/// # Errors
-/// [`Error::Model`] for absolute paths, `..`, control characters, and names that are empty or longer than 1024 bytes.
+/// followed. [`Error::Model`] for absolute paths, `..`, control characters, and names that are empty or longer than
+/// 1024 bytes.
 pub fn check_name(directory: &Path, name: &str) -> Result<()> {
     if name.is_empty() || name.len() > 1024 || name.chars().any(char::is_control) {
         let reason = "the file name is empty, too long or has control characters in it".into();

@@ -127,9 +127,6 @@ enum Course {
 }
 
 /// Count a run of these settings on the longest sequences of the data or on `lengths`.
-///
-/// # Errors
-/// A model that cannot be opened, or settings that a step refuses.
 pub fn count(
     setup: &Setup,
     resolved: &Resolved,

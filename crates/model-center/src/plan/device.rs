@@ -53,9 +53,6 @@ pub fn estimate(resolved: &Resolved, layout: RankLayout, counted: &Counted) -> D
 
 /// Whether the run is planned for CUDA devices: where they are named, and with `auto` where each rank of this machine
 /// would get one, or where `--device-memory` states what they have.
-///
-/// # Errors
-/// `--device-memory` for a run on the CPU.
 pub fn is_on_cuda(machine: &Machine, resolved: &Resolved, local_ranks: usize) -> Result<bool> {
     match resolved.device.name {
         DeviceChoice::Cpu if machine.device_memory.is_some() => {
@@ -73,9 +70,6 @@ pub fn is_on_cuda(machine: &Machine, resolved: &Resolved, local_ranks: usize) ->
 
 /// Memory of the smallest device that a rank of this machine may use, bytes: of the command line, else of the driver;
 /// `None` where neither provides it.
-///
-/// # Errors
-/// Not an amount of memory.
 pub fn available(machine: &Machine, resolved: &Resolved, local_ranks: usize) -> Result<Option<u64>> {
     if let Some(gib) = machine.device_memory {
         return gibibytes("--device-memory", gib).map(Some);

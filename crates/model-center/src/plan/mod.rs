@@ -80,9 +80,6 @@ pub struct Request {
 }
 
 /// Check what is asked for, before data are read, which takes of the memory that is available.
-///
-/// # Errors
-/// Mistakes in the recipe; ranks that do not fit the batch or the machines; a length the recipe does not allow.
 pub fn check(options: &PlanOptions, resolve: Resolve<'_>) -> Result<Request> {
     let resolved = on_ranks(resolve(&[])?, options.ranks);
     let layout = layout(options, &resolved)?;
@@ -95,10 +92,7 @@ pub fn check(options: &PlanOptions, resolve: Resolve<'_>) -> Result<Request> {
     Ok(Request { resolved, layout, available, device_available })
 }
 
-/// Plan a run that [`check`] has accepted, on its data and model.
-///
-/// # Errors
-/// What the training step refuses. That a run does not fit is a result and no error.
+/// Plan a run that [`check`] has accepted, on its data and model. That a run does not fit is a result and no error.
 pub fn plan(
     options: &PlanOptions,
     resolve: Resolve<'_>,
@@ -212,9 +206,6 @@ impl Planned {
 
 impl Planner<'_> {
     /// Count a run with these settings.
-    ///
-    /// # Errors
-    /// Ranks that do not fit the batch; whatever the training step refuses.
     pub fn plan(&self, resolved: Resolved, layout: RankLayout) -> Result<Planned> {
         let (_, target) = self.longest();
         let lengths = self.length.map(|length| Lengths { length, target: target.unwrap_or(0) });

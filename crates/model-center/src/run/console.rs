@@ -3,10 +3,8 @@
 use crate::{Error, Result};
 use std::io::{ErrorKind, Write};
 
-/// Print whole lines on standard output. A closed pipe, as after `head`, is not an error.
-///
-/// # Errors
-/// Standard output cannot be written to, for example because the disk is full; `println!` would panic.
+/// Print whole lines on standard output. A closed pipe, as after `head`, is not an error. Where the disk is full, for
+/// example, this is an error and `println!` would panic.
 pub fn print(text: &str) -> Result<()> {
     print_bytes(format!("{text}\n").as_bytes()).map(drop)
 }

@@ -15,9 +15,6 @@ use std::path::Path;
 pub(super) const LOCK: &str = ".lock";
 
 /// Lock `dir`; the lock ends when the file is closed.
-///
-/// # Errors
-/// Another process has it; something else than a file bears the name of the lock; what the operating system refuses.
 pub(super) fn take_lock(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK);
     let failed = |e: std::io::Error| Error::file("lock the output directory", dir, e, WRITABLE);

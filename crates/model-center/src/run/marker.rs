@@ -52,11 +52,8 @@ pub(super) struct Failed {
 }
 
 /// The marker in this file.
-///
-/// # Errors
-/// A file that is not a marker.
 pub(super) fn read_marker(path: &Path) -> Result<Marker> {
-    let wrong = |why: String| unusable(path, &why, FIX);
+    let wrong = |why: String| unreadable(path, &why, FIX);
     let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
     if !kind.is_file() || kind.len() > MAX_MARKER_BYTES {
         return Err(wrong("it is not a small plain file".into()));
@@ -85,11 +82,8 @@ pub(super) fn read_marker(path: &Path) -> Result<Marker> {
 
 impl Marker {
     /// Whether the files in `dir` that the marker names can be the run's outputs. The metrics file may have any name;
-    /// before outputs are removed, it must begin as a metrics file.
-    ///
-    /// # Errors
-    /// Something that no run writes: the marker or the directory was edited, and nothing may be
-    /// removed.
+    /// before outputs are removed, it must begin as a metrics file. On an error the marker or the directory was edited,
+    /// and nothing may be removed.
     pub(super) fn check_outputs(&self, dir: &Path, are_removed: bool) -> Result<()> {
         let of_fixed_name = |name: &&String| {
             [RECIPE_FILE, MODEL_DIRECTORY, LAST_MODEL_DIRECTORY, CHECKPOINT_DIRECTORY].contains(&name.as_str())
@@ -104,7 +98,7 @@ impl Marker {
             if are_removed && !begins_as_metrics(&path)? {
                 let why = format!("it lists {name:?}, which is not an output of a run: nothing was removed");
                 let fix = "move that file elsewhere, or set output.dir to another directory";
-                return Err(unusable(&dir.join(MARKER), &why, fix));
+                return Err(unreadable(&dir.join(MARKER), &why, fix));
             }
         }
         Ok(())
@@ -129,16 +123,16 @@ impl Marker {
 pub(super) fn not_a_file(path: &Path, kind: fs::FileType) -> Error {
     let reason = format!("the metrics file is {}, not a regular file", kind_name(kind));
     let fix = "remove it, or set log.metrics to another name";
+    unusable(path, reason, fix)
+}
+
+/// The error for a directory that cannot be used because of what is at `path`.
+pub(super) fn unusable(path: &Path, reason: impl Into<String>, fix: &str) -> Error {
     Error::output(OutputFault::Unusable, path.display().to_string(), reason, fix)
 }
 
-fn unusable(path: &Path, why: &str, fix: &str) -> Error {
-    Error::output(
-        OutputFault::Unusable,
-        path.display().to_string(),
-        format!("the mark of an earlier run cannot be read: {why}"),
-        fix,
-    )
+fn unreadable(path: &Path, why: &str, fix: &str) -> Error {
+    unusable(path, format!("the mark of an earlier run cannot be read: {why}"), fix)
 }
 
 fn begins_as_metrics(path: &Path) -> Result<bool> {

@@ -341,30 +341,6 @@ impl Record for EndRecord {
     }
 }
 
-/// A number whose `Debug` text is its shortest decimal form and, but for infinities and NaN, valid JSON.
-trait Float: Copy + std::fmt::Debug {
-    fn class(self) -> std::num::FpCategory;
-    fn is_negative(self) -> bool;
-}
-
-impl Float for f32 {
-    fn class(self) -> std::num::FpCategory {
-        self.classify()
-    }
-    fn is_negative(self) -> bool {
-        self.is_sign_negative()
-    }
-}
-
-impl Float for f64 {
-    fn class(self) -> std::num::FpCategory {
-        self.classify()
-    }
-    fn is_negative(self) -> bool {
-        self.is_sign_negative()
-    }
-}
-
 /// Builds a JSON object. `serde_json` would turn every f32 into an f64 with nine more digits.
 #[derive(Debug, Default)]
 struct Object {
@@ -390,19 +366,19 @@ impl Object {
         self.member(name, if value { "true" } else { "false" })
     }
 
-    fn float(&mut self, name: &str, value: impl Float) -> &mut Self {
-        let text = match value.class() {
-            std::num::FpCategory::Nan => "\"NaN\"".to_owned(),
-            std::num::FpCategory::Infinite if value.is_negative() => "\"-Infinity\"".to_owned(),
-            std::num::FpCategory::Infinite => "\"Infinity\"".to_owned(),
+    /// An f32 or f64, whose `Debug` text is its shortest decimal form and, but for infinities and NaN, valid JSON.
+    fn float(&mut self, name: &str, value: impl Copy + Into<f64> + std::fmt::Debug) -> &mut Self {
+        let text = match value.into() {
+            f64::INFINITY => "\"Infinity\"".to_owned(),
+            f64::NEG_INFINITY => "\"-Infinity\"".to_owned(),
+            wide if wide.is_nan() => "\"NaN\"".to_owned(),
             _ => format!("{value:?}"),
         };
         self.member(name, &text)
     }
 
     fn object(&mut self, name: &str, value: Object) -> &mut Self {
-        let text = value.end();
-        self.member(name, &text)
+        self.member(name, &value.end())
     }
 
     fn end(&self) -> String {

@@ -5,7 +5,7 @@
 //! request. A run holds a lock, so that two processes cannot share a directory.
 
 use super::lock::{LOCK, take_lock};
-use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
+use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short, unusable};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
 use super::staged::{StagedDirectory, remove};
@@ -69,18 +69,12 @@ pub struct OutputDirectory {
 
 impl OutputDirectory {
     /// What [`OutputDirectory::create`] would find; changes nothing.
-    ///
-    /// # Errors
-    /// As for `create`, but for the lock and a disk without room.
     pub fn check(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Earlier> {
         existing_run(dir, recipe_hash, if_there).map(|marker| earlier(marker.as_ref()))
     }
 
     /// The first file of a model that the run in `dir` wrote and that is missing or changed since; reads every byte of
     /// its models. Of a run that recorded no hashes only what [`unrecorded_damage`] sees.
-    ///
-    /// # Errors
-    /// A directory that holds no run; files that cannot be read.
     pub fn check_models(dir: &Path) -> Result<Option<Damage>> {
         let marker = read_marker(&dir.join(MARKER))?;
         for (name, hashes) in &marker.models {
@@ -219,9 +213,6 @@ impl OutputDirectory {
     }
 
     /// Writes a file of the run, whole or not at all.
-    ///
-    /// # Errors
-    /// A name that is not a plain file name, or what the operating system refuses.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         let path = self.own(name)?;
         write_atomic(&path, bytes)?;
@@ -246,13 +237,7 @@ impl OutputDirectory {
     pub fn stage(&mut self, name: &str) -> Result<StagedDirectory> {
         let target = self.own(name)?;
         if target.symlink_metadata().is_ok_and(|there| there.is_file()) {
-            let place = target.display().to_string();
-            return Err(Error::output(
-                OutputFault::Unusable,
-                place,
-                "a file of the run has this name",
-                "give the file another name",
-            ));
+            return Err(unusable(&target, "a file of the run has this name", "give the file another name"));
         }
         StagedDirectory::create(target)
     }
@@ -260,20 +245,14 @@ impl OutputDirectory {
     /// Notes a name as the run's own before anything of that name exists.
     fn own(&mut self, name: &str) -> Result<PathBuf> {
         if !is_output_name(name) || name == MARKER {
-            let place = self.dir.display().to_string();
-            return Err(Error::output(
-                OutputFault::Unusable,
-                place,
-                format!("{name:?} is not a name for an output"),
-                "use a plain file name",
-            ));
+            return Err(unusable(&self.dir, format!("{name:?} is not a name for an output"), "use a plain file name"));
         }
         let path = self.dir.join(name);
         if !self.marker.names.iter().any(|own| own == name) {
             if fs::symlink_metadata(&path).is_ok() {
                 let reason = format!("this is there already, and {MARKER} does not list it as an output of the run");
                 let fix = "move it elsewhere, or set output.dir to another directory";
-                return Err(Error::output(OutputFault::Unusable, path.display().to_string(), reason, fix));
+                return Err(unusable(&path, reason, fix));
             }
             self.marker.names.push(name.to_owned());
             self.write_marker()?;
@@ -297,6 +276,7 @@ impl Drop for OutputDirectory {
 }
 
 pub(super) const WRITABLE: &str = "set output.dir to a directory you may write to, on a disk with room";
+const NEW_OR_EMPTY: &str = "set output.dir to a directory that is new or empty";
 
 fn earlier(marker: Option<&Marker>) -> Earlier {
     match marker {
@@ -317,12 +297,7 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
         Ok(kind) => kind,
     };
     if !kind.is_dir() {
-        return Err(Error::output(
-            OutputFault::Unusable,
-            place,
-            "the output directory is a file",
-            "set output.dir to a directory that is new or empty",
-        ));
+        return Err(unusable(dir, "the output directory is a file", NEW_OR_EMPTY));
     }
     check_writable(dir, dir)?;
     let is_begun = |name: &String| name == LOCK || prepared_name(name) == Some(MARKER);
@@ -330,12 +305,7 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
     let Some(first) = names.first() else { return Ok(None) };
     if !names.iter().any(|name| name == MARKER) {
         let reason = format!("the output directory is not empty and holds no run: {first:?} is in it");
-        return Err(Error::output(
-            OutputFault::Unusable,
-            place,
-            reason,
-            "set output.dir to a directory that is new or empty",
-        ));
+        return Err(unusable(dir, reason, NEW_OR_EMPTY));
     }
     let marker = read_marker(&dir.join(MARKER))?;
     marker.check_outputs(dir, if_there == IfThere::Replace)?;
@@ -349,12 +319,8 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
     }
     if if_there == IfThere::Refuse {
         let reason = format!("the output directory already holds a run of this recipe, {}", short(recipe_hash));
-        return Err(Error::output(
-            OutputFault::InUse,
-            place,
-            reason,
-            "add --overwrite to replace it, or set output.dir to another directory",
-        ));
+        let fix = "add --overwrite to replace it, or set output.dir to another directory";
+        return Err(Error::output(OutputFault::InUse, place, reason, fix));
     }
     Ok(Some(marker))
 }

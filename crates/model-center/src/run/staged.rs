@@ -45,10 +45,8 @@ impl StagedDirectory {
 
     /// Makes the directory appear under its name, in place of an earlier one; returns its path.
     ///
-    /// Everything reaches the disk first, and the two directories change places in one step.
-    ///
-    /// # Errors
-    /// What the operating system refuses; then the earlier directory is still there.
+    /// Everything reaches the disk first, and the two directories change places in one step. On an error the earlier
+    /// directory is still there.
     pub fn commit(mut self) -> Result<PathBuf> {
         self.flush()?;
         let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);

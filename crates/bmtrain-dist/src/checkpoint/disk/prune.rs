@@ -36,10 +36,8 @@ impl Store {
     /// Only checkpoints whose manifest and sizes are right are counted. The newest that verifies to the last byte is
     /// never removed, nor anything newer; if none verifies, nothing is. `trusted`, the one that this process has just
     /// committed, counts as verified without being read again and is kept, even if there are `keep` later ones; another
-    /// checkpoint of the same step is replaced by it and removed first.
-    ///
-    /// # Errors
-    /// `keep` too small. [`Store::remove_leftovers`] completes a removal that failed half-way.
+    /// checkpoint of the same step is replaced by it and removed first. [`Store::remove_leftovers`] completes a removal
+    /// that failed half-way.
     pub fn prune(&self, keep: impl Into<Keep>, trusted: Option<&Committed>) -> Result<Vec<CheckpointName>> {
         let Keep { newest, step } = keep.into();
         if newest < KEEP_LEAST {
@@ -87,10 +85,7 @@ impl Store {
     }
 
     /// Remove one checkpoint, whatever state it is in. A directory inside it stays, with a warning, under the name of a
-    /// leftover.
-    ///
-    /// # Errors
-    /// [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
+    /// leftover. [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
     pub fn remove(&self, name: &CheckpointName) -> Result<()> {
         let (directory, gone) = (name.to_string(), name.gone());
         self.fail_points().reach(FailPoint::PruneBeforeRename)?;

@@ -18,10 +18,8 @@ use serde_json::{Map, Value, json};
 /// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe and
 /// state stay; the layout becomes a note of where this came from.
 ///
-/// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes.
-///
-/// # Errors
-/// `world` of 0 or more than 65,536; damage found on the way (nothing is committed then).
+/// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes. On damage found on the
+/// way nothing is committed.
 pub fn reshard(from: &Checkpoint, to: &Store, world: usize, id: &str) -> Result<Committed> {
     if !(1..=1 << 16).contains(&world) {
         return Err(request(

@@ -97,10 +97,8 @@ impl SaveThread {
         self.in_flight
     }
 
-    /// Submit a job. Returns at once.
-    ///
-    /// # Errors
-    /// Another one is in flight. The job is lost then, so ask [`is_busy`](SaveThread::is_busy) first.
+    /// Submit a job. Returns at once. While another one is in flight it is refused and lost, so ask
+    /// [`is_busy`](SaveThread::is_busy) first.
     pub fn submit(&mut self, job: SaveJob) -> Result<()> {
         if self.in_flight {
             let fix = "wait for the outcome of the save before, or save more rarely";
@@ -123,10 +121,8 @@ impl SaveThread {
         }
     }
 
-    /// The outcome, waited for no longer than `deadline`; `None` if nothing is in flight.
-    ///
-    /// # Errors
-    /// [`Fault::Deadline`] when it does not come; it may be waited for again.
+    /// The outcome, waited for no longer than `deadline`; `None` if nothing is in flight. After [`Fault::Deadline`] it
+    /// may be waited for again.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<SaveOutcome>> {
         if !self.in_flight {
             return Ok(None);

@@ -64,10 +64,7 @@ pub struct Contents {
 }
 
 impl Store {
-    /// An existing directory, for reading what is there.
-    ///
-    /// # Errors
-    /// [`Fault::Missing`](super::Fault::Missing) if there is no such directory.
+    /// An existing directory, for reading what is there; [`Fault::Missing`] if there is none.
     pub fn open(root: &Path) -> Result<Self> {
         let disk = RealDisk::open(root).map_err(|e| refused(root.display().to_string(), "open this directory", &e))?;
         Ok(Store::on(Arc::new(disk)))
@@ -135,11 +132,8 @@ impl Store {
     }
 
     /// Open a checkpoint: its manifest is intact and fits the name, every tensor is covered exactly once, and the files
-    /// have the right sizes. Their bytes are checked when they are read.
-    ///
-    /// # Errors
-    /// [`Fault::Missing`](super::Fault::Missing) if there is none of this name,
-    /// [`Fault::Damaged`](super::Fault::Damaged) with what is wrong.
+    /// have the right sizes. Their bytes are checked when they are read. [`Fault::Missing`] if there is none of this
+    /// name, [`Fault::Damaged`] with what is wrong.
     pub fn checkpoint(&self, name: &CheckpointName) -> Result<Checkpoint> {
         let directory = name.to_string();
         let place = self.place_of(&directory, MANIFEST_FILE);

@@ -66,9 +66,6 @@ impl Writer {
     }
 
     /// Write all pieces that `rank` holds to its file.
-    ///
-    /// # Errors
-    /// Bytes that do not fit a piece's length and dtype; a piece given twice. The unfinished file is removed.
     pub fn write_shard<B: AsRef<[u8]>>(&self, rank: usize, pieces: &[TensorPiece<B>]) -> Result<FileRecord> {
         for piece in pieces {
             let got = piece.bytes.as_ref().len() as u64;

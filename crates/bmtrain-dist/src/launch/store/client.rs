@@ -68,9 +68,6 @@ impl Store {
     }
 
     /// Come to a store that is open, without waiting for the others.
-    ///
-    /// # Errors
-    /// As [`Store::open`], but for ranks that have not come.
     pub fn connect(options: &StoreOptions) -> Result<Self> {
         Store::connect_until(options, None, Instant::now() + options.deadline)
     }
@@ -106,9 +103,6 @@ impl Store {
     }
 
     /// Store a value under a key, in place of an older one.
-    ///
-    /// # Errors
-    /// A key longer than 256 bytes, a value larger than [`Store::LARGEST_VALUE`], a full store; a store that is gone.
     pub fn set(&mut self, key: &str, value: &[u8]) -> Result<()> {
         if value.len() > LARGEST_VALUE {
             let reason = format!("a value of {} bytes for {key}, where {LARGEST_VALUE} are the most", value.len());
@@ -118,10 +112,7 @@ impl Store {
         self.answered(Op::Done, &answer, key).map(drop)
     }
 
-    /// The value of a key; if there is none yet, wait for it.
-    ///
-    /// # Errors
-    /// No value after `wait`, with the key; a store that is gone.
+    /// The value of a key; if there is none yet, wait for it. An error names the key.
     pub fn get(&mut self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         let answer = self.ask(Op::Get, key, &millis(wait).to_le_bytes(), wait)?;
         if answer.op == Op::Late {
@@ -132,19 +123,14 @@ impl Store {
     }
 
     /// Add to a counter, which starts at 0, and get the sum.
-    ///
-    /// # Errors
-    /// A key that holds something else; a sum that is not an `i64`; a store that is gone.
     pub fn add(&mut self, key: &str, delta: i64) -> Result<i64> {
         let answer = self.ask(Op::Add, key, &delta.to_le_bytes(), Duration::ZERO)?;
         let sum = self.answered(Op::Value, &answer, key)?.try_into();
         sum.map(i64::from_le_bytes).map_err(|_| self.lost(key, "an answer that is not a number"))
     }
 
-    /// Wait until every rank has come here. All ranks go through barriers of one name in the same order.
-    ///
-    /// # Errors
-    /// Ranks that have not come after `wait`, or that have left the store, by number.
+    /// Wait until every rank has come here. All ranks go through barriers of one name in the same order. An error names
+    /// the ranks that have not come after `wait` or have left the store.
     pub fn barrier(&mut self, name: &str, wait: Duration) -> Result<()> {
         let count = self.barriers.entry(name.to_owned()).or_default();
         *count += 1;

@@ -58,9 +58,6 @@ struct State {
 
 impl StoreServer {
     /// Listen at `options.bind`, or at the address of `options.host` if that is not given. Port 0 takes a free one.
-    ///
-    /// # Errors
-    /// A port that is taken, an address that is not this host's, named with what to do.
     pub fn start(options: &StoreOptions) -> Result<Self> {
         options.check()?;
         let listener = listen(options)?;
