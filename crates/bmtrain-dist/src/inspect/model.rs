@@ -7,7 +7,7 @@
 use super::moments::Moments;
 use super::table::SummaryRow;
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param, Parameters};
+use crate::param::{Flat, Param, Parameters, matches_whole};
 use bmtrain_core::{Storage, Tensor};
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,7 +24,8 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
         let reason = format!("gradient scale {gradient_scale} must be above 0: it is the loss scale, or 1");
         return Err(Error::setting("inspect_model", reason));
     }
-    let chosen: Vec<&Param> = parameters.iter().filter(|param| matches(pattern, param.name())).collect();
+    let chosen: Vec<&Param> =
+        parameters.iter().filter(|param| matches_whole(pattern, param.name(), Some('?'))).collect();
     let mut own = Vec::with_capacity(2 * chosen.len());
     let mut sums: Option<Sums> = None;
     for param in &chosen {
@@ -81,32 +82,13 @@ fn of_range(storage: &Storage, range: Range<usize>) -> Result<Moments> {
     Ok(Moments::of_tensor(&tensor)?)
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    // Where to continue after a mismatch: after the last star, one letter further in the name.
-    let (mut p, mut n, mut again) = (0, 0, None);
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                again = Some((p + 1, n));
-                p += 1;
-            }
-            Some(letter) if *letter == '?' || *letter == name[n] => (p, n) = (p + 1, n + 1),
-            _ => match again {
-                Some((behind, from)) => {
-                    again = Some((behind, from + 1));
-                    (p, n) = (behind, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|letter| *letter == '*')
-}
-
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::matches_whole;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        matches_whole(pattern, name, Some('?'))
+    }
 
     #[test]
     fn stars_stand_for_any_letters_and_question_marks_for_one() {

@@ -3,26 +3,10 @@
 //! A function answers `None` if its launcher did not start this process, and an error if the variables contradict
 //! themselves or are set by half. Called by [`Launch::detect`](super::Launch::detect).
 
-use super::Launcher;
-use super::slurm;
 use super::variables::{Variables, wrong};
+use super::{Launch, Launcher, slurm};
 use crate::error::{Error, Result};
 use std::net::IpAddr;
-
-/// What the variables of one launcher specify.
-#[derive(Debug, Clone)]
-pub(super) struct Found {
-    pub launcher: Launcher,
-    pub rank: usize,
-    pub world: usize,
-    pub local_rank: usize,
-    pub local_size: usize,
-    pub nodes: usize,
-    pub address: Option<String>,
-    pub port: Option<u16>,
-    /// What tells this job from others on the same host, the same for all ranks; empty if nothing does.
-    pub job: Vec<String>,
-}
 
 /// The variables of a launcher that hold the four numbers, to name them in errors.
 struct Names {
@@ -51,7 +35,7 @@ const MPICH: Names =
 
 /// The innermost launcher that started this process: an agent of torchrun may itself be a task of Slurm, and `mpirun`
 /// starts its daemons with `srun`, so that ranks inherit the numbers of their daemon. Outer ones are passed over.
-pub(super) fn innermost(variables: &Variables<'_>) -> Result<Option<Found>> {
+pub(super) fn innermost(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let asked = [torchrun, open_mpi, mpich, slurm_step, kubeflow, plain];
     for ask in asked {
         if let Some(found) = ask(variables)? {
@@ -63,7 +47,7 @@ pub(super) fn innermost(variables: &Variables<'_>) -> Result<Option<Found>> {
 }
 
 /// torchrun: complete, but its agent listens on the master's port, so the store takes the next one.
-fn torchrun(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn torchrun(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let Some(run) = variables.text("TORCHELASTIC_RUN_ID") else { return Ok(None) };
     let ranks = four(variables, &TORCH, "TORCHELASTIC_RUN_ID", "torchrun")?;
     let master = variables.port("MASTER_PORT")?;
@@ -79,25 +63,25 @@ fn torchrun(variables: &Variables<'_>) -> Result<Option<Found>> {
     };
     // By default the run id is the text `none` or random; the port tells jobs apart in the first case.
     let restart = variables.text("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
-    let job = vec![run, master.map(|port| port.to_string()).unwrap_or_default(), restart];
+    let job = Launcher::Torchrun.job([run, master.map(|port| port.to_string()).unwrap_or_default(), restart]);
     let nodes = variables.number("GROUP_WORLD_SIZE")?.unwrap_or_else(|| hosts_at_least(&ranks));
     let address = variables.text("MASTER_ADDR");
-    Ok(Some(Found { launcher: Launcher::Torchrun, nodes, address, port, job, ..ranks }))
+    Ok(Some(Launch { launcher: Launcher::Torchrun, nodes, address, port, job, ..ranks }))
 }
 
 /// OpenMPI's mpirun. It names no master, because MPI needs none.
-fn open_mpi(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn open_mpi(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let Some(because) = variables.first(&[OPEN_MPI.rank, OPEN_MPI.world]) else { return Ok(None) };
     let ranks = four(variables, &OPEN_MPI, because.0, "mpirun")?;
     let job = variables.first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]).map(|(_, text)| text);
     let port = variables.port("MASTER_PORT")?;
-    let job = job.or(port.map(|port| port.to_string())).into_iter().collect();
+    let job = Launcher::OpenMpi.job(job.or(port.map(|port| port.to_string())));
     let (nodes, address) = (hosts_at_least(&ranks), variables.text("MASTER_ADDR"));
-    Ok(Some(Found { launcher: Launcher::OpenMpi, nodes, address, port, job, ..ranks }))
+    Ok(Some(Launch { launcher: Launcher::OpenMpi, nodes, address, port, job, ..ranks }))
 }
 
 /// MPICH and what is made of it. Under `srun --mpi=pmi2` Slurm sets the same numbers, and more variables.
-fn mpich(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn mpich(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let Some(because) = variables.first(&[MPICH.rank, MPICH.world]) else { return Ok(None) };
     let local = [MPICH.local_rank, "PMI_LOCAL_RANK"];
     if variables.first(&local).is_none() && in_slurm_step(variables) {
@@ -110,9 +94,9 @@ fn mpich(variables: &Variables<'_>) -> Result<Option<Found>> {
     };
     let ranks = four(variables, &names, because.0, "MPICH")?;
     let port = variables.port("MASTER_PORT")?;
-    let job = port.map(|port| port.to_string()).into_iter().collect();
+    let job = Launcher::Mpich.job(port.map(|port| port.to_string()));
     let (nodes, address) = (hosts_at_least(&ranks), variables.text("MASTER_ADDR"));
-    Ok(Some(Found { launcher: Launcher::Mpich, nodes, address, port, job, ..ranks }))
+    Ok(Some(Launch { launcher: Launcher::Mpich, nodes, address, port, job, ..ranks }))
 }
 
 /// Whether `srun` started this process. The shell of `salloc` and the script of `sbatch` carry the variables of an
@@ -123,7 +107,7 @@ fn in_slurm_step(variables: &Variables<'_>) -> bool {
 }
 
 /// Tasks of one `srun`.
-fn slurm_step(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn slurm_step(variables: &Variables<'_>) -> Result<Option<Launch>> {
     if !in_slurm_step(variables) {
         return Ok(None);
     }
@@ -140,7 +124,7 @@ fn slurm_step(variables: &Variables<'_>) -> Result<Option<Found>> {
     let Some(&local_size) = tasks.get(node) else {
         return Err(wrong("SLURM_NODEID", &node.to_string(), format!("{tasks_name}={text} has {} nodes", tasks.len())));
     };
-    let ranks = Found { rank, world, local_rank, local_size, nodes: tasks.len(), ..Found::blank(Launcher::Slurm) };
+    let ranks = Launch { rank, world, local_rank, local_size, nodes: tasks.len(), ..Launch::alone() };
     ranks.check(&Names { world: world_name, local_size: tasks_name, ..SLURM })?;
     let list = variables.first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let first_host = list.map(|(name, text)| {
@@ -153,8 +137,8 @@ fn slurm_step(variables: &Variables<'_>) -> Result<Option<Found>> {
     let derived = job_id.map(|job| slurm_port(job, step));
     let port = variables.port("MASTER_PORT")?.or(derived);
     let restart = variables.text("SLURM_RESTART_COUNT").unwrap_or_default();
-    let job = job_id.map(|job| vec![job.to_string(), step.to_string(), restart]).unwrap_or_default();
-    Ok(Some(Found { address, port, job, ..ranks }))
+    let job = job_id.and_then(|job| Launcher::Slurm.job([job.to_string(), step.to_string(), restart]));
+    Ok(Some(Launch { launcher: Launcher::Slurm, address, port, job, ..ranks }))
 }
 
 /// A port that all tasks of a step agree on without talking, and two steps seldom share.
@@ -164,7 +148,7 @@ fn slurm_port(job: u64, step: u64) -> u16 {
 }
 
 /// One process in each pod of a Kubeflow job: ranks of the pod, none within it.
-fn kubeflow(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn kubeflow(variables: &Variables<'_>) -> Result<Option<Launch>> {
     if variables.has(TORCH.local_rank) || variables.has(TORCH.local_size) {
         return Ok(None);
     }
@@ -187,15 +171,15 @@ fn kubeflow(variables: &Variables<'_>) -> Result<Option<Found>> {
     let need = |name| variables.need(name, because, "Kubeflow");
     let (rank, world) = (need(names.rank)?, need(names.world)?);
     let port = variables.port("MASTER_PORT")?.or(variables.port("PET_MASTER_PORT")?);
-    let job = port.map(|port| port.to_string()).into_iter().collect();
-    let blank = Found::blank(Launcher::Kubeflow);
-    let found = Found { rank, world, local_rank: 0, local_size: 1, nodes: world, address, port, job, ..blank };
+    let job = Launcher::Kubeflow.job(port.map(|port| port.to_string()));
+    let launcher = Launcher::Kubeflow;
+    let found = Launch { launcher, rank, world, nodes: world, address, port, job, ..Launch::alone() };
     found.check(&names)?;
     Ok(Some(found))
 }
 
 /// Variables set by hand. Without a variable about hosts, and with no master elsewhere, all ranks are on this one.
-fn plain(variables: &Variables<'_>) -> Result<Option<Found>> {
+fn plain(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let Some((because, _)) = variables.first(&[TORCH.rank, TORCH.world, TORCH.local_rank, TORCH.local_size]) else {
         return Ok(None);
     };
@@ -214,15 +198,15 @@ fn plain(variables: &Variables<'_>) -> Result<Option<Found>> {
         (None, Some(local_size)) => (need(TORCH.local_rank)?, local_size),
     };
     let port = variables.port("MASTER_PORT")?;
-    let job = port.map(|port| port.to_string()).into_iter().collect();
-    let blank = Found::blank(Launcher::Plain);
-    let found = Found { rank, world, local_rank, local_size, address, port, job, ..blank };
+    let job = Launcher::Plain.job(port.map(|port| port.to_string()));
+    let launcher = Launcher::Plain;
+    let found = Launch { launcher, rank, world, local_rank, local_size, address, port, job, ..Launch::alone() };
     found.check(&TORCH)?;
-    Ok(Some(Found { nodes: hosts_at_least(&found), ..found }))
+    Ok(Some(Launch { nodes: hosts_at_least(&found), ..found }))
 }
 
 /// Numbers that the user exported beside a launcher's have to be the same, or one of the two is stale.
-fn agrees_with_plain(variables: &Variables<'_>, found: &Found) -> Result<()> {
+fn agrees_with_plain(variables: &Variables<'_>, found: &Launch) -> Result<()> {
     if matches!(found.launcher, Launcher::Torchrun | Launcher::Kubeflow | Launcher::Plain) {
         return Ok(());
     }
@@ -240,21 +224,21 @@ fn agrees_with_plain(variables: &Variables<'_>, found: &Found) -> Result<()> {
 }
 
 /// The four numbers of a launcher that sets them all.
-fn four(variables: &Variables<'_>, names: &Names, because: &str, launcher: &str) -> Result<Found> {
+fn four(variables: &Variables<'_>, names: &Names, because: &str, launcher: &str) -> Result<Launch> {
     let need = |name| variables.need(name, because, launcher);
-    let found = Found {
+    let found = Launch {
         rank: need(names.rank)?,
         world: need(names.world)?,
         local_rank: need(names.local_rank)?,
         local_size: need(names.local_size)?,
-        ..Found::blank(Launcher::Plain)
+        ..Launch::alone()
     };
     found.check(names)?;
     Ok(found)
 }
 
 /// Hosts, from this host's share: 1 is certain, more is a guess that is never below 2.
-fn hosts_at_least(found: &Found) -> usize {
+fn hosts_at_least(found: &Launch) -> usize {
     found.world.div_ceil(found.local_size)
 }
 
@@ -264,12 +248,7 @@ pub(super) fn is_loopback(address: &str) -> bool {
     bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-impl Found {
-    fn blank(launcher: Launcher) -> Self {
-        let (address, port, job) = (None, None, Vec::new());
-        Found { launcher, rank: 0, world: 1, local_rank: 0, local_size: 1, nodes: 1, address, port, job }
-    }
-
+impl Launch {
     /// Numbers that contradict each other are refused by the names of their variables.
     fn check(&self, names: &Names) -> Result<()> {
         let inside = |name: &str, number: usize, bound_name: &str, bound: usize| {

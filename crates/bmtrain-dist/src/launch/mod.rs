@@ -2,9 +2,8 @@
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
 //! is, of how many, on how many hosts. [`init_distributed`] joins the ranks. [`Launch::connection`] and
-//! [`Launch::transport`] specify how they are connected,
-//! [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several processes. Called by the
-//! programs; `docs/launch.md` shows each launcher.
+//! [`Launch::transport`] specify how they are connected, [`run_ranks`] runs several ranks as threads, [`store`] is
+//! the rendezvous of several processes. Called by the programs; `docs/launch.md` shows each launcher.
 
 mod connection;
 mod cores;
@@ -24,7 +23,6 @@ pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};
 
 use crate::error::{Error, Result};
-use launchers::Found;
 use std::net::{IpAddr, Ipv4Addr};
 use variables::{Variables, wrong};
 
@@ -52,30 +50,28 @@ pub enum Launcher {
 impl Launcher {
     /// What people call it.
     pub fn name(self) -> &'static str {
+        self.names().0
+    }
+
+    /// What people call it, and the first part of the names of its jobs.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Launcher::Alone => "no launcher",
-            Launcher::Threads => "--ranks",
-            Launcher::Torchrun => "torchrun",
-            Launcher::OpenMpi => "mpirun",
-            Launcher::Mpich => "MPICH",
-            Launcher::Slurm => "srun",
-            Launcher::Kubeflow => "Kubeflow",
-            Launcher::Plain => "a launch by hand",
+            Launcher::Alone => ("no launcher", "alone"),
+            Launcher::Threads => ("--ranks", "threads"),
+            Launcher::Torchrun => ("torchrun", "torchrun"),
+            Launcher::OpenMpi => ("mpirun", "mpirun"),
+            Launcher::Mpich => ("MPICH", "mpich"),
+            Launcher::Slurm => ("srun", "slurm"),
+            Launcher::Kubeflow => ("Kubeflow", "kubeflow"),
+            Launcher::Plain => ("a launch by hand", "plain"),
         }
     }
 
-    /// The first part of the names of its jobs.
-    fn tag(self) -> &'static str {
-        match self {
-            Launcher::Alone => "alone",
-            Launcher::Threads => "threads",
-            Launcher::Torchrun => "torchrun",
-            Launcher::OpenMpi => "mpirun",
-            Launcher::Mpich => "mpich",
-            Launcher::Slurm => "slurm",
-            Launcher::Kubeflow => "kubeflow",
-            Launcher::Plain => "plain",
-        }
+    /// A job's name from what tells it from others on the same host, the same for all ranks; `None` if nothing does.
+    fn job(self, parts: impl IntoIterator<Item = String>) -> Option<String> {
+        let mut all = vec![self.names().1.to_owned()];
+        all.extend(parts.into_iter().filter(|part| !part.is_empty()));
+        (all.len() > 1).then(|| job_name(&all))
     }
 }
 
@@ -120,7 +116,7 @@ impl Launch {
         };
         let mut launch = match (ranks, found) {
             (Some(ranks), found) => Launch::threads(ranks, found.as_ref())?,
-            (None, Some(found)) => Launch::of_found(found),
+            (None, Some(found)) => found,
             (None, None) => Launch::alone(),
         };
         launch.port = variables.port("BMTRAIN_STORE_PORT")?.or(launch.port);
@@ -152,28 +148,17 @@ impl Launch {
         }
     }
 
-    fn threads(ranks: usize, found: Option<&Found>) -> Result<Self> {
+    fn threads(ranks: usize, found: Option<&Launch>) -> Result<Self> {
         if ranks == 0 || ranks > slurm::MOST {
             let reason = format!("a process has 1 to {} ranks", slurm::MOST);
             return Err(Error::launch(format!("--ranks {ranks}"), reason, "use at most one rank per core"));
         }
         if let Some(found) = found.filter(|found| found.world > 1) {
             let reason = format!("{} has already started {} ranks", found.launcher.name(), found.world);
-            return Err(Error::launch(
-                format!("--ranks {ranks}"),
-                reason,
-                "drop --ranks, or start without the launcher",
-            ));
+            let fix = "drop --ranks, or start without the launcher";
+            return Err(Error::launch(format!("--ranks {ranks}"), reason, fix));
         }
         Ok(Launch { launcher: Launcher::Threads, world: ranks, local_size: ranks, ..Launch::alone() })
-    }
-
-    fn of_found(found: Found) -> Self {
-        let Found { launcher, rank, world, local_rank, local_size, nodes, address, port, job } = found;
-        let mut parts = vec![launcher.tag().to_owned()];
-        parts.extend(job.iter().filter(|part| !part.is_empty()).cloned());
-        let job = (parts.len() > 1).then(|| job_name(&parts));
-        Launch { launcher, rank, world, local_rank, local_size, nodes, address, port, job, secret: None, bind: None }
     }
 
     /// The same launch as seen by thread `rank` of this process.
@@ -203,11 +188,8 @@ impl Launch {
             }
             launcher => {
                 let reason = format!("{} sets nothing that tells this job from others on this host", launcher.name());
-                Error::launch(
-                    "job name",
-                    reason,
-                    "set MASTER_PORT to a free port or BMTRAIN_JOB to a name, the same for all ranks",
-                )
+                let fix = "set MASTER_PORT to a free port or BMTRAIN_JOB to a name, the same for all ranks";
+                Error::launch("job name", reason, fix)
             }
         })
     }

@@ -22,27 +22,39 @@ impl NamePatterns {
 
     /// Whether a name belongs to the set.
     pub fn matches(&self, name: &str) -> bool {
-        self.0.iter().any(|pattern| matches_whole(pattern, name))
+        self.0.iter().any(|pattern| matches_whole(pattern, name, None))
     }
 
     /// Patterns that match no name of the model: most likely a typing error.
     pub fn idle(&self, parameters: &Parameters) -> Vec<&str> {
-        let matches_none = |pattern: &&String| !parameters.iter().any(|param| matches_whole(pattern, param.name()));
+        let matches_none =
+            |pattern: &&String| !parameters.iter().any(|param| matches_whole(pattern, param.name(), None));
         self.0.iter().filter(matches_none).map(String::as_str).collect()
     }
 }
 
-fn matches_whole(pattern: &str, name: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut left) = name.strip_prefix(head) else { return false };
-    // Each piece is taken where it first occurs; only the last one has to reach the end.
-    let mut pieces: Vec<&str> = rest.split('*').collect();
-    let last = pieces.pop().unwrap_or_default();
-    for piece in pieces {
-        let Some(at) = left.find(piece) else { return false };
-        left = &left[at + piece.len()..];
+/// Whether `pattern` matches all of `name`; `*` stands for any run of characters, and `any`, if given, for one.
+pub(crate) fn matches_whole(pattern: &str, name: &str, any: Option<char>) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    // Where to continue after a mismatch: after the last star, one letter further in the name.
+    let (mut p, mut n, mut again) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                again = Some((p + 1, n));
+                p += 1;
+            }
+            Some(letter) if Some(*letter) == any || *letter == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match again {
+                Some((behind, from)) => {
+                    again = Some((behind, from + 1));
+                    (p, n) = (behind, from + 1);
+                }
+                None => return false,
+            },
+        }
     }
-    left.ends_with(last)
+    pattern[p..].iter().all(|letter| *letter == '*')
 }
 
 /// The parameters that are frozen, by full name; all others are trained.

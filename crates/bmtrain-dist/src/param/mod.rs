@@ -11,6 +11,7 @@ pub mod split;
 pub use builder::{Builder, BuilderOptions, InitMode};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub use flat::{Flat, OwnedPart};
+pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
 pub use parameters::{Parameters, WholeReader};
 pub use spec::{Init, ParamSpec};

@@ -3,11 +3,10 @@
 //! All of them run on the Zero lane, after what the compute lane has done so far, so that they overlap with the next
 //! block. Called by [`Flat`](crate::param::Flat).
 
-use super::tree::SumTree;
+use super::tree::{SumTree, add};
 use super::{GradientSum, ShardLayout, Sharding};
 use crate::error::Result;
 use bmtrain_core::comm::{Collective, Reduction};
-use bmtrain_core::kernel::AddScaled;
 use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::ops::Range;
 
@@ -59,9 +58,7 @@ impl ShardCollectives<'_> {
 
     /// Add a term to a sum of the same length, after the collectives so far.
     pub(crate) fn add(&self, term: &Storage, sum: &Storage) -> Result<()> {
-        let a = term.view_on(0..term.len(), Lane::Zero)?;
-        let out = sum.view_mut_on(0..sum.len(), Lane::Zero)?;
-        Ok(self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
+        add(self.device, (term, 0..term.len()), (sum, 0..sum.len()))
     }
 
     pub(crate) fn peek(&self, sums: &Sums) -> Result<Option<Storage>> {
@@ -79,8 +76,7 @@ impl ShardCollectives<'_> {
             Storage::empty_on(self.device, self.layout.shard_len(), self.dtype, Segment::Gradients, Lane::Zero)?;
         let send = full.view_on(0..full.len(), Lane::Zero)?;
         let recv = shard.view_mut_on(0..shard.len(), Lane::Zero)?;
-        let collective = Collective::ReduceScatter { send, recv, by: Reduction::Sum };
-        self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?;
+        self.launch(Collective::ReduceScatter { send, recv, by: Reduction::Sum })?;
         Ok(shard)
     }
 
@@ -88,8 +84,7 @@ impl ShardCollectives<'_> {
         let _reduce = tracing::debug_span!("reduce").entered();
         self.follow_compute()?;
         let data = full.view_mut_on(0..full.len(), Lane::Zero)?;
-        let collective = Collective::AllReduce { data, by: Reduction::Sum };
-        Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
+        self.launch(Collective::AllReduce { data, by: Reduction::Sum })
     }
 
     /// All shards of a storage of this layout, in the order of the ranks.
@@ -105,8 +100,7 @@ impl ShardCollectives<'_> {
         self.follow_compute()?;
         let send = shard.view_on(0..shard.len(), Lane::Zero)?;
         let recv = full.view_mut_on(0..full.len(), Lane::Zero)?;
-        let collective = Collective::AllGather { send, recv };
-        Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
+        self.launch(Collective::AllGather { send, recv })
     }
 
     /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is
@@ -144,7 +138,11 @@ impl ShardCollectives<'_> {
         }
         let send = packed.view_on(0..ranks * len, Lane::Zero)?;
         let recv = arrived.view_mut_on(0..ranks * len, Lane::Zero)?;
-        Ok(self.sharding.ranks.launch(backend, Collective::AllToAll { send, recv }, Lane::Zero)?)
+        self.launch(Collective::AllToAll { send, recv })
+    }
+
+    fn launch(&self, collective: Collective<'_>) -> Result<()> {
+        Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
     fn follow_compute(&self) -> Result<()> {

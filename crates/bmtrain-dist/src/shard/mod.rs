@@ -1,11 +1,11 @@
 //! How flat storages are sharded over data-parallel ranks.
 //!
-//! [`Sharding`] is the ranks and the ZeRO level; [`layout`] is the arithmetic of shards; [`collectives`] gathers values
-//! and reduces gradients, and [`tree`] sums the gradients of several micro-batches in an order of its own.
+//! [`Sharding`] is the ranks and the ZeRO level; [`layout`] is the arithmetic of shards; `collectives` gathers values
+//! and reduces gradients, and `tree` sums the gradients of several micro-batches in an order of its own.
 
-pub mod collectives;
+pub(crate) mod collectives;
 pub mod layout;
-pub mod tree;
+mod tree;
 
 pub use layout::{ShardLayout, Span};
 

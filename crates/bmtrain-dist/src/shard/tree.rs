@@ -9,39 +9,25 @@ use bmtrain_core::kernel::{AddScaled, Cast, Dest};
 use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::ops::Range;
 
-/// One thing to do with a leaf or a sum, over any range of elements.
+/// One thing to do with a leaf of the plan or the sum in a storage, both by number, over any range of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SumAction {
-    /// Sum `to` becomes leaf `leaf`.
-    Store {
-        /// Number of the leaf in this plan.
-        leaf: usize,
-        /// Number of the sum's storage.
-        to: usize,
-    },
-    /// Leaf `leaf` is added to sum `to`.
-    AddLeaf {
-        /// Number of the leaf in this plan.
-        leaf: usize,
-        /// Number of the sum's storage.
-        to: usize,
-    },
-    /// Sum `from` is added to sum `to`, and its storage is free.
-    Merge {
-        /// Number of the later sum's storage.
-        from: usize,
-        /// Number of the earlier sum's storage.
-        to: usize,
-    },
+enum SumAction {
+    /// Sum `to` becomes the leaf.
+    Store { leaf: usize, to: usize },
+    /// The leaf is added to sum `to`.
+    AddLeaf { leaf: usize, to: usize },
+    /// Sum `from` is added to the earlier sum `to`, and its storage is free.
+    Merge { from: usize, to: usize },
 }
 
 /// The counter: which storage holds the sum of each level.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SumTreePlan {
+struct SumTreePlan {
     /// Number of a storage by level; level k holds 2^k leaves.
     levels: Vec<Option<usize>>,
     /// Storages that hold nothing now.
     free: Vec<usize>,
+    /// Storages that were ever needed at once.
     storages: usize,
     /// Number of leaves so far.
     leaves: usize,
@@ -49,7 +35,7 @@ pub struct SumTreePlan {
 
 impl SumTreePlan {
     /// What to do for the next `leaves` leaves.
-    pub fn insert(&mut self, leaves: usize) -> Vec<SumAction> {
+    fn insert(&mut self, leaves: usize) -> Vec<SumAction> {
         let mut actions = Vec::new();
         for leaf in 0..leaves {
             let full = self.levels.iter().take_while(|level| level.is_some()).count();
@@ -84,7 +70,7 @@ impl SumTreePlan {
     }
 
     /// What to do at the end, and the storage that then holds everything; `None` before the first leaf.
-    pub fn finish(&mut self) -> Option<(Vec<SumAction>, usize)> {
+    fn finish(&mut self) -> Option<(Vec<SumAction>, usize)> {
         let mut actions = Vec::new();
         let mut sum = None;
         for to in self.levels.drain(..).flatten() {
@@ -95,11 +81,6 @@ impl SumTreePlan {
         }
         sum.map(|sum| (actions, sum))
     }
-
-    /// Storages that were ever needed at once.
-    pub fn storages(&self) -> usize {
-        self.storages
-    }
 }
 
 /// The most sums that may be alive for this number of leaves: `1 + ceil(log2(leaves))`.
@@ -109,7 +90,7 @@ fn most_sums(leaves: usize) -> usize {
 
 /// Sums of gradients of one storage's shard.
 #[derive(Debug, Default)]
-pub struct SumTree {
+pub(crate) struct SumTree {
     plan: SumTreePlan,
     sums: Vec<Storage>,
 }
@@ -117,7 +98,7 @@ pub struct SumTree {
 impl SumTree {
     /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` returns the storage of the leaf's slice and the
     /// slice's first element there; it is called for one slice after the other, all leaves of each.
-    pub fn insert(
+    pub(super) fn insert(
         &mut self,
         device: &Device,
         (len, dtype): (usize, DType),
@@ -126,7 +107,7 @@ impl SumTree {
         mut leaf: impl FnMut(&Range<usize>, usize) -> Result<(Storage, usize)>,
     ) -> Result<()> {
         let actions = self.plan.insert(leaves);
-        while self.sums.len() < self.plan.storages() {
+        while self.sums.len() < self.plan.storages {
             self.sums.push(Storage::empty_on(device, len, dtype, Segment::Gradients, Lane::Zero)?);
         }
         for slice in slices {
@@ -140,11 +121,10 @@ impl SumTree {
                     }
                     SumAction::AddLeaf { leaf: number, to } => {
                         let (from, start) = leaf(&slice, number)?;
-                        self.add(device, (&from, start..start + slice.len()), (to, slice.clone()))?;
+                        add(device, (&from, start..start + slice.len()), (&self.sums[to], slice.clone()))?;
                     }
                     SumAction::Merge { from, to } => {
-                        let from = self.sums[from].clone();
-                        self.add(device, (&from, slice.clone()), (to, slice.clone()))?;
+                        add(device, (&self.sums[from], slice.clone()), (&self.sums[to], slice.clone()))?;
                     }
                 }
             }
@@ -153,30 +133,26 @@ impl SumTree {
     }
 
     /// The sum of all leaves; `None` without a leaf.
-    pub fn finish(mut self, device: &Device) -> Result<Option<Storage>> {
+    pub(super) fn finish(mut self, device: &Device) -> Result<Option<Storage>> {
         let Some((actions, whole)) = self.plan.finish() else { return Ok(None) };
         for action in actions {
             if let SumAction::Merge { from, to } = action {
-                let from = self.sums[from].clone();
-                let all = 0..from.len();
-                self.add(device, (&from, all.clone()), (to, all))?;
+                let all = 0..self.sums[from].len();
+                add(device, (&self.sums[from], all.clone()), (&self.sums[to], all))?;
             }
         }
         Ok(Some(self.sums.swap_remove(whole)))
     }
 
     /// A copy of what [`SumTree::finish`] would return.
-    pub fn peek(&self, device: &Device) -> Result<Option<Storage>> {
+    pub(super) fn peek(&self, device: &Device) -> Result<Option<Storage>> {
         let mut whole: Option<Storage> = None;
         for sum in self.plan.levels.iter().flatten().filter_map(|number| self.sums.get(*number)) {
             let all = 0..sum.len();
-            let a = sum.view_on(all.clone(), Lane::Zero)?;
             match &whole {
-                Some(whole) => {
-                    let out = whole.view_mut_on(all, Lane::Zero)?;
-                    device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?;
-                }
+                Some(whole) => add(device, (sum, all.clone()), (whole, all))?,
                 None => {
+                    let a = sum.view_on(all.clone(), Lane::Zero)?;
                     let copy = Storage::empty_on(device, sum.len(), sum.dtype(), Segment::Gradients, Lane::Zero)?;
                     device.backend().copy(a, copy.view_mut_on(all, Lane::Zero)?, Lane::Zero)?;
                     whole = Some(copy);
@@ -185,17 +161,16 @@ impl SumTree {
         }
         Ok(whole)
     }
+}
 
-    fn add(
-        &self,
-        device: &Device,
-        (from, range): (&Storage, Range<usize>),
-        (to, slice): (usize, Range<usize>),
-    ) -> Result<()> {
-        let a = from.view_on(range, Lane::Zero)?;
-        let out = self.sums[to].view_mut_on(slice, Lane::Zero)?;
-        Ok(device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
-    }
+/// Add a range of a storage to one of another, after the collectives so far.
+pub(super) fn add(
+    device: &Device,
+    (from, range): (&Storage, Range<usize>),
+    (to, slice): (&Storage, Range<usize>),
+) -> Result<()> {
+    let (a, out) = (from.view_on(range, Lane::Zero)?, to.view_mut_on(slice, Lane::Zero)?);
+    Ok(device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
 }
 
 #[cfg(test)]
@@ -227,7 +202,7 @@ mod tests {
         }
         let (actions, whole) = plan.finish().unwrap();
         run(&mut sums, &actions, first);
-        (sums[whole].clone(), plan.storages())
+        (sums[whole].clone(), plan.storages)
     }
 
     #[test]

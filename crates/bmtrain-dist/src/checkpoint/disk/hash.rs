@@ -1,13 +1,13 @@
 //! BLAKE3 hashes as values: 64 lower-case hexadecimal digits wherever they are written down.
 
 use super::shard::CHUNK;
-use serde::de::Visitor;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, Read};
 
 /// A BLAKE3 hash of 32 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ContentHash([u8; 32]);
 
 impl ContentHash {
@@ -72,29 +72,17 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-impl Serialize for ContentHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl From<ContentHash> for String {
+    fn from(hash: ContentHash) -> String {
+        hash.to_string()
     }
 }
 
-impl<'de> Deserialize<'de> for ContentHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(HashVisitor)
-    }
-}
+impl TryFrom<String> for ContentHash {
+    type Error = &'static str;
 
-struct HashVisitor;
-
-impl Visitor<'_> for HashVisitor {
-    type Value = ContentHash;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("64 lower-case hexadecimal digits")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ContentHash, E> {
-        ContentHash::parse(text).ok_or_else(|| E::custom("a hash is not 64 lower-case hexadecimal digits"))
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        ContentHash::parse(&text).ok_or("a hash is not 64 lower-case hexadecimal digits")
     }
 }
 

@@ -132,10 +132,8 @@ impl PieceSpec {
         };
         let end = self.start.checked_add(self.length);
         if end.is_none_or(|end| end > elements) || (self.length == 0 && elements > 0) {
-            return Err(format!(
-                "tensor {name}: {} elements from {} are no piece of {elements}",
-                self.length, self.start
-            ));
+            let (start, length) = (self.start, self.length);
+            return Err(format!("tensor {name}: {length} elements from {start} are no piece of {elements}"));
         }
         Ok(())
     }
@@ -223,32 +221,17 @@ impl FileRecord {
 /// Dtypes by the names that recipes use for them.
 mod dtype_name {
     use bmtrain_core::DType;
-    use serde::de::{Error, Visitor};
-    use serde::{Deserializer, Serializer};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(dtype.name())
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
-        deserializer.deserialize_str(NameVisitor)
-    }
-
-    struct NameVisitor;
-
-    impl Visitor<'_> for NameVisitor {
-        type Value = DType;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a dtype such as f32")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<DType, E> {
-            [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8]
-                .into_iter()
-                .find(|dtype| dtype.name() == text)
-                .ok_or_else(|| E::custom("not a dtype that is stored"))
-        }
+        let name = String::deserialize(deserializer)?;
+        let mut stored = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8].into_iter();
+        stored.find(|dtype| dtype.name() == name).ok_or_else(|| D::Error::custom("not a dtype that is stored"))
     }
 }
 
