@@ -79,7 +79,6 @@ impl Evaluator {
             (Evaluator::Classes(counts), Labels::Classes(labels)) => {
                 let decided = decisions(samples, logits, labels, per_sample)?;
                 decided.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
-                Ok(())
             }
             (Evaluator::Questions(questions, members), Labels::Classes(labels)) => {
                 let decided = decisions(samples, logits, labels, per_sample)?;
@@ -89,7 +88,6 @@ impl Evaluator {
                     };
                     questions.add(*sample, *member, decision, outputs);
                 }
-                Ok(())
             }
             (Evaluator::Values(pairs), Labels::Values(labels)) => {
                 if let Some((sample, value)) = samples.iter().zip(logits).find(|(_, value)| !value.is_finite()) {
@@ -98,37 +96,31 @@ impl Evaluator {
                 for ((sample, predicted), label) in samples.iter().zip(logits).zip(labels) {
                     pairs.add(u64::from(*sample), *predicted, *label);
                 }
-                Ok(())
             }
             (Evaluator::Classes(_) | Evaluator::Questions(..), labels) => {
-                wrong(format!("{} as labels of classes", MetricKind::by(labels).name()))
+                return wrong(format!("{} as labels of classes", MetricKind::by(labels).name()));
             }
-            (_, labels) => wrong(format!("{} as labels of numbers", MetricKind::by(labels).name())),
+            (_, labels) => return wrong(format!("{} as labels of numbers", MetricKind::by(labels).name())),
         }
+        Ok(())
     }
 
     /// Adds what another rank collected.
     pub fn merge(&mut self, other: &Evaluator) -> Result<()> {
         match (self, other) {
-            (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => {
-                a.merge(b);
-                Ok(())
-            }
-            (Evaluator::Values(a), Evaluator::Values(b)) => {
-                a.merge(b);
-                Ok(())
-            }
-            (Evaluator::Questions(a, members), Evaluator::Questions(b, others)) if members == others => {
-                a.merge(b);
-                Ok(())
-            }
+            (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => a.merge(b),
+            (Evaluator::Values(a), Evaluator::Values(b)) => a.merge(b),
+            (Evaluator::Questions(a, members), Evaluator::Questions(b, others)) if members == others => a.merge(b),
             (Evaluator::Tokens(a, samples), Evaluator::Tokens(b, more)) => {
                 a.merge(b);
                 *samples += more;
-                Ok(())
             }
-            _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge evaluators of one dataset")),
+            _ => {
+                let reason = "evaluators of different kinds";
+                return Err(Error::data("evaluation", reason, "merge evaluators of one dataset"));
+            }
         }
+        Ok(())
     }
 
     /// Number of samples added.
@@ -219,12 +211,7 @@ fn of_classes(counts: &ClassCounts, metric: Metric) -> Option<f64> {
         Metric::F1Macro => counts.f1(Average::Macro),
         Metric::F1Micro => counts.f1(Average::Micro),
         Metric::Matthews => Some(counts.matthews()),
-        Metric::Pearson
-        | Metric::Spearman
-        | Metric::MeanSquaredError
-        | Metric::Perplexity
-        | Metric::ExactMatch
-        | Metric::TokenF1 => None,
+        _ => None,
     }
 }
 

@@ -65,35 +65,28 @@ impl ExitStatus {
 
     /// What the number means, for the last line of an error and for manuals.
     pub const fn meaning(self) -> &'static str {
-        match self {
-            ExitStatus::Done => "done",
-            ExitStatus::Internal => "internal error",
-            ExitStatus::Usage => "usage or recipe",
-            ExitStatus::Data => "data or model files",
-            ExitStatus::Checkpoint => "checkpoint integrity",
-            ExitStatus::Resources => "memory or disk",
-            ExitStatus::Peer => "peer or communication, retry",
-            ExitStatus::Diverged => "diverged",
-            ExitStatus::Stopped => "stopped on request, run again to go on",
-            ExitStatus::NoProgress => "no progress, do not restart",
-            ExitStatus::Interrupted => "interrupted twice",
-        }
+        self.texts().0
     }
 
     /// A name for logs: the `reason` with which `metrics.jsonl` ends when a run did not end by itself.
     pub const fn name(self) -> &'static str {
+        self.texts().1
+    }
+
+    /// Meaning and name.
+    const fn texts(self) -> (&'static str, &'static str) {
         match self {
-            ExitStatus::Done => "done",
-            ExitStatus::Internal => "internal_error",
-            ExitStatus::Usage => "usage",
-            ExitStatus::Data => "data",
-            ExitStatus::Checkpoint => "checkpoint",
-            ExitStatus::Resources => "resources",
-            ExitStatus::Peer => "peer",
-            ExitStatus::Diverged => "diverged",
-            ExitStatus::Stopped => "stopped",
-            ExitStatus::NoProgress => "no_progress",
-            ExitStatus::Interrupted => "interrupted",
+            ExitStatus::Done => ("done", "done"),
+            ExitStatus::Internal => ("internal error", "internal_error"),
+            ExitStatus::Usage => ("usage or recipe", "usage"),
+            ExitStatus::Data => ("data or model files", "data"),
+            ExitStatus::Checkpoint => ("checkpoint integrity", "checkpoint"),
+            ExitStatus::Resources => ("memory or disk", "resources"),
+            ExitStatus::Peer => ("peer or communication, retry", "peer"),
+            ExitStatus::Diverged => ("diverged", "diverged"),
+            ExitStatus::Stopped => ("stopped on request, run again to go on", "stopped"),
+            ExitStatus::NoProgress => ("no progress, do not restart", "no_progress"),
+            ExitStatus::Interrupted => ("interrupted twice", "interrupted"),
         }
     }
 
@@ -113,11 +106,15 @@ impl From<&Error> for ExitStatus {
 
 /// An error laid out for a terminal: `error[kind]: reason`, then place and fix on lines of their own.
 pub fn layout_error(error: &Error) -> String {
-    match error {
-        Error::Core(below) => from_core(below),
-        Error::Dist(below) => from_dist(below),
-        own => own.parts().map_or_else(|| own.to_string(), |parts| layout(&parts)),
-    }
+    let parts = match error {
+        Error::Core(below) => Some(core_parts(below)),
+        Error::Dist(below) => Some(dist_parts(below)),
+        own => own.parts(),
+    };
+    parts.map_or_else(
+        || error.to_string(),
+        |ErrorParts { kind, place, reason, fix }| format!("error[{kind}]: {reason}\n  --> {place}\n  fix: {fix}"),
+    )
 }
 
 /// [`layout_error`] as it is shown on standard error: at most 12 lines; the last one names the exit code.
@@ -144,36 +141,37 @@ pub fn render_error(error: &Error) -> String {
     out.join("\n")
 }
 
-/// `error[kind]: reason`, then the place and the fix on lines of their own.
-fn layout(ErrorParts { kind, place, reason, fix }: &ErrorParts<'_>) -> String {
-    format!("error[{kind}]: {reason}\n  --> {place}\n  fix: {fix}")
-}
-
 const DEFECT: &str = "this is a defect of the program: report it with the command, the recipe and these lines";
 
 /// The layers below know the operation that failed, but neither recipe nor file: the fix is added here.
-fn from_core(error: &CoreError) -> String {
-    if let CoreError::NoDevice { asked, reason, fix } = error {
-        return format!("error[device]: {reason}\n  --> device {asked}\n  fix: {fix}");
-    }
-    if let CoreError::Refused { what, reason, limits, fix } = error {
-        return format!(
-            "error[limit]: the system refused this process: {reason}; {limits}\n  --> {what}\n  fix: {fix}"
-        );
-    }
-    if let CoreError::Launch { place, reason, fix } = error {
-        return format!("error[launch]: {reason}\n  --> {place}\n  fix: {fix}");
-    }
-    let (kind, place, fix) = match error {
-        CoreError::RankEnded { rank, .. } => {
-            ("peer", format!("rank {rank}"), "correct what the error of this rank names, then start all ranks again")
+fn core_parts(error: &CoreError) -> ErrorParts<'_> {
+    let (kind, place, reason, fix) = match error {
+        CoreError::NoDevice { asked, reason, fix } => ("device", format!("device {asked}"), reason.into(), *fix),
+        CoreError::Refused { what, reason, limits, fix } => {
+            ("limit", what.clone(), format!("the system refused this process: {reason}; {limits}").into(), *fix)
         }
+        CoreError::Launch { place, reason, fix } => ("launch", place.clone(), reason.into(), fix.as_str()),
         CoreError::OutOfMemory { backend, segment, .. } => (
             "memory",
             format!("{backend}, {segment}"),
+            format!("{error}{}", if backend.starts_with("cpu") { memory_limits() } else { String::new() }).into(),
             "pass fewer or shorter rows at a time (in a recipe train.micro_batch_size and data.max_length), set \
              train.recompute = \"blocks\", or use a smaller model",
         ),
+        other => {
+            let (kind, place, fix) = place_of(other);
+            (kind, place, other.to_string().into(), fix)
+        }
+    };
+    ErrorParts { kind, place: place.into(), reason, fix }
+}
+
+/// Kind, place and fix of an error whose own text is the reason.
+fn place_of(error: &CoreError) -> (&'static str, String, &'static str) {
+    match error {
+        CoreError::RankEnded { rank, .. } => {
+            ("peer", format!("rank {rank}"), "correct what the error of this rank names, then start all ranks again")
+        }
         CoreError::Communication { operation, ranks, .. } => (
             "peer",
             format!("{operation}, ranks {ranks:?}"),
@@ -191,12 +189,7 @@ fn from_core(error: &CoreError) -> String {
         | CoreError::Index { op, .. }
         | CoreError::WrongDevice { op, .. } => ("internal", format!("operation {op}"), DEFECT),
         _ => ("internal", "below the model".to_owned(), DEFECT),
-    };
-    let limits = match error {
-        CoreError::OutOfMemory { backend, .. } if backend.starts_with("cpu") => memory_limits(),
-        _ => String::new(),
-    };
-    format!("error[{kind}]: {error}{limits}\n  --> {place}\n  fix: {fix}")
+    }
 }
 
 /// The limits on memory of this process as a further part of a sentence; nothing where none is set.
@@ -204,24 +197,23 @@ fn memory_limits() -> String {
     limits(Some(Resource::Memory)).iter().map(|limit| format!("; limit: {limit}")).collect()
 }
 
-fn from_dist(error: &DistError) -> String {
-    let place = match error {
-        DistError::Core(below) => return from_core(below),
-        DistError::Launch { place, reason, fix } => {
-            return format!("error[launch]: {reason}\n  --> {place}\n  fix: {fix}");
+fn dist_parts(error: &DistError) -> ErrorParts<'_> {
+    let (kind, place, reason, fix) = match error {
+        DistError::Core(below) => return core_parts(below),
+        DistError::Launch { place, reason, fix } => ("launch", place, reason, fix),
+        DistError::Rendezvous { place, reason, fix, .. } => ("peer", place, reason, fix),
+        DistError::Checkpoint { place, reason, fix, .. } => ("checkpoint", place, reason, fix),
+        other => {
+            let place = match other {
+                DistError::RankThread { rank, .. } => format!("rank {rank}"),
+                DistError::NotGathered { name } | DistError::Parameter { name, .. } => format!("parameter {name}"),
+                DistError::Setting { who, .. } => (*who).to_owned(),
+                _ => "below the model".to_owned(),
+            };
+            return ErrorParts { kind: "internal", place: place.into(), reason: other.to_string().into(), fix: DEFECT };
         }
-        DistError::Rendezvous { place, reason, fix, .. } => {
-            return format!("error[peer]: {reason}\n  --> {place}\n  fix: {fix}");
-        }
-        DistError::Checkpoint { place, reason, fix, .. } => {
-            return format!("error[checkpoint]: {reason}\n  --> {place}\n  fix: {fix}");
-        }
-        DistError::RankThread { rank, .. } => format!("rank {rank}"),
-        DistError::NotGathered { name } | DistError::Parameter { name, .. } => format!("parameter {name}"),
-        DistError::Setting { who, .. } => (*who).to_owned(),
-        _ => "below the model".to_owned(),
     };
-    format!("error[internal]: {error}\n  --> {place}\n  fix: {DEFECT}")
+    ErrorParts { kind, place: place.into(), reason: reason.into(), fix }
 }
 
 #[cfg(test)]
