@@ -69,18 +69,12 @@ impl AutoTokenizer {
     /// The tokenizer of a model directory, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's:
     /// see [`CpmKind::of_directory`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`,
     /// `characters.txt`, or a `.gguf`. Special tokens written in a text are text.
-    ///
-    /// # Errors
-    /// [`Error::Model`]: no tokenizer there, or a file that is too large, broken, inconsistent, not a regular file, or
-    /// a link that leads out of the directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
         AutoTokenizer::open_with(path, TextSpecials::AsText)
     }
 
-    /// [`AutoTokenizer::open`], with a choice of what special tokens written in a text mean.
-    ///
-    /// # Errors
-    /// As [`AutoTokenizer::open`], and [`TextSpecials::AsTokens`] for a CPM's tokenizer.
+    /// [`AutoTokenizer::open`], with a choice of what special tokens written in a text mean: a CPM's tokenizer has only
+    /// [`TextSpecials::AsText`].
     pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
         let path = path.as_ref();
         let directory = match path.file_name().and_then(|name| name.to_str()) {
@@ -93,7 +87,7 @@ impl AutoTokenizer {
         {
             if specials == TextSpecials::AsTokens {
                 let reason = "the tokenizers of the CPM models read no control tokens in texts";
-                return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
+                return Err(Error::argument(path.display().to_string(), reason, "leave control tokens to be text"));
             }
             return Ok(Arc::new(CpmTokenizer::from_directory(directory)?));
         }

@@ -62,10 +62,12 @@ impl Template {
         if let Some(limit) = limit {
             let special = self.special_tokens();
             let room = limit.max_tokens.checked_sub(special).ok_or_else(|| {
-                Error::recipe(
-                    "data.max_length",
-                    format!("{} tokens cannot hold the {special} special tokens of an input", limit.max_tokens),
-                    format!("set data.max_length to more than {special}"),
+                let reason =
+                    format!("{} tokens cannot hold the {special} special tokens of an input", limit.max_tokens);
+                Error::argument(
+                    "max_tokens",
+                    reason,
+                    format!("allow more than {special} (in a recipe: data.max_length)"),
                 )
             })?;
             let (keep_first, keep_second) = longest_first(first.len(), second.len(), room);
