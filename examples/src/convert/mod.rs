@@ -80,10 +80,6 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 }
 
 /// Run the program.
-///
-/// # Errors
-/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a
-/// directory that is not empty; a full disk.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     refuse_used(&options.to)?;
     options.report.iter().try_for_each(|report| report::check(report, &options.to))?;

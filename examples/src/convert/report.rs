@@ -159,9 +159,6 @@ fn action(piece: &TensorPart, parts: usize, targets: &[&TensorPart]) -> &'static
 }
 
 /// Write the lines to a file, or to standard output for `-`.
-///
-/// # Errors
-/// A file of this name exists by now, such as one of the model's own; the disk refuses.
 pub fn write(lines: &[Line], to: &Path) -> Result<()> {
     let text: Vec<String> = lines.iter().map(Line::to_json).collect();
     if to.as_os_str() == "-" {
@@ -172,9 +169,6 @@ pub fn write(lines: &[Line], to: &Path) -> Result<()> {
 }
 
 /// Whether a report can be written there once the model is in `directory`: nothing is overwritten.
-///
-/// # Errors
-/// Something exists there, it is the path of the model, or the directory around it does not exist.
 pub fn check(to: &Path, directory: &Path) -> Result<()> {
     if to.as_os_str() == "-" {
         return Ok(());

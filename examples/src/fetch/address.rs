@@ -25,10 +25,8 @@ pub(super) fn escape(part: &str) -> String {
     part.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-/// The address that the redirect `to` leads to, seen from `from`; `endpoint` is the server that the user named.
-///
-/// # Errors
-/// Why it is not followed, as text that follows the address.
+/// The address that the redirect `to` leads to, seen from `from`; `endpoint` is the server that the user named. The
+/// error follows the address in a message.
 pub(super) fn redirected(from: &str, to: &str, endpoint: &str) -> Result<String, &'static str> {
     let is_absolute = ["https://", "http://"].iter().any(|scheme| to.starts_with(scheme));
     let next = match to {

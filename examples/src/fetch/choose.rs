@@ -25,9 +25,6 @@ pub(super) struct Chosen {
 }
 
 /// Choose among the files of a model: of its weights those that count in a directory too.
-///
-/// # Errors
-/// No configuration, or no weights under the names that are read.
 pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let lacks = |what: &str| {
@@ -47,9 +44,6 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
 }
 
 /// The shards of an index. The model must have each, under names that can be in one directory.
-///
-/// # Errors
-/// A name that leads elsewhere, that no file of the model has, or that conflicts with another file.
 pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &[String]) -> Result<Vec<String>> {
     let refused = |shard: &str, why: &str| {
         let reason = format!("the index lists {}, {why}", printable(shard, 120));

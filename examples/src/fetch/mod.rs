@@ -81,10 +81,6 @@ pub struct Request {
 }
 
 /// Run the program.
-///
-/// # Errors
-/// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the
-/// server announced them, a full disk.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let places = model_places();
     let request = request(options, &places)?;

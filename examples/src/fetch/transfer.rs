@@ -115,10 +115,7 @@ impl Answer<'_> {
         self.parts.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The next bytes of the body; `None` at its end.
-    ///
-    /// # Errors
-    /// Why no more arrive, fit to be shown.
+    /// The next bytes of the body; `None` at its end. The error is printable.
     pub(super) fn piece(&mut self) -> Result<Option<Vec<u8>>, String> {
         let since = Instant::now();
         let piece = self.pieces.recv_timeout(self.line.patience.saturating_sub(self.waited));

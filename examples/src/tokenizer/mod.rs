@@ -82,10 +82,6 @@ pub struct DecodeArguments {
 }
 
 /// Run the program.
-///
-/// # Errors
-/// A directory without a tokenizer, files that cannot be read, texts or ids that cannot be processed, options that
-/// contradict each other.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     match &options.task {
         Task::Train(arguments) => train::run(arguments, options.json)?,

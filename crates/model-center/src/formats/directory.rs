@@ -110,9 +110,6 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
 
     /// Whether [`ModelDirectory::write`] would refuse the configuration, a parameter's name or a tokenizer file: all
     /// that can be known long before there are values to write.
-    ///
-    /// # Errors
-    /// The [`Error::Model`] of [`ModelDirectory::write`]; [`Error::File`] for a tokenizer file that may not be read.
     pub fn check(&self, params: &[ParamShape]) -> Result<()> {
         self.config()?;
         for param in params {
@@ -127,10 +124,6 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
     /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
     /// Memory: one parameter at a time. The weights come first, so that nothing is left of a directory whose weights
     /// cannot be written, and `config.json` last.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form; what `fill`
-    /// returns.
     pub fn write(
         &self,
         directory: &Path,

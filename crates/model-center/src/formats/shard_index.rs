@@ -46,9 +46,6 @@ impl Index {
 
     /// That the index lists exactly the tensors that the shards, in the order of [`Index::shards`], hold; `path` is its
     /// own.
-    ///
-    /// # Errors
-    /// [`Error::Model`] with the first tensor that is in another shard, or on one side only.
     pub(super) fn compare(&self, path: &Path, held: &[&[TensorEntry]]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {
             let place = format!("{}, tensor {}", path.display(), printable(tensor, 200));

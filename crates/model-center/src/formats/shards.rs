@@ -34,10 +34,7 @@ pub struct ShardedWriter {
 
 impl ShardedWriter {
     /// Start writing the given tensors into `directory`, which exists. Names are dealt to shards in sorted order, each
-    /// shard of at most `shard_bytes`, unless a single tensor is larger.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for a name that appears twice, no tensors at all, or more than 512 shards.
+    /// shard of at most `shard_bytes`, unless a single tensor is larger; more than 512 shards are an error.
     pub fn create(directory: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
         let bad = |reason: String, fix: &str| Error::model(directory.display().to_string(), reason, fix.to_string());
         let mut sorted: Vec<&TensorEntry> = tensors.iter().collect();
@@ -88,9 +85,6 @@ impl ShardedWriter {
     ///
     /// Between the first and the last rename a directory of shards has no index, so that a crash leaves weights that
     /// are refused rather than a mixture that is read.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if an announced tensor was not written.
     pub fn finish(self) -> Result<()> {
         let count = self.shards.len();
         let mut names: Vec<String> = Vec::new();

@@ -71,10 +71,7 @@ fn in_chunks<const N: usize>(
 
 /// Put `values` into `bytes` as they are stored in type `dtype`, in place of what `bytes` held.
 ///
-/// Numerics: f16 and bf16 round to nearest, ties to even.
-///
-/// # Errors
-/// The reason, if the type is not a float or f16 cannot hold a finite value, which would silently become infinite.
+/// Numerics: f16 and bf16 round to nearest, ties to even. A finite value that f16 cannot hold is an error.
 pub(super) fn narrow(dtype: StoredDtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), String> {
     bytes.clear();
     match dtype {

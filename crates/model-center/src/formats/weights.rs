@@ -42,11 +42,8 @@ pub const WEIGHTS_NAMES: [WeightsName; 5] = [
 ];
 
 impl WeightsName {
-    /// The one that counts in a directory; `None` where there is none.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for a link out of the directory and its cache; pickles of Hugging Face and of ModelCenter side
-    /// by side.
+    /// The one that counts in a directory; `None` where there is none. Pickles of Hugging Face and of ModelCenter side by
+    /// side are an error.
     pub fn of(directory: &Path) -> Result<Option<Self>> {
         let mut found: Option<Self> = None;
         for candidate in WEIGHTS_NAMES {
@@ -170,9 +167,7 @@ impl Weights {
     /// and checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, as [`WeightsName::of`], if the index and the shards disagree, if a name
-    /// leads out of the directory, or if the weights are of an unsupported kind; as [`SafetensorsFile::open`] and
-    /// [`PickleFile::open`].
+    /// [`Error::Model`] if there are none, if the index and the shards disagree, or if a name leads out of the directory.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {

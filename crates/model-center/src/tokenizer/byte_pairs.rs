@@ -67,8 +67,6 @@ const FAMILIES: &[Family] = &[
 ];
 
 /// The `tokenizer.json` document of the two files, and the names of the family's special tokens.
-///
-/// Errors: malformed files, ids that are not integers or appear twice, a vocabulary that is not byte-level.
 pub(super) fn document(
     (vocab_path, vocab): (&Path, &[u8]),
     (merges_path, merges): (&Path, &[u8]),

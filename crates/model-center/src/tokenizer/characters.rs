@@ -24,8 +24,6 @@ const USUAL: [(&str, &[&str]); 5] = [
 ];
 
 /// The `tokenizer.json` document of such a file, and the names of its special tokens.
-///
-/// Errors: invalid UTF-8, a token that appears twice, no unknown token.
 pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<(Value, Map<String, Value>)> {
     let mut vocab = Map::new();
     let mut special = Vec::new();

@@ -158,8 +158,6 @@ pub trait Tokenizer: Debug + Send + Sync {
     }
 
     /// One text or a pair with special tokens, cut to `limit` if given (pairs: longest first).
-    ///
-    /// Errors: as [`Tokenizer::tokenize`], and a limit smaller than the special tokens alone.
     fn encode(&self, first: &str, second: Option<&str>, limit: Option<Limit>) -> Result<Encoding> {
         let texts: Vec<&str> = std::iter::once(first).chain(second).collect();
         let mut ids = self.tokenize(&texts)?.into_iter();

@@ -89,9 +89,6 @@ pub(crate) struct DocumentParts {
 
 impl PieceVocabulary<'_> {
     /// The parts of a `tokenizer.json`.
-    ///
-    /// Errors: two pieces are the same, scores are no numbers, a table of replacements is damaged, or merges are too
-    /// many.
     pub(crate) fn parts(&self) -> Result<DocumentParts> {
         let mut known = HashSet::with_capacity(self.pieces.len());
         for (id, piece) in self.pieces.iter().enumerate() {

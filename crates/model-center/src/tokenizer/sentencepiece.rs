@@ -66,8 +66,6 @@ pub(super) struct Document {
 }
 
 /// The `tokenizer.json` document of a `.model` file, with what such a document cannot express.
-///
-/// Errors: bytes that are not such a file, an unsupported kind of vocabulary, pieces that appear twice.
 pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<Document> {
     check_family(place, settings)?;
     let model = Model::read(bytes).map_err(|reason| Error::model(place, reason, FIX))?;

@@ -66,8 +66,7 @@ impl VocabOptions {
 
 /// The `tokenizer.json` document of a `vocab.txt`: one token a line, its id the line number from 0.
 ///
-/// A token listed twice keeps its later id, as in transformers. Errors: not UTF-8, empty, or without one of
-/// the tokens every BERT input needs.
+/// A token listed twice keeps its later id, as in transformers.
 pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, settings: &Settings) -> Result<Value> {
     let text = utf8(place, bytes)?;
     let tokens = text.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
@@ -75,8 +74,6 @@ pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, settin
 }
 
 /// The same of tokens in the order of their ids.
-///
-/// Errors: without one of the tokens every BERT input needs.
 pub(crate) fn of_tokens<'a>(
     place: &str,
     tokens: impl Iterator<Item = &'a str>,

@@ -50,9 +50,6 @@ impl<'a> Cursor<'a> {
     }
 
     /// That `count` things of at least `each` bytes can follow, before memory is taken for them.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the file, or the limit of bytes before its tensors, ends earlier.
     pub(super) fn expect(&self, count: u64, each: u64, what: &str) -> Result<usize> {
         let left = self.length.min(FRONT_LIMIT).saturating_sub(self.position);
         match count.checked_mul(each) {

@@ -87,11 +87,6 @@ pub(super) const KEYS: &[&str] = &[
 
 impl Decoder {
     /// Read the sizes.
-    ///
-    /// # Errors
-    /// [`Error::Model`] naming the key: another architecture, one part of several, a size that is missing, zero, or no
-    /// whole number, sizes that contradict each other or the embedding, and keys that mean another computation, such as
-    /// attention that is not causal.
     pub fn read(file: &GgufFile) -> Result<Self> {
         let metadata = file.metadata();
         if let Some(parts) = metadata.whole("split.count")?.filter(|parts| *parts > 1) {

@@ -77,10 +77,6 @@ impl fmt::Display for Report {
 /// Numerics: quantised weights are decoded to f32, then rounded to `dtype`. Memory: one tensor at a time. An
 /// unsupported vocabulary leaves the directory without a tokenizer, as the [`Report`] states.
 /// `config.json` comes last: a directory without it is not complete.
-///
-/// # Errors
-/// As [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if
-/// the directory holds anything, or a value does not fit f16.
 pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
     let header = HfHeader { architecture: source.decoder().family.architecture().to_string(), dtype };

@@ -36,12 +36,6 @@ impl GgufFile {
     /// Open `path` and check its header against the file's length.
     ///
     /// Memory: a few times the header, which has at most 128 MiB.
-    ///
-    /// # Errors
-    /// [`Error::Model`] naming tensor or key where one is at fault: no regular file, another version or byte order,
-    /// lengths and counts that exceed the file, unprintable or duplicate names, an alignment that is not a power of
-    /// two, sizes that overflow or are not a whole number of blocks, tensors that overlap, exceed the file or are
-    /// misaligned, and unsupported types.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let Header { version, metadata, tensors } = Header::read(path, &file, length)?;

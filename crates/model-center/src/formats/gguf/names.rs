@@ -65,11 +65,8 @@ pub struct GgufAsHuggingFace {
 }
 
 impl GgufAsHuggingFace {
-    /// Match a file's tensors with those that its metadata promise.
-    ///
-    /// # Errors
-    /// As [`Decoder::read`]; [`Error::Model`] for a tensor that is missing, has another shape, or has no place in the
-    /// model: leaving it out would make another model.
+    /// Match a file's tensors with those that its metadata promise. A tensor without a place in the model is an error:
+    /// leaving it out would make another model.
     pub fn new(file: GgufFile) -> Result<Self> {
         let decoder = Decoder::read(&file)?;
         let mut tensors = List { file: &file, tensors: Vec::new() };

@@ -24,9 +24,6 @@ const LLAMA3: (f64, f64, usize) = (1.0, 4.0, 8192);
 const TOLERANCE: f64 = 1e-5;
 
 /// The base and the `rope_scaling` of `config.json`.
-///
-/// # Errors
-/// [`Error::Model`] for an unsupported kind of scaling, or factors that are not Llama 3's.
 pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<(f32, Option<Value>)> {
     let base = keys.real("rope.freq_base")?.unwrap_or(BASE);
     if base <= 1.0 {

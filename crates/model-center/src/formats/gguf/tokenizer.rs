@@ -92,10 +92,6 @@ pub(super) struct DocumentParts {
 /// (`gemma4`) and WordPiece (`bert`). Tokens keep their ids. Those marked as control or unknown become special tokens;
 /// those marked as user-defined are matched in a text before pre-tokenization, and are text. The file specifies whether
 /// a text begins with BOS; the kind of vocabulary has the default.
-///
-/// # Errors
-/// [`crate::Error::Model`] naming the key: an unsupported kind of vocabulary, an unknown pre-tokenizer, a token that
-/// appears twice, merges of unknown tokens, ids outside the vocabulary.
 pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<TokenizerFiles> {
     let kind = metadata.text(MODEL)?.ok_or_else(|| metadata.lacking(MODEL))?;
     let vocabulary = Vocabulary::read(metadata)?;

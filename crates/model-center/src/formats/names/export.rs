@@ -15,11 +15,7 @@ use crate::{Error, Result};
 /// `fill` puts the values of the named parameter into the vector it is given, which is empty; it is called once for
 /// each, in the order of `params`. With `prefixed`, tensors of the base model carry the table's prefix. Aliases
 /// are not written. Memory: the largest parameter, and once more its largest part if that is transposed or interleaved.
-///
-/// # Errors
-/// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is not a float, a
-/// value does not fit f16, or `fill` gives another number of values; what `fill` returns. An error before all values
-/// are on the disk leaves the directory as it was.
+/// An error before all values are on the disk leaves the directory as it was.
 pub fn export(
     table: &NameTable,
     params: &[ParamShape],

@@ -27,9 +27,6 @@ pub fn shortened(names: &[String]) -> String {
 }
 
 /// Whether every pattern has an effect and spares what the model needs.
-///
-/// # Errors
-/// [`Error::Model`] for a pattern that matches no tensor, or one that `is_needed`.
 pub(super) fn check(
     patterns: &[String],
     place: &str,

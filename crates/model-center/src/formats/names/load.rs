@@ -19,8 +19,8 @@ impl LoadPlan {
     /// part if that is transposed or interleaved.
     ///
     /// # Errors
-    /// [`Error::Model`] if the source is not the planned one any more, holds a tied tensor twice with different values,
-    /// or has values that are not finite, after all are handed over; what `sink` returns.
+    /// [`Error::Model`] for a tied tensor held twice with different values, and, after all are handed over, for values
+    /// that are not finite.
     pub fn load(&self, source: &dyn TensorSource, mut sink: impl FnMut(&str, &[f32]) -> Result<()>) -> Result<()> {
         self.check_twins(source)?;
         let (mut values, mut theirs, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -36,9 +36,6 @@ impl LoadPlan {
     ///
     /// For tensors whose rows are in our order, only the requested part is read from the file; a parameter with a
     /// transposed or interleaved part is read whole. Memory: such a parameter, nothing for others.
-    ///
-    /// # Errors
-    /// As [`LoadPlan::load`]; values that are asked for beyond a parameter's end.
     pub fn load_parts(
         &self,
         source: &dyn TensorSource,
@@ -84,9 +81,6 @@ impl LoadPlan {
 
     /// Read the parameter that we call `ours` alone, for who wants them in an order of its own. Values that are not
     /// finite are read as they are; their tensors are returned.
-    ///
-    /// # Errors
-    /// As [`LoadPlan::load`]; a parameter that is not planned.
     pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<Vec<NotFinite>> {
         let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
         let step = self.places.get(ours).and_then(|at| self.steps.get(*at)).ok_or_else(missing)?;

@@ -211,9 +211,6 @@ impl Interleaved {
 
 impl TensorPart {
     /// This piece of the values of our whole parameter, as theirs.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if `ours` is too short.
     pub fn of<'a>(&self, ours: &'a [f32]) -> Result<Cow<'a, [f32]>> {
         let (range, [rows, columns]) = (self.elements(), self.matrix());
         let part = ours.get(range).ok_or_else(|| {
@@ -270,9 +267,6 @@ impl TensorPart {
 
 impl NameTable {
     /// Their tensors that make up one of our parameters of this global shape, in the order of its rows.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if no rule matches, or the shape cannot be split as the rule specifies.
     pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<TensorPart>> {
         let mistake = |reason: String| {
             Error::model(format!("name table, parameter {ours}"), reason, "correct the model's name table")

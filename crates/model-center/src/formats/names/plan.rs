@@ -64,11 +64,7 @@ pub(super) struct Twin {
 }
 
 impl LoadPlan {
-    /// Match `params` with the tensors of `source`; any difference that `allow` does not name is an error.
-    ///
-    /// # Errors
-    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern for parameters matches none, or the table
-    /// has no rule for one.
+    /// Match `params` with the tensors of `source`; any [`Difference`] that `allow` does not name is an error.
     pub fn build(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> Result<Self> {
         let (plan, difference) = Self::compare(table, params, source, allow)?;
         if difference.is_empty() {
@@ -79,10 +75,6 @@ impl LoadPlan {
 
     /// Matches as far as possible and reports the differences. A plan with differences covers the rest of the
     /// parameters.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if a pattern for parameters matches none, the table has no rule for one, or a pattern of
-    /// [`Allow::leave`] matches no tensor or one that the model needs.
     pub fn compare(
         table: &NameTable,
         params: &[ParamShape],

@@ -34,12 +34,6 @@ impl PickleFile {
     ///
     /// Nothing in the file is run, see [`crate::formats::pickle`]. Memory: some bytes per value of the pickle, at most
     /// 64 MiB more than the pickle has; data of tensors are not read.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the byte, the entry or the tensor: no regular file, neither of the
-    /// two kinds, a TorchScript program, big-endian numbers, an instruction or a call that is not read, several
-    /// dictionaries of tensors or none, an object in the place of a tensor, views that leave their storages or repeat
-    /// values, storages that are not there or have another length.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let mut magic = vec![0; length.min(16) as usize];

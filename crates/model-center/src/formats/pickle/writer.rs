@@ -20,10 +20,6 @@ const BATCH: usize = 1000;
 /// `fill` puts the values of the named tensor, row-major, into an empty vector; it is called once for each. The file
 /// appears under its name when it is complete. Numerics: f16 and bf16 round to nearest, ties to even. Memory: one
 /// tensor in single precision.
-///
-/// # Errors
-/// [`Error::Model`] for a name that appears twice or is none, a size that overflows, another type, values of another
-/// number, or a finite value that f16 cannot hold; what `fill` returns.
 pub fn write_pickle(
     path: &Path,
     tensors: &[TensorEntry],

@@ -13,9 +13,6 @@ use crate::formats::weights::WeightsName;
 const SHOWN: usize = 5;
 
 /// Describes the missing files of a directory; `None` for a complete one. Dangling links count as missing.
-///
-/// # Errors
-/// [`crate::Error::Model`] for links out of the directory and its cache, and for an index that cannot be read.
 pub(super) fn missing(directory: &Path) -> Result<Option<String>> {
     let mut absent = Vec::new();
     if !is_inside(directory, "config.json")? {

@@ -78,17 +78,10 @@ pub trait TensorSource {
     /// Read a floating-point tensor as single precision into `out`, which has as many elements as the tensor.
     ///
     /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if there is no such tensor, it is not a float, `out` has another length or the file got
-    /// shorter.
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
 
     /// As [`TensorSource::read_f32`] for `out.len()` elements from `first` on. A source that cannot read a part reads
     /// the whole tensor.
-    ///
-    /// # Errors
-    /// As there; [`Error::Model`] for elements beyond the tensor's end.
     fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
         let place = self.place();
         let entry = self.entries().into_iter().find(|entry| entry.name == name).ok_or_else(|| absent(&place, name))?;
@@ -100,9 +93,6 @@ pub trait TensorSource {
     }
 
     /// Read stored bytes (little endian) of a tensor from byte `offset` within it.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if there is no such tensor or the range leaves it.
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
 
     /// Where one tensor comes from, for messages.

@@ -30,11 +30,6 @@ impl SafetensorsFile {
     /// Open `path` and check its header against the file's length.
     ///
     /// Memory: about twice the header. Only the header is read; the data of a file cannot be told right from wrong.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the tensor where one is at fault: no regular file, header longer
-    /// than the file or than 100 MB, invalid JSON, duplicate or unprintable names, sizes that disagree with shapes,
-    /// gaps, overlaps, missing or extra bytes at the end.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let header = header::read(path, &file, length)?;
@@ -68,10 +63,6 @@ impl SafetensorsFile {
     }
 
     /// The stored bytes of one tensor, little endian.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) if there is no such tensor, it does not fit in memory or the file got
-    /// shorter.
     pub fn read_raw(&self, name: &str) -> Result<Vec<u8>> {
         let index = self.require(name)?;
         let length = (self.ranges[index].end - self.ranges[index].start) as usize;
@@ -82,9 +73,6 @@ impl SafetensorsFile {
     }
 
     /// An integer or truth-value tensor as `i64`: `I64`, `I32`, `I16`, `I8`, `U8` or `BOOL`.
-    ///
-    /// # Errors
-    /// As [`SafetensorsFile::read_raw`], and [`Error::Model`](crate::Error::Model) for other stored types.
     pub fn read_i64(&self, name: &str) -> Result<Vec<i64>> {
         let entry = &self.tensors[self.require(name)?];
         let bytes = self.read_raw(name)?;

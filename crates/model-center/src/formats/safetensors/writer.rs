@@ -34,9 +34,6 @@ struct Slot {
 
 impl SafetensorsWriter {
     /// Start `path` with the given tensors and `"format": "pt"`, which `transformers` insists on.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for a name that appears twice or a size that overflows.
     pub fn create(path: &Path, tensors: &[TensorEntry]) -> Result<Self> {
         let bad = |entry: &TensorEntry, reason: &str| {
             let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));
@@ -67,12 +64,7 @@ impl SafetensorsWriter {
 
     /// Write one tensor from single precision; it is stored in the type that [`SafetensorsWriter::create`] was told.
     ///
-    /// Numerics: f16 and bf16 round to nearest, ties to even.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if the tensor was not declared, was written before, has another length, is not a float, or
-    /// holds
-    /// a finite value that f16 cannot (it would silently become infinite).
+    /// Numerics: f16 and bf16 round to nearest, ties to even; a finite value that f16 cannot hold is an error.
     pub fn write_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
         let (dtype, begin) = self.claim(name, |dtype| (dtype.bitsize() / 8).checked_mul(values.len()))?;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -93,9 +85,6 @@ impl SafetensorsWriter {
     }
 
     /// Flush to the disk and give the file its name.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if a tensor was announced and never written.
     pub fn finish(self) -> Result<()> {
         self.complete()?.commit()
     }

@@ -125,8 +125,6 @@ fn largest_number(value: &Value) -> usize {
 }
 
 /// About how many bytes a value has as a text.
-///
-/// Errors: more than `limit`, or containers too deep within each other.
 pub(super) fn measure(value: &Value, limit: usize) -> Result<usize, Error> {
     let mut size = 0;
     add(value, limit, 0, &mut size)?;

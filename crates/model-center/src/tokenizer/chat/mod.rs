@@ -53,11 +53,6 @@ impl ChatTemplate {
     ///
     /// `chat_template.jinja` and the files of `additional_chat_templates/` win over `chat_template` in
     /// `tokenizer_config.json`, which is one template or a list of them with names.
-    ///
-    /// # Errors
-    /// [`Error::Model`]: a file or template that is too large, broken, no regular file, or a link that leaves the
-    /// directory; a template that is none or nests too deep, with its line; [`Error::File`]: a file that cannot be
-    /// read, or a thread that the system refuses.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         let found = source::read(directory.as_ref())?;
         if found.templates.is_empty() {
@@ -68,10 +63,6 @@ impl ChatTemplate {
 
     /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its
     /// like.
-    ///
-    /// # Errors
-    /// [`Error::Model`]: a template that is too large, none, or nests too deep, with its line; [`Error::File`] if the
-    /// system refuses the thread on which it is parsed.
     pub fn from_source(place: &str, template: &str, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
         let source = Source { name: DEFAULT.into(), place: place.into(), text: template.into() };
         ChatTemplate::compile(vec![source], special_tokens)

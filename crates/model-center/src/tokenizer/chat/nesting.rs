@@ -19,8 +19,6 @@ const OPERATORS: [&str; 7] = ["and", "else", "if", "in", "is", "not", "or"];
 const SIGNS: &[u8] = b"+-*/%~.|=!<>";
 
 /// Refuses a template with chains that the parser cannot follow on a stack of known size.
-///
-/// Errors: [`Error::Model`] with the line, the number of levels and the bound.
 pub(super) fn check(place: &str, template: &str) -> Result<()> {
     let mut scan = Scan { source: template.as_bytes(), ..Scan::default() };
     scan.template();

@@ -75,8 +75,6 @@ impl<'a> ChatRequest<'a> {
     }
 
     /// Refuses values that nest too deep to be gone through by recursion.
-    ///
-    /// Errors: [`Error::Data`] naming the first of them.
     pub(super) fn check_depth(&self) -> Result<()> {
         let is_deep = |value: &Value| nests_deeper(value, MOST_LEVELS);
         let of_message = |message: &ChatMessage| is_deep(&message.content) || message.more.values().any(is_deep);

@@ -76,8 +76,6 @@ fn files(directory: &Path) -> Result<Vec<Source>> {
 }
 
 /// The named templates of a directory: each name with its path in the directory, ordered by name.
-///
-/// Errors: a directory or file that cannot be read or leads out of the directory; more templates than are read.
 pub(crate) fn further(directory: &Path) -> Result<Vec<(String, String)>> {
     let path = directory.join(FURTHER);
     let mut named = Vec::new();

@@ -44,9 +44,6 @@ impl CpmKind {
     /// `tokenizer_class` in `tokenizer_config.json` decides if it is `CPM1Tokenizer`, `CPM2Tokenizer` or
     /// `EncDecTokenizer`. Otherwise the tokens do: `</_>` and `</n>` are CPM-1's, `▂`, `▃` and `<s_0>` CPM-2's, and if
     /// one of a hundred tokens begins with `##`, EncDec's.
-    ///
-    /// # Errors
-    /// As [`CpmTokenizer::from_directory`], but for what lacks in the vocabulary.
     pub fn of_directory(directory: impl AsRef<Path>) -> Result<Option<CpmKind>> {
         let directory = directory.as_ref();
         if directory.join("tokenizer.json").symlink_metadata().is_ok() {
@@ -118,10 +115,6 @@ pub struct CpmTokenizer {
 impl CpmTokenizer {
     /// The tokenizer of a directory with the `vocab.txt` of a CPM model. `q2b` in `tokenizer_config.json` is taken
     /// over.
-    ///
-    /// # Errors
-    /// [`Error::Model`]: no such file, none of a CPM model, special tokens that lack; a file that is too large or no
-    /// regular file, or a link that leaves the directory.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<CpmTokenizer> {
         let directory = directory.as_ref();
         let kind = CpmKind::of_directory(directory)?.ok_or_else(|| {

@@ -19,9 +19,6 @@ pub(super) struct Vocabulary {
 
 impl Vocabulary {
     /// One token a line, without the white space around it; its id is the number of the line from 0.
-    ///
-    /// # Errors
-    /// [`Error::Model`]: not UTF-8, nothing in it, more tokens than any vocabulary has.
     pub(super) fn parse(place: &str, bytes: &[u8]) -> Result<Vocabulary> {
         let text = utf8(place, bytes)?;
         if text.is_empty() {

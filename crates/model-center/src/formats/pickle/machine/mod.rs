@@ -34,10 +34,6 @@ const MARK_LIMIT: usize = 4096;
 const MEMO_LIMIT: usize = 1 << 20;
 
 /// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
-///
-/// # Errors
-/// [`crate::Error::Model`] naming the byte: an instruction or a call that is not on the list, a limit, or contents that
-/// make no sense.
 pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
     let mut machine = Machine {
         input,
