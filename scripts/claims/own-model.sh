@@ -20,4 +20,5 @@ size="${lines}+${programs}_lines"
 if [ "$lines" -gt 130 ] || [ "$programs" -gt 10 ]; then verdict "$size" short; fi
 
 tests --package bmtrain-examples --test it -- recipes::own_model
-if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$size,$figure" ok; else verdict "$size,$figure" short; fi
+figure="$size,${figure}_tests"
+if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi

@@ -49,8 +49,8 @@ pub(crate) const LIMIT: u64 = 8 << 20;
 
 /// The configuration of a family of models.
 ///
-/// Most families implement [`rows::RowConfig`] and get this from their rows. A model of another crate implements three
-/// methods on [`Fields`] and JSON maps; reading files and directories follows from them.
+/// Most families implement [`rows::RowConfig`] and get this from their rows. Others implement three methods on
+/// [`Fields`] and JSON maps; reading files and directories follows from them.
 pub trait Config: Sized {
     /// The family's name in Hugging Face's `model_type`.
     const MODEL_TYPE: &'static str;
