@@ -146,7 +146,9 @@ pub trait Architecture: Debug + 'static {
     fn names(config: &Self::Config, head: Head) -> NameTable;
 
     /// Parameter names in ModelCenter's files, if it has the family.
-    fn names_of_model_center(config: &Self::Config, head: Head) -> Option<NameTable>;
+    fn names_of_model_center(_config: &Self::Config, _head: Head) -> Option<NameTable> {
+        None
+    }
 
     /// Whether ModelCenter's files can hold a model with this head.
     ///
@@ -179,13 +181,19 @@ pub trait Architecture: Debug + 'static {
     ///
     /// # Errors
     /// Weights that cannot be opened.
-    fn head_of_model_center(config: &mut Self::Config, directory: &Path) -> Result<TextHead>;
+    fn head_of_model_center(_config: &mut Self::Config, _directory: &Path) -> Result<TextHead> {
+        Ok(TextHead::CausalLm)
+    }
 
     /// The heads whose tensors a directory has.
     ///
     /// # Errors
     /// Weights that cannot be opened.
-    fn heads_of_tensors(config: &Self::Config, directory: &Path) -> Result<FoundHeads>;
+    fn heads_of_tensors(config: &Self::Config, directory: &Path) -> Result<FoundHeads> {
+        let words = Self::names(config, Head::CausalLm { tied: false });
+        let classes = Self::names(config, Head::Classifier { outputs: 1 });
+        FoundHeads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+    }
 
     /// The default head for weights without tensors of any head, and for weights with a language-modelling head.
     fn default_heads(config: &mut Self::Config) -> (TextHead, TextHead);

@@ -1,8 +1,8 @@
 //! The models, and the registry through which programs open them by directory.
 //!
 //! A batch goes to [`TextModel::loss`] of a [`Transformer`], which is a [`bmtrain_dist::Model`]. Its family is a module
-//! that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models
-//! of other crates come in through a [`registry::Registry`] of their own.
+//! that describes configuration, blocks and names, one line in [`registry::MODELS`] and one golden test. Models of
+//! other crates come in through a [`registry::Registry`] of their own.
 
 pub mod architecture;
 pub mod bart;

@@ -7,7 +7,6 @@ use crate::formats::{Allow, NameTable};
 use crate::layer::TransformerBlock;
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
-use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions};
 use crate::model::text_model::TextHead;
@@ -116,12 +115,6 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
     fn head_of_model_center(config: &mut C, _: &Path) -> Result<TextHead> {
         let outputs = config.text().cls_head;
         Ok(outputs.map_or(TextHead::CausalLm, |outputs| TextHead::Classification { outputs }))
-    }
-
-    fn heads_of_tensors(config: &C, directory: &Path) -> Result<FoundHeads> {
-        let words = config.names(Head::CausalLm { tied: false });
-        let classes = config.names(Head::Classifier { outputs: 1 });
-        FoundHeads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
     }
 
     fn default_heads(config: &mut C) -> (TextHead, TextHead) {

@@ -8,7 +8,6 @@ use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
-use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::registry::{HeadInit, OpenOptions, is_named_by_model_center};
 use crate::model::text_model::TextHead;
@@ -129,16 +128,6 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
     fn known_classes(config: &C) -> Vec<String> {
         let classes = config.classes();
         [classes.base, classes.words].into_iter().chain(classes.classifier).map(str::to_owned).collect()
-    }
-
-    fn head_of_model_center(_: &mut C, _: &Path) -> Result<TextHead> {
-        Ok(TextHead::CausalLm)
-    }
-
-    fn heads_of_tensors(config: &C, directory: &Path) -> Result<FoundHeads> {
-        let words = config.names(Head::CausalLm { tied: false });
-        let classes = config.names(Head::Classifier { outputs: 1 });
-        FoundHeads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
     }
 
     fn default_heads(config: &mut C) -> (TextHead, TextHead) {
