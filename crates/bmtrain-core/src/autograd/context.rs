@@ -2,7 +2,7 @@
 
 use super::observe::Observer;
 use super::tape::{Backward, Tape};
-use super::var::{GradSink, Source, Var};
+use super::var::{GradSink, Var};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::Dropout;
@@ -194,14 +194,11 @@ impl Ctx {
     ///
     /// The order of `inputs` is the order in which the op's [`Backward`] names them.
     pub fn record(&self, value: Tensor, inputs: &[&Var], backward: impl FnOnce() -> Box<dyn Backward>) -> Var {
-        match &self.tape {
-            Some(tape) if self.records(inputs) => {
-                let mut vars =
-                    tape.push(inputs.iter().map(|input| input.source().clone()).collect(), vec![value], backward());
-                vars.pop().unwrap_or_else(|| unreachable!("one value in, one variable out"))
-            }
-            _ => Var::constant(value),
+        if !self.records(inputs) {
+            return Var::constant(value);
         }
+        let mut vars = self.record_node(vec![value], inputs, backward());
+        vars.pop().unwrap_or_else(|| unreachable!("one value in, one variable out"))
     }
 
     /// Record a node even where no input needs a gradient, because leaves inside it do: a list of blocks.
@@ -219,13 +216,9 @@ impl Ctx {
         inputs: &[&Var],
         backward: impl FnOnce() -> Box<dyn Backward>,
     ) -> Vec<Var> {
-        match &self.tape {
-            Some(tape) if self.records(inputs) => tape.push(
-                inputs.iter().map(|input| input.source().clone()).collect::<Vec<Source>>(),
-                values,
-                backward(),
-            ),
-            _ => values.into_iter().map(Var::constant).collect(),
+        if !self.records(inputs) {
+            return values.into_iter().map(Var::constant).collect();
         }
+        self.record_node(values, inputs, backward())
     }
 }

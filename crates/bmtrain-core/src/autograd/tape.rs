@@ -257,6 +257,7 @@ impl BackwardCtx<'_> {
         shape: Shape,
         dtype: DType,
     ) -> Result<Place> {
+        let fresh = || Tensor::empty_in(self.device, shape, dtype, Segment::Activations);
         match self.inputs.get(index) {
             None | Some(Source::Constant) => Ok(Place::Unwanted),
             Some(Source::Leaf(sink)) => {
@@ -264,10 +265,7 @@ impl BackwardCtx<'_> {
                     .any(|other| matches!(self.inputs.get(other), Some(Source::Leaf(leaf)) if Rc::ptr_eq(leaf, sink)));
                 if again {
                     // One range cannot be written twice by one kernel.
-                    return Ok(Place::Tensor(
-                        Tensor::empty_in(self.device, shape, dtype, Segment::Activations)?,
-                        false,
-                    ));
+                    return Ok(Place::Tensor(fresh()?, false));
                 }
                 let target = sink.target()?;
                 if target.len != shape.elements() {
@@ -280,9 +278,7 @@ impl BackwardCtx<'_> {
                 // The partial sum may be seen in another shape of the same elements.
                 match self.grads[slot].take_if(|partial| partial.may_be_overwritten() && partial.dtype() == dtype) {
                     Some(partial) => Ok(Place::Tensor(partial, true)),
-                    None => {
-                        Ok(Place::Tensor(Tensor::empty_in(self.device, shape, dtype, Segment::Activations)?, false))
-                    }
+                    None => Ok(Place::Tensor(fresh()?, false)),
                 }
             }
         }
@@ -321,7 +317,7 @@ impl BackwardCtx<'_> {
                 self.grads[slot] = Some(match self.grads[slot].take() {
                     None => grad,
                     Some(partial) if partial.may_be_overwritten() => add_into(self.device, partial, &grad)?,
-                    Some(partial) => add_into(self.device, own(self.device, grad)?, &partial)?,
+                    Some(partial) => add_into(self.device, crate::ops::own(grad)?, &partial)?,
                 });
                 Ok(())
             }
@@ -344,16 +340,6 @@ fn show(watched: &Watched, results: Range<u32>, grads: &[Option<Tensor>]) -> Res
         observers.iter().try_for_each(|(observer, number)| observer.gradient(*number, grad))?;
     }
     Ok(())
-}
-
-/// The tensor itself if its memory may be written, else a copy.
-fn own(device: &Device, tensor: Tensor) -> Result<Tensor> {
-    if tensor.may_be_overwritten() {
-        return Ok(tensor);
-    }
-    let mut copy = Tensor::empty_in(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;
-    device.launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
-    Ok(copy)
 }
 
 fn add_into(device: &Device, mut sum: Tensor, term: &Tensor) -> Result<Tensor> {

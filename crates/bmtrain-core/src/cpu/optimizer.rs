@@ -29,11 +29,10 @@ pub(super) fn clip_factor(a: ClipFactor<'_>) -> Result<()> {
 pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
     const NAME: &str = "adam";
     let factor = read::<f32>(NAME, a.factor)?[0];
-    let settings = a.settings();
     let master = a.master.map(|master| write::<f32>(NAME, master)).transpose()?;
     let (m, v) = (write::<f32>(NAME, a.m)?, write::<f32>(NAME, a.v)?);
     let (parameter, grad) = (FloatsMut::of(NAME, a.parameter)?, Floats::of(NAME, a.grad)?);
-    step(threads, &settings, factor, Elements { parameter, master, m, v, grad }, None);
+    step(threads, &a.settings, factor, Elements { parameter, master, m, v, grad }, None);
     Ok(())
 }
 
@@ -139,8 +138,12 @@ vectorised! {
 
 #[cfg(test)]
 mod tests {
-    use crate::cpu::testing::{FLOATS, assert_close, device, numbers, rounding, tensor, values, with_any_threads};
+    use crate::cpu::testing::{
+        FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, values, with_any_threads,
+    };
+    use crate::device::Device;
     use crate::dtype::DType;
+    use crate::error::Result;
     use crate::exact::{Sum, WORDS};
     use crate::kernel::*;
     use crate::pool::Segment;
@@ -167,39 +170,43 @@ mod tests {
     }
 
     /// Parameter, master, moments and gradient, before and after a step.
-    fn step(device: &crate::device::Device, len: usize, s: Setting) -> [[Vec<f64>; 5]; 2] {
+    fn step(device: &Device, len: usize, s: Setting) -> Result<[Tensor; 10]> {
         let positive: Vec<f32> = values(len, 4).iter().map(|x| x.abs() * 0.1).collect();
-        let mut parameter = tensor(device, s.parameter, &values(len, 1));
-        let mut master = tensor(device, DType::F32, &values(len, 1));
-        let (mut m, mut v) = (tensor(device, DType::F32, &values(len, 3)), tensor(device, DType::F32, &positive));
-        let (grad, factor) = (tensor(device, s.grad, &values(len, 2)), tensor(device, DType::F32, &[s.factor]));
-        let all = |tensors: [&Tensor; 5]| tensors.map(numbers);
-        let before = all([&parameter, &master, &m, &v, &grad]);
-        let kernel = Adam {
-            parameter: parameter.view_mut().unwrap(),
-            master: (s.parameter != DType::F32).then(|| master.view_mut().unwrap()),
-            m: m.view_mut().unwrap(),
-            v: v.view_mut().unwrap(),
-            grad: grad.view().unwrap(),
-            factor: factor.view().unwrap(),
-            lr: 0.01,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            decay: 0.1,
-            decoupled: s.decoupled,
-            maximize: s.maximize,
-            step: s.step,
+        let new = || {
+            let (parameter, master) = (sampled(device, s.parameter, len, 1), sampled(device, DType::F32, len, 1));
+            let (m, v) = (sampled(device, DType::F32, len, 3), tensor(device, DType::F32, &positive));
+            [parameter, master, m, v, sampled(device, s.grad, len, 2)]
         };
-        device.launch(kernel).unwrap();
-        [before, all([&parameter, &master, &m, &v, &grad])]
+        let [mut parameter, mut master, mut m, mut v, grad] = new();
+        let factor = filled(device, DType::F32, 1, s.factor);
+        let Setting { decoupled, maximize, step, .. } = s;
+        device.launch(Adam {
+            parameter: parameter.view_mut()?,
+            master: (s.parameter != DType::F32).then(|| master.view_mut()).transpose()?,
+            m: m.view_mut()?,
+            v: v.view_mut()?,
+            grad: grad.view()?,
+            factor: factor.view()?,
+            settings: AdamSettings {
+                lr: 0.01,
+                beta1: 0.9,
+                beta2: 0.999,
+                epsilon: 1e-8,
+                decay: 0.1,
+                decoupled,
+                maximize,
+                step,
+            },
+        })?;
+        let [p, w, m_old, v_old, g] = new();
+        Ok([p, w, m_old, v_old, g, parameter, master, m, v, grad])
     }
 
     #[test]
     fn a_step_agrees_with_doubles_for_every_type() {
         for setting in settings() {
             for len in [1, 31, 1025, 70_000] {
-                let results = with_any_threads(|device| step(device, len, setting).concat());
+                let results = with_any_threads(|device| step(device, len, setting));
                 let (before, after) = results.split_at(5);
                 let source = usize::from(setting.parameter != DType::F32);
                 let (mut parameters, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
@@ -222,11 +229,8 @@ mod tests {
                 assert_close("parameter", &after[source], &parameters, 2e-6);
                 if source == 1 {
                     let rounded: Vec<f32> = after[1].iter().map(|x| *x as f32).collect();
-                    assert_eq!(
-                        after[0],
-                        numbers(&tensor(&device(1), setting.parameter, &rounded)),
-                        "rounded write-back"
-                    );
+                    let rounded = numbers(&tensor(&device(1), setting.parameter, &rounded));
+                    assert_eq!(after[0], rounded, "rounded write-back");
                     assert_close("parameter", &after[0], &parameters, rounding(setting.parameter));
                 }
             }
@@ -239,8 +243,8 @@ mod tests {
             for parameter in FLOATS {
                 let setting =
                     Setting { parameter, grad: DType::F32, factor, decoupled: true, maximize: false, step: 3 };
-                let [before, after] = step(&device(2), 40_000, setting);
-                assert_eq!(before, after);
+                let results = step(&device(2), 40_000, setting).unwrap().map(|tensor| numbers(&tensor));
+                assert_eq!(results[..5], results[5..]);
             }
         }
     }
@@ -256,12 +260,11 @@ mod tests {
             }
             NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { i64::from(accumulated.to_bits()) } else { 0 }),
         };
-        let accumulated = Tensor::from_slice_in(&device, [WORDS], &words, Segment::Data).unwrap();
-        let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
-        let factor_view = factor.view_mut().unwrap();
-        device
-            .launch(ClipFactor { order, max_norm, scale, accumulated, norm: norm_view, factor: factor_view })
-            .unwrap();
+        let words = Tensor::from_slice_in(&device, [WORDS], &words, Segment::Data).unwrap();
+        let accumulated = words.view().unwrap();
+        let (norm_view, factor_view) = (norm.view_mut().unwrap(), factor.view_mut().unwrap());
+        let clip = ClipFactor { order, max_norm, scale, accumulated, norm: norm_view, factor: factor_view };
+        device.launch(clip).unwrap();
         [norm, factor].map(|x| x.item().unwrap())
     }
 

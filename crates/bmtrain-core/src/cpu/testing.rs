@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::dtype::{DType, Float};
+use crate::error::Result;
 use crate::kernel::Activation;
 use crate::philox::{self, Key};
 use crate::pool::Segment;
@@ -18,6 +19,16 @@ pub(super) fn device(threads: usize) -> Device {
 pub(super) fn values(len: usize, seed: u32) -> Vec<f32> {
     let word = |i: usize| philox::block(Key([seed, 77]), [i as u32, 0, 0, 0])[0];
     (0..len).map(|i| 4.0 * philox::unit(word(i)) - 2.0).collect()
+}
+
+/// As [`values`], in a tensor.
+pub(super) fn sampled(device: &Device, dtype: DType, len: usize, seed: u32) -> Tensor {
+    tensor(device, dtype, &values(len, seed))
+}
+
+/// One number everywhere.
+pub(super) fn filled(device: &Device, dtype: DType, len: usize, value: f32) -> Tensor {
+    Tensor::full_in(device, [len], dtype, value, Segment::Activations).unwrap()
 }
 
 /// A tensor of one dimension with these values, rounded to a type.
@@ -69,11 +80,12 @@ pub(super) fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance:
 
 /// `work` gives the same bits with one, two and three threads; returns them.
 #[track_caller]
-pub(super) fn with_any_threads(work: impl Fn(&Device) -> Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+pub(super) fn with_any_threads<const N: usize>(work: impl Fn(&Device) -> Result<[Tensor; N]>) -> [Vec<f64>; N] {
     let bits = |results: &[Vec<f64>]| results.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
-    let alone = work(&device(1));
+    let on = |threads| work(&device(threads)).unwrap().map(|tensor| numbers(&tensor));
+    let alone = on(1);
     for threads in [2, 3] {
-        assert_eq!(bits(&work(&device(threads))), bits(&alone), "with {threads} threads");
+        assert_eq!(bits(&on(threads)), bits(&alone), "with {threads} threads");
     }
     alone
 }

@@ -31,7 +31,7 @@ pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> 
 
 pub(super) fn adam(launch: &Launch<'_>, a: Adam<'_>) -> Result<()> {
     // The factor of the gradient is on the device; here is its sign.
-    let numbers = a.settings().numbers(1.0);
+    let numbers = a.settings.numbers(1.0);
     let written = [Some(&a.parameter), a.master.as_ref(), Some(&a.m), Some(&a.v)];
     let addresses = written.into_iter().flatten().map(ViewMut::address).chain([a.grad.address()]);
     let count = a.parameter.len();

@@ -66,22 +66,8 @@ pub struct Adam<'a> {
     pub grad: View<'a>,
     /// f32 `[1]`: multiplied into the gradient; if it is not finite nothing is changed.
     pub factor: View<'a>,
-    /// Learning rate.
-    pub lr: f32,
-    /// Decay of the first moment.
-    pub beta1: f32,
-    /// Decay of the second moment.
-    pub beta2: f32,
-    /// Added to the root.
-    pub epsilon: f32,
-    /// Weight decay of this run.
-    pub decay: f32,
-    /// Decay the parameter itself rather than adding to the gradient.
-    pub decoupled: bool,
-    /// Climb instead of descend.
-    pub maximize: bool,
-    /// Number of this step, from 1.
-    pub step: u64,
+    /// The numbers of the step.
+    pub settings: AdamSettings,
 }
 
 /// The numbers of an [`Adam`] step, without what it works on.
@@ -142,14 +128,6 @@ impl AdamSettings {
     }
 }
 
-impl Adam<'_> {
-    /// Its numbers.
-    pub fn settings(&self) -> AdamSettings {
-        let Adam { lr, beta1, beta2, epsilon, decay, decoupled, maximize, step, .. } = *self;
-        AdamSettings { lr, beta1, beta2, epsilon, decay, decoupled, maximize, step }
-    }
-}
-
 arguments! {
     Adam, "adam", |a| {
         grad: Float[a.parameter.len()], factor: F32[1], parameter: Float, master: F32[a.parameter.len()],
@@ -157,7 +135,7 @@ arguments! {
     },
     if (a.parameter.dtype() == DType::F32) == a.master.is_some() {
         Err(Error::argument(Self::NAME, "a master copy belongs to parameters that are not f32, and only to them"))
-    } else if a.step == 0 {
+    } else if a.settings.step == 0 {
         Err(Error::argument(Self::NAME, "steps are counted from 1"))
     } else {
         Ok(())

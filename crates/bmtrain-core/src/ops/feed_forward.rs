@@ -1,13 +1,18 @@
-//! The two projections of a transformer's feed-forward layer as one op, which saves less than its parts would.
+//! The projections of a transformer's feed-forward layer, plain ([`feed_forward`]) or gated ([`gated_feed_forward`]), as
+//! one op, which saves less than its parts would.
 
+use super::elementwise::gate;
 use super::gemm::{check_linear, input_gradient, parameter_gradients, project};
-use super::{bytes_of, empty, only};
+use super::{bytes_of, empty, only, view_of};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, Multiply};
+use crate::error::{Error, Result};
+use crate::kernel::{
+    Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
+};
 use crate::pool::Segment;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
@@ -24,44 +29,85 @@ pub fn feed_forward(
     w_out: &Var,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    let [f, d] = check_linear("feed_forward", x.shape(), w_in, b_in)?;
-    let wide = x.shape().with_last(f)?;
-    let [e, _] = check_linear("feed_forward", wide, w_out, b_out)?;
-    let absent = x.detach();
-    let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
-    let mut hidden = empty(cx, wide, x.dtype())?; // [.., F]
-    let mut pre = if cx.records(&inputs) { Some(empty(cx, wide, x.dtype())?) } else { None }; // [.., F]
-    let epilogue = Epilogue {
-        bias: b_in.map(|bias| bias.value().view()).transpose()?,
-        activation: Some(activation),
-        pre_activation: pre.as_mut().map(Tensor::view_mut).transpose()?,
-        ..Epilogue::default()
-    };
-    project(cx.device(), x.value(), w_in.value(), epilogue, &mut hidden)?;
-    let mut y = empty(cx, x.shape().with_last(e)?, x.dtype())?; // [.., E]
-    let epilogue = Epilogue { bias: b_out.map(|bias| bias.value().view()).transpose()?, ..Epilogue::default() };
-    project(cx.device(), &hidden, w_out.value(), epilogue, &mut y)?;
-    drop(hidden);
-    let Some(pre) = pre else { return Ok(Var::constant(y)) };
-    Ok(cx.record(y, &inputs, || {
-        Box::new(FeedForwardBackward {
-            x: x.value().clone(),
-            pre,
-            activation,
-            w_in: Saved::of(w_in),
-            w_out: Saved::of(w_out),
-            sizes: [d, f, e],
-            dtypes: [w_in.dtype(), w_out.dtype()],
-        })
-    }))
+    FeedForward { op: "feed_forward", gated: false, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+}
+
+/// `y = (activation(gate) * up) w_out^T + b_out`, where gate and up are the halves of `x w_in^T + b_in`.
+///
+/// Shapes: x `[.., D]`, w_in `[2F, D]` and b_in `[2F]`, the gate first, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
+/// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up,
+/// `[.., 2F]`; what they make is made again in the backward pass.
+/// Source: gated linear units of Shazeer (2020), with a fused input projection.
+pub fn gated_feed_forward(
+    cx: &Ctx,
+    x: &Var,
+    w_in: &Var,
+    b_in: Option<&Var>,
+    activation: Activation,
+    w_out: &Var,
+    b_out: Option<&Var>,
+) -> Result<Var> {
+    FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+}
+
+#[derive(Debug, Clone, Copy)]
+struct FeedForward {
+    op: &'static str,
+    /// The input projection has twice the width: gate and up.
+    gated: bool,
+    activation: Activation,
+}
+
+impl FeedForward {
+    fn forward(self, cx: &Ctx, x: &Var, [w_in, w_out]: [&Var; 2], [b_in, b_out]: [Option<&Var>; 2]) -> Result<Var> {
+        let FeedForward { op, gated, activation } = self;
+        let [wide, d] = check_linear(op, x.shape(), w_in, b_in)?;
+        if gated && !wide.is_multiple_of(2) {
+            return Err(Error::shape(op, "rows of w_in", "an even number: gate and factor", w_in.shape()));
+        }
+        let f = if gated { wide / 2 } else { wide };
+        let [e, _] = check_linear(op, x.shape().with_last(f)?, w_out, b_out)?;
+        let absent = x.detach();
+        let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
+        let new = |width: usize| empty(cx, x.shape().with_last(width)?, x.dtype());
+        let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
+        let mut epilogue = Epilogue { bias: view_of(b_in)?, ..Epilogue::default() };
+        let (hidden, pre) = if gated {
+            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            let hidden = gate(cx.device(), activation, &projected, op)?; // [.., F]
+            (hidden, cx.records(&inputs).then_some(projected))
+        } else {
+            let mut pre = if cx.records(&inputs) { Some(new(f)?) } else { None }; // [.., F]
+            epilogue.activation = Some(activation);
+            epilogue.pre_activation = pre.as_mut().map(Tensor::view_mut).transpose()?;
+            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            (projected, pre)
+        };
+        let mut y = new(e)?; // [.., E]
+        let epilogue = Epilogue { bias: view_of(b_out)?, ..Epilogue::default() };
+        project(cx.device(), &hidden, w_out.value(), epilogue, &mut y)?;
+        drop(hidden);
+        let Some(pre) = pre else { return Ok(Var::constant(y)) };
+        Ok(cx.record(y, &inputs, || {
+            Box::new(FeedForwardBackward {
+                kind: self,
+                x: x.value().clone(),
+                pre,
+                w_in: Saved::of(w_in),
+                w_out: Saved::of(w_out),
+                sizes: [d, f, e],
+                dtypes: [w_in.dtype(), w_out.dtype()],
+            })
+        }))
+    }
 }
 
 #[derive(Debug)]
 struct FeedForwardBackward {
+    kind: FeedForward,
     x: Tensor,
-    /// Input of the activation.
+    /// Input of the activation; gate and up.
     pre: Tensor,
-    activation: Activation,
     w_in: Saved,
     w_out: Saved,
     /// D, F and E.
@@ -69,53 +115,46 @@ struct FeedForwardBackward {
     dtypes: [DType; 2],
 }
 
-/// Times the derivative of the activation: a product's own work on devices that fuse it.
+/// How the gradient of the hidden values becomes that of the input of the activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Derivative {
-    /// Applied to the product.
+    /// The product is multiplied by the derivative as it is made.
     Fused,
-    /// Already where the input of the activation was.
+    /// The derivative is already where the input of the activation was.
     Ready,
-    /// Made from the input of the activation.
+    /// The derivative is made from the input of the activation.
     Made,
+    /// As `Made`, of gate and up.
+    Gated,
 }
 
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { x, mut pre, activation, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
-        let dy = only("feed_forward", dy)?;
-        let derivative = match (cx.device().backend().fuses_gradients(), cx.needs(3)) {
-            (true, _) => Derivative::Fused,
-            (false, true) => Derivative::Ready,
-            (false, false) => Derivative::Made,
+        let FeedForwardBackward { kind, x, mut pre, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
+        let FeedForward { op, gated, activation } = kind;
+        let dy = only(op, dy)?;
+        let derivative = match (gated, cx.device().backend().fuses_gradients(), cx.needs(3)) {
+            (true, ..) => Derivative::Gated,
+            (_, true, _) => Derivative::Fused,
+            (_, false, true) => Derivative::Ready,
+            (_, false, false) => Derivative::Made,
         };
-        let hidden = cx.needs(3).then(|| again(cx.device(), activation, &mut pre, derivative)).transpose()?; // [.., F]
+        let hidden = cx.needs(3).then(|| again(cx.device(), kind, &mut pre, derivative)).transpose()?; // [.., F]
         parameter_gradients(cx, [3, 4], &dy, hidden.as_ref(), [e, f], dtypes[1])?;
         drop(hidden);
         if !(0..3).any(|index| cx.needs(index)) {
             return Ok(());
         }
-        let mut dpre = like(cx.device(), &pre)?; // [.., F]
+        let mut dhidden = like(cx.device(), &pre, pre.shape().with_last(f)?)?; // [.., F]
         let fused = (derivative == Derivative::Fused).then_some((activation, &pre));
-        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, dpre.dest(false)?)?;
+        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, dhidden.dest(false)?)?;
         drop((dy, w_out));
-        match derivative {
-            Derivative::Fused => {}
-            Derivative::Ready => {
-                cx.device().launch(Multiply { a: pre.view()?, b: None, out: dpre.dest(false)? })?;
-            }
-            Derivative::Made => {
-                let mut dx = like(cx.device(), &pre)?; // [.., F]
-                let dest = dx.dest(false)?;
-                cx.device().launch(ActivationBackward { activation, x: pre.view()?, dy: dpre.view()?, dx: dest })?;
-                dpre = dx;
-            }
-        }
-        drop(pre);
-        parameter_gradients(cx, [1, 2], &dpre, Some(&x), [f, d], dtypes[0])?;
+        let dpre = through_activation(cx.device(), activation, derivative, pre, dhidden)?; // [.., F] or [.., 2F]
+        let wide = dpre.shape().last();
+        parameter_gradients(cx, [1, 2], &dpre, Some(&x), [wide, d], dtypes[0])?;
         let (shape, dtype, w_in) = (x.shape(), x.dtype(), w_in.get()?);
         drop(x);
-        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [f, d], None, dx))
+        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [wide, d], None, dx))
     }
 
     fn saved_bytes(&self) -> usize {
@@ -123,17 +162,48 @@ impl Backward for FeedForwardBackward {
     }
 }
 
-fn like(device: &Device, x: &Tensor) -> Result<Tensor> {
-    Tensor::empty_in(device, x.shape(), x.dtype(), Segment::Activations)
+fn like(device: &Device, x: &Tensor, shape: Shape) -> Result<Tensor> {
+    Tensor::empty_in(device, shape, x.dtype(), Segment::Activations)
 }
 
-/// The value of the activation again; with [`Derivative::Ready`] its derivative in place of its input.
-fn again(device: &Device, activation: Activation, pre: &mut Tensor, derivative: Derivative) -> Result<Tensor> {
-    let mut value = like(device, pre)?;
+/// The hidden values again; with [`Derivative::Ready`] the derivative in place of the input of the activation.
+fn again(device: &Device, kind: FeedForward, pre: &mut Tensor, derivative: Derivative) -> Result<Tensor> {
+    let FeedForward { op, gated, activation } = kind;
+    if gated {
+        return gate(device, activation, pre, op);
+    }
+    let mut value = like(device, pre, pre.shape())?;
     if derivative == Derivative::Ready {
         device.launch(ActivationSplit { activation, x: pre.view_mut()?, y: value.view_mut()? })?;
     } else {
         device.launch(ActivationForward { activation, x: pre.view()?, y: value.view_mut()? })?;
     }
     Ok(value)
+}
+
+/// The gradient of the input of the activation, or of gate and up.
+fn through_activation(
+    device: &Device,
+    activation: Activation,
+    derivative: Derivative,
+    pre: Tensor,
+    mut dhidden: Tensor,
+) -> Result<Tensor> {
+    match derivative {
+        Derivative::Fused => return Ok(dhidden),
+        Derivative::Ready => {
+            device.launch(Multiply { a: pre.view()?, b: None, out: dhidden.dest(false)? })?;
+            return Ok(dhidden);
+        }
+        Derivative::Made | Derivative::Gated => {}
+    }
+    let mut gradient = like(device, &pre, pre.shape())?;
+    let (x, dy, dx) = (pre.view()?, dhidden.view()?, gradient.dest(false)?);
+    if derivative == Derivative::Made {
+        device.launch(ActivationBackward { activation, x, dy, dx })?;
+    } else {
+        let (rows, columns) = (pre.shape().rows(), dhidden.shape().last());
+        device.launch(GatedBackward { activation, rows, columns, x, dy, dx })?;
+    }
+    Ok(gradient)
 }

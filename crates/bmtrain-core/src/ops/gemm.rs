@@ -1,6 +1,6 @@
 //! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
 
-use super::{bytes_of, empty, expect_elements, only};
+use super::{bytes_of, empty, expect_elements, only, view_of};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -24,7 +24,7 @@ pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: O
         _ => None,
     };
     let epilogue = Epilogue {
-        bias: bias.map(|bias| bias.value().view()).transpose()?,
+        bias: view_of(bias)?,
         activation,
         pre_activation: pre_activation.as_mut().map(Tensor::view_mut).transpose()?,
         ..Epilogue::default()

@@ -15,7 +15,6 @@ mod cross_entropy;
 mod elementwise;
 mod embedding;
 mod feed_forward;
-mod gated_feed_forward;
 mod gemm;
 mod linear_cross_entropy;
 mod loss;
@@ -32,8 +31,7 @@ pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatt
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
-pub use feed_forward::feed_forward;
-pub use gated_feed_forward::gated_feed_forward;
+pub use feed_forward::{feed_forward, gated_feed_forward};
 pub use gemm::{linear, matmul};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::squared_error;
@@ -44,7 +42,8 @@ pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
 
-use crate::autograd::{Ctx, Grads};
+use crate::autograd::{Ctx, Grads, Var};
+use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::Cast;
@@ -74,19 +73,23 @@ fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.dtype() == dtype {
         return Ok(tensor);
     }
-    let mut other = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: other.dest(false)? })?;
-    Ok(other)
+    copied(&tensor, dtype)
+}
+
+fn copied(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
+    tensor.device().launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
+    Ok(copy)
 }
 
 /// The tensor itself when its memory may be written, else a copy.
-fn own(tensor: Tensor) -> Result<Tensor> {
-    if tensor.may_be_overwritten() {
-        return Ok(tensor);
-    }
-    let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;
-    tensor.device().launch(Cast { x: tensor.view()?, out: copy.dest(false)? })?;
-    Ok(copy)
+pub(crate) fn own(tensor: Tensor) -> Result<Tensor> {
+    if tensor.may_be_overwritten() { Ok(tensor) } else { copied(&tensor, tensor.dtype()) }
+}
+
+/// The value of an operand that may be absent.
+fn view_of(operand: Option<&Var>) -> Result<Option<View<'_>>> {
+    operand.map(|operand| operand.value().view()).transpose()
 }
 
 fn bytes_of<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> usize {

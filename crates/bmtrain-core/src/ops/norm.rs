@@ -1,6 +1,6 @@
 //! Layer norm and RMS norm, alone ([`norm`]) and after dropout and residual ([`residual_norm`]).
 
-use super::{bytes_of, empty, expect_elements, expect_shape, only, own};
+use super::{bytes_of, empty, expect_elements, expect_shape, only, own, view_of};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -19,33 +19,11 @@ use crate::tensor::Tensor;
 /// Shapes that do not fit, an epsilon that is not positive.
 pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<Var> {
     check("norm", x.shape(), weight, bias, epsilon)?;
-    let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
-    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
-    cx.device().launch(NormForward {
-        kind,
-        rows: x.shape().rows(),
-        columns: x.shape().last(),
-        epsilon,
-        x: x.value().view()?,
-        dropout: None,
-        residual: None,
-        sum: None,
-        weight: weight.value().view()?,
-        bias: bias.map(|bias| bias.value().view()).transpose()?,
-        y: y.view_mut()?,
-        mean: statistics.mean.as_mut().map(Tensor::view_mut).transpose()?,
-        rstd: statistics.rstd.view_mut()?,
-    })?;
+    let (y, statistics) = normalise(cx, kind, (x, None, None), (weight, bias), epsilon)?;
     let absent = x.detach();
     Ok(cx.record(y, &[x, weight, bias.unwrap_or(&absent)], || {
-        Box::new(NormNode {
-            normalised: Normalised {
-                x: x.value().clone(),
-                weight: Saved::of(weight),
-                weight_dtype: weight.dtype(),
-                statistics,
-            },
-        })
+        let (x, weight_dtype) = (x.value().clone(), weight.dtype());
+        Box::new(Normalised { x, weight: Saved::of(weight), weight_dtype, statistics })
     }))
 }
 
@@ -69,23 +47,8 @@ pub fn residual_norm(
     check("residual_norm", x.shape(), weight, bias, epsilon)?;
     expect_shape("residual_norm", "residual", x.shape(), residual.shape())?;
     let mut sum = empty(cx, x.shape(), residual.dtype())?; // [.., D]
-    let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
-    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
-    cx.device().launch(NormForward {
-        kind,
-        rows: x.shape().rows(),
-        columns: x.shape().last(),
-        epsilon,
-        x: x.value().view()?,
-        dropout,
-        residual: Some(residual.value().view()?),
-        sum: Some(sum.view_mut()?),
-        weight: weight.value().view()?,
-        bias: bias.map(|bias| bias.value().view()).transpose()?,
-        y: y.view_mut()?,
-        mean: statistics.mean.as_mut().map(Tensor::view_mut).transpose()?,
-        rstd: statistics.rstd.view_mut()?,
-    })?;
+    let summed = (x, dropout, Some((residual, &mut sum)));
+    let (y, statistics) = normalise(cx, kind, summed, (weight, bias), epsilon)?;
     let absent = x.detach();
     let saved = sum.clone();
     let mut results = cx.record_many(vec![sum, y], &[x, residual, weight, bias.unwrap_or(&absent)], || {
@@ -99,6 +62,37 @@ pub fn residual_norm(
         (Some(y), Some(sum)) => Ok((sum, y)),
         _ => unreachable!("two values in, two variables out"),
     }
+}
+
+/// What is normalised: x, after its dropout, and a residual with the tensor that receives the sum.
+type Summed<'a> = (&'a Var, Option<Dropout>, Option<(&'a Var, &'a mut Tensor)>);
+
+fn normalise(
+    cx: &Ctx,
+    kind: NormKind,
+    (x, dropout, residual): Summed<'_>,
+    (weight, bias): (&Var, Option<&Var>),
+    epsilon: f32,
+) -> Result<(Tensor, Statistics)> {
+    let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
+    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
+    let (residual, sum) = residual.unzip();
+    cx.device().launch(NormForward {
+        kind,
+        rows: x.shape().rows(),
+        columns: x.shape().last(),
+        epsilon,
+        x: x.value().view()?,
+        dropout,
+        residual: view_of(residual)?,
+        sum: sum.map(Tensor::view_mut).transpose()?,
+        weight: weight.value().view()?,
+        bias: view_of(bias)?,
+        y: y.view_mut()?,
+        mean: statistics.mean.as_mut().map(Tensor::view_mut).transpose()?,
+        rstd: statistics.rstd.view_mut()?,
+    })?;
+    Ok((y, statistics))
 }
 
 fn check(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<()> {
@@ -170,29 +164,19 @@ impl Normalised {
     fn request(&self, index: usize, dtype: DType) -> (usize, Shape, DType) {
         (index, self.x.shape(), dtype)
     }
-
-    fn saved_bytes(&self) -> usize {
-        bytes_of([&self.x, &self.statistics.rstd].into_iter().chain(&self.statistics.mean))
-    }
 }
 
-#[derive(Debug)]
-struct NormNode {
-    normalised: Normalised,
-}
-
-impl Backward for NormNode {
+impl Backward for Normalised {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
         let dy = only("norm", dy)?;
-        let saved = self.normalised;
-        let [weight, bias] = saved.affine(1);
-        cx.write_many([saved.request(0, saved.x.dtype()), weight, bias], |device, [dx, dweight, dbias]| {
-            saved.launch(device, &dy, dx, None, [dweight, dbias])
+        let [weight, bias] = self.affine(1);
+        cx.write_many([self.request(0, self.x.dtype()), weight, bias], |device, [dx, dweight, dbias]| {
+            self.launch(device, &dy, dx, None, [dweight, dbias])
         })
     }
 
     fn saved_bytes(&self) -> usize {
-        self.normalised.saved_bytes()
+        bytes_of([&self.x, &self.statistics.rstd].into_iter().chain(&self.statistics.mean))
     }
 }
 

@@ -8,7 +8,7 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder,
+    Adam, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Lane, Segment, Tensor};
@@ -285,14 +285,16 @@ fn adam_has_the_bits_of_the_cpu() {
                             v: v.view_mut().unwrap().part(start, len).unwrap(),
                             grad: grads.view().unwrap().part(start, len).unwrap(),
                             factor: factor.view().unwrap(),
-                            lr: 0.01,
-                            beta1: 0.9,
-                            beta2: 0.999,
-                            epsilon: 1e-8,
-                            decay: 0.1,
-                            decoupled,
-                            maximize,
-                            step,
+                            settings: AdamSettings {
+                                lr: 0.01,
+                                beta1: 0.9,
+                                beta2: 0.999,
+                                epsilon: 1e-8,
+                                decay: 0.1,
+                                decoupled,
+                                maximize,
+                                step,
+                            },
                         };
                         device.launch(kernel).unwrap();
                         [&parameters, &masters, &m, &v].map(bytes)

@@ -6,7 +6,7 @@ use super::{Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, Ste
 use crate::error::Result;
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{Adam as AdamKernel, Cast, Dest, Fill};
+use bmtrain_core::kernel::{Adam as AdamKernel, AdamSettings, Cast, Dest, Fill};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 
 /// How weight decay acts.
@@ -146,14 +146,16 @@ impl Optimizer for Adam {
                 v: v.view_mut(range.clone())?,
                 grad: grads.view(range)?,
                 factor: args.factor.view()?,
-                lr: options.lr_of_step(step, args.lr),
-                beta1: options.beta1,
-                beta2: options.beta2,
-                epsilon: options.epsilon,
-                decay,
-                decoupled: options.decay_form == DecayForm::Decoupled,
-                maximize: options.maximize,
-                step,
+                settings: AdamSettings {
+                    lr: options.lr_of_step(step, args.lr),
+                    beta1: options.beta1,
+                    beta2: options.beta2,
+                    epsilon: options.epsilon,
+                    decay,
+                    decoupled: options.decay_form == DecayForm::Decoupled,
+                    maximize: options.maximize,
+                    step,
+                },
             })?;
             if let (Some(before), Some(moved)) = (before, moved) {
                 before.measure(moved, index)?;

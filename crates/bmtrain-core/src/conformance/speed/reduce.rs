@@ -4,7 +4,7 @@ use super::Bench;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::exact::WORDS;
-use crate::kernel::{Adam, ColumnSum, GradNorm, NonFinite, NormOrder, Softmax};
+use crate::kernel::{Adam, AdamSettings, ColumnSum, GradNorm, NonFinite, NormOrder, Softmax};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
@@ -50,14 +50,16 @@ fn adam(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
             v: v.view_mut()?,
             grad: grad.view()?,
             factor: factor.view()?,
-            lr: 1e-4,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            decay: 0.01,
-            decoupled: true,
-            maximize: false,
-            step: 10,
+            settings: AdamSettings {
+                lr: 1e-4,
+                beta1: 0.9,
+                beta2: 0.999,
+                epsilon: 1e-8,
+                decay: 0.01,
+                decoupled: true,
+                maximize: false,
+                step: 10,
+            },
         };
         launch(kernel.into())
     })

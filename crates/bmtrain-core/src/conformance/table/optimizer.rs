@@ -4,29 +4,29 @@ use super::{copy, zeros};
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
 use crate::exact::WORDS;
-use crate::kernel::{Adam, Cast, ClipFactor, GradNorm, NormOrder};
+use crate::kernel::{Adam, AdamSettings, Cast, ClipFactor, GradNorm, NormOrder};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    decay: f32,
-    decoupled: bool,
-    maximize: bool,
-    factor: f32,
-    number: u64,
-    n: usize,
-}
-
-const PLAIN: Step = Step { decay: 0.0, decoupled: true, maximize: false, factor: 0.5, number: 1, n: 77 };
+const PLAIN: AdamSettings = AdamSettings {
+    lr: 0.01,
+    beta1: 0.9,
+    beta2: 0.95,
+    epsilon: 1e-6,
+    decay: 0.0,
+    decoupled: true,
+    maximize: false,
+    step: 1,
+};
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
-    cases.push(adam("plain", PLAIN));
-    cases.push(adam("decoupled decay", Step { decay: 0.1, number: 10, ..PLAIN }));
-    cases.push(adam("coupled decay", Step { decay: 0.1, decoupled: false, number: 1000, ..PLAIN }));
-    cases.push(adam("climbing", Step { maximize: true, decay: 0.1, number: 3, ..PLAIN }));
-    cases.push(adam("factor that is not a number", Step { factor: f32::NAN, decay: 0.1, number: 3, ..PLAIN }));
-    cases.push(adam("70001", Step { decay: 0.01, number: 7, n: 70_001, ..PLAIN }));
+    let mut row = |name: &str, factor: f32, n: usize, settings| cases.push(adam(name, factor, n, settings));
+    row("plain", 0.5, 77, PLAIN);
+    row("decoupled decay", 0.5, 77, AdamSettings { decay: 0.1, step: 10, ..PLAIN });
+    row("coupled decay", 0.5, 77, AdamSettings { decay: 0.1, decoupled: false, step: 1000, ..PLAIN });
+    row("climbing", 0.5, 77, AdamSettings { maximize: true, decay: 0.1, step: 3, ..PLAIN });
+    row("factor that is not a number", f32::NAN, 77, AdamSettings { decay: 0.1, step: 3, ..PLAIN });
+    row("70001", 0.5, 70_001, AdamSettings { decay: 0.01, step: 7, ..PLAIN });
     for (order, name) in [(NormOrder::Two, "two"), (NormOrder::Infinity, "infinity")] {
         for (max_norm, scale) in [(1.0, 1.0), (1e6, 8.0), (f32::INFINITY, 2.0)] {
             cases.push(clip(order, name, max_norm, scale));
@@ -34,17 +34,12 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     }
 }
 
-const LR: f32 = 0.01;
-const BETA1: f32 = 0.9;
-const BETA2: f32 = 0.95;
-const EPSILON: f32 = 1e-6;
-
-fn adam(name: &str, step: Step) -> Case {
+fn adam(name: &str, factor: f32, n: usize, settings: AdamSettings) -> Case {
     Case::kernel(format!("adam/{name}"), move |device, t| {
         let [mut master, mut m, mut v] = [copy(&t[0])?, copy(&t[1])?, copy(&t[2])?];
-        let mut parameter = zeros(device, &[step.n], t[3].dtype())?;
+        let mut parameter = zeros(device, &[n], t[3].dtype())?;
         device.launch(Cast { x: master.view()?, out: parameter.dest(false)? })?;
-        let factor = Tensor::full_in(device, [1], DType::F32, step.factor, Segment::Workspace)?;
+        let factor = Tensor::full_in(device, [1], DType::F32, factor, Segment::Workspace)?;
         let wide = parameter.dtype() == DType::F32;
         device.launch(Adam {
             parameter: parameter.view_mut()?,
@@ -53,43 +48,36 @@ fn adam(name: &str, step: Step) -> Case {
             v: v.view_mut()?,
             grad: t[3].view()?,
             factor: factor.view()?,
-            lr: LR,
-            beta1: BETA1,
-            beta2: BETA2,
-            epsilon: EPSILON,
-            decay: step.decay,
-            decoupled: step.decoupled,
-            maximize: step.maximize,
-            step: step.number,
+            settings,
         })?;
         Ok(vec![if wide { copy(&parameter)? } else { master }, parameter, m, v])
     })
-    .constant("master", [step.n])
+    .constant("master", [n])
     .of(DType::F32)
-    .constant("m", [step.n])
+    .constant("m", [n])
     .of(DType::F32)
-    .constant("v", [step.n])
+    .constant("v", [n])
     .of(DType::F32)
     .holding(Values::Uniform(0.0, 1.0))
-    .constant("grad", [step.n])
-    .expecting(move |t| host_adam(step, t))
+    .constant("grad", [n])
+    .expecting(move |t| host_adam(factor, settings, t))
 }
 
 /// The formulas of the kernel's documentation in f64.
-fn host_adam(step: Step, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
+fn host_adam(factor: f32, step: AdamSettings, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let (mut p, mut m, mut v) = (t[0].clone(), t[1].clone(), t[2].clone());
-    if step.factor.is_nan() {
+    if factor.is_nan() {
         return vec![p.clone(), p, m, v];
     }
-    let [lr, beta1, beta2, epsilon, decay] = [LR, BETA1, BETA2, EPSILON, step.decay].map(f64::from);
+    let [lr, beta1, beta2, epsilon, decay] = [step.lr, step.beta1, step.beta2, step.epsilon, step.decay].map(f64::from);
     for i in 0..p.len() {
-        let mut g = f64::from(step.factor) * t[3][i] * if step.maximize { -1.0 } else { 1.0 };
+        let mut g = f64::from(factor) * t[3][i] * if step.maximize { -1.0 } else { 1.0 };
         if !step.decoupled {
             g += decay * p[i];
         }
         m[i] = beta1 * m[i] + (1.0 - beta1) * g;
         v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
-        let number = step.number as i32;
+        let number = step.step as i32;
         let (first, second) = (m[i] / (1.0 - beta1.powi(number)), v[i] / (1.0 - beta2.powi(number)));
         let shrink = if step.decoupled { lr * decay * p[i] } else { 0.0 };
         p[i] -= lr * first / (second.sqrt() + epsilon) + shrink;

@@ -1,7 +1,7 @@
 //! Elementwise kernels against plain loops in doubles.
 
 use crate::cpu::testing::{
-    FLOATS, activation as exact, assert_close, device, integers, numbers, rounding, tensor, values, with_any_threads,
+    FLOATS, activation as exact, assert_close, device, integers, numbers, rounding, sampled, tensor, with_any_threads,
 };
 use crate::dtype::DType;
 use crate::kernel::*;
@@ -25,20 +25,15 @@ fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
 #[test]
 fn scaled_sums_agree_with_doubles() {
     for (len, from, to) in cases() {
-        let mut inputs = Vec::new();
-        let results = with_any_threads(|device| {
-            let (a, b) = (tensor(device, from, &values(len, 1)), tensor(device, to, &values(len, 2)));
-            let old = tensor(device, to, &values(len, 3));
-            let [mut both, mut in_place, mut alone] = [1, 2, 3].map(|_| tensor(device, to, &values(len, 3)));
-            let a_view = a.view().unwrap();
-            let launch = |beta, b, out| device.launch(AddScaled { alpha: 0.5, a: a_view, beta, b, out }).unwrap();
-            launch(-1.5, Some(b.view().unwrap()), both.view_mut().unwrap());
-            launch(-1.5, None, in_place.view_mut().unwrap());
-            launch(0.0, None, alone.view_mut().unwrap());
-            vec![numbers(&a), numbers(&b), numbers(&old), numbers(&both), numbers(&in_place), numbers(&alone)]
+        let [a, b, old, both, in_place, alone] = with_any_threads(|device| {
+            let (a, b) = (sampled(device, from, len, 1), sampled(device, to, len, 2));
+            let [old, mut both, mut in_place, mut alone] = [(); 4].map(|()| sampled(device, to, len, 3));
+            let launch = |beta, b, out| device.launch(AddScaled { alpha: 0.5, a: a.view()?, beta, b, out });
+            launch(-1.5, Some(b.view()?), both.view_mut()?)?;
+            launch(-1.5, None, in_place.view_mut()?)?;
+            launch(0.0, None, alone.view_mut()?)?;
+            Ok([a, b, old, both, in_place, alone])
         });
-        inputs.extend(results);
-        let [a, b, old, both, in_place, alone] = inputs.try_into().unwrap();
         let tolerance = rounding(to);
         assert_close("both", &both, &zip(&a, &b, |a, b| 0.5 * a - 1.5 * b), tolerance);
         assert_close("in place", &in_place, &zip(&a, &old, |a, b| 0.5 * a - 1.5 * b), tolerance);
@@ -60,18 +55,14 @@ fn a_factor_of_zero_leaves_the_old_content_unread() {
 #[test]
 fn products_agree_with_doubles() {
     for (len, from, to) in cases() {
-        let results = with_any_threads(|device| {
-            let (a, b) = (tensor(device, from, &values(len, 1)), tensor(device, to, &values(len, 2)));
-            let mut results = vec![numbers(&a), numbers(&b), numbers(&tensor(device, to, &values(len, 3)))];
-            for (in_place, add) in [(false, false), (false, true), (true, false)] {
-                let mut out = tensor(device, to, &values(len, 3));
-                let b = (!in_place).then(|| b.view().unwrap());
-                device.launch(Multiply { a: a.view().unwrap(), b, out: out.dest(add).unwrap() }).unwrap();
-                results.push(numbers(&out));
-            }
-            results
+        let [a, b, old, plain, added, in_place] = with_any_threads(|device| {
+            let (a, b) = (sampled(device, from, len, 1), sampled(device, to, len, 2));
+            let [old, mut plain, mut added, mut in_place] = [(); 4].map(|()| sampled(device, to, len, 3));
+            device.launch(Multiply { a: a.view()?, b: Some(b.view()?), out: plain.dest(false)? })?;
+            device.launch(Multiply { a: a.view()?, b: Some(b.view()?), out: added.dest(true)? })?;
+            device.launch(Multiply { a: a.view()?, b: None, out: in_place.dest(false)? })?;
+            Ok([a, b, old, plain, added, in_place])
         });
-        let [a, b, old, plain, added, in_place] = results.try_into().unwrap();
         let (product, tolerance) = (zip(&a, &b, |a, b| a * b), rounding(to));
         assert_close("plain", &plain, &product, tolerance);
         assert_close("added", &added, &zip(&product, &old, |p, o| p + o), tolerance);
@@ -83,27 +74,18 @@ fn products_agree_with_doubles() {
 fn activations_their_gradients_and_the_split_agree_with_doubles() {
     for activation in Activation::ALL {
         for (len, from, to) in cases().filter(|case| case.0 != 4097) {
-            let results = with_any_threads(|device| {
-                let (x, dy) = (tensor(device, from, &values(len, 1)), tensor(device, to, &values(len, 2)));
-                let mut results = vec![numbers(&x), numbers(&dy), numbers(&tensor(device, to, &values(len, 3)))];
-                let mut y = tensor(device, to, &values(len, 3));
-                let (x_view, dy_view) = (x.view().unwrap(), dy.view().unwrap());
-                device.launch(ActivationForward { activation, x: x_view, y: y.view_mut().unwrap() }).unwrap();
-                results.push(numbers(&y));
-                for add in [false, true] {
-                    let mut dx = tensor(device, to, &values(len, 3));
-                    let dest = dx.dest(add).unwrap();
-                    device.launch(ActivationBackward { activation, x: x_view, dy: dy_view, dx: dest }).unwrap();
-                    results.push(numbers(&dx));
+            let [x, dy, old, y, dx, added, slope, value] = with_any_threads(|device| {
+                let (x, dy) = (sampled(device, from, len, 1), sampled(device, to, len, 2));
+                let [old, mut y, mut dx, mut added, mut value] = [(); 5].map(|()| sampled(device, to, len, 3));
+                let (x_view, dy_view) = (x.view()?, dy.view()?);
+                device.launch(ActivationForward { activation, x: x_view, y: y.view_mut()? })?;
+                for (dx, add) in [(&mut dx, false), (&mut added, true)] {
+                    device.launch(ActivationBackward { activation, x: x_view, dy: dy_view, dx: dx.dest(add)? })?;
                 }
-                let mut x = tensor(device, from, &values(len, 1));
-                device
-                    .launch(ActivationSplit { activation, x: x.view_mut().unwrap(), y: y.view_mut().unwrap() })
-                    .unwrap();
-                results.extend([numbers(&x), numbers(&y)]);
-                results
+                let mut slope = sampled(device, from, len, 1);
+                device.launch(ActivationSplit { activation, x: slope.view_mut()?, y: value.view_mut()? })?;
+                Ok([x, dy, old, y, dx, added, slope, value])
             });
-            let [x, dy, old, y, dx, added, slope, value] = results.try_into().unwrap();
             let values: Vec<f64> = x.iter().map(|x| exact(activation, *x).0).collect();
             let slopes: Vec<f64> = x.iter().map(|x| exact(activation, *x).1).collect();
             let (gradient, tolerance) = (zip(&slopes, &dy, |s, dy| s * dy), rounding(to));
@@ -122,33 +104,19 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
         let shapes = [(1, 1), (3, 33), (5, 1500), (40, 1000)];
         for (rows, columns, dtype) in shapes.into_iter().flat_map(|(r, c)| FLOATS.map(|dtype| (r, c, dtype))) {
             let (len, wide) = (rows * columns, 2 * columns);
-            let results = with_any_threads(|device| {
-                let (x, dy) = (tensor(device, dtype, &values(2 * len, 1)), tensor(device, dtype, &values(len, 2)));
-                let mut results = vec![numbers(&x), numbers(&dy), numbers(&tensor(device, dtype, &values(2 * len, 3)))];
-                let mut y = tensor(device, DType::F32, &values(len, 3));
+            let [x, dy, old, y, dx, added] = with_any_threads(|device| {
+                let (x, dy) = (sampled(device, dtype, 2 * len, 1), sampled(device, dtype, len, 2));
+                let [old, mut dx, mut added] = [(); 3].map(|()| sampled(device, dtype, 2 * len, 3));
+                let mut y = sampled(device, DType::F32, len, 3);
                 let span = (rows - 1) * wide + columns;
-                device
-                    .launch(GatedForward {
-                        activation,
-                        rows,
-                        columns,
-                        ld: wide,
-                        gate: x.view().unwrap().part(0, span).unwrap(),
-                        up: x.view().unwrap().part(columns, span).unwrap(),
-                        y: y.view_mut().unwrap(),
-                    })
-                    .unwrap();
-                results.push(numbers(&y));
-                for add in [false, true] {
-                    let mut dx = tensor(device, dtype, &values(2 * len, 3));
-                    let dest = dx.dest(add).unwrap();
-                    let (x, dy) = (x.view().unwrap(), dy.view().unwrap());
-                    device.launch(GatedBackward { activation, rows, columns, x, dy, dx: dest }).unwrap();
-                    results.push(numbers(&dx));
+                let (gate, up) = (x.view()?.part(0, span)?, x.view()?.part(columns, span)?);
+                device.launch(GatedForward { activation, rows, columns, ld: wide, gate, up, y: y.view_mut()? })?;
+                for (dx, add) in [(&mut dx, false), (&mut added, true)] {
+                    let (x, dy, dx) = (x.view()?, dy.view()?, dx.dest(add)?);
+                    device.launch(GatedBackward { activation, rows, columns, x, dy, dx })?;
                 }
-                results
+                Ok([x, dy, old, y, dx, added])
             });
-            let [x, dy, old, y, dx, added] = results.try_into().unwrap();
             let (mut expected, mut gradient) = (vec![0.0; len], vec![0.0; 2 * len]);
             for (i, expected) in expected.iter_mut().enumerate() {
                 let (row, column) = (i / columns, i % columns);
@@ -168,13 +136,12 @@ fn gated_activations_and_their_gradients_agree_with_doubles() {
 fn casts_round_once_to_nearest_even() {
     for (len, from, to) in cases() {
         for add in [false, true] {
-            let results = with_any_threads(|device| {
-                let (x, mut out) = (tensor(device, from, &values(len, 1)), tensor(device, to, &values(len, 2)));
-                let old = numbers(&out);
-                device.launch(Cast { x: x.view().unwrap(), out: out.dest(add).unwrap() }).unwrap();
-                vec![numbers(&x), old, numbers(&out)]
+            let [x, old, out] = with_any_threads(|device| {
+                let x = sampled(device, from, len, 1);
+                let [old, mut out] = [(); 2].map(|()| sampled(device, to, len, 2));
+                device.launch(Cast { x: x.view()?, out: out.dest(add)? })?;
+                Ok([x, old, out])
             });
-            let [x, old, out] = results.try_into().unwrap();
             let sums: Vec<f32> =
                 zip(&x, &old, |x, old| if add { x + old } else { x }).iter().map(|x| *x as f32).collect();
             // The sum of two numbers of these types rounds to f32 once here and once there.

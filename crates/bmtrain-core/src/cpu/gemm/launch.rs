@@ -63,9 +63,7 @@ fn operand(matrix: Matrix<'_>) -> Result<Operand<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::cpu::testing::{
-        FLOATS, activation as exact, assert_close, numbers, rounding, tensor, values, with_any_threads,
-    };
+    use crate::cpu::testing::{FLOATS, activation as exact, assert_close, filled, rounding, sampled, with_any_threads};
     use crate::dtype::DType;
     use crate::kernel::*;
 
@@ -77,38 +75,24 @@ mod tests {
                 for dtype in FLOATS {
                     let (a_rows, a_ld) = if transpose_a { (k, m + 2) } else { (m, k + 2) };
                     let (b_rows, b_ld) = if transpose_b { (n, k + 3) } else { (k, n + 3) };
-                    let results = with_any_threads(|device| {
-                        let a = tensor(device, dtype, &values(a_rows * a_ld, 1));
-                        let b = tensor(device, dtype, &values(b_rows * b_ld, 2));
-                        let bias = tensor(device, DType::F32, &values(n, 3));
-                        let (mut c, mut copy) =
-                            (tensor(device, dtype, &values(m * n, 4)), tensor(device, DType::F32, &vec![0.0; m * n]));
-                        let old = numbers(&c);
-                        let (a_view, b_view) = (a.view().unwrap(), b.view().unwrap());
-                        let a_matrix = Matrix { view: a_view, ld: a_ld, transposed: transpose_a, batch: [0, 0] };
-                        let b_matrix = Matrix { view: b_view, ld: b_ld, transposed: transpose_b, batch: [0, 0] };
-                        device
-                            .launch(Gemm {
-                                m,
-                                n,
-                                k,
-                                alpha: 0.5,
-                                a: a_matrix,
-                                b: b_matrix,
-                                beta: 2.0,
-                                c: MatrixMut { view: c.view_mut().unwrap(), ld: n, batch: [0, 0] },
-                                batch: Batch::ONE,
-                                epilogue: Epilogue {
-                                    bias: Some(bias.view().unwrap()),
-                                    activation: Some(Activation::Gelu),
-                                    pre_activation: Some(copy.view_mut().unwrap()),
-                                    ..Epilogue::default()
-                                },
-                            })
-                            .unwrap();
-                        [&a, &b, &bias, &c, &copy].map(numbers).into_iter().chain([old]).collect()
+                    let [a, b, bias, c, copy, old] = with_any_threads(|device| {
+                        let a = sampled(device, dtype, a_rows * a_ld, 1);
+                        let b = sampled(device, dtype, b_rows * b_ld, 2);
+                        let bias = sampled(device, DType::F32, n, 3);
+                        let [mut c, old] = [(); 2].map(|()| sampled(device, dtype, m * n, 4));
+                        let mut copy = filled(device, DType::F32, m * n, 0.0);
+                        let left = Matrix { view: a.view()?, ld: a_ld, transposed: transpose_a, batch: [0, 0] };
+                        let right = Matrix { view: b.view()?, ld: b_ld, transposed: transpose_b, batch: [0, 0] };
+                        let epilogue = Epilogue {
+                            bias: Some(bias.view()?),
+                            activation: Some(Activation::Gelu),
+                            pre_activation: Some(copy.view_mut()?),
+                            ..Epilogue::default()
+                        };
+                        let gemm = Gemm::single([m, n, k], left, right, c.dest(false)?);
+                        device.launch(Gemm { alpha: 0.5, beta: 2.0, epilogue, ..gemm })?;
+                        Ok([a, b, bias, c, copy, old])
                     });
-                    let [a, b, bias, c, copy, old] = results.try_into().unwrap();
                     let at_a = |i: usize, p: usize| if transpose_a { a[p * a_ld + i] } else { a[i * a_ld + p] };
                     let at_b = |p: usize, j: usize| if transpose_b { b[j * b_ld + p] } else { b[p * b_ld + j] };
                     let value = |i: usize| {
@@ -131,28 +115,18 @@ mod tests {
     fn batches_over_sequences_and_heads_are_read_and_written_in_place() {
         let (batch, heads, rows, size) = (3, 4, 6, 5);
         let width = heads * size;
-        let results = with_any_threads(|device| {
-            let x = tensor(device, DType::F32, &values(batch * rows * width, 1));
-            let weight = tensor(device, DType::F32, &values(size * size, 2));
-            let mut y = tensor(device, DType::F32, &vec![0.0; batch * rows * width]);
+        let [x, weight, y] = with_any_threads(|device| {
+            let x = sampled(device, DType::F32, batch * rows * width, 1);
+            let weight = sampled(device, DType::F32, size * size, 2);
+            let mut y = filled(device, DType::F32, batch * rows * width, 0.0);
             let strides = [rows * width, size];
-            device
-                .launch(Gemm {
-                    m: rows,
-                    n: size,
-                    k: size,
-                    alpha: 1.0,
-                    a: Matrix { view: x.view().unwrap(), ld: width, transposed: false, batch: strides },
-                    b: Matrix::plain(weight.view().unwrap(), size),
-                    beta: 0.0,
-                    c: MatrixMut { view: y.view_mut().unwrap(), ld: width, batch: strides },
-                    batch: Batch { outer: batch, inner: heads },
-                    epilogue: Epilogue::default(),
-                })
-                .unwrap();
-            [&x, &weight, &y].map(numbers).to_vec()
+            let heads_of_x = Matrix { view: x.view()?, ld: width, transposed: false, batch: strides };
+            let right = Matrix::plain(weight.view()?, size);
+            let mut gemm = Gemm::single([rows, size, size], heads_of_x, right, y.dest(false)?);
+            (gemm.c.ld, gemm.c.batch) = (width, strides);
+            device.launch(Gemm { batch: Batch { outer: batch, inner: heads }, ..gemm })?;
+            Ok([x, weight, y])
         });
-        let [x, weight, y] = results.try_into().unwrap();
         let value = |i: usize| {
             let (row, head, column) = (i / width, i % width / size, i % size);
             (0..size).map(|p| x[row * width + head * size + p] * weight[p * size + column]).sum()

@@ -2,7 +2,7 @@
 
 use crate::buffer::View;
 use crate::cpu::testing::{
-    FLOATS, assert_close, device, integers, numbers, rounding, tensor, values, with_any_threads,
+    FLOATS, assert_close, device, filled, integers, numbers, rounding, sampled, tensor, values, with_any_threads,
 };
 use crate::dtype::DType;
 use crate::error::Error;
@@ -88,46 +88,42 @@ fn cross_entropy_and_its_gradient_agree_with_doubles() {
     for case in cases() {
         let Case { rows, classes, dtype, smoothing, .. } = case;
         let len = rows * classes;
-        let results = with_any_threads(|device| {
-            let logits = tensor(device, dtype, &values(len, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>());
+        let [logits, losses, lse, totals, mean, in_place, sum] = with_any_threads(|device| {
+            let x: Vec<f32> = values(len, 1).iter().map(|x| 4.0 * x).collect();
+            let [logits, mut mean, mut in_place, mut sum] = [(); 4].map(|()| tensor(device, dtype, &x));
             let (targets, weights) = (integers(device, &case.targets()), tensor(device, DType::F32, &case.weights()));
-            let zeros = |len: usize| tensor(device, DType::F32, &vec![9.0; len]);
-            let (mut losses, mut lse, mut totals) = (zeros(rows), zeros(rows), zeros(3));
-            let weights = case.weighted.then(|| ClassWeights { each: weights.view().unwrap(), sum: None });
-            let criterion = criterion(targets.view().unwrap(), classes, smoothing, weights);
-            device
-                .launch(CrossEntropyForward {
+            let [mut losses, mut lse, mut totals] = [rows, rows, 3].map(|len| filled(device, DType::F32, len, 9.0));
+            let weights = if case.weighted { Some(ClassWeights { each: weights.view()?, sum: None }) } else { None };
+            let criterion = criterion(targets.view()?, classes, smoothing, weights);
+            device.launch(CrossEntropyForward {
+                rows,
+                columns: classes,
+                logits: logits.view()?,
+                criterion,
+                losses: losses.view_mut()?,
+                lse: lse.view_mut()?,
+                totals: totals.view_mut()?,
+            })?;
+            let kept = Some(logits.view()?);
+            let divided = Some(totals.view()?.part(1, 1)?);
+            for (dlogits, logits, divisor, each) in
+                [(&mut mean, kept, divided, 1), (&mut in_place, None, None, rows), (&mut sum, kept, None, 1)]
+            {
+                let dloss = sampled(device, DType::F32, each, 8);
+                device.launch(CrossEntropyBackward {
                     rows,
                     columns: classes,
-                    logits: logits.view().unwrap(),
+                    logits,
                     criterion,
-                    losses: losses.view_mut().unwrap(),
-                    lse: lse.view_mut().unwrap(),
-                    totals: totals.view_mut().unwrap(),
-                })
-                .unwrap();
-            let mut results = [&logits, &losses, &lse, &totals].map(numbers).to_vec();
-            for (in_place, mean, each) in [(false, true, false), (true, false, true), (false, false, false)] {
-                let mut dlogits = tensor(device, dtype, &values(len, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>());
-                let dloss = tensor(device, DType::F32, &values(if each { rows } else { 1 }, 8));
-                device
-                    .launch(CrossEntropyBackward {
-                        rows,
-                        columns: classes,
-                        logits: (!in_place).then(|| logits.view().unwrap()),
-                        criterion,
-                        lse: lse.view().unwrap(),
-                        dloss: dloss.view().unwrap(),
-                        divisor: mean.then(|| totals.view().unwrap().part(1, 1).unwrap()),
-                        fused: true,
-                        dlogits: dlogits.view_mut().unwrap(),
-                    })
-                    .unwrap();
-                results.push(numbers(&dlogits));
+                    lse: lse.view()?,
+                    dloss: dloss.view()?,
+                    divisor,
+                    fused: true,
+                    dlogits: dlogits.view_mut()?,
+                })?;
             }
-            results
+            Ok([logits, losses, lse, totals, mean, in_place, sum])
         });
-        let [logits, losses, lse, totals, mean, in_place, sum] = results.try_into().unwrap();
         let exact = case.exact(&logits);
         let column = |f: &dyn Fn(&Row) -> f64| exact.iter().map(f).collect::<Vec<_>>();
         assert_close("losses", &losses, &column(&|row| row.0), 4e-6);
@@ -194,18 +190,16 @@ fn a_target_outside_the_classes_is_an_error_before_anything_is_written() {
 #[test]
 fn squared_errors_agree_with_doubles() {
     for (len, dtype) in [1, 5, 1025, 40_000].into_iter().flat_map(|len| FLOATS.map(|dtype| (len, dtype))) {
-        let results = with_any_threads(|device| {
-            let (x, targets) = (tensor(device, dtype, &values(len, 1)), tensor(device, DType::F32, &values(len, 2)));
-            let (mut loss, dloss) = (tensor(device, DType::F32, &[0.0]), tensor(device, DType::F32, &[1.5]));
-            let mut dx = tensor(device, dtype, &vec![9.0; len]);
-            let (x_view, targets_view) = (x.view().unwrap(), targets.view().unwrap());
-            let loss_view = loss.view_mut().unwrap();
-            device.launch(SquaredErrorForward { x: x_view, targets: targets_view, loss: loss_view }).unwrap();
-            let (dloss, dx_view) = (dloss.view().unwrap(), dx.view_mut().unwrap());
-            device.launch(SquaredErrorBackward { x: x_view, targets: targets_view, dloss, dx: dx_view }).unwrap();
-            [&x, &targets, &loss, &dx].map(numbers).to_vec()
+        let [x, targets, loss, dx] = with_any_threads(|device| {
+            let (x, targets) = (sampled(device, dtype, len, 1), sampled(device, DType::F32, len, 2));
+            let [mut loss, dloss] = [0.0, 1.5].map(|value| filled(device, DType::F32, 1, value));
+            let mut dx = filled(device, dtype, len, 9.0);
+            let (x_view, of_x) = (x.view()?, targets.view()?);
+            device.launch(SquaredErrorForward { x: x_view, targets: of_x, loss: loss.view_mut()? })?;
+            let (dloss, dx_view) = (dloss.view()?, dx.view_mut()?);
+            device.launch(SquaredErrorBackward { x: x_view, targets: of_x, dloss, dx: dx_view })?;
+            Ok([x, targets, loss, dx])
         });
-        let [x, targets, loss, dx] = results.try_into().unwrap();
         let differences: Vec<f64> = x.iter().zip(&targets).map(|(x, target)| x - target).collect();
         let mean = differences.iter().map(|d| d * d).sum::<f64>() / len as f64;
         assert_close("loss", &loss, &[mean], 2e-7);

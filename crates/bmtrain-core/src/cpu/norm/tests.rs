@@ -1,7 +1,7 @@
 //! Norms and their gradients against plain loops in doubles.
 
 use crate::cpu::random::dropout_multipliers;
-use crate::cpu::testing::{FLOATS, assert_close, numbers, rounding, tensor, values, with_any_threads};
+use crate::cpu::testing::{FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, with_any_threads};
 use crate::dtype::DType;
 use crate::kernel::*;
 use crate::philox::Key;
@@ -52,33 +52,28 @@ fn forward_agrees_with_doubles_with_and_without_dropout_and_residual() {
 
 fn forward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, drop: bool, add: bool) {
     let (len, layer) = (rows * columns, kind == NormKind::Layer);
-    let results = with_any_threads(|device| {
-        let (x, residual) = (tensor(device, dtype, &values(len, 1)), tensor(device, DType::F32, &values(len, 2)));
-        let (weight, bias) =
-            (tensor(device, dtype, &values(columns, 3)), tensor(device, DType::F32, &values(columns, 4)));
-        let (mut sum, mut y) = (tensor(device, dtype, &vec![9.0; len]), tensor(device, dtype, &vec![9.0; len]));
-        let (mut mean, mut rstd) =
-            (tensor(device, DType::F32, &vec![0.0; rows]), tensor(device, DType::F32, &vec![0.0; rows]));
-        device
-            .launch(NormForward {
-                kind,
-                rows,
-                columns,
-                epsilon: EPSILON,
-                x: x.view().unwrap(),
-                dropout: drop.then(dropout),
-                residual: add.then(|| residual.view().unwrap()),
-                sum: (drop || add).then(|| sum.view_mut().unwrap()),
-                weight: weight.view().unwrap(),
-                bias: layer.then(|| bias.view().unwrap()),
-                y: y.view_mut().unwrap(),
-                mean: layer.then(|| mean.view_mut().unwrap()),
-                rstd: rstd.view_mut().unwrap(),
-            })
-            .unwrap();
-        [&x, &residual, &weight, &bias, &sum, &y, &mean, &rstd].map(numbers).to_vec()
+    let [x, residual, weight, bias, sum, y, mean, rstd] = with_any_threads(|device| {
+        let (x, residual) = (sampled(device, dtype, len, 1), sampled(device, DType::F32, len, 2));
+        let (weight, bias) = (sampled(device, dtype, columns, 3), sampled(device, DType::F32, columns, 4));
+        let [mut sum, mut y] = [(); 2].map(|()| filled(device, dtype, len, 9.0));
+        let [mut mean, mut rstd] = [(); 2].map(|()| filled(device, DType::F32, rows, 0.0));
+        device.launch(NormForward {
+            kind,
+            rows,
+            columns,
+            epsilon: EPSILON,
+            x: x.view()?,
+            dropout: drop.then(dropout),
+            residual: add.then(|| residual.view()).transpose()?,
+            sum: (drop || add).then(|| sum.view_mut()).transpose()?,
+            weight: weight.view()?,
+            bias: layer.then(|| bias.view()).transpose()?,
+            y: y.view_mut()?,
+            mean: layer.then(|| mean.view_mut()).transpose()?,
+            rstd: rstd.view_mut()?,
+        })?;
+        Ok([x, residual, weight, bias, sum, y, mean, rstd])
     });
-    let [x, residual, weight, bias, sum, y, mean, rstd] = results.try_into().unwrap();
     let what = format!("{kind:?} {rows} x {columns} {dtype} dropout {drop} residual {add}");
     let source = if drop || add {
         let factors = factors(rows, columns);
@@ -116,35 +111,30 @@ fn gradients_agree_with_doubles_added_or_not() {
 
 fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, add: bool) {
     let (len, layer) = (rows * columns, kind == NormKind::Layer);
-    let old = |len: usize, seed: u32| values(len, seed);
-    let results = with_any_threads(|device| {
-        let (x, dy) = (tensor(device, dtype, &values(len, 1)), tensor(device, dtype, &values(len, 2)));
-        let weight = tensor(device, dtype, &values(columns, 3));
+    let [x, dy, weight, rstd, dx, branch, dweight, dbias] = with_any_threads(|device| {
+        let (x, dy, weight) =
+            (sampled(device, dtype, len, 1), sampled(device, dtype, len, 2), sampled(device, dtype, columns, 3));
         let (_, means, scales) = normalised(kind, columns, &numbers(&x));
         let narrow = |x: Vec<f64>| tensor(device, DType::F32, &x.iter().map(|x| *x as f32).collect::<Vec<_>>());
         let (mean, rstd) = (narrow(means), narrow(scales));
-        let (mut dx, mut branch) = (tensor(device, dtype, &old(len, 5)), tensor(device, DType::F32, &old(len, 6)));
-        let (mut dweight, mut dbias) =
-            (tensor(device, DType::F32, &old(columns, 7)), tensor(device, dtype, &old(columns, 8)));
-        device
-            .launch(NormBackward {
-                kind,
-                rows,
-                columns,
-                x: x.view().unwrap(),
-                mean: layer.then(|| mean.view().unwrap()),
-                rstd: rstd.view().unwrap(),
-                weight: weight.view().unwrap(),
-                dy: dy.view().unwrap(),
-                dx: Some(dx.dest(add).unwrap()),
-                branch: Some((dropout(), branch.dest(add).unwrap())),
-                dweight: Some(dweight.dest(add).unwrap()),
-                dbias: layer.then(|| dbias.dest(add).unwrap()),
-            })
-            .unwrap();
-        [&x, &dy, &weight, &rstd, &dx, &branch, &dweight, &dbias].map(numbers).to_vec()
+        let (mut dx, mut branch) = (sampled(device, dtype, len, 5), sampled(device, DType::F32, len, 6));
+        let (mut dweight, mut dbias) = (sampled(device, DType::F32, columns, 7), sampled(device, dtype, columns, 8));
+        device.launch(NormBackward {
+            kind,
+            rows,
+            columns,
+            x: x.view()?,
+            mean: layer.then(|| mean.view()).transpose()?,
+            rstd: rstd.view()?,
+            weight: weight.view()?,
+            dy: dy.view()?,
+            dx: Some(dx.dest(add)?),
+            branch: Some((dropout(), branch.dest(add)?)),
+            dweight: Some(dweight.dest(add)?),
+            dbias: layer.then(|| dbias.dest(add)).transpose()?,
+        })?;
+        Ok([x, dy, weight, rstd, dx, branch, dweight, dbias])
     });
-    let [x, dy, weight, rstd, dx, branch, dweight, dbias] = results.try_into().unwrap();
     let what = format!("{kind:?} {rows} x {columns} {dtype} add {add}");
     let (n, _, scales) = normalised(kind, columns, &x);
     let (mut expected, mut sums) = (vec![0.0; len], [vec![0.0; columns], vec![0.0; columns]]);
@@ -160,7 +150,7 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
         }
     }
     let before = |len: usize, seed: u32, dtype: DType| -> Vec<f64> {
-        if add { numbers(&tensor(&crate::cpu::testing::device(1), dtype, &old(len, seed))) } else { vec![0.0; len] }
+        if add { numbers(&sampled(&device(1), dtype, len, seed)) } else { vec![0.0; len] }
     };
     let plus = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
     // Cancellation scales with the reciprocal deviation, which is large only for rows of one column.
@@ -179,24 +169,18 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
 
 #[test]
 fn gradients_that_nobody_asked_for_are_not_needed() {
-    let device = crate::cpu::testing::device(2);
-    let of = |len, seed| tensor(&device, DType::F32, &values(len, seed));
+    let device = device(2);
+    let of = |len, seed| sampled(&device, DType::F32, len, seed);
     let (x, dy, weight, rstd) = (of(6, 1), of(6, 2), of(3, 3), of(2, 4));
-    let mut dx = of(6, 5);
     let launch = |dx: Option<Dest<'_>>, dweight: Option<Dest<'_>>| {
         let kind = NormKind::Rms;
-        let (x, dy, weight, rstd) =
-            (x.view().unwrap(), dy.view().unwrap(), weight.view().unwrap(), rstd.view().unwrap());
+        let (x, dy, weight, rstd) = (x.view()?, dy.view()?, weight.view()?, rstd.view()?);
         let (rows, columns, mean, branch, dbias) = (2, 3, None, None, None);
-        device
-            .launch(NormBackward { kind, rows, columns, x, mean, rstd, weight, dy, dx, branch, dweight, dbias })
-            .unwrap();
+        device.launch(NormBackward { kind, rows, columns, x, mean, rstd, weight, dy, dx, branch, dweight, dbias })
     };
-    launch(None, None);
-    launch(Some(dx.dest(false).unwrap()), None);
-    let alone = numbers(&dx);
-    let (mut dx, mut dweight) = (of(6, 5), of(3, 6));
-    let dest = dweight.dest(false).unwrap();
-    launch(Some(dx.dest(false).unwrap()), Some(dest));
-    assert_eq!(numbers(&dx), alone);
+    let (mut alone, mut dx, mut dweight) = (of(6, 5), of(6, 5), of(3, 6));
+    launch(None, None).unwrap();
+    launch(Some(alone.dest(false).unwrap()), None).unwrap();
+    launch(Some(dx.dest(false).unwrap()), Some(dweight.dest(false).unwrap())).unwrap();
+    assert_eq!(numbers(&dx), numbers(&alone));
 }

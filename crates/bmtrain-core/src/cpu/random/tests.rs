@@ -3,7 +3,7 @@
 use super::dropout_multipliers;
 use crate::cpu::simd::forced::for_each_level;
 use crate::cpu::testing::{
-    FLOATS, assert_close, device, normal_cdf, numbers, rounding, tensor, values, with_any_threads,
+    FLOATS, assert_close, device, normal_cdf, numbers, rounding, sampled, tensor, with_any_threads,
 };
 use crate::dtype::DType;
 use crate::error::Error;
@@ -45,18 +45,15 @@ fn dropout_applies_the_mask_of_the_unsharded_tensor() {
             for (offset, row_stride) in [(0, 0), (10, 0), (5, 2 * columns as u64 + 1)] {
                 let dropout = Dropout { offset, row_stride, ..example(0.1) };
                 let len = rows * columns;
-                let results = with_any_threads(|device| {
-                    let x = tensor(device, from, &values(len, 1));
-                    let mut results = vec![numbers(&x), numbers(&tensor(device, to, &values(len, 2)))];
-                    for (in_place, add) in [(false, false), (false, true), (true, false)] {
-                        let mut y = tensor(device, to, &values(len, 2));
-                        let x = (!in_place).then(|| x.view().unwrap());
-                        device.launch(DropoutApply { dropout, rows, columns, x, y: y.dest(add).unwrap() }).unwrap();
-                        results.push(numbers(&y));
-                    }
-                    results
+                let [x, old, plain, added, in_place] = with_any_threads(|device| {
+                    let x = sampled(device, from, len, 1);
+                    let [old, mut plain, mut added, mut in_place] = [(); 4].map(|()| sampled(device, to, len, 2));
+                    let launch = |x, y| device.launch(DropoutApply { dropout, rows, columns, x, y });
+                    launch(Some(x.view()?), plain.dest(false)?)?;
+                    launch(Some(x.view()?), added.dest(true)?)?;
+                    launch(None, in_place.dest(false)?)?;
+                    Ok([x, old, plain, added, in_place])
                 });
-                let [x, old, plain, added, in_place] = results.try_into().unwrap();
                 let factors: Vec<f64> = (0..len)
                     .map(|i| dropout.row((i / columns) as u64, columns as u64) + (i % columns) as u64)
                     .map(|element| f64::from(multiplier(&dropout, element)))
@@ -72,7 +69,7 @@ fn dropout_applies_the_mask_of_the_unsharded_tensor() {
     }
 }
 
-fn sampled(distribution: Distribution, offset: u64, len: usize, threads: usize) -> Vec<f64> {
+fn filled_with(distribution: Distribution, offset: u64, len: usize, threads: usize) -> Vec<f64> {
     let device = device(threads);
     let mut out = tensor(&device, DType::F32, &vec![f32::NAN; len]);
     let key = Key::new(1, "weight");
@@ -86,10 +83,10 @@ const DISTRIBUTIONS: [Distribution; 3] =
 #[test]
 fn values_depend_on_their_address_alone() {
     for distribution in DISTRIBUTIONS {
-        let whole = sampled(distribution, 0, 70_000, 1);
-        assert_eq!(whole, sampled(distribution, 0, 70_000, 2));
+        let whole = filled_with(distribution, 0, 70_000, 1);
+        assert_eq!(whole, filled_with(distribution, 0, 70_000, 2));
         for (offset, len) in [(1, 1), (3, 70), (5, 64), (62, 129), (32_769, 1000)] {
-            let part = sampled(distribution, offset as u64, len, 1);
+            let part = filled_with(distribution, offset as u64, len, 1);
             assert_eq!(part, whole[offset..offset + len], "{distribution:?} from {offset}");
         }
     }
@@ -98,14 +95,14 @@ fn values_depend_on_their_address_alone() {
 #[test]
 fn every_level_of_vector_code_samples_the_same_bits() {
     for distribution in DISTRIBUTIONS {
-        let best = sampled(distribution, 3, 5000, 1);
-        for_each_level(|level| assert_eq!(sampled(distribution, 3, 5000, 1), best, "{level:?}"));
+        let best = filled_with(distribution, 3, 5000, 1);
+        for_each_level(|level| assert_eq!(filled_with(distribution, 3, 5000, 1), best, "{level:?}"));
     }
 }
 
 #[test]
 fn normal_values_are_those_of_box_and_muller() {
-    let values = sampled(Distribution::Normal(0.0, 1.0), 0, 4000, 1);
+    let values = filled_with(Distribution::Normal(0.0, 1.0), 0, 4000, 1);
     for (i, value) in values.iter().enumerate() {
         let words = philox::block(Key::new(1, "weight"), [i as u32 / 4, 0, 0, 0]);
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
@@ -128,10 +125,10 @@ fn values_have_their_distribution() {
         far * n.sqrt()
     };
     let n = 200_000;
-    assert!(kolmogorov(sampled(DISTRIBUTIONS[0], 0, n, 2), &|x| normal_cdf((x - 1.0) / 2.0)) < 1.95);
-    assert!(kolmogorov(sampled(DISTRIBUTIONS[1], 0, n, 2), &|x| (x + 3.0) / 8.0) < 1.95);
+    assert!(kolmogorov(filled_with(DISTRIBUTIONS[0], 0, n, 2), &|x| normal_cdf((x - 1.0) / 2.0)) < 1.95);
+    assert!(kolmogorov(filled_with(DISTRIBUTIONS[1], 0, n, 2), &|x| (x + 3.0) / 8.0) < 1.95);
     let cut = normal_cdf(-2.0);
-    let truncated = sampled(DISTRIBUTIONS[2], 0, n, 2);
+    let truncated = filled_with(DISTRIBUTIONS[2], 0, n, 2);
     assert!(truncated.iter().all(|x| (x - 0.5).abs() <= 0.2 + 1e-7));
     assert!(kolmogorov(truncated, &|x| (normal_cdf((x - 0.5) / 0.1) - cut) / (1.0 - 2.0 * cut)) < 1.95);
 }
@@ -139,7 +136,7 @@ fn values_have_their_distribution() {
 #[test]
 fn sixteen_bit_values_are_the_rounded_ones() {
     let device = device(1);
-    let exact: Vec<f32> = sampled(DISTRIBUTIONS[0], 9, 3000, 1).iter().map(|x| *x as f32).collect();
+    let exact: Vec<f32> = filled_with(DISTRIBUTIONS[0], 9, 3000, 1).iter().map(|x| *x as f32).collect();
     for dtype in [DType::F16, DType::BF16] {
         let mut out = tensor(&device, dtype, &vec![0.0; 3000]);
         let (distribution, key) = (DISTRIBUTIONS[0], Key::new(1, "weight"));

@@ -1,6 +1,8 @@
 //! Reductions and softmax against plain loops in doubles.
 
-use crate::cpu::testing::{FLOATS, assert_close, device, numbers, rounding, tensor, values, with_any_threads};
+use crate::cpu::testing::{
+    FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, values, with_any_threads,
+};
 use crate::dtype::DType;
 use crate::exact::{Sum, WORDS};
 use crate::kernel::*;
@@ -14,15 +16,12 @@ fn column_sums_agree_with_doubles() {
     for (rows, columns) in SHAPES {
         for (from, to) in FLOATS.into_iter().flat_map(|from| FLOATS.map(|to| (from, to))) {
             for add in [false, true] {
-                let results = with_any_threads(|device| {
-                    let (x, mut out) =
-                        (tensor(device, from, &values(rows * columns, 1)), tensor(device, to, &values(columns, 2)));
-                    let old = numbers(&out);
-                    let dest = out.dest(add).unwrap();
-                    device.launch(ColumnSum { rows, columns, x: x.view().unwrap(), out: dest }).unwrap();
-                    vec![numbers(&x), old, numbers(&out)]
+                let [x, old, out] = with_any_threads(|device| {
+                    let x = sampled(device, from, rows * columns, 1);
+                    let [old, mut out] = [(); 2].map(|()| sampled(device, to, columns, 2));
+                    device.launch(ColumnSum { rows, columns, x: x.view()?, out: out.dest(add)? })?;
+                    Ok([x, old, out])
                 });
-                let [x, old, out] = results.try_into().unwrap();
                 let sum = |c: usize| x.iter().skip(c).step_by(columns).sum::<f64>() + if add { old[c] } else { 0.0 };
                 let expected: Vec<f64> = (0..columns).map(sum).collect();
                 // The error of a sum grows with the root of the number of rows.
@@ -151,22 +150,19 @@ fn softmax_and_its_gradient_agree_with_doubles() {
     for (rows, columns) in SHAPES {
         for (dtype, log) in FLOATS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
             let len = rows * columns;
-            let results = with_any_threads(|device| {
+            let [x, dy, y, dx, added] = with_any_threads(|device| {
                 // Rising, so that later tiles hold larger values than earlier ones.
                 let x: Vec<f32> = values(len, 1).iter().enumerate().map(|(i, x)| 3.0 * x + i as f32 / 500.0).collect();
-                let (x, dy) = (tensor(device, dtype, &x), tensor(device, dtype, &values(len, 2)));
-                let mut y = tensor(device, dtype, &vec![0.0; len]);
-                device.launch(Softmax { rows, columns, log, x: x.view().unwrap(), y: y.view_mut().unwrap() }).unwrap();
-                let mut results = [&x, &dy, &y].map(numbers).to_vec();
-                for add in [false, true] {
-                    let mut dx = tensor(device, dtype, &vec![0.5; len]);
-                    let (y, dy) = (y.view().unwrap(), dy.view().unwrap());
-                    device.launch(SoftmaxBackward { rows, columns, log, y, dy, dx: dx.dest(add).unwrap() }).unwrap();
-                    results.push(numbers(&dx));
+                let (x, dy) = (tensor(device, dtype, &x), sampled(device, dtype, len, 2));
+                let mut y = filled(device, dtype, len, 0.0);
+                device.launch(Softmax { rows, columns, log, x: x.view()?, y: y.view_mut()? })?;
+                let [mut dx, mut added] = [(); 2].map(|()| filled(device, dtype, len, 0.5));
+                for (dx, add) in [(&mut dx, false), (&mut added, true)] {
+                    let (y, dy, dx) = (y.view()?, dy.view()?, dx.dest(add)?);
+                    device.launch(SoftmaxBackward { rows, columns, log, y, dy, dx })?;
                 }
-                results
+                Ok([x, dy, y, dx, added])
             });
-            let [x, dy, y, dx, added] = results.try_into().unwrap();
             assert_close("softmax", &y, &exact(&x, columns, log), rounding(dtype));
             let mut expected = Vec::new();
             for (y, dy) in y.chunks(columns.max(1)).zip(dy.chunks(columns.max(1))) {

@@ -1,7 +1,7 @@
 //! Embeddings, permutations and strided copies against plain loops.
 
 use crate::cpu::testing::{
-    FLOATS, assert_close, device, integers, numbers, rounding, tensor, values, with_any_threads,
+    FLOATS, assert_close, device, filled, integers, numbers, rounding, sampled, tensor, values, with_any_threads,
 };
 use crate::dtype::DType;
 use crate::error::Error;
@@ -21,16 +21,13 @@ fn embeddings_copy_or_add_table_rows() {
         for (from, to) in FLOATS.into_iter().flat_map(|from| FLOATS.map(|to| (from, to))) {
             for add in [false, true] {
                 let ids = ids(rows, entries);
-                let results = with_any_threads(|device| {
-                    let table = tensor(device, from, &values(entries * columns, 1));
-                    let (rows, mut out) = (integers(device, &ids), tensor(device, to, &values(ids.len() * columns, 2)));
-                    let old = numbers(&out);
-                    let dest = out.dest(add).unwrap();
-                    let (table_view, ids) = (table.view().unwrap(), rows.view().unwrap());
-                    device.launch(EmbeddingForward { entries, columns, table: table_view, ids, out: dest }).unwrap();
-                    vec![numbers(&table), old, numbers(&out)]
+                let [table, old, out] = with_any_threads(|device| {
+                    let (table, ids) = (sampled(device, from, entries * columns, 1), integers(device, &ids));
+                    let [old, mut sum] = [(); 2].map(|()| sampled(device, to, rows * columns, 2));
+                    let (view, ids, out) = (table.view()?, ids.view()?, sum.dest(add)?);
+                    device.launch(EmbeddingForward { entries, columns, table: view, ids, out })?;
+                    Ok([table, old, sum])
                 });
-                let [table, old, out] = results.try_into().unwrap();
                 let at = |i: usize| table[ids[i / columns] as usize * columns + i % columns];
                 let expected: Vec<f64> = (0..out.len()).map(|i| at(i) + if add { old[i] } else { 0.0 }).collect();
                 assert_close("embedding", &out, &expected, rounding(to));
@@ -45,18 +42,13 @@ fn table_gradients_are_sums_in_f32_without_the_padding_row() {
         for (from, to) in FLOATS.into_iter().flat_map(|from| FLOATS.map(|to| (from, to))) {
             for (add, padding_index) in [(false, None), (true, None), (false, Some(0)), (true, Some(1))] {
                 let ids = ids(rows, entries);
-                let results = with_any_threads(|device| {
-                    let (dy, index) = (tensor(device, from, &values(rows * columns, 1)), integers(device, &ids));
-                    let mut dtable = tensor(device, to, &values(entries * columns, 2));
-                    let old = numbers(&dtable);
-                    let dest = dtable.dest(add).unwrap();
-                    let (dy_view, ids) = (dy.view().unwrap(), index.view().unwrap());
-                    device
-                        .launch(EmbeddingBackward { entries, columns, ids, padding_index, dy: dy_view, dtable: dest })
-                        .unwrap();
-                    vec![numbers(&dy), old, numbers(&dtable)]
+                let [dy, old, dtable] = with_any_threads(|device| {
+                    let (dy, ids) = (sampled(device, from, rows * columns, 1), integers(device, &ids));
+                    let [old, mut sum] = [(); 2].map(|()| sampled(device, to, entries * columns, 2));
+                    let (view, ids, dtable) = (dy.view()?, ids.view()?, sum.dest(add)?);
+                    device.launch(EmbeddingBackward { entries, columns, ids, padding_index, dy: view, dtable })?;
+                    Ok([dy, old, sum])
                 });
-                let [dy, old, dtable] = results.try_into().unwrap();
                 let mut expected = if add { old } else { vec![0.0; entries * columns] };
                 for (row, id) in ids.iter().enumerate().filter(|(_, id)| Some(**id) != padding_index) {
                     for column in 0..columns {
@@ -98,15 +90,12 @@ fn strided_rows_are_copied_or_added_and_gaps_left_alone() {
     {
         let span = |ld: usize| if rows == 0 { 0 } else { (rows - 1) * ld + columns };
         for (dtype, add) in FLOATS.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
-            let results = with_any_threads(|device| {
-                let (x, mut out) =
-                    (tensor(device, dtype, &values(span(x_ld), 1)), tensor(device, dtype, &values(span(out_ld), 2)));
-                let old = numbers(&out);
-                let dest = out.dest(add).unwrap();
-                device.launch(RowCopy { rows, columns, x_ld, x: x.view().unwrap(), out_ld, out: dest }).unwrap();
-                vec![numbers(&x), old, numbers(&out)]
+            let [x, mut expected, out] = with_any_threads(|device| {
+                let x = sampled(device, dtype, span(x_ld), 1);
+                let [old, mut out] = [(); 2].map(|()| sampled(device, dtype, span(out_ld), 2));
+                device.launch(RowCopy { rows, columns, x_ld, x: x.view()?, out_ld, out: out.dest(add)? })?;
+                Ok([x, old, out])
             });
-            let [x, mut expected, out] = results.try_into().unwrap();
             for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
                 let slot = &mut expected[row * out_ld + column];
                 *slot = x[row * x_ld + column] + if add { *slot } else { 0.0 };
@@ -159,15 +148,13 @@ fn every_order_of_the_axes_is_right() {
         for axes in orders(dims.len()) {
             for (dtype, add) in [(DType::F32, false), (DType::BF16, true)] {
                 let len = dims.iter().product();
-                let results = with_any_threads(|device| {
-                    let (x, mut out) = (tensor(device, dtype, &values(len, 1)), tensor(device, dtype, &values(len, 2)));
-                    let old = numbers(&out);
-                    let dest = out.dest(add).unwrap();
+                let [x, old, out] = with_any_threads(|device| {
+                    let x = sampled(device, dtype, len, 1);
+                    let [old, mut out] = [(); 2].map(|()| sampled(device, dtype, len, 2));
                     let (dims, axes, rank) = (six(dims), six(&axes), axes.len());
-                    device.launch(Permute { dims, axes, rank, x: x.view().unwrap(), out: dest }).unwrap();
-                    vec![numbers(&x), old, numbers(&out)]
+                    device.launch(Permute { dims, axes, rank, x: x.view()?, out: out.dest(add)? })?;
+                    Ok([x, old, out])
                 });
-                let [x, old, out] = results.try_into().unwrap();
                 let moved = permuted(&x, dims, &axes);
                 let expected: Vec<f64> =
                     moved.iter().zip(old).map(|(x, old)| x + if add { old } else { 0.0 }).collect();
@@ -183,14 +170,12 @@ fn large_transpositions_are_divided_among_threads_without_loss() {
         [([300, 500, 1], [1, 0, 2]), ([4, 300, 90], [0, 2, 1]), ([90, 4, 300], [2, 0, 1]), ([64, 50, 40], [1, 0, 2])]
     {
         let len = dims.iter().product();
-        let results = with_any_threads(|device| {
-            let (x, mut out) =
-                (tensor(device, DType::F32, &values(len, 1)), tensor(device, DType::F32, &vec![0.0; len]));
-            let dest = out.dest(false).unwrap();
+        let [x, out] = with_any_threads(|device| {
+            let (x, mut out) = (sampled(device, DType::F32, len, 1), filled(device, DType::F32, len, 0.0));
             let (dims, axes, rank) = (six(&dims), six(&axes), 3);
-            device.launch(Permute { dims, axes, rank, x: x.view().unwrap(), out: dest }).unwrap();
-            vec![numbers(&x), numbers(&out)]
+            device.launch(Permute { dims, axes, rank, x: x.view()?, out: out.dest(false)? })?;
+            Ok([x, out])
         });
-        assert_eq!(results[1], permuted(&results[0], &dims, &axes));
+        assert_eq!(out, permuted(&x, &dims, &axes));
     }
 }
