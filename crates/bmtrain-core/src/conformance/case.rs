@@ -109,6 +109,14 @@ impl Case {
         Case::new(name.into(), Body::Op(Box::new(body)))
     }
 
+    /// A row for an op with one result.
+    pub fn one(
+        name: impl Into<String>,
+        body: impl Fn(&Ctx, &[Var]) -> Result<Var> + Send + Sync + 'static,
+    ) -> Self {
+        Case::op(name, move |cx, v| Ok(vec![body(cx, v)?]))
+    }
+
     /// A row for a kernel that is launched directly.
     pub fn kernel(
         name: impl Into<String>,

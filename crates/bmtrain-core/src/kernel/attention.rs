@@ -160,12 +160,8 @@ type HeadsLayout = (&'static str, usize, DType, usize, usize, usize, usize);
 impl AttentionShape {
     fn check(&self, op: &'static str) -> Result<()> {
         if self.heads == 0 || self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(Error::shape(
-                op,
-                "heads",
-                "a multiple of the kv heads",
-                format!("{} of {}", self.heads, self.kv_heads),
-            ));
+            let expected = "a multiple of the kv heads";
+            return Err(Error::shape(op, "heads", expected, format!("{} of {}", self.heads, self.kv_heads)));
         }
         let scores =
             [self.batch, self.heads, self.queries, self.keys].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
@@ -192,12 +188,8 @@ impl AttentionShape {
             }
             let sequence = (rows - 1).checked_mul(row_stride).and_then(|n| n.checked_add(width));
             if self.batch > 1 && sequence.is_none_or(|sequence| batch_stride < sequence) {
-                return Err(Error::shape(
-                    op,
-                    format!("batch stride of {what}"),
-                    format!("at least {sequence:?}"),
-                    batch_stride,
-                ));
+                let expected = format!("at least {sequence:?}");
+                return Err(Error::shape(op, format!("batch stride of {what}"), expected, batch_stride));
             }
             let end = (self.batch - 1).checked_mul(batch_stride).and_then(|n| n.checked_add(sequence?));
             if end.is_none_or(|end| end > len) {

@@ -114,10 +114,8 @@ impl Epilogue<'_> {
         }
         let single = copy.is_some() || points.is_some() || self.sums_of_a.is_some();
         if single && batch != Batch::ONE {
-            return Err(Error::argument(
-                name,
-                "a pre-activation copy, a derivative and sums of a are for single products",
-            ));
+            let message = "a pre-activation copy, a derivative and sums of a are for single products";
+            return Err(Error::argument(name, message));
         }
         Ok(())
     }
@@ -207,12 +205,8 @@ fn check_matrix(
     len: usize,
 ) -> Result<()> {
     if ld < columns {
-        return Err(Error::shape(
-            Gemm::NAME,
-            format!("leading dimension of {what}"),
-            format!("at least {columns}"),
-            ld,
-        ));
+        let expected = format!("at least {columns}");
+        return Err(Error::shape(Gemm::NAME, format!("leading dimension of {what}"), expected, ld));
     }
     if rows == 0 || columns == 0 || batch.outer == 0 || batch.inner == 0 {
         return Ok(());

@@ -74,12 +74,8 @@ impl Backward for PermuteBackward {
 pub fn slice_last(cx: &Ctx, x: &Var, range: Range<usize>) -> Result<Var> {
     let wide = x.shape().last();
     if x.shape().rank() == 0 || range.start > range.end || range.end > wide {
-        return Err(Error::shape(
-            "slice_last",
-            "range",
-            format!("inside 0..{wide} of {}", x.shape()),
-            format!("{range:?}"),
-        ));
+        let expected = format!("inside 0..{wide} of {}", x.shape());
+        return Err(Error::shape("slice_last", "range", expected, format!("{range:?}")));
     }
     let place = RowSlice { rows: x.shape().rows(), columns: range.len(), start: range.start, stride: wide };
     take(cx, x, place, x.shape().with_last(range.len())?)

@@ -40,12 +40,8 @@ impl Tensor {
     ) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != values.len() {
-            return Err(Error::shape(
-                "from_slice",
-                "values",
-                format!("{} for {shape}", shape.elements()),
-                values.len(),
-            ));
+            let expected = format!("{} for {shape}", shape.elements());
+            return Err(Error::shape("from_slice", "values", expected, values.len()));
         }
         let mut tensor = Tensor::empty_in(device, shape, T::DTYPE, segment)?;
         device.backend().upload(bytemuck::cast_slice(values), tensor.view_mut()?, Lane::Compute)?;

@@ -138,12 +138,12 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
     cases.push(apart("keys of another type", Some(DType::F32), 8));
-    let same = Case::op("attention/one variable for all", |cx, v| {
-        Ok(vec![ops::attention(cx, &v[0], &v[0], &v[0], &AttentionOptions::new(2, 4))?])
+    let same = Case::one("attention/one variable for all", |cx, v| {
+        ops::attention(cx, &v[0], &v[0], &v[0], &AttentionOptions::new(2, 4))
     });
     cases.push(same.variable("x", [2, 5, 8]));
-    let only_q = Case::op("attention/frozen keys and values", |cx, v| {
-        Ok(vec![ops::attention(cx, &v[0], &v[1], &v[2], &AttentionOptions::new(2, 4))?])
+    let only_q = Case::one("attention/frozen keys and values", |cx, v| {
+        ops::attention(cx, &v[0], &v[1], &v[2], &AttentionOptions::new(2, 4))
     });
     cases.push(only_q.variable("q", [2, 3, 8]).constant("k", [2, 5, 8]).constant("v", [2, 5, 8]));
 }

@@ -10,22 +10,22 @@ use crate::philox::Key;
 pub(super) fn rows(cases: &mut Vec<Case>) {
     for activation in Activation::ALL {
         let step = if activation == Activation::Relu { 1e-3 } else { 1e-2 };
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::activation(cx, &v[0], activation)?]);
+        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::activation(cx, &v[0], activation);
         cases.push(
-            Case::op(format!("activation/{}", activation.name()), body)
+            Case::one(format!("activation/{}", activation.name()), body)
                 .variable("x", [3, 37])
                 .deviation(2.0)
                 .step(step),
         );
         cases.push(
-            Case::op(format!("activation/{}", activation.name()), body)
+            Case::one(format!("activation/{}", activation.name()), body)
                 .variable("x", [300, 257])
                 .deviation(2.0)
                 .large(),
         );
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::gated(cx, &v[0], activation)?]);
-        cases.push(Case::op(format!("gated/{}", activation.name()), body).variable("x", [2, 4, 26]).step(step));
-        cases.push(Case::op(format!("gated/{}", activation.name()), body).variable("x", [300, 258]).large());
+        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::gated(cx, &v[0], activation);
+        cases.push(Case::one(format!("gated/{}", activation.name()), body).variable("x", [2, 4, 26]).step(step));
+        cases.push(Case::one(format!("gated/{}", activation.name()), body).variable("x", [300, 258]).large());
     }
     arithmetic(cases);
     kernels(cases);
@@ -34,16 +34,16 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
 }
 
 fn arithmetic(cases: &mut Vec<Case>) {
-    let add = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::add(cx, &v[0], &v[1])?]);
-    cases.push(Case::op("add", add).variable("a", [3, 19]).leaf("b", [3, 19]));
-    cases.push(Case::op("add", add).variable("a", [300, 211]).variable("b", [300, 211]).large());
-    cases.push(Case::op("add/same variable twice", |cx, v| Ok(vec![ops::add(cx, &v[0], &v[0])?])).variable("x", [23]));
-    cases.push(Case::op("scale", |cx, v| Ok(vec![ops::scale(cx, &v[0], -1.75)?])).variable("x", [5, 9]));
-    let mul = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::mul(cx, &v[0], &v[1])?]);
-    cases.push(Case::op("mul", mul).variable("a", [3, 19]).leaf("b", [3, 19]));
-    cases.push(Case::op("mul/constant", mul).variable("a", [3, 19]).constant("b", [3, 19]));
-    cases.push(Case::op("mul", mul).variable("a", [300, 211]).variable("b", [300, 211]).large());
-    cases.push(Case::op("mul/same variable twice", |cx, v| Ok(vec![ops::mul(cx, &v[0], &v[0])?])).variable("x", [23]));
+    let add = |cx: &crate::Ctx, v: &[crate::Var]| ops::add(cx, &v[0], &v[1]);
+    cases.push(Case::one("add", add).variable("a", [3, 19]).leaf("b", [3, 19]));
+    cases.push(Case::one("add", add).variable("a", [300, 211]).variable("b", [300, 211]).large());
+    cases.push(Case::one("add/same variable twice", |cx, v| ops::add(cx, &v[0], &v[0])).variable("x", [23]));
+    cases.push(Case::one("scale", |cx, v| ops::scale(cx, &v[0], -1.75)).variable("x", [5, 9]));
+    let mul = |cx: &crate::Ctx, v: &[crate::Var]| ops::mul(cx, &v[0], &v[1]);
+    cases.push(Case::one("mul", mul).variable("a", [3, 19]).leaf("b", [3, 19]));
+    cases.push(Case::one("mul/constant", mul).variable("a", [3, 19]).constant("b", [3, 19]));
+    cases.push(Case::one("mul", mul).variable("a", [300, 211]).variable("b", [300, 211]).large());
+    cases.push(Case::one("mul/same variable twice", |cx, v| ops::mul(cx, &v[0], &v[0])).variable("x", [23]));
     let fan = Case::op("fan-out with an unused result", |cx, v| {
         let square = ops::mul(cx, &v[0], &v[0])?;
         ops::scale(cx, &square, 3.0)?;
@@ -60,19 +60,19 @@ fn arithmetic(cases: &mut Vec<Case>) {
         offset: 0,
         row_stride: 0,
     };
-    let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::dropout(cx, &v[0], Some(dropout))?]);
-    cases.push(Case::op("dropout/a quarter", body).variable("x", [3, 21]));
-    cases.push(Case::op("dropout/a quarter", body).variable("x", [300, 211]).large());
+    let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::dropout(cx, &v[0], Some(dropout));
+    cases.push(Case::one("dropout/a quarter", body).variable("x", [3, 21]));
+    cases.push(Case::one("dropout/a quarter", body).variable("x", [300, 211]).large());
     let shard = Dropout { offset: 5, row_stride: 50, threshold: 1 << 31, scale: 2.0, ..dropout };
-    let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::dropout(cx, &v[0], Some(shard))?]);
-    cases.push(Case::op("dropout/half of a shard", body).variable("x", [3, 21]));
+    cases.push(
+        Case::one("dropout/half of a shard", move |cx, v| ops::dropout(cx, &v[0], Some(shard))).variable("x", [3, 21]),
+    );
     let body = move |cx: &crate::Ctx, v: &[crate::Var]| {
         let a = ops::dropout(cx, &v[0], Some(dropout))?;
         Ok(vec![ops::add(cx, &a, &v[0])?])
     };
     cases.push(Case::op("dropout/beside a residual", body).variable("x", [3, 21]));
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::dropout(cx, &v[0], None)?]);
-    cases.push(Case::op("dropout/none", body).variable("x", [3, 7]));
+    cases.push(Case::one("dropout/none", |cx, v| ops::dropout(cx, &v[0], None)).variable("x", [3, 7]));
 }
 
 fn kernels(cases: &mut Vec<Case>) {

@@ -40,8 +40,8 @@ fn linear(activation: Option<Activation>, bias: bool, outer: &[usize], k: usize,
     let name = activation.map_or("none", Activation::name);
     let suffix = if bias { "/bias" } else { "" };
     let (m, outer) = (outer.iter().product::<usize>(), [outer, &[k]].concat());
-    let case = Case::op(format!("linear/{name}{suffix}/{m}x{n}x{k}"), move |cx, v| {
-        Ok(vec![ops::linear(cx, &v[0], &v[1], v.get(2), activation)?])
+    let case = Case::one(format!("linear/{name}{suffix}/{m}x{n}x{k}"), move |cx, v| {
+        ops::linear(cx, &v[0], &v[1], v.get(2), activation)
     });
     let case = with_shape(case, "x", &outer).leaf("weight", [n, k]).deviation(unit(k));
     let case = if bias { case.leaf("bias", [n]) } else { case };
@@ -64,8 +64,8 @@ fn kinked(case: Case, activation: Option<Activation>) -> Case {
 
 /// Weights in f32 under activations of 16 bits.
 fn mixed(cases: &mut Vec<Case>) {
-    let case = Case::op("linear/gelu/bias/f32 weights", |cx, v| {
-        Ok(vec![ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Gelu))?])
+    let case = Case::one("linear/gelu/bias/f32 weights", |cx, v| {
+        ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Gelu))
     });
     let case = case.variable("x", [6, 20]).leaf("weight", [9, 20]).deviation(unit(20)).of(DType::F32);
     cases.push(case.leaf("bias", [9]).of(DType::F32).dtypes(&[DType::BF16, DType::F16]));
@@ -139,8 +139,8 @@ fn matmul(cases: &mut Vec<Case>) {
     for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
         let letters = format!("{}{}", if transpose_a { 't' } else { 'n' }, if transpose_b { 't' } else { 'n' });
         let row = |kind: &str| {
-            Case::op(format!("matmul/{letters}/{kind}"), move |cx, v| {
-                Ok(vec![ops::matmul(cx, &v[0], &v[1], transpose_a, transpose_b)?])
+            Case::one(format!("matmul/{letters}/{kind}"), move |cx, v| {
+                ops::matmul(cx, &v[0], &v[1], transpose_a, transpose_b)
             })
         };
         let [a, b] = [if transpose_a { [k, m] } else { [m, k] }, if transpose_b { [n, k] } else { [k, n] }];
@@ -152,6 +152,6 @@ fn matmul(cases: &mut Vec<Case>) {
         let case = row("batched").variable("a", [3, a[0], a[1]]).variable("b", [3, b[0], b[1]]).deviation(unit(60));
         cases.push(case.large());
     }
-    let square = Case::op("matmul/same variable twice", |cx, v| Ok(vec![ops::matmul(cx, &v[0], &v[0], false, true)?]));
+    let square = Case::one("matmul/same variable twice", |cx, v| ops::matmul(cx, &v[0], &v[0], false, true));
     cases.push(square.variable("x", [2, 4, 3]));
 }

@@ -35,10 +35,10 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         }
         cases.push(residual(kind, name, true, true, Used::Normalised, 6, 528).large());
         cases.push(residual(kind, name, true, true, Used::Normalised, 5, 8203).large());
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::norm(cx, kind, &v[0], &v[1], None, 1e-5)?]);
-        cases.push(Case::op(format!("norm/{name}/only weight"), body).constant("x", [5, 8]).leaf("weight", [8]));
-        cases.push(Case::op(format!("norm/{name}/frozen weight"), body).variable("x", [5, 8]).constant("weight", [8]));
-        let case = Case::op(format!("norm/{name}/f32 weight"), body)
+        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::norm(cx, kind, &v[0], &v[1], None, 1e-5);
+        cases.push(Case::one(format!("norm/{name}/only weight"), body).constant("x", [5, 8]).leaf("weight", [8]));
+        cases.push(Case::one(format!("norm/{name}/frozen weight"), body).variable("x", [5, 8]).constant("weight", [8]));
+        let case = Case::one(format!("norm/{name}/f32 weight"), body)
             .variable("x", [5, 40])
             .leaf("weight", [40])
             .of(DType::F32);
@@ -49,8 +49,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
 
 fn norm(kind: NormKind, name: &str, bias: bool, rows: usize, columns: usize) -> Case {
     let suffix = if bias { "/bias" } else { "" };
-    let case = Case::op(format!("norm/{name}{suffix}/{rows}x{columns}"), move |cx, v| {
-        Ok(vec![ops::norm(cx, kind, &v[0], &v[1], v.get(2), 1e-3)?])
+    let case = Case::one(format!("norm/{name}{suffix}/{rows}x{columns}"), move |cx, v| {
+        ops::norm(cx, kind, &v[0], &v[1], v.get(2), 1e-3)
     });
     let case = case.variable("x", [rows, columns]).holding(Values::Normal(0.5, 1.5)).leaf("weight", [columns]);
     if bias { case.leaf("bias", [columns]) } else { case }

@@ -12,29 +12,29 @@ use crate::pool::Segment;
 use crate::tensor::Tensor;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
-    let softmax = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::softmax(cx, &v[0])?]);
-    let log_softmax = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::log_softmax(cx, &v[0])?]);
-    cases.push(Case::op("softmax/3x2x7", softmax).variable("x", [3, 2, 7]).deviation(2.0));
-    cases.push(Case::op("softmax/1x33", softmax).variable("x", [1, 33]));
-    cases.push(Case::op("softmax/300x101", softmax).variable("x", [300, 101]).large());
-    cases.push(Case::op("log_softmax/3x2x7", log_softmax).variable("x", [3, 2, 7]).deviation(2.0));
-    cases.push(Case::op("log_softmax/300x101", log_softmax).variable("x", [300, 101]).large());
+    let softmax = |cx: &crate::Ctx, v: &[crate::Var]| ops::softmax(cx, &v[0]);
+    let log_softmax = |cx: &crate::Ctx, v: &[crate::Var]| ops::log_softmax(cx, &v[0]);
+    cases.push(Case::one("softmax/3x2x7", softmax).variable("x", [3, 2, 7]).deviation(2.0));
+    cases.push(Case::one("softmax/1x33", softmax).variable("x", [1, 33]));
+    cases.push(Case::one("softmax/300x101", softmax).variable("x", [300, 101]).large());
+    cases.push(Case::one("log_softmax/3x2x7", log_softmax).variable("x", [3, 2, 7]).deviation(2.0));
+    cases.push(Case::one("log_softmax/300x101", log_softmax).variable("x", [300, 101]).large());
     // Rows of whole packs, and rows longer than a block of a device holds.
     for (rows, columns) in [(9, 520), (3, 8203), (2, 8208)] {
         let shape = [rows, columns];
-        cases.push(Case::op(format!("softmax/{rows}x{columns}"), softmax).variable("x", shape).large());
-        cases.push(Case::op(format!("log_softmax/{rows}x{columns}"), log_softmax).variable("x", shape).large());
+        cases.push(Case::one(format!("softmax/{rows}x{columns}"), softmax).variable("x", shape).large());
+        cases.push(Case::one(format!("log_softmax/{rows}x{columns}"), log_softmax).variable("x", shape).large());
     }
     for log in [false, true] {
         cases.push(masked_softmax(log));
     }
     for shape in [[3, 11], [1, 5], [7, 1]] {
         let name = format!("{}x{}", shape[0], shape[1]);
-        cases.push(Case::op(format!("sum/{name}"), |cx, v| Ok(vec![ops::sum(cx, &v[0])?])).variable("x", shape));
-        cases.push(Case::op(format!("mean/{name}"), |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", shape));
+        cases.push(Case::one(format!("sum/{name}"), |cx, v| ops::sum(cx, &v[0])).variable("x", shape));
+        cases.push(Case::one(format!("mean/{name}"), |cx, v| ops::mean(cx, &v[0])).variable("x", shape));
     }
     // Of numbers whose mean is not nearly zero: the roundings of a sum are as large as its terms, not as the sum.
-    let mean = Case::op("mean/300x101", |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", [300, 101]);
+    let mean = Case::one("mean/300x101", |cx, v| ops::mean(cx, &v[0])).variable("x", [300, 101]);
     cases.push(mean.holding(Values::Normal(0.5, 1.0)).large());
     for (name, rows, columns) in
         [("5x7", 5, 7), ("1x9", 1, 9), ("0x5", 0, 5), ("700x66", 700, 66), ("5000x3", 5000, 3), ("70x600", 70, 600)]

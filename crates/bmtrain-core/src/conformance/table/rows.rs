@@ -14,14 +14,16 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         ("0132", [3, 1, 7, 9], [0, 1, 3, 2]),
         ("0123", [2, 3, 4, 5], [0, 1, 2, 3]),
     ] {
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &axes)?]);
-        cases.push(Case::op(format!("permute/{name}"), body).variable("x", dims));
+        cases.push(
+            Case::one(format!("permute/{name}"), move |cx, v| ops::permute(cx, &v[0], &axes)).variable("x", dims),
+        );
     }
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[0, 2, 1, 3])?]);
-    cases.push(Case::op("permute/0213", body).variable("x", [3, 40, 4, 64]).large());
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[1, 0])?]);
-    cases.push(Case::op("permute/10", body).variable("x", [5, 7]));
-    cases.push(Case::op("permute/10", body).variable("x", [200, 131]).large());
+    cases.push(
+        Case::one("permute/0213", |cx, v| ops::permute(cx, &v[0], &[0, 2, 1, 3])).variable("x", [3, 40, 4, 64]).large(),
+    );
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| ops::permute(cx, &v[0], &[1, 0]);
+    cases.push(Case::one("permute/10", body).variable("x", [5, 7]));
+    cases.push(Case::one("permute/10", body).variable("x", [200, 131]).large());
     slices(cases);
     many_rows(cases);
     permutations(cases);
@@ -52,9 +54,7 @@ fn embeddings(cases: &mut Vec<Case>) {
     for (padding, met) in [(None, false), (Some(5), false), (Some(0), true), (Some(3), true)] {
         let name = padding.map_or("".into(), |index: i64| format!("/padding {index}"));
         let (bound, special) = if met { (6, padding) } else { (5, None) };
-        let case = Case::op(format!("embedding{name}"), move |cx, v| {
-            Ok(vec![ops::embedding(cx, v[0].value(), &v[1], padding)?])
-        });
+        let case = Case::one(format!("embedding{name}"), move |cx, v| ops::embedding(cx, v[0].value(), &v[1], padding));
         let case = case.ids("ids", [3, 8], bound, special).leaf("table", [6, 5]);
         cases.push(if met { case.inexact() } else { case });
         let case = Case::op(format!("add_embedding{name}"), move |cx, v| {
@@ -72,9 +72,9 @@ fn embeddings(cases: &mut Vec<Case>) {
             ));
         }
     }
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::embedding(cx, v[0].value(), &v[1], None)?]);
-    cases.push(Case::op("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
-    cases.push(Case::op("embedding", body).ids("ids", [20, 31], 200, None).leaf("table", [200, 65]).large());
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| ops::embedding(cx, v[0].value(), &v[1], None);
+    cases.push(Case::one("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
+    cases.push(Case::one("embedding", body).ids("ids", [20, 31], 200, None).leaf("table", [200, 65]).large());
     let shared = Case::op("add_embedding/shared x", |cx, v| {
         Ok(vec![ops::add_embedding(cx, v[0].clone(), v[1].value(), &v[2], None)?, ops::scale(cx, &v[0], 2.0)?])
     });
@@ -167,8 +167,10 @@ fn permutations(cases: &mut Vec<Case>) {
         let case = case.ids("ids", [3, 70, 67], 1 << 20, None).mask("mask", [3, 70, 67], 0);
         cases.push(case.dtypes(&[DType::F32]));
     }
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[5, 3, 1, 4, 2, 0])?]);
-    cases.push(Case::op("permute/531420", body).variable("x", [2, 3, 2, 3, 2, 3]));
+    cases.push(
+        Case::one("permute/531420", |cx, v| ops::permute(cx, &v[0], &[5, 3, 1, 4, 2, 0]))
+            .variable("x", [2, 3, 2, 3, 2, 3]),
+    );
 }
 
 fn copies_of_rows(cases: &mut Vec<Case>) {
@@ -205,22 +207,22 @@ fn copies_of_rows(cases: &mut Vec<Case>) {
 }
 
 fn slices(cases: &mut Vec<Case>) {
-    let one = Case::op("slice_last/middle", |cx, v| Ok(vec![ops::slice_last(cx, &v[0], 2..5)?]));
+    let one = Case::one("slice_last/middle", |cx, v| ops::slice_last(cx, &v[0], 2..5));
     cases.push(one.variable("x", [3, 2, 9]));
     let three = Case::op("slice_last/in three", |cx, v| {
         [0..3, 3..8, 8..9].into_iter().map(|range| ops::slice_last(cx, &v[0], range)).collect()
     });
     cases.push(three.variable("x", [4, 9]));
-    cases.push(Case::op("slice_last/leaf", |cx, v| Ok(vec![ops::slice_last(cx, &v[0], 1..4)?])).leaf("x", [4, 5]));
+    cases.push(Case::one("slice_last/leaf", |cx, v| ops::slice_last(cx, &v[0], 1..4)).leaf("x", [4, 5]));
     for index in [0, 3] {
-        let case = Case::op(format!("select_row/{index}"), move |cx, v| Ok(vec![ops::select_row(cx, &v[0], index)?]));
+        let case = Case::one(format!("select_row/{index}"), move |cx, v| ops::select_row(cx, &v[0], index));
         cases.push(case.variable("x", [3, 4, 7]));
     }
-    let concat = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::concat_last(cx, &[&v[0], &v[1], &v[2]])?]);
-    let case = Case::op("concat_last/three", concat).variable("a", [2, 3, 4]).constant("b", [2, 3, 1]);
+    let concat = |cx: &crate::Ctx, v: &[crate::Var]| ops::concat_last(cx, &[&v[0], &v[1], &v[2]]);
+    let case = Case::one("concat_last/three", concat).variable("a", [2, 3, 4]).constant("b", [2, 3, 1]);
     cases.push(case.leaf("c", [2, 3, 5]));
-    let same = Case::op("concat_last/same variable twice", |cx, v| Ok(vec![ops::concat_last(cx, &[&v[0], &v[0]])?]));
+    let same = Case::one("concat_last/same variable twice", |cx, v| ops::concat_last(cx, &[&v[0], &v[0]]));
     cases.push(same.variable("x", [3, 4]));
-    let case = Case::op("concat_last/three", concat).variable("a", [200, 64]).variable("b", [200, 33]);
+    let case = Case::one("concat_last/three", concat).variable("a", [200, 64]).variable("b", [200, 33]);
     cases.push(case.variable("c", [200, 65]).large());
 }
