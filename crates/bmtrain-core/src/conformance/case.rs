@@ -110,10 +110,7 @@ impl Case {
     }
 
     /// A row for an op with one result.
-    pub fn one(
-        name: impl Into<String>,
-        body: impl Fn(&Ctx, &[Var]) -> Result<Var> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn one(name: impl Into<String>, body: impl Fn(&Ctx, &[Var]) -> Result<Var> + Send + Sync + 'static) -> Self {
         Case::op(name, move |cx, v| Ok(vec![body(cx, v)?]))
     }
 

@@ -12,16 +12,9 @@
 //! Numerics: gradients travel in the dtype of the input; sums over ranks are taken in f32, in the order of the ranks,
 //! and rounded once.
 
-use super::in_dtype;
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use super::*;
 use crate::comm::{Communicator, Reduction, tensors};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Multiply};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::kernel::{Activation, ActivationBackward, AddScaled, Multiply};
 use std::sync::Arc;
 
 /// The values of all ranks, concatenated. Its gradient: each rank's part of the sum of all gradients.

@@ -1,19 +1,13 @@
 //! Cross-entropy: [`cross_entropy`] over a whole vocabulary in one pass, [`vocabulary_cross_entropy`] over classes that
 //! are sharded over tensor-parallel ranks. [`linear_cross_entropy`](super::linear_cross_entropy) shares its parts.
 
-use super::{bytes_of, empty, expect_elements, in_dtype, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::buffer::{View, ViewMut};
+use super::*;
+use crate::buffer::ViewMut;
 use crate::comm::{Communicator, tensors};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernel::{
     ClassWeights, ColumnSum, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss,
     CrossEntropyStatistics, LossTotals, ShardClasses,
 };
-use crate::pool::Segment;
-use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// How the losses of the rows are reduced.

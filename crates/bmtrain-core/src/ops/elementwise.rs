@@ -1,16 +1,9 @@
 //! Elementwise ops: [`activation`], [`gated`], [`add`], [`scale`], [`mul`], [`cast`].
 
-use super::{empty, expect_shape, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::*;
 use crate::kernel::{
-    Activation, ActivationBackward, ActivationForward, AddScaled, Cast, Dest, GatedBackward, GatedForward, Multiply,
+    Activation, ActivationBackward, ActivationForward, AddScaled, GatedBackward, GatedForward, Multiply,
 };
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// `y = activation(x)`.
 pub fn activation(cx: &Ctx, x: &Var, activation: Activation) -> Result<Var> {

@@ -1,12 +1,7 @@
 //! Table rows by id: [`embedding`], and [`add_embedding`] for the second and third table of a sum.
 
-use super::{empty, expect_elements, only, own};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::*;
 use crate::kernel::{EmbeddingBackward, EmbeddingForward};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// `y[..] = table[ids[..]]`.
 ///

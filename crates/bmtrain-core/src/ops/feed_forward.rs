@@ -3,17 +3,10 @@
 
 use super::elementwise::gate;
 use super::gemm::{check_linear, input_gradient, parameter_gradients, project};
-use super::{bytes_of, empty, only, view_of};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::*;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
 };
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
 ///

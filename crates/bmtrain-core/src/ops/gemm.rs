@@ -1,14 +1,7 @@
 //! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
 
-use super::{bytes_of, empty, expect_elements, only, view_of};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Activation, ActivationBackward, ColumnSum, Dest, Epilogue, Fill, Gemm, Matrix};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, Gemm, Matrix};
 
 /// `y = activation(x weight^T + bias)`.
 ///

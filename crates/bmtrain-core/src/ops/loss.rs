@@ -1,12 +1,7 @@
 //! Mean squared error of a regression: [`squared_error`].
 
-use super::{empty, expect_elements, in_dtype, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::*;
 use crate::kernel::{SquaredErrorBackward, SquaredErrorForward};
-use crate::pool::Segment;
-use crate::tensor::Tensor;
 
 /// Mean of the squared differences.
 ///

@@ -9,14 +9,9 @@
 //! is the order of the tape on both sides.
 
 use super::collective::gradient;
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use super::*;
 use crate::comm::{Communicator, tensors};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::pool::Segment;
-use crate::shape::{MAX_RANK, Shape};
-use crate::tensor::Tensor;
+use crate::shape::MAX_RANK;
 use std::sync::Arc;
 
 /// Give a value to rank `to`, which has to call [`recv`]. Its gradient is the one that rank has for it.

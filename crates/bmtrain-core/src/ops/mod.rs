@@ -42,11 +42,13 @@ pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
 
-use crate::autograd::{Ctx, Grads, Var};
+// What every op is made of: the files here import it from this one.
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::buffer::View;
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::Cast;
+use crate::kernel::{Cast, Dest};
 use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;

@@ -1,14 +1,7 @@
 //! Layer norm and RMS norm, alone ([`norm`]) and after dropout and residual ([`residual_norm`]).
 
-use super::{bytes_of, empty, expect_elements, expect_shape, only, own, view_of};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Dest, Dropout, DropoutApply, NormBackward, NormForward, NormKind};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::{Dropout, DropoutApply, NormBackward, NormForward, NormKind};
 
 /// `y = normalise(x) * weight + bias` along the innermost axis.
 ///

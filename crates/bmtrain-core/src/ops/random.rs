@@ -1,11 +1,7 @@
 //! [`dropout`] as an op of its own; norms and attention carry theirs inside.
 
-use super::{empty, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::dtype::DType;
-use crate::error::Result;
+use super::*;
 use crate::kernel::{Dropout, DropoutApply};
-use crate::shape::Shape;
 
 /// `y = x * mask / (1 - p)`, with a mask that is a pure function of its address; `x` itself when nothing is dropped.
 pub fn dropout(cx: &Ctx, x: &Var, dropout: Option<Dropout>) -> Result<Var> {

@@ -1,14 +1,7 @@
 //! [`softmax`], [`log_softmax`], [`sum`] and [`mean`].
 
-use super::{empty, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{AddScaled, ColumnSum, Dest, Gemm, Matrix, Softmax, SoftmaxBackward};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::{AddScaled, ColumnSum, Gemm, Matrix, Softmax, SoftmaxBackward};
 
 /// Probabilities along the innermost axis.
 pub fn softmax(cx: &Ctx, x: &Var) -> Result<Var> {

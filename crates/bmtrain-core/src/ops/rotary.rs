@@ -1,13 +1,7 @@
 //! Rotary positions: [`rotary`] turns heads where the projection wrote them.
 
-use super::{empty, expect_shape, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Dest, RotaryApply, RotaryLayout};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::{RotaryApply, RotaryLayout};
 
 /// The heads to rotate, and the angles.
 #[derive(Debug, Clone, Copy)]

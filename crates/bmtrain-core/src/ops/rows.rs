@@ -1,12 +1,8 @@
 //! Ops that move elements without changing them: [`permute`], [`slice_last`], [`select_row`], [`concat_last`].
 
-use super::{empty, in_dtype, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Dest, Fill, Permute, RowCopy};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::{Fill, Permute, RowCopy};
+use crate::shape::MAX_RANK;
 use std::ops::Range;
 
 /// Another order of the axes: axis `i` of the result is axis `axes[i]` of x.

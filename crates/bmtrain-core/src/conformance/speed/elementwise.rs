@@ -1,13 +1,6 @@
 //! Sums, activations, casts, masks.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Distribution, Dropout,
-    DropoutApply, FillRandom, GatedBackward, GatedForward,
-};
-use crate::philox::Key;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let sizes = bench.sizes();

@@ -1,11 +1,6 @@
 //! Cross-entropy over a vocabulary: fused, and over a shard as heads in chunks and tensor-parallel ranks use it.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyStatistics, ShardClasses};
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (device, sizes) = (bench.device, bench.sizes());

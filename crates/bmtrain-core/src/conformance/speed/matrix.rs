@@ -1,10 +1,6 @@
 //! Matrix products and attention, which are bound by arithmetic.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Gemm, Heads, HeadsMut, Mask, Matrix};
-use crate::tensor::Tensor;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let sizes = bench.sizes();

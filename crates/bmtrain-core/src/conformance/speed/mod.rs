@@ -16,9 +16,11 @@ use crate::bench::{Rounds, measure, seconds};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Distribution, FillRandom, Kernel};
+use crate::exact::WORDS;
+use crate::kernel::*;
 use crate::philox::Key;
 use crate::pool::Segment;
+use crate::shape::MAX_RANK;
 use crate::tensor::Tensor;
 use std::time::Duration;
 

@@ -1,10 +1,6 @@
 //! Layer norm, plain and after dropout and residual.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Dropout, NormBackward, NormForward, NormKind};
-use crate::philox::Key;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     forward(bench, dtype)?;

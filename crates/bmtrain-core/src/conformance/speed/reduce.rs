@@ -1,12 +1,6 @@
 //! Sums, norms, softmax, and the optimizer's step.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::exact::WORDS;
-use crate::kernel::{Adam, AdamSettings, ColumnSum, GradNorm, NonFinite, NormOrder, Softmax};
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let sizes = bench.sizes();

@@ -1,12 +1,6 @@
 //! Embeddings and permutations.
 
-use super::Bench;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{EmbeddingBackward, EmbeddingForward, Permute};
-use crate::pool::Segment;
-use crate::shape::MAX_RANK;
-use crate::tensor::Tensor;
+use super::*;
 
 pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     embedding(bench, dtype)?;

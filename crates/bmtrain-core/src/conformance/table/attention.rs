@@ -1,13 +1,7 @@
 //! Rows of attention: masks, windows, biases, dropout, grouped heads, projections in one, two and three tensors.
 
-use super::{copy, zeros};
-use crate::conformance::case::{Case, Role, Values};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Dropout, Heads, HeadsMut, Mask};
-use crate::ops::{self, AttentionMask, AttentionOptions, KeyValues};
-use crate::philox::Key;
-use crate::tensor::Tensor;
+use super::*;
+use crate::ops::{AttentionMask, AttentionOptions, KeyValues};
 
 /// Which mask.
 #[derive(Debug, Clone, Copy, PartialEq)]

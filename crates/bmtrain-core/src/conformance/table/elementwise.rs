@@ -1,16 +1,11 @@
 //! Rows of elementwise ops and kernels.
 
-use super::{copy, zeros};
-use crate::conformance::case::{Case, Values};
-use crate::dtype::DType;
-use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Dropout, Fill, GatedForward, Multiply};
-use crate::ops;
-use crate::philox::Key;
+use super::*;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
     for activation in Activation::ALL {
         let step = if activation == Activation::Relu { 1e-3 } else { 1e-2 };
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::activation(cx, &v[0], activation);
+        let body = move |cx: &Ctx, v: &[Var]| ops::activation(cx, &v[0], activation);
         cases.push(
             Case::one(format!("activation/{}", activation.name()), body)
                 .variable("x", [3, 37])
@@ -23,7 +18,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
                 .deviation(2.0)
                 .large(),
         );
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::gated(cx, &v[0], activation);
+        let body = move |cx: &Ctx, v: &[Var]| ops::gated(cx, &v[0], activation);
         cases.push(Case::one(format!("gated/{}", activation.name()), body).variable("x", [2, 4, 26]).step(step));
         cases.push(Case::one(format!("gated/{}", activation.name()), body).variable("x", [300, 258]).large());
     }
@@ -34,12 +29,12 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
 }
 
 fn arithmetic(cases: &mut Vec<Case>) {
-    let add = |cx: &crate::Ctx, v: &[crate::Var]| ops::add(cx, &v[0], &v[1]);
+    let add = |cx: &Ctx, v: &[Var]| ops::add(cx, &v[0], &v[1]);
     cases.push(Case::one("add", add).variable("a", [3, 19]).leaf("b", [3, 19]));
     cases.push(Case::one("add", add).variable("a", [300, 211]).variable("b", [300, 211]).large());
     cases.push(Case::one("add/same variable twice", |cx, v| ops::add(cx, &v[0], &v[0])).variable("x", [23]));
     cases.push(Case::one("scale", |cx, v| ops::scale(cx, &v[0], -1.75)).variable("x", [5, 9]));
-    let mul = |cx: &crate::Ctx, v: &[crate::Var]| ops::mul(cx, &v[0], &v[1]);
+    let mul = |cx: &Ctx, v: &[Var]| ops::mul(cx, &v[0], &v[1]);
     cases.push(Case::one("mul", mul).variable("a", [3, 19]).leaf("b", [3, 19]));
     cases.push(Case::one("mul/constant", mul).variable("a", [3, 19]).constant("b", [3, 19]));
     cases.push(Case::one("mul", mul).variable("a", [300, 211]).variable("b", [300, 211]).large());
@@ -60,14 +55,14 @@ fn arithmetic(cases: &mut Vec<Case>) {
         offset: 0,
         row_stride: 0,
     };
-    let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::dropout(cx, &v[0], Some(dropout));
+    let body = move |cx: &Ctx, v: &[Var]| ops::dropout(cx, &v[0], Some(dropout));
     cases.push(Case::one("dropout/a quarter", body).variable("x", [3, 21]));
     cases.push(Case::one("dropout/a quarter", body).variable("x", [300, 211]).large());
     let shard = Dropout { offset: 5, row_stride: 50, threshold: 1 << 31, scale: 2.0, ..dropout };
     cases.push(
         Case::one("dropout/half of a shard", move |cx, v| ops::dropout(cx, &v[0], Some(shard))).variable("x", [3, 21]),
     );
-    let body = move |cx: &crate::Ctx, v: &[crate::Var]| {
+    let body = move |cx: &Ctx, v: &[Var]| {
         let a = ops::dropout(cx, &v[0], Some(dropout))?;
         Ok(vec![ops::add(cx, &a, &v[0])?])
     };

@@ -1,9 +1,6 @@
 //! Rows of projections and products as ops: linear, feed-forward, matmul.
 
-use crate::conformance::case::Case;
-use crate::dtype::DType;
-use crate::kernel::Activation;
-use crate::ops;
+use super::*;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
     for activation in [None].into_iter().chain(Activation::ALL.map(Some)) {
@@ -73,9 +70,7 @@ fn mixed(cases: &mut Vec<Case>) {
 
 /// Only some gradients are wanted.
 fn frozen(cases: &mut Vec<Case>) {
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
-        Ok(vec![ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Silu))?])
-    };
+    let body = |cx: &Ctx, v: &[Var]| Ok(vec![ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Silu))?]);
     cases.push(Case::op("linear/frozen x", body).constant("x", [5, 6]).leaf("weight", [4, 6]).leaf("bias", [4]));
     cases.push(
         Case::op("linear/frozen weight", body).variable("x", [5, 6]).constant("weight", [4, 6]).leaf("bias", [4]),
@@ -83,7 +78,7 @@ fn frozen(cases: &mut Vec<Case>) {
     cases.push(Case::op("linear/only bias", body).constant("x", [5, 6]).constant("weight", [4, 6]).leaf("bias", [4]));
     let variables = Case::op("linear/weight on the tape", body).variable("x", [5, 6]);
     cases.push(variables.variable("weight", [4, 6]).variable("bias", [4]));
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
+    let body = |cx: &Ctx, v: &[Var]| {
         let (inner, outer) = (Some(&v[2]), Some(&v[4]));
         Ok(vec![ops::feed_forward(cx, &v[0], &v[1], inner, Activation::Gelu, &v[3], outer)?])
     };
@@ -93,7 +88,7 @@ fn frozen(cases: &mut Vec<Case>) {
     cases.push(case.constant("b_in", [6]).leaf("w_out", [3, 6]).leaf("b_out", [3]));
     let case = Case::op("feed_forward/only x", body).variable("x", [4, 5]).constant("w_in", [6, 5]);
     cases.push(case.constant("b_in", [6]).constant("w_out", [3, 6]).constant("b_out", [3]));
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
+    let body = |cx: &Ctx, v: &[Var]| {
         let (inner, outer) = (Some(&v[2]), Some(&v[4]));
         Ok(vec![ops::gated_feed_forward(cx, &v[0], &v[1], inner, Activation::Silu, &v[3], outer)?])
     };

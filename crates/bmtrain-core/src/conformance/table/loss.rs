@@ -1,10 +1,7 @@
 //! Rows of the losses.
 
-use super::zeros;
-use crate::conformance::case::{Case, Values};
-use crate::dtype::DType;
-use crate::kernel::{Criterion, CrossEntropyBackward, CrossEntropyForward, ShardClasses};
-use crate::ops::{self, CrossEntropy, Reduction};
+use super::*;
+use crate::ops::{CrossEntropy, Reduction};
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
     for reduction in [Reduction::Mean, Reduction::Sum, Reduction::None] {
@@ -39,7 +36,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         Ok(vec![ops::cross_entropy(cx, &v[0], v[1].value(), &options)?])
     });
     cases.push(other.variable("logits", [9, 4]).ids("targets", [9], 4, Some(2)));
-    let squared = |cx: &crate::Ctx, v: &[crate::Var]| ops::squared_error(cx, &v[0], v[1].value());
+    let squared = |cx: &Ctx, v: &[Var]| ops::squared_error(cx, &v[0], v[1].value());
     let case = Case::one("squared_error/11", squared).variable("x", [11]);
     cases.push(case.constant("targets", [11]).of(DType::F32));
     let case = Case::one("squared_error/2x3", squared).variable("x", [2, 3]);

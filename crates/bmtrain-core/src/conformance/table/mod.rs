@@ -14,11 +14,18 @@ mod rotary;
 mod rows;
 mod vocabulary;
 
-use super::case::Case;
+// What rows are made of: the files here import it from this one.
+use super::case::{Case, Role, Values};
+use crate::autograd::{Ctx, Var};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::exact::WORDS;
+use crate::kernel::*;
+use crate::ops;
+use crate::philox::Key;
 use crate::pool::Segment;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Every row. Names are unique.
@@ -41,7 +48,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn zeros(device: &Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
-    Tensor::full_in(device, crate::shape::Shape::new(shape)?, dtype, 0.0, Segment::Activations)
+    Tensor::full_in(device, Shape::new(shape)?, dtype, 0.0, Segment::Activations)
 }
 
 fn copy(x: &Tensor) -> Result<Tensor> {

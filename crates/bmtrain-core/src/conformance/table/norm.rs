@@ -1,10 +1,6 @@
 //! Rows of layer norm and RMS norm.
 
-use crate::conformance::case::{Case, Values};
-use crate::dtype::DType;
-use crate::kernel::{Dropout, NormKind};
-use crate::ops;
-use crate::philox::Key;
+use super::*;
 
 /// Which results of a residual norm are used.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +31,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         }
         cases.push(residual(kind, name, true, true, Used::Normalised, 6, 528).large());
         cases.push(residual(kind, name, true, true, Used::Normalised, 5, 8203).large());
-        let body = move |cx: &crate::Ctx, v: &[crate::Var]| ops::norm(cx, kind, &v[0], &v[1], None, 1e-5);
+        let body = move |cx: &Ctx, v: &[Var]| ops::norm(cx, kind, &v[0], &v[1], None, 1e-5);
         cases.push(Case::one(format!("norm/{name}/only weight"), body).constant("x", [5, 8]).leaf("weight", [8]));
         cases.push(Case::one(format!("norm/{name}/frozen weight"), body).variable("x", [5, 8]).constant("weight", [8]));
         let case = Case::one(format!("norm/{name}/f32 weight"), body)

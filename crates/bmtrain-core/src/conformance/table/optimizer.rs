@@ -1,12 +1,6 @@
 //! Rows of the optimizer step and of clipping.
 
-use super::{copy, zeros};
-use crate::conformance::case::{Case, Values};
-use crate::dtype::DType;
-use crate::exact::WORDS;
-use crate::kernel::{Adam, AdamSettings, Cast, ClipFactor, GradNorm, NormOrder};
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::*;
 
 const PLAIN: AdamSettings = AdamSettings {
     lr: 0.01,

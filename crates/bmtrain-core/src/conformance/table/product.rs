@@ -1,12 +1,7 @@
 //! Rows of the matrix product as a kernel: every transpose, leading dimension, batch stride, factor and epilogue,
 //! against sums in f64.
 
-use super::zeros;
-use crate::conformance::case::Case;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Activation, Batch, Epilogue, Gemm, Matrix, MatrixMut};
-use crate::tensor::Tensor;
+use super::*;
 
 /// One product with everything that can vary.
 #[derive(Clone, Copy)]

@@ -2,11 +2,8 @@
 //! rows of the left factor, against sums in f64.
 
 use super::product::{normal_distribution, with_type};
-use crate::conformance::case::Case;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Activation, Dest, Epilogue, Gemm, Matrix};
-use crate::tensor::Tensor;
+use super::*;
+use crate::kernel::Dest;
 
 /// A product of these sizes. With sums the left factor is stored as its transpose, which is how the gradient of a
 /// weight has it.

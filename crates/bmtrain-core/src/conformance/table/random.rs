@@ -1,9 +1,6 @@
 //! Rows of initial values.
 
-use super::zeros;
-use crate::conformance::case::Case;
-use crate::kernel::{Distribution, FillRandom};
-use crate::philox::Key;
+use super::*;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
     for (name, distribution) in [

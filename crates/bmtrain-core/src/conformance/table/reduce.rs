@@ -1,19 +1,10 @@
 //! Rows of softmax, sums and norms of gradients.
 
-use super::{copy, zeros};
-use crate::conformance::case::{Case, Values};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::exact::WORDS;
-use crate::kernel::{ClipFactor, ColumnSum, GradNorm, NonFinite, NormOrder, Softmax, SoftmaxBackward};
-use crate::ops;
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::*;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
-    let softmax = |cx: &crate::Ctx, v: &[crate::Var]| ops::softmax(cx, &v[0]);
-    let log_softmax = |cx: &crate::Ctx, v: &[crate::Var]| ops::log_softmax(cx, &v[0]);
+    let softmax = |cx: &Ctx, v: &[Var]| ops::softmax(cx, &v[0]);
+    let log_softmax = |cx: &Ctx, v: &[Var]| ops::log_softmax(cx, &v[0]);
     cases.push(Case::one("softmax/3x2x7", softmax).variable("x", [3, 2, 7]).deviation(2.0));
     cases.push(Case::one("softmax/1x33", softmax).variable("x", [1, 33]));
     cases.push(Case::one("softmax/300x101", softmax).variable("x", [300, 101]).large());
@@ -61,7 +52,7 @@ fn masked_softmax(log: bool) -> Case {
         let mut x = copy(&t[0])?;
         let specials = [(0, COLUMNS, f32::NEG_INFINITY), (70, 40, f32::NEG_INFINITY), (199, 1, f32::INFINITY)];
         for (start, len, value) in specials.into_iter().chain([(280, 1, f32::NAN)]) {
-            device.launch(crate::kernel::Fill { value, out: x.view_mut()?.part(1 + start, len)? })?;
+            device.launch(Fill { value, out: x.view_mut()?.part(1 + start, len)? })?;
         }
         let (mut y, mut dx) = (zeros(device, &[ROWS, COLUMNS], x.dtype())?, copy(&t[2])?);
         let x = x.view()?.part(1, ROWS * COLUMNS)?;
@@ -131,7 +122,7 @@ fn grad_norms(cases: &mut Vec<Case>) {
             // One element among many, far from the start.
             let mut x = copy(&t[0])?;
             let part = x.view_mut()?.part(40_001, 1)?;
-            device.launch(crate::kernel::Fill { value: factor, out: part })?;
+            device.launch(Fill { value: factor, out: part })?;
             let mut flag = Tensor::full_in(device, [1], DType::I32, 0.0, Segment::Workspace)?;
             device.launch(NonFinite { x: x.view()?, flag: flag.view_mut()? })?;
             Ok(vec![flag])

@@ -1,10 +1,7 @@
 //! Rows of rotary positions.
 
-use super::copy;
-use crate::conformance::case::{Case, Values};
-use crate::dtype::DType;
-use crate::kernel::{RotaryApply, RotaryLayout};
-use crate::ops::{self, Rotary};
+use super::*;
+use crate::ops::Rotary;
 
 #[derive(Debug, Clone, Copy)]
 struct Call {

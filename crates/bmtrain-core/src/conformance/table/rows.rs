@@ -1,10 +1,7 @@
 //! Rows of ops that move rows: embeddings, permutations, slices, joins.
 
-use super::{copy, zeros};
-use crate::conformance::case::Case;
-use crate::dtype::DType;
-use crate::kernel::{Dest, EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
-use crate::ops;
+use super::*;
+use crate::kernel::Dest;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
     embeddings(cases);
@@ -21,7 +18,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(
         Case::one("permute/0213", |cx, v| ops::permute(cx, &v[0], &[0, 2, 1, 3])).variable("x", [3, 40, 4, 64]).large(),
     );
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| ops::permute(cx, &v[0], &[1, 0]);
+    let body = |cx: &Ctx, v: &[Var]| ops::permute(cx, &v[0], &[1, 0]);
     cases.push(Case::one("permute/10", body).variable("x", [5, 7]));
     cases.push(Case::one("permute/10", body).variable("x", [200, 131]).large());
     slices(cases);
@@ -72,7 +69,7 @@ fn embeddings(cases: &mut Vec<Case>) {
             ));
         }
     }
-    let body = |cx: &crate::Ctx, v: &[crate::Var]| ops::embedding(cx, v[0].value(), &v[1], None);
+    let body = |cx: &Ctx, v: &[Var]| ops::embedding(cx, v[0].value(), &v[1], None);
     cases.push(Case::one("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
     cases.push(Case::one("embedding", body).ids("ids", [20, 31], 200, None).leaf("table", [200, 65]).large());
     let shared = Case::op("add_embedding/shared x", |cx, v| {
@@ -218,7 +215,7 @@ fn slices(cases: &mut Vec<Case>) {
         let case = Case::one(format!("select_row/{index}"), move |cx, v| ops::select_row(cx, &v[0], index));
         cases.push(case.variable("x", [3, 4, 7]));
     }
-    let concat = |cx: &crate::Ctx, v: &[crate::Var]| ops::concat_last(cx, &[&v[0], &v[1], &v[2]]);
+    let concat = |cx: &Ctx, v: &[Var]| ops::concat_last(cx, &[&v[0], &v[1], &v[2]]);
     let case = Case::one("concat_last/three", concat).variable("a", [2, 3, 4]).constant("b", [2, 3, 1]);
     cases.push(case.leaf("c", [2, 3, 5]));
     let same = Case::one("concat_last/same variable twice", |cx, v| ops::concat_last(cx, &[&v[0], &v[0]]));

@@ -1,21 +1,10 @@
 //! Rows of cross-entropies over shards and in chunks.
 
-use super::{copy, zeros};
-use crate::autograd::{Ctx, Var};
+use super::*;
 use crate::comm::Solo;
-use crate::conformance::case::{Case, Values};
 use crate::conformance::values::{self, Host};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{
-    ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyLoss, CrossEntropyStatistics, Dest, LossTotals, ScaleBy,
-    ShardClasses,
-};
-use crate::ops::{self, CrossEntropy, LinearCrossEntropy, Reduction, VocabularyShard};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::kernel::Dest;
+use crate::ops::{CrossEntropy, LinearCrossEntropy, Reduction, VocabularyShard};
 use std::sync::Arc;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {

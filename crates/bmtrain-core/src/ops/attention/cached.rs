@@ -2,13 +2,8 @@
 
 use super::AttentionOptions;
 use super::call::{Call, columns};
-use crate::autograd::{Ctx, Var};
-use crate::error::{Error, Result};
-use crate::kernel::{Dest, Heads, RowCopy};
-use crate::ops::{empty, expect_shape};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::kernel::{Heads, RowCopy};
+use crate::ops::*;
 
 const OP: &str = "attention_cached";
 

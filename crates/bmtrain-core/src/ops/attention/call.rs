@@ -1,17 +1,10 @@
 //! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
 
 use super::{AttentionMask, AttentionOptions};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernel::{
-    AttentionBackward, AttentionForward, AttentionShape, Bias, ColumnSum, Dest, Dropout, Heads, HeadsMut, Mask,
+    AttentionBackward, AttentionForward, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut, Mask,
 };
-use crate::ops::{bytes_of, empty, expect_shape, only};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::ops::*;
 
 #[derive(Debug)]
 enum SavedMask {

@@ -10,12 +10,8 @@ mod call;
 
 pub use cached::{KeyValues, attention_cached, attention_fused_cached};
 
-use super::expect_shape;
-use crate::autograd::{Ctx, Var};
-use crate::error::Result;
+use super::*;
 use crate::kernel::Dropout;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 use call::Call;
 
 /// Which keys a query sees, besides the causal rule. A query that sees no key gets zeros.

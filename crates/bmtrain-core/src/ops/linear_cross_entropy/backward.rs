@@ -1,18 +1,14 @@
 //! The backward pass of a head: gradients that are there already are scaled; logits that were kept are turned into
 //! theirs.
 
+use super::OP;
+use super::head::gradient;
 use super::head::{self, Gradients, Size};
-use super::{OP, head::gradient};
-use crate::autograd::{Backward, BackwardCtx, Grads, Saved};
 use crate::comm::{Reduction, tensors};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Cast, ColumnSum, ScaleBy};
+use crate::kernel::{ColumnSum, ScaleBy};
 use crate::ops::cross_entropy::{Terms, VocabularyShard};
-use crate::ops::{bytes_of, in_dtype, only};
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::{Storage, Tensor};
+use crate::ops::*;
+use crate::tensor::Storage;
 
 #[derive(Debug)]
 pub(super) struct LinearCrossEntropyBackward {

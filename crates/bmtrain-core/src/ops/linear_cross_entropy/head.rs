@@ -2,15 +2,12 @@
 
 use super::owned;
 use super::plan::Wanted;
-use crate::buffer::{View, ViewMut};
+use crate::buffer::ViewMut;
 use crate::comm::{Reduction, tensors};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{ColumnSum, CrossEntropyBackward, Dest, Gemm, Matrix};
+use crate::kernel::{ColumnSum, CrossEntropyBackward, Gemm, Matrix};
 use crate::ops::cross_entropy::{RowRange, Terms, VocabularyShard};
-use crate::pool::Segment;
-use crate::tensor::{Storage, Tensor};
+use crate::ops::*;
+use crate::tensor::Storage;
 use std::ops::Range;
 
 #[derive(Debug, Clone, Copy)]

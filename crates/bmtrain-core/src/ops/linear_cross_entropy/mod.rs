@@ -9,15 +9,10 @@ mod head;
 mod plan;
 
 use super::cross_entropy::{CrossEntropy, Reduction, Terms, VocabularyShard};
-use super::expect_elements;
 use super::gemm::check_linear;
-use crate::autograd::{Ctx, Saved, Var};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use super::*;
 use crate::kernel::ShardClasses;
-use crate::pool::Segment;
-use crate::shape::Shape;
-use crate::tensor::{Storage, Tensor};
+use crate::tensor::Storage;
 use backward::{Held, Kept, LinearCrossEntropyBackward};
 use head::{Gradients, Head, Size, Sums};
 use plan::{LogitsPlan, Wanted};
