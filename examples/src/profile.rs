@@ -1,10 +1,44 @@
 //! Where the time of repeated work goes, kernel by kernel, for programs that time it.
 
 use crate::terminal::note;
+use bmtrain_core::bench::Seconds;
 use bmtrain_core::wrap::Profiled;
+use bmtrain_core::{Backend, Device, DeviceChoice};
+use model_center::Result;
+use std::sync::Arc;
+
+/// A device whose work is timed.
+pub struct TimedDevice {
+    /// The device.
+    pub device: Device,
+    profiled: Option<Arc<Profiled>>,
+}
+
+impl TimedDevice {
+    /// The device of a rank, which is `local` of so many on this machine; the first one reports how it was chosen.
+    pub fn open(choice: DeviceChoice, local: (usize, usize), threads: usize, profile: bool) -> Result<Self> {
+        let backend = crate::device::open(choice, local, threads, local.0 == 0)?.backend;
+        let profiled = profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
+        let device = Device::new(match &profiled {
+            Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
+            None => backend,
+        });
+        Ok(TimedDevice { device, profiled })
+    }
+
+    /// Forget the kernels so far.
+    pub fn reset_profile(&self) {
+        self.profiled.iter().for_each(|profiled| profiled.reset());
+    }
+
+    /// Print the profile of repetitions that took this time, if there is one.
+    pub fn print_profile(&self, seconds: &Seconds) {
+        self.profiled.iter().for_each(|profiled| print_profile(profiled, seconds.times()));
+    }
+}
 
 /// Print each kernel's share of repetitions that took `seconds`: calls, milliseconds and share of one, and rates.
-pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
+fn print_profile(profiled: &Profiled, seconds: &[f64]) {
     let count = seconds.len() as f64;
     let whole: f64 = seconds.iter().sum::<f64>() / count;
     let mut rows: Vec<_> = profiled.times().into_iter().collect();

@@ -23,7 +23,7 @@ EXCEPTIONS = {
     "crates/model-center/src/recipe/keys.rs": "examples of values in the help of recipe keys",
     "examples/src/step/": "sizes of published models that are timed",
     "examples/src/gpu_check/": "models that are timed and compared on a device",
-    "examples/src/bin/step_bench/": "the model that is timed by default",
+    "examples/src/bench/steps.rs": "the model that is timed by default",
 }
 # Families built from another one's parts: (file of the user, family whose parts it takes).
 SHARED = {

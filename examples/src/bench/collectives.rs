@@ -111,11 +111,8 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     if options.processes {
         if options.comm == Comm::Mpi {
             let reason = "processes that this program starts share memory";
-            return Err(Error::argument(
-                "--comm mpi",
-                reason,
-                "leave out --processes and start the program with mpirun",
-            ));
+            let op = "--comm mpi";
+            return Err(Error::argument(op, reason, "leave out --processes and start the program with mpirun"));
         }
         return processes(options, several(options.ranks.unwrap_or(2))?, host);
     }

@@ -1,8 +1,11 @@
-//! The bench program: one subcommand for each measured part; [`collectives`] measures communication between
-//! ranks.
+//! The benchmarks. The bench program has one subcommand for each measured part: [`collectives`] measures communication
+//! between ranks. [`decode`] and `steps` are programs of their own: the claims compare them with PyTorch.
 
 pub mod collectives;
+pub mod decode;
 mod figures;
+#[cfg(feature = "testing")]
+pub mod steps;
 
 use clap::{Parser, Subcommand};
 use model_center::Result;

@@ -1,10 +1,12 @@
 //! Training steps of models of known size with random weights and ids, for programs that time them.
 
 mod batch;
+mod floor;
 pub mod shape;
 mod size;
 
 pub use batch::{Extent, own_rows, random_batch};
+pub use floor::gemm_floor;
 pub use shape::{Family, Shape};
 pub use size::{Product, Size};
 

@@ -2,28 +2,21 @@
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
 
-mod floor;
-
+use crate::profile::TimedDevice;
+use crate::step::{Extent, Size, Steps, gemm_floor, own_rows, random_batch};
 use anyhow::{Context, Result, anyhow, bail};
-use bmtrain_core::bench::Seconds;
+use bmtrain_core::bench::{Rounds, measure};
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::comm::{Communicator, Solo};
-use bmtrain_core::heap::{self, CountingHeap};
 use bmtrain_core::pool::Usage;
-use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, DType, Device, DeviceChoice, Segment};
+use bmtrain_core::{DType, Device, DeviceChoice, Segment, heap};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_examples::profile::print_profile;
-use bmtrain_examples::step::{Extent, Size, Steps, own_rows, random_batch};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
 use std::sync::Arc;
-
-#[global_allocator]
-static HEAP: CountingHeap = CountingHeap;
 
 /// Steps before anything is timed or counted.
 const WARM_UP: usize = 3;
@@ -32,65 +25,68 @@ const WARM_UP: usize = 3;
 ///
 /// Example: step_bench --model bert-base --batch 8 --seq 128 --steps 7 --threads 2
 #[derive(Debug, Clone, Parser)]
-struct Options {
+pub struct Options {
     /// Which sizes.
     #[arg(long, value_enum, default_value = "bert-base")]
-    model: Size,
+    pub model: Size,
     /// Sequences of a step, over all ranks.
     #[arg(long, default_value_t = 8)]
-    batch: usize,
+    pub batch: usize,
     /// Tokens of a sequence.
     #[arg(long, default_value_t = 128)]
-    seq: usize,
+    pub seq: usize,
     /// Tokens of a sequence's target, for a model that has a decoder after an encoder.
     #[arg(long, default_value_t = 32)]
-    target: usize,
+    pub target: usize,
     /// Instead of --seq: lengths that batches have in turn, rows padded to them, e.g. 128,72,104.
     #[arg(long, value_name = "L,L,..", value_delimiter = ',', conflicts_with = "seq")]
-    lengths: Vec<usize>,
+    pub lengths: Vec<usize>,
     /// Timed steps, after three that are not.
     #[arg(long, default_value_t = 5)]
-    steps: usize,
+    pub steps: usize,
     /// Threads, over all ranks.
     #[arg(long, default_value_t = 2)]
-    threads: usize,
+    pub threads: usize,
     /// Ranks of this process that share every batch.
     #[arg(long, default_value_t = 1, conflicts_with_all = ["check_alloc", "profile"])]
-    ranks: usize,
+    pub ranks: usize,
     /// What ranks hold shards of: optimizer state from 1 on, gradients from 2 on, parameters at 3.
     #[arg(long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3))]
-    zero: u64,
+    pub zero: u64,
     /// Where: cpu, cuda, cuda:1, or auto. On a CUDA device the peak of memory that is printed is still the host's.
     #[arg(long, default_value = "cpu")]
-    device: DeviceChoice,
+    pub device: DeviceChoice,
     /// Dtype of the parameters.
     #[arg(long, value_enum, default_value = "f32")]
-    dtype: Precision,
+    pub dtype: Precision,
     /// Run every block again on the backward pass instead of keeping what it saved.
     #[arg(long)]
-    recompute: bool,
+    pub recompute: bool,
     /// Print the time of each kernel; slows the step a little.
     #[arg(long)]
-    profile: bool,
+    pub profile: bool,
     /// Fail if anything large is allocated, or the pool or memory grows, after the third step.
     #[arg(long)]
-    check_alloc: bool,
+    pub check_alloc: bool,
     /// Do not time the matrix products alone.
     #[arg(long)]
-    no_floor: bool,
+    pub no_floor: bool,
     /// One line of JSON instead of text.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
+/// Dtypes of parameters.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Precision {
+pub enum Precision {
+    /// Single precision.
     F32,
+    /// bfloat16.
     Bf16,
 }
 
-fn main() -> Result<()> {
-    let options = Options::parse();
+/// Measure and print.
+pub fn run(options: &Options) -> Result<()> {
     let lengths = options.lengths();
     if options.steps == 0 || options.batch == 0 || options.target == 0 || lengths.contains(&0) {
         bail!("--steps, --batch, --seq, --target and --lengths must be above 0");
@@ -99,13 +95,13 @@ fn main() -> Result<()> {
         bail!("--ranks {}: {} sequences cannot be shared evenly: choose a divisor", options.ranks, options.batch);
     }
     let run = match options.ranks {
-        1 => measure_steps(&options, Arc::new(Solo))?,
+        1 => measure_steps(options, Arc::new(Solo))?,
         ranks => {
             let group = HostGroup::threads(ranks, HostOptions::default())?;
             let group = group.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>).collect();
             let runs = run_group(group, |_, rank| {
                 let options = options.clone();
-                move || measure(&options, rank)
+                move || measure_steps(&options, rank).map_err(Failure)
             });
             mean_loss(runs.map_err(|failed| anyhow!("rank {}: {:#}", failed.rank, failed.error.0))?)?
         }
@@ -173,12 +169,6 @@ impl From<bmtrain_dist::Error> for Failure {
     }
 }
 
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Failure(error)
-    }
-}
-
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#}", self.0)
@@ -206,20 +196,11 @@ fn mean_loss(runs: Vec<Run>) -> Result<Run> {
 }
 
 /// Time the steps on this rank.
-fn measure(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run, Failure> {
-    measure_steps(options, ranks).map_err(Failure)
-}
-
 fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run> {
     let (shape, lengths) = (options.model.shape(), options.lengths());
     let threads = threads_per_rank(options.threads, ranks.size());
-    let local = (ranks.rank(), ranks.size());
-    let backend = bmtrain_examples::device::open(options.device, local, threads, ranks.rank() == 0)?.backend;
-    let profiled = options.profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
-    let device = Device::new(match &profiled {
-        Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
-        None => backend,
-    });
+    let timed = TimedDevice::open(options.device, (ranks.rank(), ranks.size()), threads, options.profile)?;
+    let device = &timed.device;
     let dtype = match options.dtype {
         Precision::F32 => DType::F32,
         Precision::Bf16 => DType::BF16,
@@ -228,44 +209,38 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
     let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
     let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };
-    let mut steps = Steps::new(&device, shape, blocks, builder)?;
+    let mut steps = Steps::new(device, shape, blocks, builder)?;
 
-    let mut seconds = Vec::with_capacity(options.steps);
     let mut grown = Growth::default();
     let (mut requests, mut resident) = (0, 0);
-    let (mut loss, mut tokens) = (0.0, 0);
-    for step in 0..WARM_UP + options.steps {
+    let (mut loss, mut tokens, mut step) = (0.0, 0, 0);
+    let [seconds] = measure(Rounds::exactly(WARM_UP, options.steps), || {
         if step == WARM_UP {
             requests = device.memory().system_requests;
             resident = memory::resident_bytes().unwrap_or(0);
-            if let Some(profiled) = &profiled {
-                profiled.reset();
-            }
+            timed.reset_profile();
         }
         // A new batch in host memory each time, as a loader makes it.
         let extent = options.extent(lengths[step % lengths.len()]);
         let batch = own_rows(random_batch(shape, extent, step as u32), &*ranks);
-        let before = (gemm_scratch(&device), heap::counts().large);
+        let before = (gemm_scratch(device), heap::counts().large);
         let done = steps.run(&batch, step as u32)?;
         loss = done.loss;
         if step >= WARM_UP {
-            seconds.push(done.seconds);
-            grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, threads);
+            grown.add_step(gemm_scratch(device).saturating_sub(before.0), heap::counts().large - before.1, threads);
             tokens += extent.tokens(shape.family);
         }
-    }
+        step += 1;
+        Ok::<_, anyhow::Error>([done.seconds])
+    })?;
     grown.pool_requests = device.memory().system_requests - requests;
     grown.resident_bytes = memory::resident_bytes().unwrap_or(0).saturating_sub(resident);
-    let step = Seconds::new(seconds.clone()).median();
     let tokens = tokens as f64 / options.steps as f64;
-    if let Some(profiled) = &profiled {
-        print_profile(profiled, &seconds);
-    }
+    timed.print_profile(&seconds);
     let is_alone = ranks.size() == 1 && !options.no_floor;
     let length = lengths.iter().sum::<usize>() / lengths.len();
-    let floor = if is_alone { Some(floor::gemm_floor(&device, shape, options.extent(length))?) } else { None };
-    let segments = device.memory().segments;
-    Ok(Run { step, tokens, loss, floor, grown, segments })
+    let floor = if is_alone { Some(gemm_floor(device, shape, options.extent(length))?) } else { None };
+    Ok(Run { step: seconds.median(), tokens, loss, floor, grown, segments: device.memory().segments })
 }
 
 /// What a steady state must not need.
