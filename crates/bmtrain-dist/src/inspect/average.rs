@@ -46,36 +46,3 @@ impl AverageRecorder {
         (self.count > 0).then(|| self.biased / weight)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_values_are_not_pulled_to_zero() {
-        let mut average = AverageRecorder::default();
-        assert_eq!(average.value(), None);
-        average.record(5.0);
-        assert!((average.value().unwrap() - 5.0).abs() < 1e-12);
-        average.record(7.0);
-        // (0.9 * 0.1 * 5 + 0.1 * 7) / (1 - 0.81)
-        assert!((average.value().unwrap() - 1.15 / 0.19).abs() < 1e-12);
-        let mut constant = AverageRecorder::new(0.99).unwrap();
-        for _ in 0..1000 {
-            constant.record(3.0);
-            assert!((constant.value().unwrap() - 3.0).abs() < 1e-9, "a constant is its own average");
-        }
-        assert_eq!(constant.count(), 1000);
-    }
-
-    #[test]
-    fn weights_that_forget_nothing_or_everything_twice_are_refused() {
-        for alpha in [1.0, -0.1, f64::NAN, 2.0] {
-            assert!(AverageRecorder::new(alpha).is_err(), "{alpha}");
-        }
-        let mut last = AverageRecorder::new(0.0).unwrap();
-        last.record(1.0);
-        last.record(2.0);
-        assert_eq!(last.value(), Some(2.0));
-    }
-}

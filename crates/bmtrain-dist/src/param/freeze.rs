@@ -91,33 +91,3 @@ impl Parameters {
         fitting.map(|param| param.set_trainable(false)).count()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_any_run_of_characters() {
-        for (pattern, name, expected) in [
-            ("head.weight", "head.weight", true),
-            ("head.weight", "head.weight2", false),
-            ("head.*", "head.weight", true),
-            ("head.*", "ahead.weight", false),
-            ("*.bias", "blocks.0.up.bias", true),
-            ("*.bias", "blocks.0.bias.scale", false),
-            ("blocks.*.up.*", "blocks.11.up.weight", true),
-            ("blocks.*.up.*", "blocks.11.down.weight", false),
-            ("a*ab", "aab", true),
-            // The head and the last piece may not share characters.
-            ("ab*b", "ab", false),
-            ("*", "", true),
-            ("", "", true),
-            ("", "a", false),
-            ("*a*a*", "banana", true),
-            ("*a*x*", "banana", false),
-        ] {
-            assert_eq!(NamePatterns::new([pattern]).matches(name), expected, "{pattern} and {name}");
-        }
-        assert!(!NamePatterns::default().matches("head.weight"));
-    }
-}

@@ -208,3 +208,28 @@ fn with_nothing_left_to_train_the_step_says_so() {
     let error = train(Arc::new(Solo), &setting).unwrap_err().to_string();
     assert_eq!(error, "step: no parameter has a gradient: call backward first");
 }
+
+#[test]
+fn a_star_stands_for_any_run_of_characters() {
+    for (pattern, name, expected) in [
+        ("head.weight", "head.weight", true),
+        ("head.weight", "head.weight2", false),
+        ("head.*", "head.weight", true),
+        ("head.*", "ahead.weight", false),
+        ("*.bias", "blocks.0.up.bias", true),
+        ("*.bias", "blocks.0.bias.scale", false),
+        ("blocks.*.up.*", "blocks.11.up.weight", true),
+        ("blocks.*.up.*", "blocks.11.down.weight", false),
+        ("a*ab", "aab", true),
+        // The head and the last piece may not share characters.
+        ("ab*b", "ab", false),
+        ("*", "", true),
+        ("", "", true),
+        ("", "a", false),
+        ("*a*a*", "banana", true),
+        ("*a*x*", "banana", false),
+    ] {
+        assert_eq!(NamePatterns::new([pattern]).matches(name), expected, "{pattern} and {name}");
+    }
+    assert!(!NamePatterns::default().matches("head.weight"));
+}

@@ -1,6 +1,8 @@
 //! Metrics: hand-computed values, a table from scikit-learn and scipy, and exact merging over ranks.
 #![allow(clippy::unwrap_used)]
 
+mod answers;
+
 use model_center::data::{LabelSpace, Labels};
 use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, MetricKind, OrderedSum, ValuePairs, argmax};
 use serde_json::Value;
