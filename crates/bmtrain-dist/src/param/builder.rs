@@ -2,7 +2,7 @@
 
 use super::census::Census;
 use super::flat::Siblings;
-use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split};
+use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
@@ -165,11 +165,12 @@ impl Builder {
             let (device, siblings) = (&self.state.device, &self.state.siblings);
             let flat = Flat::new(device, sharding, (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
-                param.settle(&flat, index);
+                // A parameter is declared once and belongs to one block, so it has no home yet.
+                let _ = param.inner.home.set(StorageSlot { flat: Rc::clone(&flat), index });
                 match init {
                     InitMode::Random => param.initialize(seed)?,
                     InitMode::Deferred => {}
-                    InitMode::Uninitialized => param.leave_values(),
+                    InitMode::Uninitialized => param.inner.initialized.set(true),
                 }
             }
             self.state.flats.borrow_mut().push(flat);

@@ -61,11 +61,6 @@ impl Param {
         Param { inner: Rc::new(Inner { spec, local, home, trainable, asked, initialized }) }
     }
 
-    fn settle(&self, flat: &Rc<Flat>, index: usize) {
-        // A parameter is declared once and belongs to one block; a second home is impossible by construction.
-        let _ = self.inner.home.set(StorageSlot { flat: Rc::clone(flat), index });
-    }
-
     /// Its declaration.
     pub fn spec(&self) -> &ParamSpec {
         &self.inner.spec
@@ -99,10 +94,6 @@ impl Param {
     /// Whether the values were initialized or loaded.
     pub fn is_initialized(&self) -> bool {
         self.inner.initialized.get()
-    }
-
-    fn trainable_flag(&self) -> Rc<Cell<bool>> {
-        Rc::clone(&self.inner.trainable)
     }
 
     fn home(&self) -> Result<&StorageSlot> {
@@ -142,11 +133,6 @@ impl Param {
         let home = self.home()?;
         let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
         Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
-    }
-
-    /// Take the content of the memory as values.
-    fn leave_values(&self) {
-        self.inner.initialized.set(true);
     }
 
     /// Initialize the values of this rank's part.

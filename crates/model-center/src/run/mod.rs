@@ -1,22 +1,5 @@
 //! What surrounds a training run: its output directory, its metrics file, its status line, its end.
 //!
-//! | file | defines |
-//! |---|---|
-//! | `output.rs` | [`OutputDirectory`], which holds one run and refuses another |
-//! | `staged.rs` | [`StagedDirectory`], which appears under its name once it is complete |
-//! | `lock.rs` | the lock that keeps other processes out of the directory |
-//! | `marker.rs` | `run.json`, which names the directory's recipe and the run's outputs |
-//! | `model_files.rs` | [`FileHashes`], the recorded files of a model; [`Damage`], one that differs |
-//! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
-//! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
-//! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
-//! | `signals.rs` | signals as a request to stop; [`survive_file_size_limit`] |
-//! | `state.rs` | [`BestState`] and [`Exact`], as they are kept with a checkpoint |
-//! | `console.rs` | [`console`]: lines on standard output and standard error |
-//! | `memory.rs` | [`memory`]: memory and processors as the operating system counts them |
-//! | `model_card.rs` | [`ModelCard`], the `README.md` of a saved model |
-//! | `report.rs` | [`ExitStatus`] and how an error is shown |
-//!
 //! Called by the training programs; nothing here trains or knows a model.
 
 pub mod console;
@@ -31,7 +14,6 @@ mod progress;
 mod report;
 mod signals;
 mod staged;
-
 mod state;
 mod status;
 mod stop;

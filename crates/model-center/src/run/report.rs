@@ -44,19 +44,10 @@ pub enum ExitStatus {
 
 impl ExitStatus {
     /// Every status.
-    pub const ALL: &[ExitStatus] = &[
-        ExitStatus::Done,
-        ExitStatus::Internal,
-        ExitStatus::Usage,
-        ExitStatus::Data,
-        ExitStatus::Checkpoint,
-        ExitStatus::Resources,
-        ExitStatus::Peer,
-        ExitStatus::Diverged,
-        ExitStatus::Stopped,
-        ExitStatus::NoProgress,
-        ExitStatus::Interrupted,
-    ];
+    pub const ALL: &[ExitStatus] = {
+        use ExitStatus::*;
+        &[Done, Internal, Usage, Data, Checkpoint, Resources, Peer, Diverged, Stopped, NoProgress, Interrupted]
+    };
 
     /// The number.
     pub const fn code(self) -> u8 {

@@ -176,6 +176,17 @@ impl Judge {
         }
         better
     }
+
+    fn state(&self) -> EarlyState {
+        let best = self.best.map(|(value, step)| (Exact(value), step));
+        EarlyState { metric: self.metric.name().to_owned(), best, without: self.without }
+    }
+
+    fn load(&mut self, metric: &str, best: Option<(Exact, u64)>, without: u64) {
+        if self.metric.name() == metric {
+            (self.best, self.without) = (best.map(|(value, step)| (value.0, step)), without);
+        }
+    }
 }
 
 impl BestTracker {
@@ -202,27 +213,15 @@ impl BestTracker {
 
     /// The state for a checkpoint.
     pub fn state(&self) -> BestState {
-        let best = |judge: &Judge| judge.best.map(|(value, step)| (Exact(value), step));
-        let early = self.early.as_ref().map(|(judge, _)| EarlyState {
-            metric: judge.metric.name().to_owned(),
-            best: best(judge),
-            without: judge.without,
-        });
-        let metric = self.best.metric.name().to_owned();
-        BestState { metric, best: best(&self.best), without: self.best.without, early }
+        let EarlyState { metric, best, without } = self.best.state();
+        BestState { metric, best, without, early: self.early.as_ref().map(|(judge, _)| judge.state()) }
     }
 
     /// Load a tracker's state. Values of another metric are ignored.
     pub fn load_state(&mut self, state: &BestState) {
-        let put = |judge: &mut Judge, metric: &str, best: Option<(Exact, u64)>, without: u64| {
-            if judge.metric.name() == metric {
-                judge.best = best.map(|(value, step)| (value.0, step));
-                judge.without = without;
-            }
-        };
-        put(&mut self.best, &state.metric, state.best, state.without);
+        self.best.load(&state.metric, state.best, state.without);
         if let (Some((judge, _)), Some(early)) = (&mut self.early, &state.early) {
-            put(judge, &early.metric, early.best, early.without);
+            judge.load(&early.metric, early.best, early.without);
         }
     }
 

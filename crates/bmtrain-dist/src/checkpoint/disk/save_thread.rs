@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::Resource;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -111,13 +111,9 @@ impl SaveThread {
 
     /// The outcome, if it is there. Returns at once.
     pub fn poll(&mut self) -> Result<Option<SaveOutcome>> {
-        if !self.in_flight {
-            return Ok(None);
-        }
-        match self.outcomes.try_recv() {
-            Ok(outcome) => Ok(Some(self.take(outcome))),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(died()),
+        match self.wait(Duration::ZERO) {
+            Err(Error::Checkpoint { fault: Fault::Deadline, .. }) => Ok(None),
+            other => other,
         }
     }
 
@@ -128,7 +124,10 @@ impl SaveThread {
             return Ok(None);
         }
         match self.outcomes.recv_timeout(deadline) {
-            Ok(outcome) => Ok(Some(self.take(outcome))),
+            Ok(outcome) => {
+                self.in_flight = false;
+                Ok(Some(outcome))
+            }
             Err(RecvTimeoutError::Timeout) => Err(Error::checkpoint(
                 Fault::Deadline,
                 "background save",
@@ -137,11 +136,6 @@ impl SaveThread {
             )),
             Err(RecvTimeoutError::Disconnected) => Err(died()),
         }
-    }
-
-    fn take(&mut self, outcome: SaveOutcome) -> SaveOutcome {
-        self.in_flight = false;
-        outcome
     }
 }
 

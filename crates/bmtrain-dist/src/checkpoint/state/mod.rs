@@ -1,11 +1,7 @@
 //! The training state in checkpoints: parameters, optimizer state, schedules, loss scale, frozen parameters.
 //!
-//! | file | defines |
-//! |---|---|
-//! | `snapshot.rs` | [`Snapshot`]: a copy of this rank's part, made while training goes on |
-//! | `training_state.rs` | [`TrainingState`]: what has no tensors, as it is written into the manifest |
-//! | `restore.rs` | [`restore`], [`load_parameters`]: with any number of ranks and any ZeRO level |
-//! | `saver.rs` | [`Saver`]: all ranks save together in the background |
+//! [`Snapshot`] copies this rank's part while training goes on, [`TrainingState`] is what has no tensors, [`Saver`] lets
+//! all ranks save together in the background, and [`restore`] reads it with any number of ranks and any ZeRO level.
 //!
 //! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once however the
 //! model is sharded; the sharding is not part of a checkpoint.

@@ -52,23 +52,13 @@ pub(super) enum Op {
 }
 
 impl Op {
-    const ALL: [Op; 15] = [
-        Op::Hello,
-        Op::Challenge,
-        Op::Proof,
-        Op::Welcome,
-        Op::Refused,
-        Op::Set,
-        Op::Get,
-        Op::Add,
-        Op::Barrier,
-        Op::Done,
-        Op::Value,
-        Op::Late,
-        Op::Lost,
-        Op::Closed,
-        Op::Bad,
-    ];
+    /// The message of a code.
+    fn of(code: u16) -> Option<Op> {
+        use Op::*;
+        let all =
+            [Hello, Challenge, Proof, Welcome, Refused, Set, Get, Add, Barrier, Done, Value, Late, Lost, Closed, Bad];
+        all.into_iter().find(|op| *op as u16 == code)
+    }
 }
 
 /// A frame that was read.
@@ -144,7 +134,7 @@ pub(super) fn read(stream: &TcpStream, most: usize, deadline: Instant) -> Result
         return Err(Broken::Version(version));
     }
     let code = u16::from_le_bytes([op_low, op_high]);
-    let op = Op::ALL.into_iter().find(|op| *op as u16 == code).ok_or(Broken::Foreign)?;
+    let op = Op::of(code).ok_or(Broken::Foreign)?;
     let length = u32::from_le_bytes(length);
     if length as usize > most.min(LARGEST) {
         return Err(Broken::TooLong(length));

@@ -80,7 +80,7 @@ impl Flat {
             grad_dtype,
             sharding: sharding.clone(),
             block,
-            trainable: members.iter().map(Param::trainable_flag).collect(),
+            trainable: members.iter().map(|param| Rc::clone(&param.inner.trainable)).collect(),
             values,
             state: RefCell::new(ValueState::new(sharding.shards_values())),
             gradients: RefCell::new(Gradients::new(members.len())),
