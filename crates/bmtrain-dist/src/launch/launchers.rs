@@ -74,10 +74,7 @@ fn open_mpi(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let Some(because) = variables.first(&[OPEN_MPI.rank, OPEN_MPI.world]) else { return Ok(None) };
     let ranks = four(variables, &OPEN_MPI, because.0, "mpirun")?;
     let job = variables.first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]).map(|(_, text)| text);
-    let port = variables.port("MASTER_PORT")?;
-    let job = Launcher::OpenMpi.job(job.or(port.map(|port| port.to_string())));
-    let (nodes, address) = (hosts_at_least(&ranks), variables.text("MASTER_ADDR"));
-    Ok(Some(Launch { launcher: Launcher::OpenMpi, nodes, address, port, job, ..ranks }))
+    with_master(variables, Launcher::OpenMpi, ranks, job)
 }
 
 /// MPICH and what is made of it. Under `srun --mpi=pmi2` Slurm sets the same numbers, and more variables.
@@ -93,10 +90,7 @@ fn mpich(variables: &Variables<'_>) -> Result<Option<Launch>> {
         MPICH
     };
     let ranks = four(variables, &names, because.0, "MPICH")?;
-    let port = variables.port("MASTER_PORT")?;
-    let job = Launcher::Mpich.job(port.map(|port| port.to_string()));
-    let (nodes, address) = (hosts_at_least(&ranks), variables.text("MASTER_ADDR"));
-    Ok(Some(Launch { launcher: Launcher::Mpich, nodes, address, port, job, ..ranks }))
+    with_master(variables, Launcher::Mpich, ranks, None)
 }
 
 /// Whether `srun` started this process. The shell of `salloc` and the script of `sbatch` carry the variables of an
@@ -197,12 +191,9 @@ fn plain(variables: &Variables<'_>) -> Result<Option<Launch>> {
         (Some(_), None) => (need(TORCH.local_rank)?, need(TORCH.local_size)?),
         (None, Some(local_size)) => (need(TORCH.local_rank)?, local_size),
     };
-    let port = variables.port("MASTER_PORT")?;
-    let job = Launcher::Plain.job(port.map(|port| port.to_string()));
-    let launcher = Launcher::Plain;
-    let found = Launch { launcher, rank, world, local_rank, local_size, address, port, job, ..Launch::alone() };
-    found.check(&TORCH)?;
-    Ok(Some(Launch { nodes: hosts_at_least(&found), ..found }))
+    let ranks = Launch { rank, world, local_rank, local_size, ..Launch::alone() };
+    ranks.check(&TORCH)?;
+    with_master(variables, Launcher::Plain, ranks, None)
 }
 
 /// Numbers that the user exported beside a launcher's have to be the same, or one of the two is stale.
@@ -235,6 +226,18 @@ fn four(variables: &Variables<'_>, names: &Names, because: &str, launcher: &str)
     };
     found.check(names)?;
     Ok(found)
+}
+
+/// The launch of ranks with the master that the user may have set, whose port tells jobs apart where nothing else does.
+fn with_master(
+    variables: &Variables<'_>,
+    launcher: Launcher,
+    ranks: Launch,
+    job: Option<String>,
+) -> Result<Option<Launch>> {
+    let (address, port) = (variables.text("MASTER_ADDR"), variables.port("MASTER_PORT")?);
+    let job = launcher.job(job.or(port.map(|port| port.to_string())));
+    Ok(Some(Launch { launcher, nodes: hosts_at_least(&ranks), address, port, job, ..ranks }))
 }
 
 /// Hosts, from this host's share: 1 is certain, more is a guess that is never below 2.

@@ -64,10 +64,7 @@ impl Linear {
             TensorSplit::Rows => (Split::even(1, inputs), Split::Replicated),
         };
         let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;
-        let bias = match bias {
-            true => Some(builder.param("bias", [total], Init::ZEROS, bias_split, false)?),
-            false => None,
-        };
+        let bias = bias.then(|| builder.param("bias", [total], Init::ZEROS, bias_split, false)).transpose()?;
         Ok(Linear { weight, bias })
     }
 

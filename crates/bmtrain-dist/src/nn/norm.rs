@@ -46,10 +46,7 @@ impl Norm {
     pub fn new(builder: &Builder, options: NormOptions) -> Result<Self> {
         let NormOptions { kind, size, bias, epsilon, scale } = options;
         let weight = builder.param("weight", [size], Init::Constant(scale), Split::Replicated, false)?;
-        let bias = match bias {
-            true => Some(builder.param("bias", [size], Init::ZEROS, Split::Replicated, false)?),
-            false => None,
-        };
+        let bias = bias.then(|| builder.param("bias", [size], Init::ZEROS, Split::Replicated, false)).transpose()?;
         Ok(Norm { kind, epsilon, weight, bias })
     }
 

@@ -75,22 +75,15 @@ impl Moments {
         flat.settle()?;
         let (values, len, count) = (flat.values(), flat.state_len(), flat.layout().spans().len());
         let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
-        let master = match flat.dtype() {
-            DType::F32 => None,
-            _ => {
-                let master = zeros()?;
-                for index in 0..count {
-                    let part = flat.owned(index);
-                    let out = Dest { view: master.view_mut(part.in_state)?, add: false };
-                    values.device().launch(Cast { x: values.view(part.in_values)?, out })?;
-                }
-                Some(master)
+        let master = (flat.dtype() != DType::F32).then(zeros).transpose()?;
+        if let Some(master) = &master {
+            for part in (0..count).map(|index| flat.owned(index)) {
+                let out = Dest { view: master.view_mut(part.in_state)?, add: false };
+                values.device().launch(Cast { x: values.view(part.in_values)?, out })?;
             }
-        };
-        let moved = match options.record_delta {
-            true => Some(Storage::zeros(values.device(), count * WORDS, DType::I64, Segment::Optimizer)?),
-            false => None,
-        };
+        }
+        let words = || Storage::zeros(values.device(), count * WORDS, DType::I64, Segment::Optimizer);
+        let moved = options.record_delta.then(words).transpose()?;
         Ok(Moments { m: zeros()?, v: zeros()?, master, moved })
     }
 

@@ -79,19 +79,15 @@ impl Split {
         };
         let total: usize = parts.iter().map(|part| part.size).sum();
         if total != length {
-            return Err(Error::parameter(
-                name,
-                format!("parts add up to {total}, axis {axis} of {shape} has {length}"),
-            ));
+            let reason = format!("parts add up to {total}, axis {axis} of {shape} has {length}");
+            return Err(Error::parameter(name, reason));
         }
         let mut ranges = Vec::with_capacity(parts.len());
         let mut start = 0;
         for part in parts {
             let held = part.local(ranks, rank).ok_or_else(|| {
-                let reason = format!(
-                    "{} in units of {} cannot be split for {ranks} tensor-parallel ranks",
-                    part.size, part.unit
-                );
+                let SplitPart { size, unit } = part;
+                let reason = format!("{size} in units of {unit} cannot be split for {ranks} tensor-parallel ranks");
                 Error::parameter(name, reason)
             })?;
             ranges.push(start + held.start..start + held.end);

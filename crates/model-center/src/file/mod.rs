@@ -25,11 +25,8 @@ use crate::{Error, Result};
 pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     require_regular(path, &fs::metadata(path).map_err(|e| unreadable(path, e))?)?;
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)
-        .map_err(|e| unreadable(path, e))?;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = file.map_err(|e| unreadable(path, e))?;
     let metadata = file.metadata().map_err(|e| unreadable(path, e))?;
     require_regular(path, &metadata)?;
     Ok((file, metadata.len()))
@@ -40,21 +37,17 @@ fn require_regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
         return Ok(());
     }
     let kind = if metadata.is_dir() { "a directory" } else { "a FIFO, socket or device" };
-    Err(Error::model(
-        path.display().to_string(),
-        format!("this is {kind}, not a regular file"),
-        "give the path of an ordinary file",
-    ))
+    Err(wrong(path, format!("this is {kind}, not a regular file"), "give the path of an ordinary file"))
+}
+
+fn wrong(path: &Path, reason: impl Into<String>, fix: &str) -> Error {
+    Error::model(path.display().to_string(), reason, fix)
 }
 
 /// The error for a file that cannot be opened or read.
 pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> Error {
     if source.kind() == ErrorKind::NotFound {
-        return Error::model(
-            path.display().to_string(),
-            "there is no such file",
-            "check the path, and that the download is complete",
-        );
+        return wrong(path, "there is no such file", "check the path, and that the download is complete");
     }
     Error::file("read", path, source, "check that the file exists and that you may read it")
 }
@@ -63,13 +56,9 @@ pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> Error {
 /// [`open_regular`].
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let (file, length) = open_regular(path)?;
-    let place = || path.display().to_string();
     let too_long = || {
-        Error::model(
-            place(),
-            format!("the file has more than {limit} bytes, the most that is read here"),
-            "check that this is the file you meant",
-        )
+        let reason = format!("the file has more than {limit} bytes, the most that is read here");
+        wrong(path, reason, "check that this is the file you meant")
     };
     if length > limit {
         return Err(too_long());
@@ -81,11 +70,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         return Err(too_long());
     }
     String::from_utf8(bytes).map_err(|e| {
-        Error::model(
-            place(),
-            format!("byte {} is not UTF-8 text", e.utf8_error().valid_up_to()),
-            "save the file as UTF-8, or download it again",
-        )
+        let reason = format!("byte {} is not UTF-8 text", e.utf8_error().valid_up_to());
+        wrong(path, reason, "save the file as UTF-8, or download it again")
     })
 }
 
@@ -125,7 +111,7 @@ pub(crate) fn refuse_dangling(directory: &Path, name: &str) -> Result<()> {
     let path = directory.join(name);
     if fs::symlink_metadata(&path).is_ok() && !path.exists() {
         let reason = "this is a link to a file that is not there";
-        return Err(Error::model(path.display().to_string(), reason, "fetch the model again, or remove the link"));
+        return Err(wrong(&path, reason, "fetch the model again, or remove the link"));
     }
     Ok(())
 }

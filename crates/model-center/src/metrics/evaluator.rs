@@ -6,6 +6,8 @@ use super::{Average, ClassCounts, Metric, MetricKind, OrderedSum, Questions, Val
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
 
+const EARLIER: &str = "lower the learning rate, or evaluate an earlier checkpoint";
+
 /// Collects the predictions of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Evaluator {
@@ -44,8 +46,7 @@ impl Evaluator {
         let Evaluator::Tokens(losses, count) = self else { return Ok(()) };
         if !loss.is_finite() {
             let reason = format!("the loss is {loss}");
-            let fix = "lower the learning rate, or evaluate an earlier checkpoint";
-            return Err(Error::diverged(format!("evaluation, batch {index}"), reason, fix));
+            return Err(Error::diverged(format!("evaluation, batch {index}"), reason, EARLIER));
         }
         losses.add(index, f64::from(loss) * weight as f64, weight as f64);
         *count += samples;
@@ -68,11 +69,9 @@ impl Evaluator {
             Evaluator::Tokens(..) => return Ok(()),
         };
         if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
+            let (outputs, labels, samples) = (logits.len(), labels.len(), samples.len());
             return wrong(format!(
-                "{} outputs and {} labels for {} samples of {per_sample} outputs",
-                logits.len(),
-                labels.len(),
-                samples.len()
+                "{outputs} outputs and {labels} labels for {samples} samples of {per_sample} outputs"
             ));
         }
         match (self, labels) {
@@ -169,21 +168,15 @@ impl Evaluator {
                 Evaluator::Values(_) => ("numbers".into(), MetricKind::Values.metrics()),
                 Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
             };
-            Error::recipe(
-                "eval.metric",
-                format!("{:?} does not judge labels that are {kind}", metric.name()),
-                format!("use {}", fitting.join(", ")),
-            )
+            let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
+            Error::recipe("eval.metric", reason, format!("use {}", fitting.join(", ")))
         })
     }
 }
 
 fn no_numbers(sample: u32, outputs: &[f32]) -> Error {
-    Error::diverged(
-        format!("evaluation, sample {sample}"),
-        format!("the model's outputs are not numbers: {outputs:?}"),
-        "lower the learning rate, or evaluate an earlier checkpoint",
-    )
+    let reason = format!("the model's outputs are not numbers: {outputs:?}");
+    Error::diverged(format!("evaluation, sample {sample}"), reason, EARLIER)
 }
 
 /// Label and prediction of each sample.

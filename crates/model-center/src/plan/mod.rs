@@ -268,11 +268,8 @@ fn on_ranks(resolved: Resolved, ranks: usize) -> Resolved {
 fn layout(options: &PlanOptions, resolved: &Resolved) -> Result<RankLayout> {
     let ranks = options.ranks;
     if !(1..=MAX_RANKS).contains(&ranks) {
-        return Err(Error::argument(
-            "--ranks",
-            format!("{ranks} ranks"),
-            format!("give a number from 1 to {MAX_RANKS}"),
-        ));
+        let fix = format!("give a number from 1 to {MAX_RANKS}");
+        return Err(Error::argument("--ranks", format!("{ranks} ranks"), fix));
     }
     train::check_ranks(resolved, ranks)?;
     let local_ranks = options.local_ranks.unwrap_or(ranks);

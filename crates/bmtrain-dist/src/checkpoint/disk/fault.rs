@@ -24,12 +24,8 @@ pub enum Fault {
 }
 
 pub(super) fn damaged(place: impl Into<String>, reason: impl Into<String>) -> Error {
-    Error::checkpoint(
-        Fault::Damaged,
-        place,
-        reason,
-        "use another checkpoint, or copy this one again from where it is whole",
-    )
+    let fix = "use another checkpoint, or copy this one again from where it is whole";
+    Error::checkpoint(Fault::Damaged, place, reason, fix)
 }
 
 pub(super) fn missing(place: impl Into<String>, reason: impl Into<String>) -> Error {

@@ -146,12 +146,9 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.files.len() as u64 != self.facts.world || self.files.len() > FILE_LIMIT {
-            return Err(format!(
-                "{} files from {} ranks: each rank writes one, and at most {FILE_LIMIT} do",
-                self.files.len(),
-                self.facts.world
-            ));
+        let (files, ranks) = (self.files.len(), self.facts.world);
+        if files as u64 != ranks || files > FILE_LIMIT {
+            return Err(format!("{files} files from {ranks} ranks: each rank writes one, and at most {FILE_LIMIT} do"));
         }
         if self.facts.recipe.len() > RECIPE_LIMIT || self.facts.recipe.chars().any(char::is_control) {
             return Err(format!("the recipe's hash is longer than {RECIPE_LIMIT} bytes or not printable"));

@@ -17,6 +17,9 @@ const NAME_LIMIT: usize = 1024;
 /// The fewest bytes before the data of a safetensors file: the length of the header.
 const FIRST_OFFSET: u64 = 8;
 
+/// The dtypes that are stored.
+pub(super) const STORED: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8];
+
 /// The role of a logical tensor in training.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -204,15 +207,10 @@ impl FileRecord {
         for piece in &self.pieces {
             piece.spec.check().map_err(|reason| format!("file {name}: {reason}"))?;
             let stop = piece.spec.bytes().and_then(|bytes| piece.offset.checked_add(bytes));
-            match stop {
-                Some(stop) if piece.offset >= end && stop <= self.bytes => end = stop,
-                _ => {
-                    return Err(format!(
-                        "file {name}: tensor {} at byte {} overlaps another one or leaves the file of {} bytes",
-                        piece.spec.name, piece.offset, self.bytes
-                    ));
-                }
-            }
+            end = stop.filter(|stop| piece.offset >= end && *stop <= self.bytes).ok_or_else(|| {
+                let place = format!("tensor {} at byte {}", piece.spec.name, piece.offset);
+                format!("file {name}: {place} overlaps another one or leaves the file of {} bytes", self.bytes)
+            })?;
         }
         Ok(())
     }
@@ -230,8 +228,8 @@ mod dtype_name {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let mut stored = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8].into_iter();
-        stored.find(|dtype| dtype.name() == name).ok_or_else(|| D::Error::custom("not a dtype that is stored"))
+        let stored = super::STORED.into_iter().find(|dtype| dtype.name() == name);
+        stored.ok_or_else(|| D::Error::custom("not a dtype that is stored"))
     }
 }
 

@@ -22,11 +22,8 @@ use serde_json::{Map, Value, json};
 /// way nothing is committed.
 pub fn reshard(from: &Checkpoint, to: &Store, world: usize, id: &str) -> Result<Committed> {
     if !(1..=1 << 16).contains(&world) {
-        return Err(request(
-            to.place(),
-            format!("cannot write {world} files"),
-            "give a number of ranks from 1 to 65536",
-        ));
+        let fix = "give a number of ranks from 1 to 65536";
+        return Err(request(to.place(), format!("cannot write {world} files"), fix));
     }
     let manifest = from.manifest();
     let writer = Writer::begin(to, manifest.step, id)?;

@@ -6,9 +6,8 @@
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{refused, request};
 use super::filesystem::WriteFile;
-use super::piece::{FileRecord, PieceRecord, PieceSpec};
+use super::piece::{FileRecord, PieceRecord, PieceSpec, STORED};
 use crate::error::{Error, Result};
-use bmtrain_core::DType;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::collections::BTreeSet;
@@ -171,7 +170,7 @@ fn header(specs: &[PieceSpec]) -> Result<Vec<u8>, String> {
 
 #[derive(Serialize)]
 struct HeaderEntry<'a> {
-    dtype: &'static str,
+    dtype: String,
     shape: &'a [u64],
     data_offsets: (u64, u64),
 }
@@ -182,8 +181,11 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
     let mut map = json.serialize_map(None).map_err(wrong)?;
     let mut start = 0u64;
     for spec in specs {
-        let dtype =
-            stored_name(spec.dtype).ok_or_else(|| format!("{}: {} has no stored form", spec.name, spec.dtype))?;
+        if !STORED.contains(&spec.dtype) {
+            return Err(format!("{}: {} has no stored form", spec.name, spec.dtype));
+        }
+        // The format's names are those of recipes in capitals.
+        let dtype = spec.dtype.name().to_ascii_uppercase();
         let end = start + spec.bytes().unwrap_or(0);
         let line = [spec.length];
         let shape = if spec.elements() == Some(spec.length) { spec.shape.as_slice() } else { &line };
@@ -192,17 +194,4 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
         start = end;
     }
     map.end().map_err(wrong)
-}
-
-/// The format's own names of dtypes.
-fn stored_name(dtype: DType) -> Option<&'static str> {
-    Some(match dtype {
-        DType::F32 => "F32",
-        DType::F16 => "F16",
-        DType::BF16 => "BF16",
-        DType::I64 => "I64",
-        DType::I32 => "I32",
-        DType::U8 => "U8",
-        _ => return None,
-    })
 }

@@ -106,13 +106,11 @@ impl Writer {
     /// Files that are not there or not as recorded (ranks that do not share this disk), tensors that are not covered
     /// exactly once, facts that cannot be stored. The temporary directory is then removed as far as possible.
     pub fn commit(self, records: Vec<FileRecord>, facts: Facts) -> Result<Committed> {
-        match self.commit_as(records, facts) {
-            Ok(committed) => Ok(committed),
-            Err(error) => {
-                self.abandon();
-                Err(error)
-            }
+        let committed = self.commit_as(records, facts);
+        if committed.is_err() {
+            self.abandon();
         }
+        committed
     }
 
     /// Abandon the save and remove its directory, as far as the disk permits; the rest is removed as a leftover at the

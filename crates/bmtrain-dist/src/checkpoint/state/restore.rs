@@ -76,12 +76,8 @@ fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> R
     };
     let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
     if tensor.dtype != dtype || tensor.shape != shape {
-        let reason = format!(
-            "{kind} {}: saved as {} {:?}, wanted as {dtype} {shape:?}",
-            param.name(),
-            tensor.dtype,
-            tensor.shape
-        );
+        let (name, saved) = (param.name(), format!("{} {:?}", tensor.dtype, tensor.shape));
+        let reason = format!("{kind} {name}: saved as {saved}, wanted as {dtype} {shape:?}");
         return Err(misfit(checkpoint, reason));
     }
     Ok(())

@@ -111,8 +111,8 @@ impl AdamOffload {
 fn host_moments(flat: &Flat) -> Result<HostMoments> {
     let (values, count, len) = (flat.values(), flat.layout().spans().len(), flat.state_len());
     let zeros = || HostBuffer::zeros(values.device(), len);
-    let master = if flat.dtype() == DType::F32 { None } else { Some(zeros()?) };
-    let has_master = master.is_some();
+    let has_master = flat.dtype() != DType::F32;
+    let master = has_master.then(zeros).transpose()?;
     let host = Arc::new(Mutex::new(Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] }));
     if has_master {
         follow_compute(flat)?;
