@@ -161,7 +161,6 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
         }
     }
 
-    /// The contents of `config.json`.
     fn config(&self) -> Result<Map<String, Value>> {
         match self.layout {
             DirectoryLayout::HuggingFace => self.config.to_hf_json(&self.header),

@@ -3,7 +3,7 @@
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`pickle`]: PyTorch's own files, read without running them, and written.
 //! - [`weights`]: a directory's weights, one file or the shards of a [`shard_index`]; [`shards`]: their writer.
-//! - `stored`: conversions between f32 and the dtypes of files.
+//! - `stored`: conversions between f32 and the dtypes of files; `entries`: bounded JSON objects.
 //! - [`names`]: the table that maps our parameters to checkpoint tensors, the plan of a load and its report.
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`directory`]: `config.json`, tokenizer files and weights written together.
@@ -13,6 +13,7 @@
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod directory;
+mod entries;
 pub mod gguf;
 pub mod model_center;
 pub mod names;

@@ -119,11 +119,8 @@ pub(super) fn write_weights(
     let (mut next, mut held, mut values) = (tensors.iter(), None, Vec::new());
     write_pickle(path, &entries, |name, out| {
         let Some((_, index, piece)) = next.next() else {
-            return Err(Error::model(
-                format!("tensor {name}"),
-                "it is not a tensor of the model",
-                "write the plan's tensors",
-            ));
+            let reason = "it is not a tensor of the model";
+            return Err(Error::model(format!("tensor {name}"), reason, "write the plan's tensors"));
         };
         if held != Some(*index) {
             values.clear();

@@ -4,12 +4,13 @@
 //! fetches models.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, MapAccess};
 
+use super::entries::{Entries, FromEntries};
 use super::safetensors::TensorEntry;
+use super::stored::tensor_place;
 use crate::file::{printable, read_text, resolve_inside};
 use crate::{Error, Result};
 
@@ -37,7 +38,7 @@ impl Index {
     /// Read the index `name` of a directory.
     pub(super) fn read(directory: &Path, name: &str) -> Result<Self> {
         let text = read_text(&resolve_inside(directory, name)?, INDEX_LIMIT)?;
-        serde_json::from_str(&text).map_err(|e| {
+        serde_json::from_str(&text).map(|Entries(IndexFile(index))| index).map_err(|e| {
             let place = format!("{}:{}:{}", directory.join(name).display(), e.line(), e.column());
             let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
             Error::model(place, reason, "correct the file, or download it again")
@@ -46,14 +47,10 @@ impl Index {
 
     /// That the index lists exactly the tensors that the shards, in the order of [`Index::shards`], hold; `path` is its
     /// own.
-    pub(super) fn compare(&self, path: &Path, held: &[&[TensorEntry]]) -> Result<()> {
+    pub(super) fn compare(&self, path: &Path, held: &[Vec<&TensorEntry>]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {
-            let place = format!("{}, tensor {}", path.display(), printable(tensor, 200));
-            Err(Error::model(
-                place,
-                reason,
-                "index and shards are from different models, or one is damaged: download all again",
-            ))
+            let fix = "index and shards are from different models, or one is damaged: download all again";
+            Err(Error::model(tensor_place(path.display(), tensor), reason, fix))
         };
         let shard = |position: usize| self.shards.get(position).map_or_else(String::new, |name| printable(name, 120));
         for (position, tensors) in held.iter().enumerate() {
@@ -64,7 +61,7 @@ impl Index {
         if held.iter().map(|tensors| tensors.len()).sum::<usize>() == self.map.len() {
             return Ok(());
         }
-        let has = |tensors: &[TensorEntry], name: &str| {
+        let has = |tensors: &[&TensorEntry], name: &str| {
             tensors.binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok()
         };
         let absent =
@@ -78,52 +75,29 @@ impl Index {
     }
 }
 
-impl<'de> Deserialize<'de> for Index {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(IndexVisitor)
-    }
-}
+/// The index itself, an object whose `weight_map` counts.
+struct IndexFile(Index);
 
-struct IndexVisitor;
+impl FromEntries for IndexFile {
+    const EXPECTED: &'static str = "an object with a weight_map";
 
-impl<'de> Visitor<'de> for IndexVisitor {
-    type Value = Index;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a weight_map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Index, A::Error> {
+    fn from_entries<'de, A: MapAccess<'de>>(mut access: A) -> Result<Self, A::Error> {
         let mut index = None;
         while let Some(key) = access.next_key::<String>()? {
             if key != "weight_map" {
                 access.next_value::<IgnoredAny>()?;
-            } else if index.replace(access.next_value::<WeightMap>()?.0).is_some() {
+            } else if index.replace(access.next_value::<Entries<Index>>()?.0).is_some() {
                 return Err(A::Error::custom("weight_map appears twice"));
             }
         }
-        index.ok_or_else(|| A::Error::custom("there is no weight_map"))
+        index.map(IndexFile).ok_or_else(|| A::Error::custom("there is no weight_map"))
     }
 }
 
-struct WeightMap(Index);
+impl FromEntries for Index {
+    const EXPECTED: &'static str = "an object from tensor name to file name";
 
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(WeightMapVisitor)
-    }
-}
-
-struct WeightMapVisitor;
-
-impl<'de> Visitor<'de> for WeightMapVisitor {
-    type Value = WeightMap;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object from tensor name to file name")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<WeightMap, A::Error> {
+    fn from_entries<'de, A: MapAccess<'de>>(mut access: A) -> Result<Self, A::Error> {
         let mut index = Index { shards: Vec::new(), map: HashMap::new() };
         let mut positions: HashMap<String, usize> = HashMap::new();
         while let Some((tensor, shard)) = access.next_entry::<String, String>()? {
@@ -148,6 +122,6 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
         if index.map.is_empty() {
             return Err(A::Error::custom("the weight_map is empty"));
         }
-        Ok(WeightMap(index))
+        Ok(index)
     }
 }

@@ -1,13 +1,19 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
 //!
-//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors for a tensor that is absent or has another type or
-//! length; called by the readers and writers of [`crate::formats`].
+//! Defines [`widen`], [`narrow`] and [`CHUNK`], [`read_at`], and the errors for a damaged file and for a tensor that is
+//! absent or has another type or length; called by the readers and writers of [`crate::formats`].
+
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::safetensors::{StoredDtype, TensorEntry};
-use crate::file::printable;
+use crate::file::{printable, unreadable};
 use crate::{Error, Result};
 
 /// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
@@ -93,22 +99,37 @@ fn extend<const N: usize>(out: &mut Vec<u8>, values: &[f32], one: impl Fn(f32) -
     out.extend(values.iter().flat_map(|v| one(*v)));
 }
 
+/// The place of a tensor, for messages.
+pub(super) fn tensor_place(place: impl Display, name: &str) -> String {
+    format!("{place}, tensor {}", printable(name, 200))
+}
+
+/// The error for contents that contradict themselves, or the file's length.
+pub(super) fn damaged(place: impl Display, reason: impl Into<String>) -> Error {
+    Error::model(place.to_string(), reason, "the file is damaged or incomplete: download or copy it again")
+}
+
+/// Fill `out` from byte `at` of a file on; `tensor` is the one that is read, if it is one.
+pub(super) fn read_at(path: &Path, file: &File, at: u64, out: &mut [u8], tensor: Option<&str>) -> Result<()> {
+    file.read_exact_at(out, at).map_err(|e| match (e.kind(), tensor) {
+        (ErrorKind::UnexpectedEof, None) => damaged(path.display(), SHORTER),
+        (ErrorKind::UnexpectedEof, Some(name)) => damaged(tensor_place(path.display(), name), SHORTER),
+        _ => unreadable(path, e),
+    })
+}
+
+pub(super) const SHORTER: &str = "the file became shorter while it was read";
+
 /// The error for a name that is not there.
 pub(super) fn absent(place: &str, name: &str) -> Error {
-    Error::model(
-        format!("{place}, tensor {}", printable(name, 200)),
-        "there is no tensor of this name in the weights",
-        "check the name against the weights' list of tensors",
-    )
+    let reason = "there is no tensor of this name in the weights";
+    Error::model(tensor_place(place, name), reason, "check the name against the weights' list of tensors")
 }
 
 /// The error for a tensor that is not of the wanted type.
 pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error {
-    Error::model(
-        format!("{place}, tensor {}", printable(&entry.name, 200)),
-        format!("the tensor is stored as {:?}, expected {want}", entry.dtype),
-        "store the tensor in one of these types",
-    )
+    let reason = format!("the tensor is stored as {:?}, expected {want}", entry.dtype);
+    Error::model(tensor_place(place, &entry.name), reason, "store the tensor in one of these types")
 }
 
 /// What [`wrong_type`] names as expected for f32 reads.
@@ -116,24 +137,21 @@ pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
 
 /// Checks that a range is inside a tensor.
 pub(super) fn require_range(place: &str, entry: &TensorEntry, first: usize, length: usize) -> Result<()> {
-    if first.checked_add(length).is_some_and(|end| entry.elements().is_some_and(|all| end <= all)) {
-        return Ok(());
+    match first.checked_add(length).is_some_and(|end| entry.elements().is_some_and(|all| end <= all)) {
+        true => Ok(()),
+        false => Err(misfit(place, entry, format_args!("{length} elements from {first} on"))),
     }
-    Err(Error::model(
-        format!("{place}, tensor {}", printable(&entry.name, 200)),
-        format!("the tensor has shape {:?}, asked for {length} elements from {first} on", entry.shape),
-        "compare the model's configuration with the weights",
-    ))
 }
 
 /// Checks a tensor's number of values.
 pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
-    if entry.elements() == Some(length) {
-        return Ok(());
+    match entry.elements() == Some(length) {
+        true => Ok(()),
+        false => Err(misfit(place, entry, format_args!("{length} elements"))),
     }
-    Err(Error::model(
-        format!("{place}, tensor {}", printable(&entry.name, 200)),
-        format!("the tensor has shape {:?}, asked for {length} elements", entry.shape),
-        "compare the model's configuration with the weights",
-    ))
+}
+
+fn misfit(place: &str, entry: &TensorEntry, asked: fmt::Arguments<'_>) -> Error {
+    let reason = format!("the tensor has shape {:?}, asked for {asked}", entry.shape);
+    Error::model(tensor_place(place, &entry.name), reason, "compare the model's configuration with the weights")
 }

@@ -3,6 +3,7 @@
 //! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::formats::names`], the models' loaders,
 //! [`crate::formats::pretrained`] and the program that fetches models.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::dtype::DType;
@@ -93,11 +94,9 @@ impl Kind {
             return Ok(Kind::Pickle);
         }
         if ends(&[".gguf"]) {
-            return Err(Error::model(
-                place.display().to_string(),
-                format!("{} is a GGUF file, which is not a model directory", printable(name, 120)),
-                "make a directory of it: convert FILE.gguf DIR --dtype f32",
-            ));
+            let reason = format!("{} is a GGUF file, which is not a model directory", printable(name, 120));
+            let fix = "make a directory of it: convert FILE.gguf DIR --dtype f32";
+            return Err(Error::model(place.display().to_string(), reason, fix));
         }
         if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {
             return Err(Error::model(
@@ -109,53 +108,21 @@ impl Kind {
         }
         Ok(Kind::Safetensors)
     }
-}
 
-/// One file of weights.
-#[derive(Debug)]
-enum WeightsFile {
-    Safetensors(SafetensorsFile),
-    Pickle(PickleFile),
-}
-
-impl WeightsFile {
-    fn open(path: &Path, kind: Kind) -> Result<Self> {
-        Ok(match kind {
-            Kind::Safetensors => WeightsFile::Safetensors(SafetensorsFile::open(path)?),
-            Kind::Pickle => WeightsFile::Pickle(PickleFile::open(path)?),
+    fn open(self, path: &Path) -> Result<Box<dyn TensorSource + Send + Sync>> {
+        Ok(match self {
+            Kind::Safetensors => Box::new(SafetensorsFile::open(path)?),
+            Kind::Pickle => Box::new(PickleFile::open(path)?),
         })
-    }
-
-    fn source(&self) -> &dyn TensorSource {
-        match self {
-            WeightsFile::Safetensors(file) => file,
-            WeightsFile::Pickle(file) => file,
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            WeightsFile::Safetensors(file) => file.path(),
-            WeightsFile::Pickle(file) => file.path(),
-        }
-    }
-
-    /// Sorted by name.
-    fn tensors(&self) -> &[TensorEntry] {
-        match self {
-            WeightsFile::Safetensors(file) => file.tensors(),
-            WeightsFile::Pickle(file) => file.tensors(),
-        }
     }
 }
 
 /// All tensors of a model, wherever its directory keeps them.
-#[derive(Debug)]
 pub struct Weights {
     place: String,
-    files: Vec<WeightsFile>,
-    /// Of each tensor, sorted by name: its file and its position there.
-    order: Vec<(usize, usize)>,
+    files: Vec<Box<dyn TensorSource + Send + Sync>>,
+    /// Sorted by name, each with its file.
+    tensors: Vec<(TensorEntry, usize)>,
 }
 
 impl Weights {
@@ -172,29 +139,28 @@ impl Weights {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            return Self::from_files(path, vec![WeightsFile::open(path, Kind::of(path, name)?)?]);
+            return Self::from_files(path, vec![Kind::of(path, name)?.open(path)?]);
         }
         let found = WeightsName::of(path)?.ok_or_else(|| no_weights(path))?;
         if found.is_index {
             return Self::open_shards(path, found);
         }
-        let file = WeightsFile::open(&resolve_inside(path, found.name)?, found.kind())?;
+        let file = found.kind().open(&resolve_inside(path, found.name)?)?;
         Self::from_files(&path.join(found.name), vec![file])
     }
 
-    fn from_files(path: &Path, files: Vec<WeightsFile>) -> Result<Self> {
-        let mut order: Vec<(usize, usize)> =
-            files.iter().enumerate().flat_map(|(f, file)| (0..file.tensors().len()).map(move |t| (f, t))).collect();
-        let name = |&(f, t): &(usize, usize)| files[f].tensors()[t].name.as_str();
-        order.sort_by(|a, b| name(a).cmp(name(b)));
-        if let Some(pair) = order.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
-            return Err(Error::model(
-                format!("{}, tensor {}", path.display(), name(&pair[0])),
-                format!("two shards hold it: {} and {}", shard(&files[pair[0].0]), shard(&files[pair[1].0])),
-                "the directory is damaged: download it again",
-            ));
+    fn from_files(path: &Path, files: Vec<Box<dyn TensorSource + Send + Sync>>) -> Result<Self> {
+        let of_file = |(file, source): (usize, &Box<dyn TensorSource + Send + Sync>)| {
+            source.entries().into_iter().map(|entry| (entry.clone(), file)).collect::<Vec<_>>()
+        };
+        let mut tensors: Vec<(TensorEntry, usize)> = files.iter().enumerate().flat_map(of_file).collect();
+        tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        if let Some(pair) = tensors.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
+            let reason = format!("two shards hold it: {} and {}", shard(&*files[pair[0].1]), shard(&*files[pair[1].1]));
+            let fix = "the directory is damaged: download it again";
+            return Err(Error::model(format!("{}, tensor {}", path.display(), pair[0].0.name), reason, fix));
         }
-        Ok(Self { place: path.display().to_string(), files, order })
+        Ok(Self { place: path.display().to_string(), files, tensors })
     }
 
     fn open_shards(directory: &Path, list: WeightsName) -> Result<Self> {
@@ -209,9 +175,9 @@ impl Weights {
                     "index and shards are from different models: download all again",
                 ));
             }
-            files.push(WeightsFile::open(&resolve_inside(directory, shard)?, kind)?);
+            files.push(kind.open(&resolve_inside(directory, shard)?)?);
         }
-        index.compare(&path, &files.iter().map(WeightsFile::tensors).collect::<Vec<_>>())?;
+        index.compare(&path, &files.iter().map(|file| file.entries()).collect::<Vec<_>>())?;
         Self::from_files(directory, files)
     }
 
@@ -230,18 +196,14 @@ impl Weights {
         self.entries().iter().filter_map(|entry| entry.bytes()).map(|bytes| bytes as u64).sum()
     }
 
-    fn entry_at(&self, (file, tensor): (usize, usize)) -> &TensorEntry {
-        &self.files[file].tensors()[tensor]
-    }
-
     fn find(&self, name: &str) -> Option<usize> {
-        let found = self.order.binary_search_by(|at| self.entry_at(*at).name.as_str().cmp(name));
-        found.ok().map(|i| self.order[i].0)
+        let found = self.tensors.binary_search_by(|(entry, _)| entry.name.as_str().cmp(name));
+        found.ok().map(|at| self.tensors[at].1)
     }
 
     fn source_of(&self, name: &str) -> Result<&dyn TensorSource> {
         let file = self.find(name).ok_or_else(|| absent(&self.place, name))?;
-        Ok(self.files[file].source())
+        Ok(&*self.files[file])
     }
 }
 
@@ -251,7 +213,7 @@ impl TensorSource for Weights {
     }
 
     fn entries(&self) -> Vec<&TensorEntry> {
-        self.order.iter().map(|at| self.entry_at(*at)).collect()
+        self.tensors.iter().map(|(entry, _)| entry).collect()
     }
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
@@ -276,7 +238,7 @@ impl TensorSource for Weights {
 
     fn are_tied(&self, first: &str, second: &str) -> bool {
         match (self.find(first), self.find(second)) {
-            (Some(file), Some(other)) if file == other => self.files[file].source().are_tied(first, second),
+            (Some(file), Some(other)) if file == other => self.files[file].are_tied(first, second),
             _ => false,
         }
     }
@@ -301,8 +263,14 @@ pub fn most_stored(entries: Vec<&TensorEntry>) -> Option<DType> {
     (count > 0).then_some(dtype)
 }
 
-fn shard(file: &WeightsFile) -> String {
-    file.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+impl fmt::Debug for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Weights").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+fn shard(file: &dyn TensorSource) -> String {
+    Path::new(&file.place()).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 /// The error for a directory without weights of the usual names: name what is there instead.
@@ -320,11 +288,9 @@ fn no_weights(directory: &Path) -> Error {
         |name: &&String| name.ends_with(".safetensors") || matches!(Kind::of(directory, name), Ok(Kind::Pickle));
     let others: Vec<String> = names.iter().filter(is_single).take(5).map(|name| printable(name, 60)).collect();
     let seen = if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
-    Error::model(
-        directory.display().to_string(),
-        format!("the directory has none of {}{seen}", WeightsName::all()),
-        "give the directory of a model, or the path of one file of weights",
-    )
+    let reason = format!("the directory has none of {}{seen}", WeightsName::all());
+    let fix = "give the directory of a model, or the path of one file of weights";
+    Error::model(directory.display().to_string(), reason, fix)
 }
 
 /// Whether a directory's weights may include a file of this name, for callers that replace them.

@@ -8,13 +8,12 @@ use std::path::Path;
 
 use bmtrain_core::limits::make_room;
 
-use super::damaged;
+use super::{SHORTER, damaged};
 use crate::file::unreadable;
 use crate::{Error, Result};
 
 /// The maximum number of bytes before the tensors. The largest real vocabularies, of 260,000 tokens, take about 20 MB.
 const FRONT_LIMIT: u64 = 128 << 20;
-/// Bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// A place in a file whose next bytes are numbers and texts.
@@ -34,17 +33,14 @@ impl<'a> Cursor<'a> {
         Self { path, place, reader: BufReader::with_capacity(CHUNK, file), position: 0, length }
     }
 
-    /// The file, for messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Bytes read so far.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// An error at the present place.
     pub(super) fn bad(&self, reason: impl std::fmt::Display) -> Error {
         damaged(&self.place, format!("byte {}: {reason}", self.position))
     }
@@ -62,7 +58,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next `N` bytes.
     pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
         self.expect(N as u64, 1, "bytes")?;
         let mut out = [0; N];
@@ -70,17 +65,14 @@ impl<'a> Cursor<'a> {
         Ok(out)
     }
 
-    /// The next whole number of four bytes.
     pub(super) fn u32(&mut self) -> Result<u32> {
         self.bytes().map(u32::from_le_bytes)
     }
 
-    /// The next whole number of eight bytes.
     pub(super) fn u64(&mut self) -> Result<u64> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// The next truth value, one byte.
     pub(super) fn truth(&mut self) -> Result<bool> {
         match self.bytes()? {
             [0] => Ok(false),
@@ -104,7 +96,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `count` numbers of `N` bytes.
     pub(super) fn numbers<const N: usize, T>(&mut self, count: u64, one: fn([u8; N]) -> T) -> Result<Vec<T>> {
         let count = self.expect(count, N as u64, "numbers")?;
         let mut out = self.reserve(count)?;
@@ -141,7 +132,7 @@ impl<'a> Cursor<'a> {
 
     fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         self.reader.read_exact(out).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => damaged(&self.place, "the file became shorter while it was read"),
+            ErrorKind::UnexpectedEof => damaged(&self.place, SHORTER),
             _ => unreadable(self.path, e),
         })?;
         self.position += out.len() as u64;

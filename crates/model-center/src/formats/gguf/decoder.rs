@@ -90,11 +90,8 @@ impl Decoder {
     pub fn read(file: &GgufFile) -> Result<Self> {
         let metadata = file.metadata();
         if let Some(parts) = metadata.whole("split.count")?.filter(|parts| *parts > 1) {
-            return Err(metadata.unfit(
-                "split.count",
-                format!("the file is one of {parts} parts of a model"),
-                "join the parts into one file first (llama-gguf-split --merge)",
-            ));
+            let fix = "join the parts into one file first (llama-gguf-split --merge)";
+            return Err(metadata.unfit("split.count", format!("the file is one of {parts} parts of a model"), fix));
         }
         let family = Family::read(metadata)?;
         let keys = Keys { metadata, family };
@@ -197,7 +194,6 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The whole key.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.family.name())
     }
@@ -252,11 +248,8 @@ fn vocab_size(file: &GgufFile, keys: &Keys<'_>) -> Result<usize> {
     const EMBEDDING: &str = "token_embd.weight";
     let rows = file.entry(EMBEDDING).and_then(|entry| entry.shape.first().copied()).ok_or_else(|| {
         let place = super::tensor_place(&file.place(), EMBEDDING);
-        Error::model(
-            place,
-            "the file has no token embedding",
-            "use a GGUF file of a whole model, not an adapter or a vocabulary",
-        )
+        let reason = "the file has no token embedding";
+        Error::model(place, reason, "use a GGUF file of a whole model, not an adapter or a vocabulary")
     })?;
     if let Some(stated) = keys.optional("vocab_size")?.filter(|stated| *stated != rows) {
         return Err(keys.unfit("vocab_size", format!("{stated} tokens are stated, the embedding has {rows} rows")));

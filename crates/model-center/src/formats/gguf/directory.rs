@@ -103,7 +103,6 @@ pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report
     Ok(report)
 }
 
-/// Values of the output projection, where the file has one.
 fn untied_values(source: &GgufAsHuggingFace) -> usize {
     let output = source.mapped().iter().find(|mapped| mapped.entry.name == "lm_head.weight");
     output.and_then(|mapped| mapped.entry.elements()).unwrap_or(0)

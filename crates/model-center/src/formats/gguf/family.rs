@@ -43,7 +43,6 @@ impl Family {
         self == Self::Llama
     }
 
-    /// The family that a file declares.
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
         const KEY: &str = "general.architecture";
         let name = metadata.text(KEY)?.ok_or_else(|| metadata.lacking(KEY))?;

@@ -3,14 +3,12 @@
 //! Defines [`GgufFile`]; called by [`super::names`] and by programs that look at a single file.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::dequantise::decode;
 use super::header::{Header, Stored};
-use super::{GgmlType, Metadata, damaged, tensor_place};
-use crate::file::{open_regular, unreadable};
+use super::{GgmlType, Metadata, damaged, read_at, tensor_place};
+use crate::file::open_regular;
 use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::formats::stored::require_length;
 use crate::{Error, Result};
@@ -80,13 +78,7 @@ impl GgufFile {
 
     /// Fill `raw` from byte `offset` of a tensor's place, which the caller keeps within it.
     fn read_at(&self, tensor: &Stored, offset: u64, raw: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(raw, tensor.range.start + offset).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => {
-                let place = tensor_place(&self.place(), &tensor.entry.name);
-                damaged(&place, "the file became shorter while it was read")
-            }
-            _ => unreadable(&self.path, e),
-        })
+        read_at(&self.path, &self.file, tensor.range.start + offset, raw, Some(&tensor.entry.name))
     }
 
     /// Decode elements from `start` on, which begins a block, as does what follows `out` unless it is the tensor's end.

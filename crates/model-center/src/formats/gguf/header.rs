@@ -125,7 +125,6 @@ fn tensor(cursor: &mut Cursor<'_>) -> Result<Stored> {
     Ok(Stored { entry: TensorEntry::new(name, kind.presented(), shape), kind, range: offset..end })
 }
 
-/// The size of a tensor in the file.
 fn bytes(kind: GgmlType, shape: &[u64]) -> Result<u64, String> {
     let (elements, bytes) = kind.block();
     let row = shape.last().copied().unwrap_or(1);

@@ -90,7 +90,6 @@ impl GgmlType {
         read.ok_or_else(|| OTHERS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name))
     }
 
-    /// The types that are read, for messages.
     pub(super) fn supported() -> String {
         READ.iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>().join(", ")
     }

@@ -37,23 +37,9 @@ pub use names::{GgufAsHuggingFace, Mapped};
 pub use tokenizer::{TokenizerFiles, tokenizer_files};
 pub use value::{GgufArray, GgufValue, Metadata};
 
-use crate::Error;
+use super::stored::{SHORTER, damaged, read_at, tensor_place};
 use crate::file::printable;
 
-/// The longest name of a key or a tensor that goes into a message.
-const SHOWN: usize = 200;
-
-/// The error for a file whose contents contradict themselves, or the file's length.
-fn damaged(place: &str, reason: impl Into<String>) -> Error {
-    Error::model(place, reason, "the file is damaged or incomplete: download or copy it again")
-}
-
-/// The place of one tensor, for messages.
-fn tensor_place(place: &str, name: &str) -> String {
-    format!("{place}, tensor {}", printable(name, SHOWN))
-}
-
-/// The place of one metadata key, for messages.
 fn key_place(place: &str, key: &str) -> String {
-    format!("{place}, key {}", printable(key, SHOWN))
+    format!("{place}, key {}", printable(key, 200))
 }

@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::{Decoder, Family, GgmlType, GgufFile, rope, tensor_place};
-use crate::file::printable;
 use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
@@ -117,13 +116,12 @@ impl GgufAsHuggingFace {
     fn require(&self, name: &str) -> Result<&Mapped> {
         let at = self.tensors.binary_search_by(|mapped| mapped.entry.name.as_str().cmp(name));
         at.map(|at| &self.tensors[at]).map_err(|_| {
-            let place = format!("{}, tensor {}", self.place(), printable(name, 200));
-            Error::model(place, "the model has no tensor of this name", "check the name against the model's list")
+            let reason = "the model has no tensor of this name";
+            Error::model(tensor_place(self.place(), name), reason, "check the name against the model's list")
         })
     }
 }
 
-/// The tensors of one block.
 fn take_block(tensors: &mut List<'_>, decoder: &Decoder, layer: usize) -> Result<()> {
     let here = |part: &str| format!("blk.{layer}.{part}");
     let there = |part: &str| format!("model.layers.{layer}.{part}");
@@ -174,11 +172,8 @@ struct List<'a> {
 impl List<'_> {
     fn take(&mut self, ours: &str, theirs: &str, shape: &[usize], head_rows: Option<usize>) -> Result<()> {
         let bad = |reason: String| {
-            Error::model(
-                tensor_place(&self.file.place(), ours),
-                reason,
-                "use a complete file of a plain Llama, Mistral, Qwen2 or Qwen3 model",
-            )
+            let fix = "use a complete file of a plain Llama, Mistral, Qwen2 or Qwen3 model";
+            Error::model(tensor_place(&self.file.place(), ours), reason, fix)
         };
         let (Some(entry), Some(stored)) = (self.file.entry(ours), self.file.stored(ours)) else {
             return Err(bad("the model needs this tensor, and the file does not have it".into()));

@@ -54,7 +54,6 @@ pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<
     }
 }
 
-/// The scaling that keys state.
 fn stated(keys: &Keys<'_>) -> Result<Option<Value>> {
     const TYPE: &str = "rope.scaling.type";
     let kind = keys.metadata.text(&keys.key(TYPE))?;

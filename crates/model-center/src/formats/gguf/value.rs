@@ -14,7 +14,6 @@ const DEPTH_LIMIT: usize = 8;
 const KEY_LIMIT: u64 = 65_536;
 /// The longest key the format allows.
 const KEY_BYTES: usize = 65_535;
-/// The number of the type of arrays.
 const ARRAY: u32 = 9;
 
 /// One value, of the type it is stored in.
@@ -75,7 +74,6 @@ impl GgufValue {
         })
     }
 
-    /// What it is, for messages.
     fn what(&self) -> &'static str {
         match self {
             Self::Bool(_) => "a truth value",
@@ -210,14 +208,11 @@ impl Metadata {
 
     /// The error for a key that is needed and not there.
     pub(super) fn lacking(&self, key: &str) -> Error {
-        Error::model(
-            key_place(&self.place, key),
-            "the file does not specify it, and the model cannot be built without it",
-            "convert the model to GGUF again with a current converter, or download another file of it",
-        )
+        let reason = "the file does not specify it, and the model cannot be built without it";
+        let fix = "convert the model to GGUF again with a current converter, or download another file of it";
+        Error::model(key_place(&self.place, key), reason, fix)
     }
 
-    /// A key of this file, for messages.
     pub(super) fn place_of(&self, key: &str) -> String {
         key_place(&self.place, key)
     }

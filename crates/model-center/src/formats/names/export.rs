@@ -29,11 +29,8 @@ pub fn export(
         Error::model(format!("parameter {ours}"), reason, "write all values of each parameter")
     };
     if !dtype.is_float() {
-        return Err(Error::model(
-            directory.display().to_string(),
-            format!("weights are not stored as {dtype}"),
-            "use f32, f16 or bf16",
-        ));
+        let reason = format!("weights are not stored as {dtype}");
+        return Err(Error::model(directory.display().to_string(), reason, "use f32, f16 or bf16"));
     }
     let stored = stored(dtype)?;
     let pieces: Vec<_> =

@@ -11,6 +11,7 @@ use crate::Error;
 use crate::Result;
 use crate::file::printable;
 use crate::formats::safetensors::TensorSource;
+use crate::formats::stored::tensor_place;
 
 /// Elements that are read and then checked while the processor has them in its cache.
 const HOT: usize = 1 << 18;
@@ -61,14 +62,13 @@ impl NotFinite {
             reason += &format!("; {further} such values: {}{dots}", names.join(", "));
         }
         Err(Error::model(
-            format!("{}, tensor {}", first.file, printable(&first.tensor, 200)),
+            tensor_place(&first.file, &first.tensor),
             printable(&reason, 600),
             "get the file again from its source, or save the model from a checkpoint before its training diverged",
         ))
     }
 }
 
-/// A tensor of a source.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::formats) struct CheckedTensor<'a> {
     pub(in crate::formats) name: &'a str,
@@ -130,7 +130,6 @@ fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(0, |any, value| any | has_all_bits(value)) == 0
 }
 
-/// What a whole tensor has.
 #[derive(Debug, Default)]
 struct Seen {
     passed: usize,

@@ -43,11 +43,8 @@ pub(super) fn check(
         }
         if let Some(name) = matched.find(|name| is_needed(name)) {
             let reason = format!("{what} matches {}, which the model needs", printable(name, 200));
-            return Err(Error::model(
-                place,
-                reason,
-                "narrow the pattern (--leave, model.leave), or choose another head",
-            ));
+            let fix = "narrow the pattern (--leave, model.leave), or choose another head";
+            return Err(Error::model(place, reason, fix));
         }
     }
     Ok(())

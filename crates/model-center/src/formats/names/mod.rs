@@ -214,11 +214,8 @@ impl TensorPart {
     pub fn of<'a>(&self, ours: &'a [f32]) -> Result<Cow<'a, [f32]>> {
         let (range, [rows, columns]) = (self.elements(), self.matrix());
         let part = ours.get(range).ok_or_else(|| {
-            Error::model(
-                format!("tensor {}", self.name),
-                format!("{} values are too few", ours.len()),
-                "give the whole parameter",
-            )
+            let reason = format!("{} values are too few", ours.len());
+            Error::model(format!("tensor {}", self.name), reason, "give the whole parameter")
         })?;
         let mut theirs = Vec::new();
         match &self.interleaved {
@@ -316,7 +313,6 @@ impl NameTable {
         rule.is_some_and(|rule| rule.optional)
     }
 
-    /// The name without the base prefix, if it has it.
     fn without_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
         name.strip_prefix(self.base_prefix).filter(|_| !self.base_prefix.is_empty())
     }

@@ -2,7 +2,6 @@
 //!
 //! Called by the rest of [`super`].
 
-/// A piece of a pattern.
 #[derive(Debug, PartialEq, Eq)]
 enum Segment<'a> {
     Literal(&'a str),

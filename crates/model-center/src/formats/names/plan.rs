@@ -83,11 +83,9 @@ impl LoadPlan {
     ) -> Result<(Self, Difference)> {
         let mut patterns = allow.missing.iter().chain(&allow.fresh);
         if let Some(pattern) = patterns.find(|pattern| !params.iter().any(|p| glob(pattern, &p.name))) {
-            return Err(Error::model(
-                format!("parameters allowed to be missing or fresh, {pattern}"),
-                "no parameter of the model has a name like this",
-                "correct or remove the pattern",
-            ));
+            let reason = "no parameter of the model has a name like this";
+            let fix = "correct or remove the pattern";
+            return Err(Error::model(format!("parameters allowed to be missing or fresh, {pattern}"), reason, fix));
         }
         let entries = source.entries();
         let mut matching = Matching::new(table, &entries);
@@ -166,7 +164,6 @@ impl LoadPlan {
     }
 }
 
-/// The state of matching one file.
 struct Matching<'a> {
     table: &'a NameTable,
     /// By what they are second names for.

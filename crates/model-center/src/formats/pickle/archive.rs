@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use super::input::{Input, damaged, read_at, refused};
+use super::super::stored::{damaged, read_at};
+use super::input::{Input, refused};
 use super::machine;
 use super::state::Storage;
 use super::value::Object;
 use crate::Result;
 use crate::file::printable;
 
-/// What a zip file with entries begins with.
 pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
 /// Bytes of the record that ends an archive, without its comment, and of the longest comment.
@@ -30,14 +30,12 @@ const LOCATOR_BYTES: u64 = 20;
 const HEADER_BYTES: u64 = 30;
 /// More entries than any real archive has; a storage for each tensor and a handful beside.
 const ENTRY_LIMIT: u64 = 1 << 17;
-/// The longest name of an entry.
 const NAME_LIMIT: u64 = 1024;
 /// The longest pickle. A model of 10,000 tensors has one of 2 MB.
 const PICKLE_LIMIT: u64 = 64 << 20;
 /// The newest version of the archive that PyTorch has had.
 const NEWEST_VERSION: u32 = 10;
 
-/// The entries of an archive.
 #[derive(Debug)]
 pub(super) struct Archive {
     /// The one directory in it, with its slash.
@@ -94,16 +92,14 @@ impl Archive {
             }
             let (at, bytes) = self.place(path, file, name)?;
             let mut text = vec![0; bytes.min(32) as usize];
-            read_at(path, file, at, &mut text)?;
+            read_at(path, file, at, &mut text, None)?;
             Ok(Some(String::from_utf8_lossy(&text).trim().to_string()))
         };
         match stated("byteorder")?.as_deref() {
             None | Some("little") => {}
             Some(order) => {
-                return Err(refused(
-                    path,
-                    format!("its numbers are {} endian, only little is read", printable(order, 20)),
-                ));
+                let reason = format!("its numbers are {} endian, only little is read", printable(order, 20));
+                return Err(refused(path, reason));
             }
         }
         match stated("version")?.map(|text| text.parse::<u32>().map_err(|_| text)) {
@@ -112,7 +108,7 @@ impl Archive {
                 Err(refused(path, format!("version {version} of the archive, {NEWEST_VERSION} is the newest known")))
             }
             Some(Err(text)) => {
-                Err(damaged(path, format!("the archive's version is {:?}, no number", printable(&text, 20))))
+                Err(damaged(path.display(), format!("the archive's version is {:?}, no number", printable(&text, 20))))
             }
         }
     }
@@ -123,7 +119,7 @@ impl Archive {
         if storage.bytes() != Some(bytes) {
             let key = printable(storage.key, 40);
             let claim = format!("{} values of {:?}", storage.elements, storage.dtype);
-            return Err(damaged(path, format!("data/{key} has {bytes} bytes, the pickle declares {claim}")));
+            return Err(damaged(path.display(), format!("data/{key} has {bytes} bytes, the pickle declares {claim}")));
         }
         Ok(at)
     }
@@ -131,7 +127,7 @@ impl Archive {
     /// Start and length of an entry's data; its own header has to agree with the list.
     fn place(&self, path: &Path, file: &File, name: &str) -> Result<(u64, u64)> {
         let full = format!("{}{name}", self.root);
-        let bad = |reason: &str| damaged(path, format!("entry {}: {reason}", printable(&full, 120)));
+        let bad = |reason: &str| damaged(path.display(), format!("entry {}: {reason}", printable(&full, 120)));
         let entry = self.entries.get(&full).ok_or_else(|| bad("the archive does not have it"))?;
         if !entry.plain {
             return Err(refused(path, format!("entry {} is compressed or encrypted", printable(&full, 120))));
@@ -139,7 +135,7 @@ impl Archive {
         let outside = || bad("it leaves the part of the file that has entries");
         let begin = entry.header.checked_add(HEADER_BYTES).filter(|end| *end <= self.end).ok_or_else(outside)?;
         let mut header = [0; HEADER_BYTES as usize];
-        read_at(path, file, entry.header, &mut header)?;
+        read_at(path, file, entry.header, &mut header, None)?;
         let (name_bytes, extra_bytes) = (u16_at(&header, 26), u16_at(&header, 28));
         if header[..4] != MAGIC || usize::from(name_bytes) != full.len() {
             return Err(bad("its header is not where the central directory specifies"));
@@ -147,7 +143,7 @@ impl Archive {
         let data = begin + u64::from(name_bytes) + u64::from(extra_bytes);
         data.checked_add(entry.bytes).filter(|end| *end <= self.end).ok_or_else(outside)?;
         let mut own_name = vec![0; full.len()];
-        read_at(path, file, begin, &mut own_name)?;
+        read_at(path, file, begin, &mut own_name, None)?;
         if own_name != full.as_bytes() {
             return Err(bad("its header has another name"));
         }
@@ -158,7 +154,6 @@ impl Archive {
     }
 }
 
-/// Whether a name is a directory's, with its slash.
 fn is_directory(name: &str) -> bool {
     name.find('/').is_some_and(|slash| slash > 0 && slash + 1 == name.len())
 }
@@ -167,7 +162,7 @@ fn is_directory(name: &str) -> bool {
 fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
     let mut tail = vec![0; length.min(END_BYTES + COMMENT_LIMIT) as usize];
     let tail_start = length - tail.len() as u64;
-    read_at(path, file, tail_start, &mut tail)?;
+    read_at(path, file, tail_start, &mut tail, None)?;
     let is_end = |at: &usize| {
         let at = *at;
         let whole = tail.len() - at;
@@ -175,23 +170,23 @@ fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
     };
     let last = tail.len().checked_sub(END_BYTES as usize);
     let Some(at) = last.and_then(|last| (0..=last).rev().find(is_end)) else {
-        return Err(damaged(path, "the zip file has no end: it is truncated"));
+        return Err(damaged(path.display(), "the zip file has no end: it is truncated"));
     };
     let record = tail_start + at as u64;
     let (mut count, mut bytes, mut start) =
         (u64::from(u16_at(&tail, at + 10)), u64::from(u32_at(&tail, at + 12)), u64::from(u32_at(&tail, at + 16)));
     let mut limit = record;
     if count == 0xffff || bytes == 0xffff_ffff || start == 0xffff_ffff {
-        let bad = || damaged(path, "the zip file's records for large archives are missing or wrong");
+        let bad = || damaged(path.display(), "the zip file's records for large archives are missing or wrong");
         let mut locator = [0; LOCATOR_BYTES as usize];
         let locator_at = record.checked_sub(LOCATOR_BYTES).ok_or_else(bad)?;
-        read_at(path, file, locator_at, &mut locator)?;
+        read_at(path, file, locator_at, &mut locator, None)?;
         limit = u64_at(&locator, 8);
         if locator[..4] != *b"PK\x06\x07" || limit.checked_add(END64_BYTES).is_none_or(|end| end > locator_at) {
             return Err(bad());
         }
         let mut end64 = [0; END64_BYTES as usize];
-        read_at(path, file, limit, &mut end64)?;
+        read_at(path, file, limit, &mut end64, None)?;
         if end64[..4] != *b"PK\x06\x06" {
             return Err(bad());
         }
@@ -200,11 +195,12 @@ fn directory(path: &Path, file: &File, length: u64) -> Result<(u64, u64, u64)> {
     match start.checked_add(bytes) {
         Some(end) if end <= limit && count <= ENTRY_LIMIT => Ok((start, end, count)),
         Some(end) if end <= limit => Err(refused(path, format!("{count} entries, the limit is {ENTRY_LIMIT}"))),
-        _ => Err(damaged(path, format!("the list of entries, {bytes} bytes from {start} on, leaves the file"))),
+        _ => {
+            Err(damaged(path.display(), format!("the list of entries, {bytes} bytes from {start} on, leaves the file")))
+        }
     }
 }
 
-/// The list of entries.
 fn list(input: &mut Input<'_>, count: u64) -> Result<HashMap<String, ZipEntry>> {
     let mut entries = HashMap::new();
     for _ in 0..count {

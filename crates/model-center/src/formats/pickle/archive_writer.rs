@@ -19,7 +19,6 @@ const PADDING: u16 = 0x4246;
 /// From here on a size or an offset needs a field for large archives.
 const LARGE: u64 = 0xffff_ffff;
 
-/// An archive being written, entry after entry.
 #[derive(Debug)]
 pub(super) struct ArchiveWriter<'a> {
     file: &'a AtomicFile,
@@ -39,7 +38,6 @@ pub(super) struct EntryWriter<'w, 'a> {
 }
 
 impl<'a> ArchiveWriter<'a> {
-    /// An archive in an empty file.
     pub(super) fn new(file: &'a AtomicFile) -> Self {
         Self { file, at: 0, list: Vec::new(), count: 0 }
     }
@@ -50,14 +48,12 @@ impl<'a> ArchiveWriter<'a> {
         Ok(())
     }
 
-    /// Write a whole entry.
     pub(super) fn entry(&mut self, name: &str, data: &[u8]) -> Result<()> {
         let mut entry = self.begin(name, data.len() as u64)?;
         entry.put(data)?;
         entry.end()
     }
 
-    /// Start an entry of `bytes` bytes.
     pub(super) fn begin(&mut self, name: &str, bytes: u64) -> Result<EntryWriter<'_, 'a>> {
         let name = format!("{DIRECTORY}/{name}");
         let mut extra = Vec::new();
@@ -83,7 +79,6 @@ impl<'a> ArchiveWriter<'a> {
         Ok(EntryWriter { archive: self, name, header: at, bytes, checksum: Hasher::new() })
     }
 
-    /// Write the list of entries and the end.
     pub(super) fn finish(mut self) -> Result<()> {
         let list = std::mem::take(&mut self.list);
         let (start, bytes) = (self.at, list.len() as u64);
@@ -113,7 +108,6 @@ impl<'a> ArchiveWriter<'a> {
 }
 
 impl EntryWriter<'_, '_> {
-    /// Write the next data.
     pub(super) fn put(&mut self, data: &[u8]) -> Result<()> {
         self.checksum.update(data);
         self.archive.put(data)

@@ -10,9 +10,7 @@ use crate::file::printable;
 /// A name that a pickle refers to. It is text and stays text: nothing is ever looked up or called.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Global {
-    /// Dotted name of the module.
     pub(super) module: String,
-    /// Name within the module.
     pub(super) name: String,
 }
 

@@ -4,20 +4,13 @@
 //! Defines [`Input`]; called by the pickle machine and by the readers of both containers.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::file::{printable, unreadable};
+use super::super::stored::{damaged, read_at};
+use crate::file::printable;
 use crate::{Error, Result};
 
-/// Bytes fetched at a time.
 const BUFFER: usize = 64 * 1024;
-
-/// The error for a file whose contents contradict themselves.
-pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Error {
-    Error::model(path.display().to_string(), reason, "the file is damaged or incomplete: download or copy it again")
-}
 
 /// The error for a file that holds something that is not read here, whole as it may be.
 pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Error {
@@ -27,14 +20,6 @@ pub(super) fn refused(path: &Path, reason: impl Into<String>) -> Error {
         "use the model's safetensors file, or convert this one on a machine that you trust it with: load it there, and \
          save the dictionary of its tensors alone with save_file of the Python package safetensors",
     )
-}
-
-/// Fill `out` from byte `at` on.
-pub(super) fn read_at(path: &Path, file: &File, at: u64, out: &mut [u8]) -> Result<()> {
-    file.read_exact_at(out, at).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => damaged(path, "the file became shorter while it was read"),
-        _ => unreadable(path, e),
-    })
 }
 
 /// The bytes `at..end` of a file, taken one after another.
@@ -59,7 +44,6 @@ impl<'a> Input<'a> {
         Self { path, file, what, origin: start, at: start, end, buffer: Vec::new(), taken: 0 }
     }
 
-    /// The file's path, for messages.
     pub(super) fn path(&self) -> &'a Path {
         self.path
     }
@@ -74,14 +58,13 @@ impl<'a> Input<'a> {
         self.at
     }
 
-    /// Bytes that are left.
     pub(super) fn left(&self) -> u64 {
         self.end - self.at
     }
 
     /// The error for contents that contradict themselves around byte `offset` of the stretch.
     pub(super) fn damaged(&self, offset: u64, reason: impl AsRef<str>) -> Error {
-        damaged(self.path, format!("{}, byte {offset}: {}", self.what, reason.as_ref()))
+        damaged(self.path.display(), format!("{}, byte {offset}: {}", self.what, reason.as_ref()))
     }
 
     /// The error for contents that are not read here, at byte `offset` of the stretch.
@@ -106,7 +89,6 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Pass over `length` bytes.
     pub(super) fn skip(&mut self, length: u64) -> Result<()> {
         self.require(length)?;
         self.at += length;
@@ -120,7 +102,6 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Fill `out` with the next bytes.
     pub(super) fn fill(&mut self, out: &mut [u8]) -> Result<()> {
         self.require(out.len() as u64)?;
         let mut done = 0;
@@ -128,7 +109,7 @@ impl<'a> Input<'a> {
             if self.taken == self.buffer.len() {
                 self.buffer.resize(self.left().min(BUFFER as u64) as usize, 0);
                 self.taken = 0;
-                read_at(self.path, self.file, self.at, &mut self.buffer)?;
+                read_at(self.path, self.file, self.at, &mut self.buffer, None)?;
             }
             let count = (out.len() - done).min(self.buffer.len() - self.taken);
             out[done..done + count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
@@ -139,14 +120,12 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// The next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// The next byte.
     pub(super) fn byte(&mut self) -> Result<u8> {
         Ok(self.array::<1>()?[0])
     }
@@ -163,7 +142,6 @@ impl<'a> Input<'a> {
         Ok(bytes)
     }
 
-    /// The next `length` bytes as text.
     pub(super) fn text(&mut self, length: u64, limit: u64) -> Result<String> {
         let offset = self.offset();
         String::from_utf8(self.bytes(length, limit)?).map_err(|_| self.damaged(offset, "text that is not UTF-8"))

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
+use super::super::stored::damaged;
 use super::input::{Input, refused};
 use super::machine;
 use super::state::{Storage, storage};
@@ -27,7 +28,6 @@ const STORAGE_LIMIT: usize = 1 << 16;
 /// The longest stretch of pickles at the beginning.
 const PICKLE_LIMIT: u64 = 64 << 20;
 
-/// The file offsets of storages, by key.
 #[derive(Debug)]
 pub(super) struct Legacy {
     starts: HashMap<String, u64>,
@@ -65,12 +65,11 @@ impl Legacy {
     /// Where the values of a storage begin in the file.
     pub(super) fn locate(&self, path: &Path, storage: &Storage<'_>) -> Result<u64> {
         self.starts.get(storage.key).copied().ok_or_else(|| {
-            super::input::damaged(path, format!("the storage {} is not in the file", printable(storage.key, 40)))
+            damaged(path.display(), format!("the storage {} is not in the file", printable(storage.key, 40)))
         })
     }
 }
 
-/// The object's storages, by key.
 fn described<'a>(input: &Input<'_>, object: &'a Object) -> Result<HashMap<&'a str, Storage<'a>>> {
     let mut described: HashMap<&str, Storage<'_>> = HashMap::new();
     for value in &object.values {

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource};
-use super::super::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
+use super::super::stored::{FLOATS, absent, damaged, read_at, require_length, require_range, widen, wrong_type};
 use super::archive::{self, Archive};
-use super::input::{damaged, read_at, refused};
+use super::input::refused;
 use super::legacy::Legacy;
 use super::state::{self, State, View, element_bytes};
 use super::strided::{self, Elements};
@@ -37,7 +37,7 @@ impl PickleFile {
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let mut magic = vec![0; length.min(16) as usize];
-        read_at(path, &file, 0, &mut magic)?;
+        read_at(path, &file, 0, &mut magic, None)?;
         let mut state = if magic.starts_with(&archive::MAGIC) {
             let (archive, object) = Archive::open(path, &file, length)?;
             state::tensors(path, &object, |storage| archive.locate(path, &file, storage))?
@@ -49,7 +49,8 @@ impl PickleFile {
         };
         state.tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         if let Some(pair) = state.tensors.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
-            return Err(damaged(path, format!("the tensor {} appears twice", printable(&pair[0].0.name, 200))));
+            let reason = format!("the tensor {} appears twice", printable(&pair[0].0.name, 200));
+            return Err(damaged(path.display(), reason));
         }
         let State { tensors, others } = state;
         let (tensors, views) = tensors.into_iter().unzip();
@@ -83,10 +84,10 @@ impl PickleFile {
             offset.checked_add(out.len() as u64).is_some_and(|end| entry.bytes().is_some_and(|all| end <= all as u64));
         if !fits {
             let reason = format!("tensor {}: {} bytes at {offset} leave it", printable(&entry.name, 200), out.len());
-            return Err(damaged(&self.path, reason));
+            return Err(damaged(self.path.display(), reason));
         }
         let Some(strides) = view.strides.as_deref() else {
-            return read_at(&self.path, &self.file, view.start + offset, out);
+            return read_at(&self.path, &self.file, view.start + offset, out, None);
         };
         let width = element_bytes(entry.dtype);
         let (first, skipped) = (offset / width, (offset % width) as usize);

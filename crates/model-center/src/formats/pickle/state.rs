@@ -5,8 +5,9 @@
 use std::path::Path;
 
 use super::super::safetensors::{RANK_LIMIT, StoredDtype, TensorEntry, is_tensor_name};
+use super::super::stored::damaged;
 use super::globals::stored_type;
-use super::input::{damaged, refused};
+use super::input::refused;
 use super::value::{Id, Object, Value};
 use crate::file::printable;
 use crate::{Error, Result};
@@ -23,9 +24,7 @@ const DIMENSION_LIMIT: usize = 1 << 20;
 pub(super) struct Storage<'a> {
     /// Its name in the container.
     pub(super) key: &'a str,
-    /// The type of its elements.
     pub(super) dtype: StoredDtype,
-    /// Their number.
     pub(super) elements: u64,
 }
 
@@ -73,26 +72,22 @@ pub(super) fn tensors(
             return Err(refused(path, format!("a tensor's name is {}, not a text", object.describe(key))));
         };
         if !is_tensor_name(name) {
-            return Err(damaged(path, "a tensor name is empty, too long or has control characters in it"));
+            return Err(damaged(path.display(), "a tensor name is empty, too long or has control characters in it"));
         }
         match object.value(value) {
             Some(Value::Tensor(arguments)) => {
                 let resolved = resolve(path, object, name, *arguments, &mut locate)?;
                 dimensions += resolved.0.shape.len();
                 if state.tensors.len() == TENSOR_LIMIT || dimensions > DIMENSION_LIMIT {
-                    return Err(refused(
-                        path,
-                        format!("more than {TENSOR_LIMIT} tensors or {DIMENSION_LIMIT} dimensions"),
-                    ));
+                    let reason = format!("more than {TENSOR_LIMIT} tensors or {DIMENSION_LIMIT} dimensions");
+                    return Err(refused(path, reason));
                 }
                 state.tensors.push(resolved);
             }
             Some(Value::Foreign(_) | Value::Global(_)) => {
                 let kind = object.describe(value);
-                return Err(refused(
-                    path,
-                    format!("{} is {kind}, which is not read as a tensor", printable(name, 200)),
-                ));
+                let reason = format!("{} is {kind}, which is not read as a tensor", printable(name, 200));
+                return Err(refused(path, reason));
             }
             _ => state.others.push(name.to_string()),
         }
@@ -119,18 +114,13 @@ fn dictionary(path: &Path, object: &Object) -> Result<Id> {
             let seen: Vec<String> = below.map(|(place, id)| format!("{place} is {}", object.describe(id))).collect();
             let seen = if seen.is_empty() { String::new() } else { format!("; {}", seen.join(", ")) };
             let places = PLACES.join(", ");
-            Err(refused(
-                path,
-                format!("the file holds {kind} without tensors, neither at the top nor under {places}{seen}"),
-            ))
+            let reason = format!("the file holds {kind} without tensors, neither at the top nor under {places}{seen}");
+            Err(refused(path, reason))
         }
         several => {
             let places: Vec<&str> = several.iter().map(|(place, _)| *place).collect();
-            Err(Error::model(
-                path.display().to_string(),
-                format!("there are several dictionaries of tensors: {}", places.join(", ")),
-                "save the one that is meant into a file of its own",
-            ))
+            let reason = format!("there are several dictionaries of tensors: {}", places.join(", "));
+            Err(Error::model(path.display().to_string(), reason, "save the one that is meant into a file of its own"))
         }
     }
 }
@@ -139,17 +129,17 @@ fn dictionary(path: &Path, object: &Object) -> Result<Id> {
 pub(super) fn storage<'a>(path: &Path, object: &'a Object, id: Id) -> Result<Storage<'a>> {
     let items = object.tuple(id).unwrap_or_default();
     let [_, class, key, _, elements, rest @ ..] = items else {
-        return Err(damaged(path, format!("a storage is described by {} values", items.len())));
+        return Err(damaged(path.display(), format!("a storage is described by {} values", items.len())));
     };
     let dtype = match object.value(*class) {
         Some(Value::Global(class)) => {
             stored_type(class).ok_or_else(|| refused(path, format!("a storage of the type {class}")))?
         }
-        _ => return Err(damaged(path, format!("the type of a storage is {}", object.describe(*class)))),
+        _ => return Err(damaged(path.display(), format!("the type of a storage is {}", object.describe(*class)))),
     };
     let elements = object.integer(*elements).and_then(|elements| u64::try_from(elements).ok());
     let (Some(key), Some(elements)) = (object.text(*key), elements) else {
-        return Err(damaged(path, "a storage without a text for its key, or without a length"));
+        return Err(damaged(path.display(), "a storage without a text for its key, or without a length"));
     };
     if rest.iter().any(|view| !matches!(object.value(*view), Some(Value::Nothing))) {
         return Err(refused(path, format!("the storage {} is a view of another", printable(key, 40))));
@@ -165,7 +155,7 @@ fn resolve(
     arguments: Id,
     locate: &mut impl FnMut(&Storage<'_>) -> Result<u64>,
 ) -> Result<(TensorEntry, View)> {
-    let bad = |reason: String| damaged(path, format!("tensor {}: {reason}", printable(name, 200)));
+    let bad = |reason: String| damaged(path.display(), format!("tensor {}: {reason}", printable(name, 200)));
     let [held, offset, size, stride, ..] = object.tuple(arguments).unwrap_or_default() else {
         return Err(bad("its constructor has too few arguments".into()));
     };

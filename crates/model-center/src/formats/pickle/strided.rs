@@ -5,10 +5,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::input::read_at;
+use super::super::stored::read_at;
 use crate::Result;
 
-/// Bytes fetched at a time.
 const WINDOW: u64 = 256 * 1024;
 /// Strides in bytes from which on each element is read by itself: reading the bytes between them would cost more.
 const FAR: u64 = 4096;
@@ -143,7 +142,7 @@ impl Window<'_, '_> {
         let (Some(first), Some(last)) = (self.runs.first(), self.runs.last()) else { return Ok(()) };
         let width = self.from.width;
         self.bytes.resize(((self.end(last) - first.source) * width) as usize, 0);
-        read_at(self.file.0, self.file.1, self.from.start + first.source * width, &mut self.bytes)?;
+        read_at(self.file.0, self.file.1, self.from.start + first.source * width, &mut self.bytes, None)?;
         let (start, longest) = (first.source, self.runs.iter().map(|run| run.count).max().unwrap_or(0));
         // Runs side by side commonly fill places side by side.
         for i in 0..longest {

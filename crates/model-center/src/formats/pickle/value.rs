@@ -29,7 +29,6 @@ impl Id {
 pub(super) enum Value {
     /// `None`.
     Nothing,
-    /// A truth value.
     Truth(bool),
     /// A number whose value plays no part: a float.
     Number,
@@ -37,19 +36,15 @@ pub(super) enum Value {
     Integer(i64),
     /// A longer integer, little endian.
     Long(Box<[u8]>),
-    /// Text.
     Text(Box<str>),
     /// Bytes, whose contents play no part.
     Bytes,
     /// A set, whose contents play no part.
     Set,
-    /// A tuple.
     Tuple(Box<[Id]>),
-    /// A list.
     List(Vec<Id>),
     /// A dictionary, in the order of insertion; a key may appear twice, the later one counts.
     Dict(Vec<(Id, Id)>),
-    /// A name.
     Global(Box<Global>),
     /// A storage, by the tuple that describes it.
     Storage(Id),
@@ -64,7 +59,6 @@ pub(super) enum Value {
 pub(super) struct Object {
     /// By the index of an [`Id`].
     pub(super) values: Vec<Value>,
-    /// The outermost value.
     pub(super) root: Id,
 }
 
@@ -74,7 +68,6 @@ impl Object {
         value(&self.values, id)
     }
 
-    /// An integer.
     pub(super) fn integer(&self, id: Id) -> Option<i64> {
         match self.value(id) {
             None => Some(i64::from(id.0 & !INTEGER)),
@@ -83,7 +76,6 @@ impl Object {
         }
     }
 
-    /// A text.
     pub(super) fn text(&self, id: Id) -> Option<&str> {
         match self.value(id) {
             Some(Value::Text(text)) => Some(text),
@@ -91,7 +83,6 @@ impl Object {
         }
     }
 
-    /// The items of a tuple.
     pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
         match self.value(id) {
             Some(Value::Tuple(items)) => Some(items),
@@ -99,7 +90,6 @@ impl Object {
         }
     }
 
-    /// The pairs of a dictionary.
     pub(super) fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.value(id) {
             Some(Value::Dict(pairs)) => Some(pairs),
@@ -107,18 +97,15 @@ impl Object {
         }
     }
 
-    /// What a dictionary has under a text.
     pub(super) fn get(&self, dict: Id, key: &str) -> Option<Id> {
         self.dict(dict)?.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
     }
 
-    /// A value's kind, for messages.
     pub(super) fn describe(&self, id: Id) -> String {
         describe(&self.values, id)
     }
 }
 
-/// See [`Object::value`].
 pub(super) fn value(values: &[Value], id: Id) -> Option<&Value> {
     if id.0 & INTEGER != 0 { None } else { values.get(id.0 as usize) }
 }
@@ -128,7 +115,6 @@ pub(super) fn value_mut(values: &mut [Value], id: Id) -> Option<&mut Value> {
     if id.0 & INTEGER != 0 { None } else { values.get_mut(id.0 as usize) }
 }
 
-/// See [`Object::describe`].
 pub(super) fn describe(values: &[Value], id: Id) -> String {
     let kind = match value(values, id) {
         None | Some(Value::Integer(_) | Value::Long(_)) => "an integer",

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::super::safetensors::{StoredDtype, TensorEntry, is_tensor_name};
-use super::super::stored::{CHUNK, narrow};
+use super::super::stored::{CHUNK, narrow, tensor_place};
 use super::archive_writer::ArchiveWriter;
 use super::opcode;
-use crate::file::{AtomicFile, printable};
+use crate::file::AtomicFile;
 use crate::{Error, Result};
 
 /// Pairs that are put into a dictionary at a time, as the usual writer does.
@@ -26,16 +26,14 @@ pub fn write_pickle(
     mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
 ) -> Result<()> {
     let bad = |entry: &TensorEntry, reason: String| {
-        let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));
-        Error::model(place, reason, "give every tensor one name, a type that holds its values and all of them")
+        let fix = "give every tensor one name, a type that holds its values and all of them";
+        Error::model(tensor_place(path.display(), &entry.name), reason, fix)
     };
     let mut names = HashSet::new();
     for entry in tensors {
         if !is_tensor_name(&entry.name) || !names.insert(&entry.name) {
-            return Err(bad(
-                entry,
-                "the name appears twice, is empty, too long or has control characters in it".into(),
-            ));
+            let reason = "the name appears twice, is empty, too long or has control characters in it".into();
+            return Err(bad(entry, reason));
         }
         if storage_class(entry.dtype).is_none() {
             return Err(bad(entry, format!("{:?} is not written, only F32, F16 and BF16 are", entry.dtype)));
@@ -68,7 +66,6 @@ pub fn write_pickle(
     file.commit()
 }
 
-/// The name of the class of a storage.
 fn storage_class(dtype: StoredDtype) -> Option<&'static str> {
     match dtype {
         StoredDtype::F32 => Some("FloatStorage"),

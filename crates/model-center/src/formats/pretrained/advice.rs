@@ -42,9 +42,7 @@ const NAME_LIMIT: usize = 255;
 /// What a name that leads nowhere is meant as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// A path.
     Path,
-    /// A model of the hub.
     Hub,
     /// `owner/name` where the directory `owner` exists.
     Either,
@@ -70,7 +68,6 @@ pub(super) fn is_path(name: &str) -> bool {
     name.starts_with(['/', '.', '~']) || name.ends_with('/') || name.contains('\\') || name.matches('/').count() > 1
 }
 
-/// The advice for a path that does not exist.
 pub(super) fn for_path(name: &str, is_offline: bool) -> String {
     let near = near(name);
     let correct = match name.starts_with('~') {

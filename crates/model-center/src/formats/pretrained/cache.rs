@@ -83,11 +83,8 @@ impl CachedModel {
         };
         let root = fs::canonicalize(&self.root).map_err(|e| unreadable(&self.root, e))?;
         if real != root.join("snapshots").join(&commit) || !real.is_dir() {
-            return Err(Error::model(
-                snapshot.display().to_string(),
-                format!("the snapshot is not a directory of the model's own cache, but {}", real.display()),
-                "remove it, and fetch the model again",
-            ));
+            let reason = format!("the snapshot is not a directory of the model's own cache, but {}", real.display());
+            return Err(Error::model(snapshot.display().to_string(), reason, "remove it, and fetch the model again"));
         }
         Ok(Cached::Snapshot(snapshot))
     }

@@ -9,7 +9,6 @@ use crate::file::{is_inside, printable};
 use crate::formats::shard_index::shard_names;
 use crate::formats::weights::WeightsName;
 
-/// The maximum number of missing files that are named.
 const SHOWN: usize = 5;
 
 /// Describes the missing files of a directory; `None` for a complete one. Dangling links count as missing.

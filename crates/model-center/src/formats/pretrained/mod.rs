@@ -97,7 +97,6 @@ fn fault(name: &str, reason: String, fix: &str) -> Error {
     Error::model(printable(name, 200), reason, fix)
 }
 
-/// The search for one model in the caches.
 struct Search<'a> {
     name: &'a str,
     id: RepoId,

@@ -6,11 +6,8 @@
 
 use std::fmt;
 
-/// The longest part of a model's name.
 const PART_LIMIT: usize = 96;
-/// The longest name of a branch or tag.
 const REVISION_LIMIT: usize = 200;
-/// Hexadecimal digits of a commit.
 const COMMIT_DIGITS: usize = 40;
 
 /// A model's name on the hub: `org/name`, or `name` alone for the oldest ones.

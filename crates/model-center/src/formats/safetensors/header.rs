@@ -12,10 +12,11 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{RANK_LIMIT, StoredDtype, TENSOR_LIMIT, TensorEntry, is_tensor_name};
+use crate::Result;
 use crate::file::{printable, unreadable};
-use crate::{Error, Result};
+use crate::formats::entries::{Entries, FromEntries};
+use crate::formats::stored::{damaged, tensor_place};
 
-/// Bytes of the length that opens a file.
 const LENGTH_BYTES: u64 = 8;
 /// The longest header the format allows.
 const HEADER_LIMIT: u64 = 100_000_000;
@@ -27,13 +28,12 @@ pub(super) struct Header {
     pub(super) tensors: Vec<TensorEntry>,
     /// Of each tensor, the bytes of the file that hold it.
     pub(super) ranges: Vec<Range<u64>>,
-    /// The free text of `__metadata__`.
     pub(super) metadata: Vec<(String, String)>,
 }
 
 /// Read and check the header of an open file of `length` bytes.
 pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
-    let bad = |reason: String| damaged(path, None, reason);
+    let bad = |reason: String| damaged(path.display(), reason);
     if length < LENGTH_BYTES {
         return Err(bad(format!(
             "the file has {length} bytes, a safetensors file starts with 8 for the header's length"
@@ -56,22 +56,21 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
 
 fn parse(path: &Path, text: &[u8]) -> Result<RawHeader> {
     if text.first() != Some(&b'{') {
-        return Err(damaged(path, None, "the header does not start with {, so this is not a safetensors file".into()));
+        return Err(damaged(path.display(), "the header does not start with {, so this is not a safetensors file"));
     }
     let mut json = serde_json::Deserializer::from_slice(text);
-    RawHeader::deserialize(&mut json)
-        .and_then(|header| json.end().map(|()| header))
-        .map_err(|e| damaged(path, None, format!("the header is not valid: {}", printable(&e.to_string(), 300))))
+    Entries::deserialize(&mut json)
+        .and_then(|Entries(header)| json.end().map(|()| header))
+        .map_err(|e| damaged(path.display(), format!("the header is not valid: {}", printable(&e.to_string(), 300))))
 }
 
 /// Check each tensor's claims, then the whole layout, and turn offsets into places in the file.
 fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<Header> {
     let mut tensors = raw.tensors;
-    tensors.sort_by(|a, b| a.0.offsets.cmp(&b.0.offsets).then_with(|| a.1.name.cmp(&b.1.name)));
+    tensors.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
     let mut end = 0;
-    for (claim, entry) in &tensors {
-        let bad = |reason: String| damaged(path, Some(&entry.name), reason);
-        let (begin, stop) = claim.offsets;
+    for &((begin, stop), ref entry) in &tensors {
+        let bad = |reason: String| damaged(tensor_place(path.display(), &entry.name), reason);
         let bytes = entry
             .bytes()
             .ok_or_else(|| bad(format!("{:?} of shape {:?} is too large for memory", entry.dtype, entry.shape)))?;
@@ -88,71 +87,43 @@ fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<H
     }
     let present = length - data_start;
     if end > present {
-        return Err(damaged(path, None, format!("the file is truncated: {} of {end} data bytes are there", present)));
+        return Err(damaged(path.display(), format!("the file is truncated: {present} of {end} data bytes are there")));
     }
     if end < present {
-        return Err(damaged(path, None, format!("{} bytes follow the last tensor", present - end)));
+        return Err(damaged(path.display(), format!("{} bytes follow the last tensor", present - end)));
     }
     confirm(path, &tensors)?;
     tensors.sort_by(|a, b| a.1.name.cmp(&b.1.name));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].1.name == pair[1].1.name) {
-        return Err(damaged(path, Some(&pair[0].1.name), "the name appears twice in the header".into()));
+        return Err(damaged(tensor_place(path.display(), &pair[0].1.name), "the name appears twice in the header"));
     }
-    let (ranges, tensors) = tensors
-        .into_iter()
-        .map(|(claim, entry)| (data_start + claim.offsets.0..data_start + claim.offsets.1, entry))
-        .unzip();
+    let (ranges, tensors) =
+        tensors.into_iter().map(|((begin, end), entry)| (data_start + begin..data_start + end, entry)).unzip();
     Ok(Header { tensors, ranges, metadata: raw.metadata })
 }
 
 /// Confirms the layout with the format's reference implementation, which ignores names.
-fn confirm(path: &Path, tensors: &[(Claim, TensorEntry)]) -> Result<()> {
-    let layout = tensors.iter().map(|(claim, entry)| {
-        let data_offsets = (claim.offsets.0 as usize, claim.offsets.1 as usize);
+fn confirm(path: &Path, tensors: &[((u64, u64), TensorEntry)]) -> Result<()> {
+    let layout = tensors.iter().map(|((begin, end), entry)| {
+        let data_offsets = (*begin as usize, *end as usize);
         (String::new(), TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets })
     });
-    Metadata::new(None, layout.collect()).map(drop).map_err(|e| damaged(path, None, printable(&e.to_string(), 300)))
+    Metadata::new(None, layout.collect()).map(drop).map_err(|e| damaged(path.display(), printable(&e.to_string(), 300)))
 }
 
-/// The error for a file whose contents contradict themselves.
-pub(super) fn damaged(path: &Path, tensor: Option<&str>, reason: String) -> Error {
-    let place = match tensor {
-        Some(name) => format!("{}, tensor {}", path.display(), printable(name, 200)),
-        None => path.display().to_string(),
-    };
-    Error::model(place, reason, "the file is damaged or incomplete: download or copy it again")
-}
-
-/// The offsets a header claims, relative to the end of the header.
-#[derive(Debug)]
-struct Claim {
-    offsets: (u64, u64),
-}
-
+/// The tensors of a header with the offsets that it claims, relative to its end.
 #[derive(Debug)]
 struct RawHeader {
-    tensors: Vec<(Claim, TensorEntry)>,
+    tensors: Vec<((u64, u64), TensorEntry)>,
     metadata: Vec<(String, String)>,
 }
 
-impl<'de> Deserialize<'de> for RawHeader {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(HeaderVisitor)
-    }
-}
+/// Entries one by one: the crate's own parser first holds the whole header as generic JSON, many times its size, and
+/// lets the last of two equal names win.
+impl FromEntries for RawHeader {
+    const EXPECTED: &'static str = "an object of tensors";
 
-/// Collects entries one by one: the crate's own parser first holds the whole header as generic JSON, many times its
-/// size, and lets the last of two equal names win.
-struct HeaderVisitor;
-
-impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = RawHeader;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+    fn from_entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut header = RawHeader { tensors: Vec::new(), metadata: Vec::new() };
         let mut metadata_seen = false;
         while let Some(name) = map.next_key::<String>()? {
@@ -160,7 +131,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 if std::mem::replace(&mut metadata_seen, true) {
                     return Err(A::Error::custom("__metadata__ appears twice in the header"));
                 }
-                header.metadata = map.next_value::<Option<FreeText>>()?.map(|m| m.0).unwrap_or_default();
+                header.metadata = map.next_value::<Option<Entries<FreeText>>>()?.map(|m| m.0.0).unwrap_or_default();
                 continue;
             }
             if !is_tensor_name(&name) {
@@ -170,8 +141,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::custom(format_args!("more than {TENSOR_LIMIT} tensors in one file")));
             }
             let tensor: RawTensor = map.next_value()?;
-            let entry = TensorEntry { name, dtype: tensor.dtype, shape: tensor.shape.0 };
-            header.tensors.push((Claim { offsets: tensor.data_offsets }, entry));
+            header.tensors.push((tensor.data_offsets, TensorEntry::new(name, tensor.dtype, tensor.shape.0)));
         }
         Ok(header)
     }
@@ -217,38 +187,17 @@ impl<'de> Visitor<'de> for DimensionsVisitor {
 /// `__metadata__`: text to text, the first 64 pairs of it; nothing reads more than `format`.
 struct FreeText(Vec<(String, String)>);
 
-impl<'de> Deserialize<'de> for FreeText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FreeTextVisitor)
-    }
-}
+impl FromEntries for FreeText {
+    const EXPECTED: &'static str = "an object of text";
 
-struct FreeTextVisitor;
-
-impl<'de> Visitor<'de> for FreeTextVisitor {
-    type Value = FreeText;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of text")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FreeText, A::Error> {
+    fn from_entries<'de, A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut pairs = Vec::new();
         while pairs.len() < 64
             && let Some(pair) = map.next_entry::<String, String>()?
         {
             pairs.push(pair);
         }
-        while map.next_entry::<IgnoredAny, IgnoredText>()?.is_some() {}
+        while map.next_entry::<IgnoredAny, String>()?.is_some() {}
         Ok(FreeText(pairs))
-    }
-}
-
-/// Text that is checked to be text and dropped.
-struct IgnoredText;
-
-impl<'de> Deserialize<'de> for IgnoredText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|_| IgnoredText)
     }
 }

@@ -121,11 +121,8 @@ pub fn stored(dtype: DType) -> Result<StoredDtype> {
         DType::I32 => StoredDtype::I32,
         DType::U8 => StoredDtype::U8,
         other => {
-            return Err(Error::model(
-                "safetensors writer",
-                format!("there is no stored form of {other}"),
-                "convert the tensor to f32, f16, bf16, i64, i32 or u8",
-            ));
+            let fix = "convert the tensor to f32, f16, bf16, i64, i32 or u8";
+            return Err(Error::model("safetensors writer", format!("there is no stored form of {other}"), fix));
         }
     })
 }

@@ -3,18 +3,18 @@
 //! Defines [`SafetensorsFile`]; called by [`crate::formats::weights`] and readers of a single file of arrays.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::limits::make_room;
 
-use super::header::{self, damaged};
+use super::header;
 use super::{StoredDtype, TensorEntry, TensorSource};
 use crate::Result;
-use crate::file::{open_regular, printable, unreadable};
-use crate::formats::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
+use crate::file::{open_regular, printable};
+use crate::formats::stored::{
+    FLOATS, absent, damaged, read_at, require_length, require_range, tensor_place, widen, wrong_type,
+};
 
 /// An open safetensors file whose header was checked; data are read on request.
 #[derive(Debug)]
@@ -100,14 +100,10 @@ impl SafetensorsFile {
         let fits = begin.checked_add(out.len() as u64).is_some_and(|end| end <= range.end);
         let name = &self.tensors[index].name;
         if !fits {
-            return Err(damaged(&self.path, Some(name), format!("{} bytes at {offset} leave the tensor", out.len())));
+            let reason = format!("{} bytes at {offset} leave the tensor", out.len());
+            return Err(damaged(tensor_place(self.path.display(), name), reason));
         }
-        self.file.read_exact_at(out, begin).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => {
-                damaged(&self.path, Some(name), "the file became shorter while it was read".into())
-            }
-            _ => unreadable(&self.path, e),
-        })
+        read_at(&self.path, &self.file, begin, out, Some(name))
     }
 }
 

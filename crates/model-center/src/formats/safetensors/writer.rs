@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{StoredDtype, TensorEntry};
-use crate::file::{AtomicFile, printable};
-use crate::formats::stored::{CHUNK, narrow};
+use crate::file::AtomicFile;
+use crate::formats::stored::{CHUNK, narrow, tensor_place};
 use crate::{Error, Result};
 use ::safetensors::tensor::{Metadata, TensorInfo};
 
@@ -36,8 +36,8 @@ impl SafetensorsWriter {
     /// Start `path` with the given tensors and `"format": "pt"`, which `transformers` insists on.
     pub fn create(path: &Path, tensors: &[TensorEntry]) -> Result<Self> {
         let bad = |entry: &TensorEntry, reason: &str| {
-            let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));
-            Error::model(place, reason, "give every tensor one name and a shape that fits in memory")
+            let fix = "give every tensor one name and a shape that fits in memory";
+            Error::model(tensor_place(path.display(), &entry.name), reason, fix)
         };
         let mut order: Vec<&TensorEntry> = tensors.iter().collect();
         order.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
@@ -115,7 +115,7 @@ impl SafetensorsWriter {
     }
 
     fn refuse(&self, name: &str, reason: String) -> Error {
-        let place = format!("{}, tensor {}", self.file.target().display(), printable(name, 200));
+        let place = tensor_place(self.file.target().display(), name);
         Error::model(place, reason, "write every announced tensor once, in a type that holds its values")
     }
 }

@@ -30,7 +30,6 @@ const ITEM_LIMIT: usize = 1 << 21;
 const STACK_LIMIT: usize = 1 << 18;
 /// Open marks. Real nesting is some ten deep.
 const MARK_LIMIT: usize = 4096;
-/// Remembered values.
 const MEMO_LIMIT: usize = 1 << 20;
 
 /// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
@@ -78,7 +77,6 @@ const NEVER: Option<Id> = None;
 
 struct Machine<'i, 'f> {
     input: &'i mut Input<'f>,
-    /// How many values there may be.
     limit: usize,
     /// The byte of the present instruction.
     at: u64,
@@ -87,7 +85,6 @@ struct Machine<'i, 'f> {
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: Vec<Option<Id>>,
-    /// By module and name.
     globals: HashMap<(String, String), Id>,
 }
 
