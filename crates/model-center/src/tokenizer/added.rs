@@ -25,7 +25,6 @@ pub(super) struct AddedToken {
 }
 
 impl AddedToken {
-    /// Whether the configuration calls it special.
     fn is_special(&self) -> bool {
         self.flags.get("special") == Some(&Value::Bool(true))
     }

@@ -123,11 +123,9 @@ impl HfTokenizer {
         if let Some((format, path)) = find_in(directory)? {
             return (format.read)(&path, &settings);
         }
-        Err(Error::model(
-            directory.display().to_string(),
-            format!("the directory has no tokenizer: neither of {}", titles()),
-            "point to a model directory, or copy the tokenizer's files into it",
-        ))
+        let reason = format!("the directory has no tokenizer: neither of {}", titles());
+        let fix = "point to a model directory, or copy the tokenizer's files into it";
+        Err(Error::model(directory.display().to_string(), reason, fix))
     }
 
     fn from_file(path: &Path) -> Result<HfTokenizer> {
@@ -158,7 +156,6 @@ fn find_in(directory: &Path) -> Result<Option<(&'static Format, PathBuf)>> {
     Ok(None)
 }
 
-/// The formats' titles, for errors.
 fn titles() -> String {
     FORMATS.iter().map(|format| format.title).collect::<Vec<_>>().join(", ")
 }

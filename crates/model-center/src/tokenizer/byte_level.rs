@@ -4,6 +4,8 @@
 
 use serde_json::{Value, json};
 
+use super::document::byte_level;
+
 /// One kind of cutting, as the models' own `tokenizer.json` have it.
 #[derive(Debug)]
 pub(crate) struct Split {
@@ -23,8 +25,9 @@ enum Step {
     /// GPT-2's expression, built into byte-level pre-tokenizers.
     BuiltIn,
     /// Digits one by one, or in runs.
-    Digits { single: bool },
-    /// Runs of punctuation.
+    Digits {
+        single: bool,
+    },
     Punctuation,
     /// What the expression finds, alone.
     Isolated(&'static str),
@@ -123,23 +126,17 @@ impl Split {
         &PLAIN
     }
 
-    /// The names that are known, for messages.
     pub(crate) fn known() -> String {
         KINDS.iter().flat_map(|kind| kind.names).copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// The `normalizer` of a `tokenizer.json`.
     pub(crate) fn normalizer(&self) -> Value {
         if self.composes { json!({ "type": "NFC" }) } else { Value::Null }
     }
 
     /// The `pre_tokenizer` of a `tokenizer.json`; `prefix_space` puts a space before texts that begin with none.
     pub(crate) fn pre_tokenizer(&self, prefix_space: bool) -> Value {
-        let bytes = |use_regex: bool| {
-            json!({
-                "type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": true, "use_regex": use_regex,
-            })
-        };
+        let bytes = |use_regex: bool| byte_level(prefix_space, true, use_regex);
         if let [Step::BuiltIn] = self.steps {
             return bytes(true);
         }

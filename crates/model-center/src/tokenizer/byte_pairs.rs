@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::byte_level::Split;
-use super::document::{Slot, added_token, around, template};
+use super::document::{BpeOptions, DocumentParts, added_token, around, bpe, byte_level, end_twice, merge};
 use super::files::{Settings, broken_json, utf8};
 use crate::file::printable;
 use crate::{Error, Result};
@@ -26,7 +26,6 @@ struct Family {
     names: &'static [&'static str],
     /// How texts are cut, by its name.
     split: &'static str,
-    /// What is put around a text.
     around: Around,
     /// The default names of special tokens: BOS, EOS, unknown, padding, mask.
     usual: [(&'static str, &'static str); 5],
@@ -36,7 +35,6 @@ struct Family {
 enum Around {
     /// Nothing, unless the configuration asks for the beginning or the end.
     Nothing,
-    /// The beginning.
     Begin,
     /// Begin and end around the first text, the end twice before the second.
     BothTwice,
@@ -97,7 +95,7 @@ pub(super) fn document(
         let name = names.get(key).and_then(Value::as_str)?;
         special.iter().find(|(known, _)| known == name).map(|(name, id)| (name.as_str(), *id))
     };
-    let processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
+    let post_processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
     let own = special.iter().map(|(name, id)| added_token(name, *id, true)).collect();
     let mut added = settings.added_entries(own, find_own);
     if let (Around::BothTwice, Some((mask, _))) = (&family.around, token("mask_token")) {
@@ -107,25 +105,16 @@ pub(super) fn document(
         }
     }
     let split = Split::of(family.split).unwrap_or(Split::built_in());
-    let document = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": split.normalizer(),
-        "pre_tokenizer": split.pre_tokenizer(settings.flag("add_prefix_space").unwrap_or(false)),
-        "post_processor": processor,
-        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-            "vocab": vocab, "merges": merges,
-        },
-    });
-    Ok((document, names))
+    let parts = DocumentParts {
+        normalizer: split.normalizer(),
+        pre_tokenizer: split.pre_tokenizer(settings.flag("add_prefix_space").unwrap_or(false)),
+        post_processor,
+        decoder: byte_level(true, true, true),
+        model: bpe(vocab, merges, BpeOptions::default()),
+    };
+    Ok((parts.with_added(added), names))
 }
 
-/// What is put around texts.
 fn post_processor(
     place: &str,
     family: &Family,
@@ -133,17 +122,12 @@ fn post_processor(
     [begin, end]: [Option<(&str, usize)>; 2],
 ) -> Result<Value> {
     let lacking = |what: &str| {
-        Error::model(
-            place,
-            format!("texts of this family have a token of {what}, and the vocabulary has none"),
-            "name it in tokenizer_config.json or special_tokens_map.json",
-        )
+        let reason = format!("texts of this family have a token of {what}, and the vocabulary has none");
+        Error::model(place, reason, "name it in tokenizer_config.json or special_tokens_map.json")
     };
     if let Around::BothTwice = family.around {
-        let (begin, begin_id) = begin.ok_or_else(|| lacking("beginning"))?;
-        let (end, end_id) = end.ok_or_else(|| lacking("end"))?;
-        let (begin, end) = (Slot::Token(begin, begin_id), Slot::Token(end, end_id));
-        return Ok(template(&[begin, Slot::First, end], &[begin, Slot::First, end, end, Slot::Second, end], false));
+        let begin = begin.ok_or_else(|| lacking("beginning"))?;
+        return Ok(end_twice(begin, end.ok_or_else(|| lacking("end"))?));
     }
     let begins = settings.flag("add_bos_token").unwrap_or(matches!(family.around, Around::Begin));
     let ends = settings.flag("add_eos_token").unwrap_or(false);
@@ -163,11 +147,8 @@ fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Valu
             None => return Err(bad(format!("\"{token}\" has the id {id}, ids are whole numbers below {ID_LIMIT}"))),
         }
         if token.ends_with("</w>") {
-            return Err(Error::model(
-                place,
-                format!("\"{token}\" ends in an end-of-word marker: this is not a byte-level vocabulary"),
-                "use a model whose tokenizer comes as tokenizer.json",
-            ));
+            let reason = format!("\"{token}\" ends in an end-of-word marker: this is not a byte-level vocabulary");
+            return Err(Error::model(place, reason, "use a model whose tokenizer comes as tokenizer.json"));
         }
     }
     ids.sort_unstable();
@@ -180,29 +161,19 @@ fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Valu
 /// The merges as pairs of tokens of the vocabulary whose concatenation is in the vocabulary, too.
 fn read_merges(place: &str, bytes: &[u8], vocab: &Map<String, Value>) -> Result<Vec<Value>> {
     let mut merges = Vec::new();
-    let mut joined = String::new();
     for (at, line) in utf8(place, bytes)?.lines().enumerate() {
         if line.is_empty() || at == 0 && line.starts_with("#version") {
             continue;
         }
-        let pair = line.split_once(' ').filter(|(left, right)| {
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            [*left, *right, joined.as_str()].iter().all(|word| vocab.contains_key(*word))
-        });
-        let Some((left, right)) = pair else {
+        let Some(merge) = merge(line, |word| vocab.contains_key(word)) else {
             let reason = format!("\"{}\" is not of two tokens of vocab.json that make a third", printable(line, 80));
             return Err(Error::model(format!("{place}:{}", at + 1), reason, FIX));
         };
         if merges.len() == MERGES_LIMIT {
-            return Err(Error::model(
-                place,
-                format!("there are more than the {MERGES_LIMIT} merges that are read"),
-                FIX,
-            ));
+            let reason = format!("there are more than the {MERGES_LIMIT} merges that are read");
+            return Err(Error::model(place, reason, FIX));
         }
-        merges.push(json!([left, right]));
+        merges.push(merge);
     }
     Ok(merges)
 }

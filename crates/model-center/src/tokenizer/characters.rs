@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::document::added_token;
+use super::document::{BpeOptions, DocumentParts, added_token, bpe};
 use super::files::{Settings, utf8};
 use crate::file::printable;
 use crate::{Error, Result};
@@ -57,28 +57,19 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         }
     }
     let Some(unknown) = names.get("unk_token").cloned() else {
-        return Err(Error::model(
-            place,
-            format!("none of the {} tokens stands for characters that are not listed", vocab.len()),
-            "add a line <unk>, or name the token as unk_token in special_tokens_map.json",
-        ));
+        let reason = format!("none of the {} tokens stands for characters that are not listed", vocab.len());
+        let fix = "add a line <unk>, or name the token as unk_token in special_tokens_map.json";
+        return Err(Error::model(place, reason, fix));
     };
     let find = |token: &str| vocab.get(token).and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
     let added = settings.added_entries(special, find);
-    let document = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": null,
-        "pre_tokenizer": null,
-        "post_processor": null,
-        "decoder": { "type": "Fuse" },
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-            "vocab": vocab, "merges": [],
-        },
-    });
-    Ok((document, names))
+    let options = BpeOptions { unknown: unknown.as_str(), ..BpeOptions::default() };
+    let parts = DocumentParts {
+        normalizer: Value::Null,
+        pre_tokenizer: Value::Null,
+        post_processor: Value::Null,
+        decoder: json!({ "type": "Fuse" }),
+        model: bpe(vocab, Vec::new(), options),
+    };
+    Ok((parts.with_added(added), names))
 }

@@ -1,15 +1,76 @@
 //! Pieces of a `tokenizer.json` that several formats are turned into.
 //!
-//! Defines [`added_token`], [`Slot`] and [`template`]; called by the readers of single formats and by
-//! [`crate::formats::gguf`].
+//! Defines [`DocumentParts`], [`bpe`], [`byte_level`], [`added_token`], [`Slot`] and [`template`]; called by the readers
+//! of single formats, by [`super::train`] and by [`crate::formats::gguf`].
 
 use serde_json::{Map, Value, json};
 
 /// An entry of `added_tokens`: a token that is matched in a text before pre-tokenization. `special` ones are not text.
 pub(crate) fn added_token(content: &str, id: usize, special: bool) -> Value {
     json!({
-        "id": id, "content": content, "special": special,
-        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "special": special,
+    })
+}
+
+/// The parts of a `tokenizer.json` besides its added tokens.
+#[derive(Debug)]
+pub(crate) struct DocumentParts {
+    pub(crate) normalizer: Value,
+    pub(crate) pre_tokenizer: Value,
+    pub(crate) post_processor: Value,
+    pub(crate) decoder: Value,
+    pub(crate) model: Value,
+}
+
+impl DocumentParts {
+    /// The whole document, without padding and truncation.
+    pub(crate) fn with_added(self, added: Vec<Value>) -> Value {
+        json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added,
+            "normalizer": self.normalizer,
+            "pre_tokenizer": self.pre_tokenizer,
+            "post_processor": self.post_processor,
+            "decoder": self.decoder,
+            "model": self.model,
+        })
+    }
+}
+
+/// What differs between BPE models besides vocabulary and merges.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BpeOptions<'a> {
+    pub(crate) unknown: Option<&'a str>,
+    /// Whether neighbours that are unknown become one token.
+    pub(crate) fuses_unknown: bool,
+    pub(crate) byte_fallback: bool,
+    pub(crate) ignores_merges: bool,
+}
+
+/// A BPE `model`.
+pub(crate) fn bpe(vocab: Map<String, Value>, merges: Vec<Value>, options: BpeOptions<'_>) -> Value {
+    let BpeOptions { unknown, fuses_unknown, byte_fallback, ignores_merges } = options;
+    json!({
+        "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": fuses_unknown, "byte_fallback": byte_fallback,
+        "ignore_merges": ignores_merges, "vocab": vocab, "merges": merges,
+    })
+}
+
+/// A merge, two tokens with a space between them, if their concatenation is a token, too.
+pub(crate) fn merge(text: &str, has: impl Fn(&str) -> bool) -> Option<Value> {
+    let (left, right) = text.split_once(' ')?;
+    [left, right, &[left, right].concat()].into_iter().all(has).then(|| json!([left, right]))
+}
+
+/// A `ByteLevel` step: pre-tokenizer, post-processor or decoder.
+pub(crate) fn byte_level(add_prefix_space: bool, trim_offsets: bool, use_regex: bool) -> Value {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": trim_offsets,
+        "use_regex": use_regex,
     })
 }
 
@@ -48,6 +109,12 @@ pub(crate) fn template(single: &[Slot<'_>], pair: &[Slot<'_>], segments: bool) -
         })
         .collect();
     json!({ "type": "TemplateProcessing", "single": pieces(single), "pair": pieces(pair), "special_tokens": tokens })
+}
+
+/// [`template`] of RoBERTa: begin and end around the first text, the end twice before the second.
+pub(crate) fn end_twice(begin: (&str, usize), end: (&str, usize)) -> Value {
+    let (begin, end) = (Slot::Token(begin.0, begin.1), Slot::Token(end.0, end.1));
+    template(&[begin, Slot::First, end], &[begin, Slot::First, end, end, Slot::Second, end], false)
 }
 
 /// [`template`] of a text with `begin` before it and `end` after it, each text of a pair for itself; null for neither.

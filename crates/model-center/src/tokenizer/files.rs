@@ -41,7 +41,6 @@ impl Settings {
         })
     }
 
-    /// A setting that is true or false.
     pub(super) fn flag(&self, key: &str) -> Option<bool> {
         self.config.get(key).and_then(Value::as_bool)
     }
@@ -72,7 +71,6 @@ pub(super) fn read_object(directory: &Path, name: &str) -> Result<Option<Map<Str
     serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&directory.join(name), &error))
 }
 
-/// The error for a file that is not the JSON it should be.
 pub(super) fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
     let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
     Error::model(place, format!("the file is not the expected JSON: {error}"), "fetch the file again")
@@ -94,11 +92,9 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, error))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Error::model(
-            path.display().to_string(),
-            format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20),
-            "this is not a tokenizer file; check the directory",
-        ));
+        let reason = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
+        let fix = "this is not a tokenizer file; check the directory";
+        return Err(Error::model(path.display().to_string(), reason, fix));
     }
     Ok(bytes)
 }
@@ -112,7 +108,6 @@ pub(super) fn utf8<'a>(place: &str, bytes: &'a [u8]) -> Result<&'a str> {
     })
 }
 
-/// The directory of a file.
 pub(super) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

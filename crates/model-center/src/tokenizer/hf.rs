@@ -95,11 +95,8 @@ impl HfTokenizer {
         if let Some(limit) = root.get("model").and_then(|model| model.get("max_input_chars_per_word"))
             && limit.as_u64().is_none_or(|limit| limit > MAX_WORD_CHARACTERS)
         {
-            return Err(Error::model(
-                &place,
-                format!("model.max_input_chars_per_word is {limit}"),
-                format!("use a whole number up to {MAX_WORD_CHARACTERS}; BERT uses 100"),
-            ));
+            let fix = format!("use a whole number up to {MAX_WORD_CHARACTERS}; BERT uses 100");
+            return Err(Error::model(&place, format!("model.max_input_chars_per_word is {limit}"), fix));
         }
         if let Some(entries) = root.get_mut("added_tokens").and_then(Value::as_array_mut) {
             settings.mark_special(entries);
@@ -213,20 +210,14 @@ fn read_template(place: &str, inner: &tokenizers::Tokenizer, pair: bool) -> Resu
             }
             id if inner.id_to_token(id).is_some() => TemplateSlot::Special { id, type_id },
             id => {
-                return Err(Error::model(
-                    place,
-                    format!("its post-processor adds id {id}, which the vocabulary does not have"),
-                    "fetch the file again",
-                ));
+                let reason = format!("its post-processor adds id {id}, which the vocabulary does not have");
+                return Err(Error::model(place, reason, "fetch the file again"));
             }
         });
     }
     if firsts != 1 || seconds != usize::from(pair) {
-        return Err(Error::model(
-            place,
-            "its post-processor does not use each text exactly once",
-            "use a tokenizer.json whose template has one A and, for pairs, one B",
-        ));
+        let reason = "its post-processor does not use each text exactly once";
+        return Err(Error::model(place, reason, "use a tokenizer.json whose template has one A and, for pairs, one B"));
     }
     Ok(template)
 }

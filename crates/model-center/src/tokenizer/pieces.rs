@@ -1,14 +1,14 @@
 //! A vocabulary of SentencePiece's kind as the parts of a `tokenizer.json`: pieces of text with scores, and how a text
 //! is changed before it is cut.
 //!
-//! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`], and [`DocumentParts`].
+//! Defines [`PieceVocabulary`] with its [`ScoredPiece`], [`PieceKind`] and [`Cutting`].
 //! Called by [`super::sentencepiece`] for `.model` files and by [`crate::formats::gguf`].
 
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::document::added_token;
+use super::document::{BpeOptions, DocumentParts, added_token, bpe};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -22,10 +22,8 @@ const WAYS_LIMIT: usize = 4;
 /// The error's fix for a vocabulary that contradicts itself.
 const FIX: &str = "fetch the file again, or take the tokenizer's files from the model's own directory";
 
-/// What a piece is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
-    /// Text.
     Normal,
     /// What cannot be spelled.
     Unknown,
@@ -47,7 +45,6 @@ pub(crate) struct ScoredPiece<'a> {
     pub(crate) kind: PieceKind,
 }
 
-/// How a text is cut into pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cutting {
     /// Into the pieces with the best sum of scores.
@@ -59,10 +56,8 @@ pub(crate) enum Cutting {
     Characters,
 }
 
-/// A vocabulary and how it is used.
 #[derive(Debug)]
 pub(crate) struct PieceVocabulary<'a> {
-    /// The file, for messages.
     pub(crate) place: String,
     pub(crate) pieces: Vec<ScoredPiece<'a>>,
     pub(crate) cutting: Cutting,
@@ -78,17 +73,17 @@ pub(crate) struct PieceVocabulary<'a> {
     pub(crate) unknown: Option<usize>,
 }
 
-/// The parts of `tokenizer.json` that depend on the kind of vocabulary.
-#[derive(Debug)]
-pub(crate) struct DocumentParts {
-    pub(crate) normalizer: Value,
-    pub(crate) pre_tokenizer: Value,
-    pub(crate) decoder: Value,
-    pub(crate) model: Value,
+impl PieceKind {
+    /// The kind of its number in SentencePiece's files, which GGUF files have too.
+    pub(crate) fn of(number: u64) -> Option<Self> {
+        use PieceKind::{Byte, Control, Normal, Unknown, Unused, UserDefined};
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        [Normal, Unknown, Control, UserDefined, Unused, Byte].get(at).copied()
+    }
 }
 
 impl PieceVocabulary<'_> {
-    /// The parts of a `tokenizer.json`.
+    /// The parts of a `tokenizer.json`, without a post-processor.
     pub(crate) fn parts(&self) -> Result<DocumentParts> {
         let mut known = HashSet::with_capacity(self.pieces.len());
         for (id, piece) in self.pieces.iter().enumerate() {
@@ -108,6 +103,7 @@ impl PieceVocabulary<'_> {
         Ok(DocumentParts {
             normalizer: self.normalizer()?,
             pre_tokenizer: if self.breaks_at_spaces(&known) { words_with_spaces() } else { Value::Null },
+            post_processor: Value::Null,
             decoder: decoder(self.prefixed),
             model,
         })
@@ -143,18 +139,13 @@ impl PieceVocabulary<'_> {
     fn byte_pairs(&self, merges: Vec<Value>) -> Value {
         let vocab: serde_json::Map<String, Value> =
             self.pieces.iter().enumerate().map(|(id, piece)| (piece.text.to_string(), json!(id))).collect();
-        json!({
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": self.unknown.and_then(|id| self.pieces.get(id)).map(|piece| piece.text),
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": true,
-            "byte_fallback": self.byte_fallback,
-            "ignore_merges": false,
-            "vocab": vocab,
-            "merges": merges,
-        })
+        let options = BpeOptions {
+            unknown: self.unknown.and_then(|id| self.pieces.get(id)).map(|piece| piece.text),
+            fuses_unknown: true,
+            byte_fallback: self.byte_fallback,
+            ignores_merges: false,
+        };
+        bpe(vocab, merges, options)
     }
 
     /// Every way to make a piece of two others, the best pieces first.
@@ -183,7 +174,6 @@ impl PieceVocabulary<'_> {
         Ok(found.into_iter().map(|(_, left, right)| json!([left, right])).collect())
     }
 
-    /// The changes of a text before it is cut.
     fn normalizer(&self) -> Result<Value> {
         let replace =
             |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });

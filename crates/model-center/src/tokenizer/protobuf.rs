@@ -5,21 +5,16 @@
 //!
 //! Source: the encoding as the documentation of Protocol Buffers describes it.
 
-/// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Field<'a> {
-    /// Its number in the message.
     pub(super) number: u64,
-    /// What it holds.
     pub(super) value: Wire<'a>,
 }
 
-/// What a field holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Wire<'a> {
     /// A whole number, a truth value or one of a list of names.
     Whole(u64),
-    /// Eight bytes.
     Eight([u8; 8]),
     /// Text, bytes or a message.
     Bytes(&'a [u8]),
@@ -35,7 +30,6 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a message of these bytes.
     pub(super) fn new(bytes: &'a [u8]) -> Fields<'a> {
         Fields { rest: bytes, length: bytes.len() }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{self, Slot};
+use super::document;
 use super::files::Settings;
 use super::pieces::{Cutting, PieceKind, PieceVocabulary, ScoredPiece};
 use super::protobuf::{Fields, Wire};
@@ -39,7 +39,6 @@ const OTHER_IDS: [(&str, &str); 15] = [
     ("bigbirdpegasus", "BigBird-Pegasus"),
 ];
 
-/// The contents of a file.
 #[derive(Debug)]
 struct Model<'a> {
     pieces: Vec<ScoredPiece<'a>>,
@@ -59,7 +58,6 @@ struct Model<'a> {
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) json: Value,
-    /// The names of special tokens.
     pub(super) names: Map<String, Value>,
     /// Pieces that no text becomes, which a `tokenizer.json` cannot express.
     pub(super) unused: Vec<u32>,
@@ -102,7 +100,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         byte_fallback: model.byte_fallback,
         unknown,
     };
-    let parts = vocabulary.parts()?;
+    let mut parts = vocabulary.parts()?;
     // Tokens that a directory adds continue the ids of the pieces.
     let own: HashMap<&str, usize> = vocabulary.pieces.iter().enumerate().map(|(id, piece)| (piece.text, id)).collect();
     let mut added = settings.added_entries(vocabulary.added(), |token| own.get(token).copied());
@@ -112,17 +110,8 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     }
     let unused = vocabulary.pieces.iter().enumerate().filter(|(_, piece)| piece.kind == PieceKind::Unused);
     let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
-    let json = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": parts.normalizer,
-        "pre_tokenizer": parts.pre_tokenizer,
-        "post_processor": post_processor(place, &vocabulary, &names, settings)?,
-        "decoder": parts.decoder,
-        "model": parts.model,
-    });
+    parts.post_processor = post_processor(place, &vocabulary, &names, settings)?;
+    let json = parts.with_added(added);
     let keys = ["unk_token", "bos_token", "eos_token", "pad_token"];
     let names = keys.iter().zip(names).filter_map(|(key, name)| Some((key.to_string(), json!(name?)))).collect();
     Ok(Document { json, names, unused })
@@ -154,11 +143,9 @@ fn post_processor(
     };
     let (begin, end) = (find("bos_token", &names[1]), find("eos_token", &names[2]));
     if settings.is_family("xlmroberta")
-        && let (Some((begin, begin_id)), Some((end, end_id))) = (begin, end)
+        && let (Some(begin), Some(end)) = (begin, end)
     {
-        let (begin, end) = (Slot::Token(begin, begin_id), Slot::Token(end, end_id));
-        let pair = [begin, Slot::First, end, end, Slot::Second, end];
-        return Ok(document::template(&[begin, Slot::First, end], &pair, false));
+        return Ok(document::end_twice(begin, end));
     }
     let begins = ["llama", "mistral", "mixtral", "gemma", "codellama"].iter().any(|name| settings.is_family(name));
     let ends = ["t5", "mt5", "umt5"].iter().any(|name| settings.is_family(name));
@@ -286,15 +273,7 @@ fn read_piece(bytes: &[u8]) -> std::result::Result<ScoredPiece<'_>, String> {
             (1, Wire::Bytes(text)) => piece.text = std::str::from_utf8(text).map_err(|_| "is not UTF-8 text")?,
             (2, Wire::Four(score)) => piece.score = f32::from_le_bytes(score),
             (3, Wire::Whole(kind)) => {
-                piece.kind = match kind {
-                    1 => PieceKind::Normal,
-                    2 => PieceKind::Unknown,
-                    3 => PieceKind::Control,
-                    4 => PieceKind::UserDefined,
-                    5 => PieceKind::Unused,
-                    6 => PieceKind::Byte,
-                    other => return Err(format!("is of kind {other}, the last is 6")),
-                };
+                piece.kind = PieceKind::of(kind).ok_or_else(|| format!("is of kind {kind}, the last is 6"))?;
             }
             _ => {}
         }

@@ -64,11 +64,8 @@ impl Template {
             let room = limit.max_tokens.checked_sub(special).ok_or_else(|| {
                 let reason =
                     format!("{} tokens cannot hold the {special} special tokens of an input", limit.max_tokens);
-                Error::argument(
-                    "max_tokens",
-                    reason,
-                    format!("allow more than {special} (in a recipe: data.max_length)"),
-                )
+                let fix = format!("allow more than {special} (in a recipe: data.max_length)");
+                Error::argument("max_tokens", reason, fix)
             })?;
             let (keep_first, keep_second) = longest_first(first.len(), second.len(), room);
             first = cut(first, keep_first, limit.keep);

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::document::added_token;
+use super::document::{DocumentParts, added_token};
 use super::files::{Settings, utf8};
 use crate::{Error, Result};
 
@@ -47,7 +47,6 @@ impl Default for VocabOptions {
 }
 
 impl VocabOptions {
-    /// Reads the settings beside a vocabulary.
     pub(super) fn of(settings: &Settings) -> VocabOptions {
         let name = |key: &str, default: String| settings.special(key).map_or(default, str::to_owned);
         let default = VocabOptions::default();
@@ -90,11 +89,9 @@ pub(crate) fn of_tokens<'a>(
         .filter(|token| !vocab.contains_key(*token))
         .collect();
     if !missing.is_empty() {
-        return Err(Error::model(
-            place,
-            format!("the vocabulary of {} tokens lacks {}", vocab.len(), missing.join(", ")),
-            "check that this is a BERT vocab.txt; other names of special tokens go into special_tokens_map.json",
-        ));
+        let reason = format!("the vocabulary of {} tokens lacks {}", vocab.len(), missing.join(", "));
+        let fix = "check that this is a BERT vocab.txt; other names of special tokens go into special_tokens_map.json";
+        return Err(Error::model(place, reason, fix));
     }
     let id = |token: &str| vocab[token].as_u64().unwrap_or_default() as usize;
     let (cls, sep) = (id(&options.cls), id(&options.sep));
@@ -102,33 +99,20 @@ pub(crate) fn of_tokens<'a>(
     let special = names.into_iter().filter(|token| vocab.contains_key(token.as_str()));
     let special = special.map(|token| added_token(token, id(token), true)).collect();
     let added = settings.added_entries(special, |token| vocab.contains_key(token).then(|| id(token)));
-    Ok(json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": true,
-            "handle_chinese_chars": options.split_chinese,
-            "strip_accents": options.strip_accents,
-            "lowercase": options.lowercase,
-        },
-        "pre_tokenizer": { "type": "BertPreTokenizer" },
-        "post_processor": {
-            "type": "BertProcessing",
-            "sep": [options.sep, sep],
-            "cls": [options.cls, cls],
-        },
-        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
-        "model": {
-            "type": "WordPiece",
-            "unk_token": options.unk,
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": vocab,
-        },
-    }))
+    let parts = DocumentParts {
+        normalizer: json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": options.split_chinese,
+            "strip_accents": options.strip_accents, "lowercase": options.lowercase,
+        }),
+        pre_tokenizer: json!({ "type": "BertPreTokenizer" }),
+        post_processor: json!({ "type": "BertProcessing", "sep": [options.sep, sep], "cls": [options.cls, cls] }),
+        decoder: json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
+        model: json!({
+            "type": "WordPiece", "unk_token": options.unk, "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocab,
+        }),
+    };
+    Ok(parts.with_added(added))
 }
 
 #[cfg(test)]

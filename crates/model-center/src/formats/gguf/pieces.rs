@@ -3,7 +3,7 @@
 //! Defines [`pieces`] and [`parts`]; called by [`super::tokenizer`]. What such a vocabulary is as `tokenizer.json` is
 //! [`crate::tokenizer::pieces`]' business, which SentencePiece's own files go through too.
 
-use super::tokenizer::{DocumentParts, FIX, Vocabulary};
+use super::tokenizer::{FIX, GgufParts, Vocabulary};
 use super::{GgufArray, GgufValue};
 use crate::Result;
 use crate::tokenizer::pieces::{Cutting, PieceKind, PieceVocabulary, ScoredPiece};
@@ -36,14 +36,9 @@ pub(super) fn pieces<'a>(
         Some(GgufValue::Array(GgufArray::I8(bytes))) => bytemuck::cast_slice(bytes),
         Some(_) => return Err(metadata.unfit(CHARSMAP, "the value is not an array of bytes", FIX)),
     };
-    let kinds = vocabulary.types.iter().map(|kind| match kind {
-        2 => PieceKind::Unknown,
-        3 => PieceKind::Control,
-        4 => PieceKind::UserDefined,
-        5 => PieceKind::Unused,
-        6 => PieceKind::Byte,
-        _ => PieceKind::Normal,
-    });
+    // What has no type, 0, is text.
+    let kind = |number: &i32| u64::try_from(*number).ok().and_then(PieceKind::of).unwrap_or(PieceKind::Normal);
+    let kinds = vocabulary.types.iter().map(kind);
     let all = vocabulary.tokens.iter().zip(scores).zip(kinds);
     Ok(PieceVocabulary {
         place: metadata.place_of(super::tokenizer::TOKENS),
@@ -57,10 +52,9 @@ pub(super) fn pieces<'a>(
     })
 }
 
-/// The parts of `tokenizer.json` that are this kind's own.
-pub(super) fn parts(pieces: &PieceVocabulary<'_>) -> Result<DocumentParts> {
+pub(super) fn parts(pieces: &PieceVocabulary<'_>) -> Result<GgufParts> {
     let parts = pieces.parts()?;
     // By default neither kind adds BOS and EOS; the file may.
     let ends = pieces.cutting == Cutting::Unigram;
-    Ok(DocumentParts { parts, added: Some(pieces.added()), begins: !ends, ends, processor: None })
+    Ok(GgufParts { parts, added: Some(pieces.added()), begins: !ends, ends, processor: None })
 }

@@ -10,7 +10,7 @@ use super::{Metadata, pieces, word_pieces};
 use crate::Result;
 use crate::file::printable;
 use crate::tokenizer::byte_level::Split;
-use crate::tokenizer::document::{added_token, around};
+use crate::tokenizer::document::{BpeOptions, DocumentParts, added_token, around, bpe, byte_level, merge};
 use crate::tokenizer::pieces::{self as sentencepiece, Cutting};
 
 pub(super) const MODEL: &str = "tokenizer.ggml.model";
@@ -38,13 +38,9 @@ pub(super) const FIX: &str = "take the tokenizer's files from the model's own di
 
 /// The maximum number of tokens, and of merges: several times more than the largest real vocabularies have.
 const COUNT_LIMIT: usize = 1 << 20;
-/// The type of the unknown token.
 const UNKNOWN: i32 = 2;
-/// The type of special tokens.
 pub(super) const CONTROL: i32 = 3;
-/// The type of tokens that are matched in a text before pre-tokenization.
 const USER_DEFINED: i32 = 4;
-/// The type of tokens that no text becomes.
 const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
 
@@ -66,7 +62,6 @@ pub(super) fn knows(key: &str) -> bool {
     keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
-/// A vocabulary: its tokens, their types, and their ids.
 pub(super) struct Vocabulary<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) tokens: &'a [Box<str>],
@@ -75,8 +70,8 @@ pub(super) struct Vocabulary<'a> {
 }
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
-pub(super) struct DocumentParts {
-    pub(super) parts: sentencepiece::DocumentParts,
+pub(super) struct GgufParts {
+    pub(super) parts: DocumentParts,
     /// Added tokens, if the kind has its own.
     pub(super) added: Option<Vec<Value>>,
     /// Whether a text begins and ends with BOS and EOS if the file does not specify it.
@@ -104,11 +99,8 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
     };
     let tokenizer = match kind {
         "gpt2" | "gemma4" if space == Some(true) => {
-            return Err(metadata.unfit(
-                ADD_SPACE,
-                "a space before every text is not read in this kind of vocabulary",
-                FIX,
-            ));
+            let reason = "a space before every text is not read in this kind of vocabulary";
+            return Err(metadata.unfit(ADD_SPACE, reason, FIX));
         }
         "gpt2" => document(metadata, &vocabulary, bytes(&vocabulary)?, &special)?,
         "gemma4" => {
@@ -140,24 +132,14 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
     Ok(TokenizerFiles { tokenizer, config, unused })
 }
 
-/// The `tokenizer.json` of parts.
 fn document(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
-    parts: DocumentParts,
+    mut parts: GgufParts,
     special: &Special<'_>,
 ) -> Result<Value> {
-    Ok(json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "post_processor": post_processor(metadata, &parts, special)?,
-        "added_tokens": parts.added.unwrap_or_else(|| vocabulary.added()),
-        "normalizer": parts.parts.normalizer,
-        "pre_tokenizer": parts.parts.pre_tokenizer,
-        "decoder": parts.parts.decoder,
-        "model": parts.parts.model,
-    }))
+    parts.parts.post_processor = post_processor(metadata, &parts, special)?;
+    Ok(parts.parts.with_added(parts.added.unwrap_or_else(|| vocabulary.added())))
 }
 
 impl<'a> Vocabulary<'a> {
@@ -182,11 +164,6 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { metadata, tokens, types, ids })
     }
 
-    /// Whether there is such a token.
-    pub(super) fn has(&self, word: &str) -> bool {
-        self.ids.contains_key(word)
-    }
-
     /// The tokens that are matched in a text before pre-tokenization.
     fn added(&self) -> Vec<Value> {
         let whole = |kind: i32, token: &str| [UNKNOWN, CONTROL, USER_DEFINED].contains(&kind) && !token.is_empty();
@@ -206,8 +183,7 @@ fn bounded(metadata: &Metadata, key: &str, count: usize, what: &str) -> Result<(
     }
 }
 
-/// The parts of a byte-level vocabulary.
-fn bytes(vocabulary: &Vocabulary<'_>) -> Result<DocumentParts> {
+fn bytes(vocabulary: &Vocabulary<'_>) -> Result<GgufParts> {
     let metadata = vocabulary.metadata;
     let name = metadata.text(SPLIT)?.ok_or_else(|| metadata.lacking(SPLIT))?;
     let split = Split::of(name).ok_or_else(|| {
@@ -215,32 +191,29 @@ fn bytes(vocabulary: &Vocabulary<'_>) -> Result<DocumentParts> {
         let reason = format!("texts are cut as in {}, which is not read; read are {known}", printable(name, 60));
         metadata.unfit(SPLIT, reason, FIX)
     })?;
-    let level = |trims: bool, splits: bool| {
-        json!({
-            "type": "ByteLevel", "add_prefix_space": splits, "trim_offsets": trims, "use_regex": splits,
-        })
-    };
-    Ok(DocumentParts {
-        parts: sentencepiece::DocumentParts {
+    Ok(GgufParts {
+        parts: DocumentParts {
             normalizer: split.normalizer(),
             pre_tokenizer: split.pre_tokenizer(false),
-            decoder: level(true, true),
+            post_processor: Value::Null,
+            decoder: byte_level(true, true, true),
             model: byte_pairs(vocabulary, None, split.ignores_merges)?,
         },
         added: None,
         begins: split.begins,
         ends: false,
-        processor: Some(level(false, false)),
+        processor: Some(byte_level(false, false, false)),
     })
 }
 
 /// The parts of a vocabulary whose merges apply to whole texts, spaces included, with byte fallback.
-fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<DocumentParts> {
+fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<GgufParts> {
     let spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": sentencepiece::SPACE });
-    Ok(DocumentParts {
-        parts: sentencepiece::DocumentParts {
+    Ok(GgufParts {
+        parts: DocumentParts {
             normalizer: spaces,
             pre_tokenizer: Value::Null,
+            post_processor: Value::Null,
             decoder: sentencepiece::decoder(false),
             model: byte_pairs(vocabulary, Some(unknown), false)?,
         },
@@ -255,24 +228,15 @@ fn whole_texts(vocabulary: &Vocabulary<'_>, unknown: Option<&str>) -> Result<Doc
 fn byte_pairs(vocabulary: &Vocabulary<'_>, fallback: Option<Option<&str>>, ignores_merges: bool) -> Result<Value> {
     let tokens = vocabulary.tokens.iter().enumerate();
     let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
-    Ok(json!({
-        "type": "BPE",
-        "dropout": null,
-        "unk_token": fallback.flatten(),
-        "continuing_subword_prefix": null,
-        "end_of_word_suffix": null,
-        "fuse_unk": fallback.is_some(),
-        "byte_fallback": fallback.is_some(),
-        "ignore_merges": ignores_merges,
-        "vocab": vocab,
-        "merges": merges(vocabulary)?,
-    }))
+    let is_fallback = fallback.is_some();
+    let unknown = fallback.flatten();
+    let options = BpeOptions { unknown, fuses_unknown: is_fallback, byte_fallback: is_fallback, ignores_merges };
+    Ok(bpe(vocab, merges(vocabulary)?, options))
 }
 
 /// Special tokens with their ids, in the order of [`SPECIAL`], where stated.
 pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
 
-/// The special tokens of a file.
 fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
     let mut found = [None; SPECIAL.len()];
     for (found, (key, _)) in found.iter_mut().zip(SPECIAL) {
@@ -290,26 +254,17 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
     let metadata = vocabulary.metadata;
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.lacking(MERGES))?;
     bounded(metadata, MERGES, merges.len(), "merges")?;
-    let mut pairs = Vec::with_capacity(merges.len());
-    let mut joined = String::new();
-    for (at, merge) in merges.iter().enumerate() {
-        let pair = merge.split_once(' ').filter(|(left, right)| {
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            [*left, *right, joined.as_str()].iter().all(|word| vocabulary.has(word))
-        });
-        let Some((left, right)) = pair else {
-            let reason = format!("merge {at}, \"{}\", is not of two tokens that make a third", printable(merge, 80));
-            return Err(metadata.unfit(MERGES, reason, FIX));
-        };
-        pairs.push(json!([left, right]));
-    }
-    Ok(pairs)
+    let pair = |(at, text): (usize, &Box<str>)| {
+        merge(text, |word| vocabulary.ids.contains_key(word)).ok_or_else(|| {
+            let reason = format!("merge {at}, \"{}\", is not of two tokens that make a third", printable(text, 80));
+            metadata.unfit(MERGES, reason, FIX)
+        })
+    };
+    merges.iter().enumerate().map(pair).collect()
 }
 
 /// The special tokens around a text: BOS and EOS, if the file or the kind of vocabulary adds them.
-fn post_processor(metadata: &Metadata, parts: &DocumentParts, special: &Special<'_>) -> Result<Value> {
+fn post_processor(metadata: &Metadata, parts: &GgufParts, special: &Special<'_>) -> Result<Value> {
     let wanted =
         |usual: bool, key: &str, token: Option<(&'_ str, u64)>| match (metadata.truth(key)?.unwrap_or(usual), token) {
             (true, None) => Err(metadata.unfit(key, "a token is to be put around every text, and none is named", FIX)),

@@ -110,7 +110,6 @@ impl ChatTemplate {
     }
 }
 
-/// A part of a rendered conversation.
 enum ChatPiece {
     /// Output of the template itself, in which control tokens are parsed.
     Template(String),

@@ -83,7 +83,6 @@ pub(super) fn render(
     String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8 text"))
 }
 
-/// Output up to a bound.
 struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

@@ -128,11 +128,8 @@ impl ChatTemplate {
             let known = self.names().collect::<Vec<_>>().join(", ");
             let wanted = request.template.unwrap_or(DEFAULT);
             let place = self.names.first().map_or("chat template", |(_, place)| place.as_str());
-            Error::model(
-                place,
-                format!("there is no chat template named {wanted:?}"),
-                format!("choose one of: {known}"),
-            )
+            let reason = format!("there is no chat template named {wanted:?}");
+            Error::model(place, reason, format!("choose one of: {known}"))
         })
     }
 

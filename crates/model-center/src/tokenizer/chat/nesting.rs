@@ -135,7 +135,6 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Where `needle` comes next.
     fn find(&self, needle: &[u8]) -> Option<usize> {
         let rest = self.source.get(self.at..)?;
         rest.windows(needle.len()).position(|window| window == needle).map(|found| self.at + found)
@@ -242,7 +241,6 @@ impl<'a> Scan<'a> {
         std::str::from_utf8(&source[start..self.at]).unwrap_or_default()
     }
 
-    /// The line of the place that is read.
     fn line(&mut self) -> usize {
         let (from, lines) = self.counted;
         let further = self.source[from..self.at].iter().filter(|byte| **byte == b'\n').count();

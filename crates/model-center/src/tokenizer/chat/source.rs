@@ -22,7 +22,6 @@ const MAX_TEMPLATES: usize = 32;
 /// Names of special tokens that templates see.
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// One template of a directory.
 pub(super) struct Source {
     pub(super) name: String,
     /// File, and what in it.
@@ -30,7 +29,6 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// What a directory has.
 pub(super) struct Found {
     pub(super) templates: Vec<Source>,
     pub(super) special_tokens: Map<String, Value>,

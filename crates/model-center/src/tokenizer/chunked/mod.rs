@@ -57,7 +57,6 @@ struct Steps {
 const ALONE: Sides = Sides { first: true, last: true };
 const MIDDLE: Sides = Sides { first: false, last: false };
 
-/// Tokens of a section.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     pub(super) ids: Vec<u32>,
@@ -162,7 +161,6 @@ impl Engine {
         Ok(ids.len() == 1 && ids.first() == self.unknown.as_ref())
     }
 
-    /// The id of what cannot be spelled.
     fn find_unknown(&self) -> Option<u32> {
         let token = match self.inner.get_model() {
             ModelWrapper::BPE(model) => model.unk_token.as_ref(),
@@ -178,7 +176,6 @@ impl Engine {
         token.and_then(|token| self.inner.token_to_id(token))
     }
 
-    /// Token ids of each text.
     pub(super) fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
         match texts {
             // Work for a pool of threads costs more than one or two texts do.
@@ -190,7 +187,6 @@ impl Engine {
         }
     }
 
-    /// Token ids of a text of any length at once.
     pub(super) fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
         self.tokens(text, ALONE).map(|tokens| tokens.ids)
     }
@@ -221,7 +217,6 @@ impl Engine {
         Ok(out.ids)
     }
 
-    /// Tokens of a section.
     fn tokens(&self, text: &str, sides: Sides) -> Result<Tokens> {
         catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();

@@ -70,7 +70,6 @@ impl CpmKind {
         Ok(has(&["</_>", "</n>"]).then_some(CpmKind::Cpm1))
     }
 
-    /// What it is, for messages.
     pub(super) fn title(self) -> &'static str {
         match self {
             CpmKind::Cpm1 => "CPM-1 (vocab.txt)",
@@ -118,11 +117,8 @@ impl CpmTokenizer {
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<CpmTokenizer> {
         let directory = directory.as_ref();
         let kind = CpmKind::of_directory(directory)?.ok_or_else(|| {
-            Error::model(
-                directory.display().to_string(),
-                "there is no vocab.txt of a CPM model in this directory",
-                "its vocab.txt must have <eod>, <pad>, <unk>, and </_>, </n> (CPM-1) or ▂, ▃, <s_0> (CPM-2)",
-            )
+            let fix = "its vocab.txt must have <eod>, <pad>, <unk>, and </_>, </n> (CPM-1) or ▂, ▃, <s_0> (CPM-2)";
+            Error::model(directory.display().to_string(), "there is no vocab.txt of a CPM model in this directory", fix)
         })?;
         let tokenizer = CpmTokenizer::with_kind(directory, kind)?;
         Ok(tokenizer.with_half_width(Settings::of_directory(directory)?.flag("q2b").unwrap_or(false)))

@@ -27,11 +27,8 @@ impl Vocabulary {
         let mut tokens: Vec<Box<str>> = Vec::new();
         for line in text.split_terminator('\n') {
             if tokens.len() == MAX_TOKENS {
-                return Err(Error::model(
-                    place,
-                    format!("the vocabulary has more than {MAX_TOKENS} tokens"),
-                    "check that this is a vocabulary: one token a line",
-                ));
+                let reason = format!("the vocabulary has more than {MAX_TOKENS} tokens");
+                return Err(Error::model(place, reason, "check that this is a vocabulary: one token a line"));
             }
             // Python's white space has four separators of ASCII that Unicode's has not.
             let around = |c: char| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}');
@@ -43,23 +40,19 @@ impl Vocabulary {
         Ok(Vocabulary { tokens, by_spelling })
     }
 
-    /// How many ids there are.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// The spelling of `id`.
     pub(super) fn token(&self, id: u32) -> Option<&str> {
         self.tokens.get(id as usize).map(AsRef::as_ref)
     }
 
-    /// The id of a spelling.
     pub(super) fn id(&self, token: &str) -> Option<u32> {
         let at = self.by_spelling.binary_search_by(|&id| self.tokens[id as usize].as_ref().cmp(token)).ok()?;
         Some(self.by_spelling[at])
     }
 
-    /// How many spellings begin so.
     pub(super) fn count_with_prefix(&self, prefix: &str) -> usize {
         self.by_spelling.iter().filter(|id| self.tokens[**id as usize].starts_with(prefix)).count()
     }

@@ -5,14 +5,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Map;
 use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer,
 };
 
-use super::{TrainOptions, VocabularyKind, document, normalizer};
+use super::{TrainOptions, VocabularyKind, document};
 use crate::data::io::texts::{TextSource, read_texts};
 use crate::tokenizer::catch::catch_errors;
+use crate::tokenizer::document::{BpeOptions, bpe};
 use crate::{Error, Result};
 
 /// Longer words are cut, so that one line without a space cannot take quadratic time.
@@ -20,11 +21,9 @@ const MAX_WORD_CHARACTERS: usize = 256;
 /// What counts of the trainers can hold: they add up occurrences of pairs in 32 bits.
 const MAX_COUNT: u64 = i32::MAX as u64 / 2;
 
-/// The words of texts.
 pub(super) struct Corpus {
     /// In the order of their spellings, each with its number of occurrences.
     pub(super) words: BTreeMap<String, u64>,
-    /// Texts that were read.
     pub(super) texts: u64,
     /// Evictions of words; a word that occurs again may be evicted again.
     pub(super) dropped: u64,
@@ -98,12 +97,7 @@ struct Cutter {
 
 impl Cutter {
     fn new(options: &TrainOptions) -> Result<Cutter> {
-        let document = json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-            "normalizer": normalizer(options), "pre_tokenizer": document::pre_tokenizer(options.kind),
-            "post_processor": null, "decoder": null,
-            "model": {"type": "BPE", "vocab": {}, "merges": Value::Array(Vec::new())},
-        });
+        let document = document::tokenizer(options, &[], bpe(Map::new(), Vec::new(), BpeOptions::default()));
         let tokenizer = catch_errors("training", "set up", || Tokenizer::from_bytes(document.to_string()))?;
         Ok(Cutter { tokenizer, by_character: options.kind == VocabularyKind::Characters })
     }

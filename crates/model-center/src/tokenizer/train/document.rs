@@ -2,9 +2,10 @@
 //!
 //! Defines what surrounds a model in `tokenizer.json`, and `tokenizer_config.json`; called by [`super::train`].
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{TrainOptions, VocabularyKind, normalizer};
+use crate::tokenizer::document::{DocumentParts, Slot, added_token, around, byte_level, template};
 
 /// The special tokens of a kind, by the names that `tokenizer_config.json` has for them, in the order of their ids.
 pub(super) fn own_special_tokens(kind: VocabularyKind) -> &'static [(&'static str, &'static str)] {
@@ -24,12 +25,9 @@ pub(super) fn own_special_tokens(kind: VocabularyKind) -> &'static [(&'static st
     }
 }
 
-/// How texts are split into words.
 pub(super) fn pre_tokenizer(kind: VocabularyKind) -> Value {
     match kind {
-        VocabularyKind::ByteBpe => {
-            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})
-        }
+        VocabularyKind::ByteBpe => byte_level(false, true, true),
         VocabularyKind::Unigram => {
             json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true})
         }
@@ -40,9 +38,7 @@ pub(super) fn pre_tokenizer(kind: VocabularyKind) -> Value {
 
 fn decoder(kind: VocabularyKind) -> Value {
     match kind {
-        VocabularyKind::ByteBpe => {
-            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})
-        }
+        VocabularyKind::ByteBpe => byte_level(true, true, true),
         VocabularyKind::Unigram => pre_tokenizer(kind),
         VocabularyKind::WordPiece => json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
         VocabularyKind::Characters => json!({"type": "Fuse"}),
@@ -51,52 +47,28 @@ fn decoder(kind: VocabularyKind) -> Value {
 
 /// Special tokens around texts: BERT's and T5's; a decoder's texts have none.
 fn post_processor(kind: VocabularyKind, special: &[String]) -> Value {
-    let id = |token: &str| special.iter().position(|known| known == token);
-    let text = |name: &str, segment: u8| json!({"Sequence": {"id": name, "type_id": segment}});
-    let token = |name: &str, segment: u8| json!({"SpecialToken": {"id": name, "type_id": segment}});
-    let known = |names: &[&str]| {
-        let entry = |name: &&str| ((*name).to_owned(), json!({"id": name, "ids": [id(name)], "tokens": [name]}));
-        names.iter().map(entry).collect::<Map<String, Value>>()
-    };
+    let token = |name: &'static str| (name, special.iter().position(|known| known == name).unwrap_or(0));
     match kind {
-        VocabularyKind::ByteBpe => {
-            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})
+        VocabularyKind::ByteBpe => byte_level(true, false, true),
+        VocabularyKind::Unigram => around(None, Some(token("</s>")), false),
+        VocabularyKind::WordPiece => {
+            let [cls, sep] = ["[CLS]", "[SEP]"].map(token).map(|(name, id)| Slot::Token(name, id));
+            template(&[cls, Slot::First, sep], &[cls, Slot::First, sep, Slot::Second, sep], true)
         }
-        VocabularyKind::Unigram => json!({
-            "type": "TemplateProcessing",
-            "single": [text("A", 0), token("</s>", 0)],
-            "pair": [text("A", 0), token("</s>", 0), text("B", 0), token("</s>", 0)],
-            "special_tokens": known(&["</s>"]),
-        }),
-        VocabularyKind::WordPiece => json!({
-            "type": "TemplateProcessing",
-            "single": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)],
-            "pair": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0), text("B", 1), token("[SEP]", 1)],
-            "special_tokens": known(&["[CLS]", "[SEP]"]),
-        }),
         VocabularyKind::Characters => Value::Null,
     }
 }
 
 /// `tokenizer.json` around a model whose first tokens are the special ones.
 pub(super) fn tokenizer(options: &TrainOptions, special: &[String], model: Value) -> Value {
-    let added = special.iter().enumerate().map(|(id, token)| {
-        json!({
-            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-            "special": true,
-        })
-    });
-    json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added.collect::<Vec<_>>(),
-        "normalizer": normalizer(options),
-        "pre_tokenizer": pre_tokenizer(options.kind),
-        "post_processor": post_processor(options.kind, special),
-        "decoder": decoder(options.kind),
-        "model": model,
-    })
+    let parts = DocumentParts {
+        normalizer: normalizer(options),
+        pre_tokenizer: pre_tokenizer(options.kind),
+        post_processor: post_processor(options.kind, special),
+        decoder: decoder(options.kind),
+        model,
+    };
+    parts.with_added(special.iter().enumerate().map(|(id, token)| added_token(token, id, true)).collect())
 }
 
 /// `tokenizer_config.json`: the class that opens every `tokenizer.json`, and which special token is which.

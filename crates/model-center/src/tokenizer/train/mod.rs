@@ -188,11 +188,8 @@ fn special_tokens(options: &TrainOptions) -> Result<Vec<String>> {
         };
         if let Some(wrong) = wrong {
             let reason = format!("the special token {token:?} {wrong}");
-            return Err(Error::argument(
-                "special_tokens",
-                reason,
-                "give each token once, spelled as templates spell it",
-            ));
+            let fix = "give each token once, spelled as templates spell it";
+            return Err(Error::argument("special_tokens", reason, fix));
         }
         tokens.push(token.clone());
     }

@@ -19,15 +19,14 @@ use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::Resource;
 
 use crate::tokenizer::catch::catch_errors;
+use crate::tokenizer::document::{BpeOptions, bpe};
 use crate::tokenizer::threads::start_threads;
 use crate::{Error, Result};
 
-/// The prefix of pieces that continue a word.
 const CONTINUED: &str = "##";
 /// The longest piece of Unigram, in characters.
 const MAX_PIECE: usize = 16;
 
-/// How many tokens a model has.
 pub(super) fn size(model: &Value) -> usize {
     model["vocab"].as_object().map(Map::len).or_else(|| model["vocab"].as_array().map(Vec::len)).unwrap_or(0)
 }
@@ -75,11 +74,7 @@ pub(super) fn characters(corpus: &Corpus, options: &TrainOptions, special: &[Str
     kept.sort_unstable();
     let tokens = special.iter().cloned().chain(kept.into_iter().map(String::from));
     let vocab: Map<String, Value> = tokens.enumerate().map(|(id, token)| (token, id.into())).collect();
-    Ok(json!({
-        "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
-        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-        "vocab": vocab, "merges": [],
-    }))
+    Ok(bpe(vocab, Vec::new(), BpeOptions { unknown: Some("<unk>"), ..BpeOptions::default() }))
 }
 
 /// Unigram by expectation maximisation, its pieces in the order of their likelihood.
