@@ -87,11 +87,8 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
         if options.layout != Layout::HuggingFace {
             let reason = "a GGUF file is brought into Hugging Face's files only";
-            return Err(Error::argument(
-                "--layout",
-                reason,
-                "leave it out, and convert the directory in a second step",
-            ));
+            let fix = "leave it out, and convert the directory in a second step";
+            return Err(Error::argument("--layout", reason, fix));
         }
         let without_effect = [
             ("--family", options.family.is_some(), "a GGUF file names its family itself"),
@@ -137,7 +134,6 @@ fn say(text: &str, options: &Options) -> Result<()> {
     terminal::print(text)
 }
 
-/// From directory to directory.
 fn directory_to_directory(directory: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
     let asked = OpenOptions {
@@ -243,7 +239,6 @@ fn clear(directory: &Path, was_there: bool) {
     }
 }
 
-/// Nothing in a directory is overwritten.
 fn refuse_used(directory: &Path) -> Result<()> {
     let Ok(mut entries) = std::fs::read_dir(directory) else { return Ok(()) };
     match entries.next() {

@@ -12,12 +12,10 @@ use model_center::{Error, Result};
 use std::thread::sleep;
 use ureq::http::{Method, Request};
 
-/// Redirects of one request.
 const MOST_REDIRECTS: usize = 10;
 /// Attempts in a row that bring nothing.
 pub(super) const MOST_ATTEMPTS: u32 = 5;
 
-/// A request that may be redirected.
 pub(super) struct Question<'a> {
     pub(super) method: Method,
     pub(super) address: &'a str,
@@ -68,7 +66,6 @@ impl Hub {
         self.line.send(request)
     }
 
-    /// Where a redirect leads.
     fn next(&self, from: &str, answer: &Answer<'_>) -> Result<String> {
         let to = answer.header("location").unwrap_or_default();
         redirected(from, to, &self.endpoint).map_err(|why| {

@@ -10,17 +10,14 @@ use std::path::Path;
 
 /// The longest of all files but weights: indexes, and tokenizers of 260,000 tokens, which have about 35 MB.
 const TEXT_LIMIT: u64 = 256 << 20;
-/// The longest part of a shard's name.
 const PART_LIMIT: usize = 200;
 
-/// The files to fetch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
     /// By name, small ones first.
     pub(super) files: Vec<&'static str>,
     /// The list of the shards to fetch besides.
     pub(super) index: Option<&'static str>,
-    /// Whether the weights are pickles.
     pub(super) are_pickles: bool,
 }
 

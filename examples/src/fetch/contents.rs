@@ -15,7 +15,6 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
 const CHUNK: usize = 1 << 20;
 /// How often a long download reports its progress.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -23,7 +22,6 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// length.
 const REHASH_LIMIT: u64 = 16 << 20;
 
-/// Contents that are arriving.
 pub(super) struct Growing<'a> {
     file: File,
     path: &'a Path,
@@ -103,7 +101,6 @@ impl<'a> Growing<'a> {
         self.file.sync_all().map_err(|e| refused(self.path, e))
     }
 
-    /// How much has arrived, as text.
     pub(super) fn progress(&self) -> String {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         match self.length {

@@ -21,7 +21,6 @@ const LISTING_LIMIT: usize = 32 << 20;
 const ETAG_LIMIT: usize = 128;
 const NO_HUB: &str = "check that --endpoint is the address of a model hub";
 
-/// A server, for one model.
 pub(super) struct Hub {
     pub(super) line: Line,
     pub(super) endpoint: String,
@@ -31,7 +30,6 @@ pub(super) struct Hub {
     pub(super) pause: Duration,
 }
 
-/// What a revision of a model consists of.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
@@ -44,7 +42,6 @@ pub(super) struct Listing {
 pub(super) struct About {
     /// The server's name for its contents, fit for a file name.
     pub(super) etag: String,
-    /// Bytes.
     pub(super) size: u64,
 }
 
@@ -60,7 +57,6 @@ pub(super) enum Named {
 }
 
 impl About {
-    /// By which hash the contents are named.
     pub(super) fn named(&self) -> Named {
         match self.etag.len() {
             64 if self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => Named::Sha256,
@@ -125,7 +121,6 @@ impl Hub {
         })
     }
 
-    /// The commit and the files of the revision.
     pub(super) fn listing(&self) -> Result<Listing> {
         let address = format!("{}/api/models/{}/revision/{}", self.endpoint, self.id, escape(self.revision.as_str()));
         let question = Question { method: Method::GET, address: &address, start: None };

@@ -135,11 +135,8 @@ fn roots(path: &Path) -> Result<RootCerts> {
     let certificates: Vec<_> = items.collect();
     if certificates.is_empty() {
         let reason = "SSL_CERT_FILE names a file without certificates";
-        return Err(Error::argument(
-            path.display().to_string(),
-            reason,
-            "name a file of certificates in PEM, or unset it",
-        ));
+        let fix = "name a file of certificates in PEM, or unset it";
+        return Err(Error::argument(path.display().to_string(), reason, fix));
     }
     Ok(RootCerts::new_with_certs(&certificates))
 }

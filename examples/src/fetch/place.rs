@@ -17,7 +17,6 @@ use std::path::{Component, Path, PathBuf};
 const ROOM: &str = "check that the disk has room left and that you may write there; what has arrived is kept, and \
                     the same command continues the download";
 
-/// The error for a refused write.
 pub(super) fn refused(path: &Path, error: io::Error) -> Error {
     // The error then has the fix of the limit in place of this one.
     if reached(&error).is_some() {

@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How often a server may begin a file again from its first byte.
 const MOST_RESTARTS: u32 = 5;
 
-/// One snapshot that is being written.
 pub(super) struct Store<'a> {
     cache: &'a Path,
     model: &'a CachedModel,
@@ -160,11 +159,8 @@ fn lock(path: &Path, partial: &Path, name: &str) -> Result<File> {
         }
         if since.elapsed() > PATIENCE {
             let reason = format!("another process holds the lock of {name}, and has written nothing for a while");
-            return Err(Error::model(
-                path.display().to_string(),
-                reason,
-                "end that process; the next one continues what it wrote",
-            ));
+            let fix = "end that process; the next one continues what it wrote";
+            return Err(Error::model(path.display().to_string(), reason, fix));
         }
         sleep(ASK_EVERY);
     }

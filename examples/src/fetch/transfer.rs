@@ -24,10 +24,8 @@ pub(super) const LEAST: u64 = 64 << 10;
 /// Bytes read at once, and how many such pieces are read ahead.
 const PIECE: usize = 128 << 10;
 const PIECES_AHEAD: usize = 4;
-/// The longest headers of an answer.
 const HEADERS_LIMIT: usize = 64 << 10;
 
-/// The way to servers.
 pub(super) struct Line {
     agent: RefCell<Agent>,
     config: Config,
@@ -88,10 +86,8 @@ impl Line {
     }
 }
 
-/// An answer whose body is arriving.
 pub(super) struct Answer<'l> {
     line: &'l Line,
-    /// The address that was asked.
     from: String,
     parts: Parts,
     pieces: Receiver<io::Result<Vec<u8>>>,
@@ -101,7 +97,6 @@ pub(super) struct Answer<'l> {
 }
 
 impl Answer<'_> {
-    /// The server that answers.
     pub(super) fn origin(&self) -> &str {
         origin(&self.from)
     }
@@ -110,7 +105,6 @@ impl Answer<'_> {
         self.parts.status
     }
 
-    /// A header's text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.parts.headers.get(name).and_then(|value| value.to_str().ok())
     }

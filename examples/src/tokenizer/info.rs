@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 /// Control tokens beyond this many are counted, not listed.
 const LISTED: usize = 20;
 
-/// Print what there is to know.
 pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
     let (directory, tokenizer) = open(model, TextSpecials::AsText)?;
     let tokenizer = tokenizer.as_ref();
@@ -49,7 +48,6 @@ pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
     terminal::print(&lines.join("\n"))
 }
 
-/// The special tokens there are, by their names.
 fn named(tokenizer: &dyn Tokenizer) -> Vec<(&'static str, u32, String)> {
     let SpecialIds { pad, unk, cls, sep, mask, bos, eos } = tokenizer.special_ids();
     let all = [("pad", pad), ("unk", unk), ("cls", cls), ("sep", sep), ("mask", mask), ("bos", bos), ("eos", eos)];

@@ -92,7 +92,6 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The directory of a model and its tokenizer.
 fn open(model: &str, specials: TextSpecials) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
     let directory = Pretrained::resolve(model, None, &model_places())?;
     let tokenizer = AutoTokenizer::open_with(&directory, specials)?;

@@ -5,10 +5,8 @@ use model_center::{Error, Result};
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-/// The longest line that is read, in bytes.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// Calls `use_text` with each text.
 pub(super) fn each(
     text: Option<&str>,
     file: Option<&Path>,
