@@ -6,7 +6,7 @@
 //! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its
 //!   rotary scaling.
 //! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
-//! - `tokenizer`, `pieces`, `word_pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
+//! - `tokenizer`, `pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
 //! - `directory`: [`gguf_to_directory`], a GGUF file as a Hugging Face directory.
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
@@ -17,7 +17,6 @@ mod cursor;
 mod decoder;
 mod dequantise;
 mod directory;
-mod family;
 mod file;
 mod header;
 mod kind;
@@ -26,11 +25,9 @@ mod pieces;
 mod rope;
 mod tokenizer;
 mod value;
-mod word_pieces;
 
-pub use decoder::Decoder;
+pub use decoder::{Decoder, Family};
 pub use directory::{Report, gguf_to_directory};
-pub use family::Family;
 pub use file::GgufFile;
 pub use kind::GgmlType;
 pub use names::{GgufAsHuggingFace, Mapped};

@@ -1,12 +1,17 @@
-//! Vocabularies of SentencePiece's kinds in GGUF files: pieces of text with scores.
+//! Vocabularies of pieces in GGUF files: SentencePiece's kinds, with scores, and BERT's.
 //!
-//! Defines [`pieces`] and [`parts`]; called by [`super::tokenizer`]. What such a vocabulary is as `tokenizer.json` is
+//! Defines [`pieces`], [`parts`] and [`word_pieces`]; called by [`super::tokenizer`]. What such a vocabulary is as `tokenizer.json` is
 //! [`crate::tokenizer::pieces`]' business, which SentencePiece's own files go through too.
 
-use super::tokenizer::{FIX, GgufParts, Vocabulary};
+use serde_json::Value;
+
+use super::tokenizer::{CONTROL, FIX, GgufParts, SPECIAL, Special, TOKENS, Vocabulary};
 use super::{GgufArray, GgufValue};
 use crate::Result;
-use crate::tokenizer::pieces::{Cutting, PieceKind, PieceVocabulary, ScoredPiece};
+use crate::tokenizer::VocabOptions;
+use crate::tokenizer::files::Settings;
+use crate::tokenizer::pieces::{self as sentencepiece, Cutting, PieceKind, PieceVocabulary, ScoredPiece};
+use crate::tokenizer::vocab::of_tokens;
 
 pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 /// Whether spaces at the ends, and all but one of several together, are left out.
@@ -41,7 +46,7 @@ pub(super) fn pieces<'a>(
     let kinds = vocabulary.types.iter().map(kind);
     let all = vocabulary.tokens.iter().zip(scores).zip(kinds);
     Ok(PieceVocabulary {
-        place: metadata.place_of(super::tokenizer::TOKENS),
+        place: metadata.place_of(TOKENS),
         pieces: all.map(|((text, score), kind)| ScoredPiece { text, score: *score, kind }).collect(),
         cutting,
         charsmap,
@@ -57,4 +62,32 @@ pub(super) fn parts(pieces: &PieceVocabulary<'_>) -> Result<GgufParts> {
     // By default neither kind adds BOS and EOS; the file may.
     let ends = pieces.cutting == Cutting::Unigram;
     Ok(GgufParts { parts, added: Some(pieces.added()), begins: !ends, ends, processor: None })
+}
+
+/// The `tokenizer.json` of BERT's vocabulary, which marks the tokens that begin a word instead of those that continue
+/// one. Texts are lower-cased if no token has an ASCII capital: the file does not specify it.
+pub(super) fn word_pieces(vocabulary: &Vocabulary<'_>, special: &Special<'_>) -> Result<Value> {
+    let name = |key: &str, usual: String| {
+        let at = SPECIAL.iter().position(|(_, known)| *known == key);
+        at.and_then(|at| special[at]).map_or(usual, |(token, _)| token.to_owned())
+    };
+    let all = || vocabulary.tokens.iter().zip(vocabulary.types);
+    let usual = VocabOptions::default();
+    let options = VocabOptions {
+        lowercase: !all().any(|(token, kind)| *kind != CONTROL && token.bytes().any(|byte| byte.is_ascii_uppercase())),
+        unk: name("unk_token", usual.unk),
+        cls: name("cls_token", usual.cls),
+        sep: name("sep_token", usual.sep),
+        pad: name("pad_token", usual.pad),
+        mask: name("mask_token", usual.mask),
+        ..usual
+    };
+    let tokens: Vec<String> = all()
+        .map(|(token, kind)| match token.strip_prefix(sentencepiece::SPACE) {
+            Some(word) => word.to_owned(),
+            None if *kind == CONTROL => token.to_string(),
+            None => format!("##{token}"),
+        })
+        .collect();
+    of_tokens(&vocabulary.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &Settings::default())
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Metadata, pieces, word_pieces};
+use super::{Metadata, pieces};
 use crate::Result;
 use crate::file::printable;
 use crate::tokenizer::byte_level::Split;
@@ -108,7 +108,7 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
         }
         "llama" => document(metadata, &vocabulary, sentencepiece(Cutting::BytePairs)?, &special)?,
         "t5" => document(metadata, &vocabulary, sentencepiece(Cutting::Unigram)?, &special)?,
-        "bert" => word_pieces::document(&vocabulary, &special)?,
+        "bert" => pieces::word_pieces(&vocabulary, &special)?,
         other => {
             let reason = format!(
                 "a vocabulary of kind {} is not read; gpt2, llama, t5, bert and gemma4 are",

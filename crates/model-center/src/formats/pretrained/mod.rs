@@ -7,7 +7,6 @@
 mod advice;
 pub mod aliases;
 pub mod cache;
-mod complete;
 pub mod name;
 
 use advice::Meaning;
@@ -19,7 +18,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::file::{printable, unreadable};
+use crate::file::{is_inside, printable, unreadable};
+use crate::formats::shard_index::shard_names;
+use crate::formats::weights::WeightsName;
 use crate::{Error, Result};
 
 /// Caches to search besides the directories that users name. Filled by the programs; empty, none is searched.
@@ -32,6 +33,9 @@ pub struct ModelCaches {
     /// Whether the user wants nothing fetched; decides what is proposed where a model is missing.
     pub offline: bool,
 }
+
+/// The maximum number of missing files that are named.
+const SHOWN: usize = 5;
 
 /// Finds pretrained models; see the module documentation.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +123,7 @@ impl Search<'_> {
             let reason = match model.find(&self.revision)? {
                 Cached::NoModel => continue,
                 Cached::NoRevision => format!("the cache has {id}, but nothing of its revision {}", self.revision),
-                Cached::Snapshot(directory) => match complete::missing(&directory)? {
+                Cached::Snapshot(directory) => match missing(&directory)? {
                     None => return Ok(directory),
                     Some(files) => format!("the snapshot {} is incomplete: it lacks {files}", directory.display()),
                 },
@@ -131,7 +135,7 @@ impl Search<'_> {
             let directory = own.join(self.name);
             looked.push(directory.clone());
             if directory.is_dir() {
-                let Some(files) = complete::missing(&directory)? else { return Ok(directory) };
+                let Some(files) = missing(&directory)? else { return Ok(directory) };
                 let reason = format!("{} is incomplete: it lacks {files}", directory.display());
                 unfit.get_or_insert_with(|| fault(self.name, reason, "complete the directory by hand, or remove it"));
             }
@@ -172,4 +176,27 @@ impl Search<'_> {
         let revision = self.is_pinned.then_some(&self.revision);
         advice::to_fetch(id.as_str(), revision, self.places.offline)
     }
+}
+
+/// Describes the missing files of a directory; `None` for a complete one. Dangling links count as missing.
+fn missing(directory: &Path) -> Result<Option<String>> {
+    let mut absent = Vec::new();
+    if !is_inside(directory, "config.json")? {
+        absent.push("config.json".to_owned());
+    }
+    match WeightsName::of(directory)? {
+        Some(list) if list.is_index => {
+            for shard in shard_names(directory, list.name)? {
+                if !is_inside(directory, &shard)? {
+                    absent.push(printable(&shard, 80));
+                }
+            }
+        }
+        Some(_) => {}
+        None => absent.push(format!("weights ({})", WeightsName::all())),
+    }
+    let more = absent.len().saturating_sub(SHOWN);
+    absent.truncate(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Ok((!absent.is_empty()).then(|| format!("{}{more}", absent.join(", "))))
 }
