@@ -15,6 +15,3 @@ pub use observe::Observer;
 pub use saved::{Recall, Saved};
 pub use tape::{Backward, BackwardCtx, Grads, Tape};
 pub use var::{GradSink, SinkTarget, Var, VarId};
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, one module per topic. One program, because linking costs more than most tests.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod autograd;
 mod cached_attention;
 mod conformance;
 mod host_work;

@@ -1,14 +1,9 @@
 //! Tests of the tape.
 
-use super::{Backward, BackwardCtx, Ctx, GradSink, Grads, Randomness, SinkTarget, Tape, Var};
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::kernel::{Dest, Fill};
-use crate::ops;
-use crate::pool::Segment;
-use crate::tensor::{Storage, Tensor};
-use crate::wrap::Counting;
+use bmtrain_core::autograd::{Backward, BackwardCtx, GradSink, Grads, Randomness, SinkTarget, Tape};
+use bmtrain_core::kernel::{Activation, Dest, Fill, NormKind};
+use bmtrain_core::wrap::Counting;
+use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var, ops};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -96,7 +91,7 @@ fn one_leaf_in_two_places_of_one_kernel_is_summed() {
     let affine = Var::leaf(tensor(&device, &[1.0, 2.0, 3.0, 4.0]), sink.clone());
     let x = Tensor::from_slice_in(&device, [1, 4], &[1.0f32, 2.0, 3.0, 6.0], Segment::Activations).unwrap();
     let x = Var::constant(x);
-    let y = ops::norm(&cx, crate::kernel::NormKind::Layer, &x, &affine, Some(&affine), 0.0).unwrap();
+    let y = ops::norm(&cx, NormKind::Layer, &x, &affine, Some(&affine), 0.0).unwrap();
     walk(&cx, vec![y], &[]);
     let deviation = 3.5f32.sqrt();
     for (got, centred) in sink.values().iter().zip([-2.0, -1.0, 0.0, 3.0]) {
@@ -129,7 +124,7 @@ fn nothing_is_recorded_or_computed_when_no_gradient_is_wanted() {
     let cx = Ctx::gradients(&device);
     let x = Var::constant(Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap());
     let weight = Var::constant(Tensor::full_in(&device, [8, 8], DType::F32, 1.0, Segment::Parameters).unwrap());
-    let y = ops::linear(&cx, &x, &weight, None, Some(crate::kernel::Activation::Gelu)).unwrap();
+    let y = ops::linear(&cx, &x, &weight, None, Some(Activation::Gelu)).unwrap();
     assert!(!y.needs_grad());
     assert_eq!(cx.tape().unwrap().saved_bytes(), 0);
     counting.reset();
