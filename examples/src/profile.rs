@@ -15,7 +15,7 @@ pub struct TimedDevice {
 }
 
 impl TimedDevice {
-    /// The device of a rank, which is `local` of so many on this machine; the first one reports how it was chosen.
+    /// The device of the rank with this local rank and local world size; local rank 0 reports how it was chosen.
     pub fn open(choice: DeviceChoice, local: (usize, usize), threads: usize, profile: bool) -> Result<Self> {
         let backend = crate::device::open(choice, local, threads, local.0 == 0)?.backend;
         let profiled = profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));

@@ -13,8 +13,8 @@ macro_rules! visits {
     };
 }
 
-/// Implements [`Arguments`]: the kernel's name, its operands in the order in which they are checked and visited, with the
-/// [`Elements`] each of them has, of a number if one is given, and further checks.
+/// Implements [`Arguments`]: the kernel's name, its operands in the order in which they are checked and visited, the
+/// [`Elements`] of each and optionally their number, and further checks.
 ///
 /// `arguments! { Kernel, "name", |a| { x: Float[a.rows], y as "name in errors": F32 }, further(a) }`
 macro_rules! arguments {

@@ -1,5 +1,5 @@
-//! The projections of a transformer's feed-forward layer, plain ([`feed_forward`]) or gated ([`gated_feed_forward`]), as
-//! one op, which saves less than its parts would.
+//! The projections of a transformer's feed-forward layer as one op, which saves less than its parts would:
+//! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
 use super::gemm::{check_linear, input_gradient, parameter_gradients, project};
@@ -108,7 +108,7 @@ struct FeedForwardBackward {
     dtypes: [DType; 2],
 }
 
-/// How the gradient of the hidden values becomes that of the input of the activation.
+/// How the gradient of the hidden values becomes the gradient of the activation's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Derivative {
     /// The product is multiplied by the derivative as it is made.
