@@ -82,30 +82,19 @@ impl ScalePolicy {
 
     /// The scale of the first step.
     pub fn start(&self) -> f32 {
-        match *self {
-            ScalePolicy::Static { scale } => scale,
-            ScalePolicy::BmTrain { start, .. } => start,
-            ScalePolicy::Megatron { start_power, .. } | ScalePolicy::DeepSpeed { start_power, .. } => {
-                2_f32.powi(i32::from(start_power))
+        self.bounds().start
+    }
+
+    fn bounds(&self) -> Bounds {
+        let (start, floor, hysteresis, window) = match *self {
+            ScalePolicy::Static { scale } => (scale, scale, 1, 1),
+            ScalePolicy::BmTrain { start, min, every, .. } => (start, min, 1, every),
+            ScalePolicy::Megatron { start_power, window, hysteresis, floor }
+            | ScalePolicy::DeepSpeed { start_power, window, hysteresis, floor, .. } => {
+                (2_f32.powi(i32::from(start_power)), floor, hysteresis, window)
             }
-        }
-    }
-
-    /// The scale at or below which it is not lowered; of a static one the scale itself.
-    fn floor(&self) -> f32 {
-        match *self {
-            ScalePolicy::Static { scale } => scale,
-            ScalePolicy::BmTrain { min, .. } => min,
-            ScalePolicy::Megatron { floor, .. } | ScalePolicy::DeepSpeed { floor, .. } => floor,
-        }
-    }
-
-    /// The overflow that first lowers the scale.
-    fn hysteresis(&self) -> u32 {
-        match *self {
-            ScalePolicy::Static { .. } | ScalePolicy::BmTrain { .. } => 1,
-            ScalePolicy::Megatron { hysteresis, .. } | ScalePolicy::DeepSpeed { hysteresis, .. } => hysteresis,
-        }
+        };
+        Bounds { start, floor, hysteresis, window }
     }
 
     /// The policy with `factor` at or above 1, if its values make sense.
@@ -125,21 +114,33 @@ impl ScalePolicy {
                 return refuse(format!("the first scale {start} is outside its bounds {min} to {max}"));
             }
         }
-        let (start, floor) = (self.start(), self.floor());
+        let Bounds { start, floor, hysteresis, window } = self.bounds();
         if !(start > 0.0 && start <= CEILING) {
             return refuse(format!("the first scale {start} is not above 0 and at most 2^126; 2^16 is usual for f16"));
         }
         if !(floor > 0.0 && floor <= start) {
             return refuse(format!("the floor {floor} is not above 0 and at most the first scale {start}"));
         }
-        match self {
-            ScalePolicy::BmTrain { every: 0, .. }
-            | ScalePolicy::Megatron { window: 0, .. }
-            | ScalePolicy::DeepSpeed { window: 0, .. } => refuse("a window of 0 steps; 1000 is usual".to_owned()),
-            _ if self.hysteresis() == 0 => refuse("a hysteresis of 0; 1 lowers the scale at once".to_owned()),
-            _ => Ok(self),
+        if window == 0 {
+            return refuse("a window of 0 steps; 1000 is usual".to_owned());
         }
+        if hysteresis == 0 {
+            return refuse("a hysteresis of 0; 1 lowers the scale at once".to_owned());
+        }
+        Ok(self)
     }
+}
+
+/// What every policy has.
+struct Bounds {
+    /// The scale of the first step.
+    start: f32,
+    /// The scale at or below which it is not lowered.
+    floor: f32,
+    /// The overflow that first lowers the scale.
+    hysteresis: u32,
+    /// Steps between two changes upwards.
+    window: u64,
 }
 
 /// No scale grows beyond 2^126: its reciprocal is still a normal number. Two of the systems have no upper bound.
@@ -231,7 +232,7 @@ impl LossScaler {
         let state = ScaleState {
             scale: policy.start(),
             clean_steps: 0,
-            hysteresis: policy.hysteresis(),
+            hysteresis: policy.bounds().hysteresis,
             consecutive: 0,
             counted: 0,
             searching: true,
@@ -258,7 +259,7 @@ impl LossScaler {
     pub fn load_state(&mut self, state: ScaleState) -> Result<()> {
         let scale_fits = state.scale > 0.0 && state.scale <= CEILING;
         let constant = matches!(self.policy, ScalePolicy::Static { scale } if scale != state.scale);
-        if !scale_fits || constant || !(1..=self.policy.hysteresis()).contains(&state.hysteresis) {
+        if !scale_fits || constant || !(1..=self.policy.bounds().hysteresis).contains(&state.hysteresis) {
             let reason =
                 format!("{state:?} is not a state of {:?}; resume with the policy it was saved under", self.policy);
             return Err(Error::setting("loss scale", reason));
@@ -284,7 +285,7 @@ impl LossScaler {
             self.state.counted = self.state.counted.saturating_add(1);
         }
         let ScaleState { scale, consecutive, counted, .. } = self.state;
-        let at_floor = scale <= self.policy.floor();
+        let at_floor = scale <= self.policy.bounds().floor;
         if hopeless || counted >= self.limit {
             Outcome::GiveUp { scale, at_floor, consecutive }
         } else {
@@ -302,15 +303,9 @@ impl LossScaler {
                     state.clean_steps = 0;
                 }
             }
-            ScalePolicy::Megatron { window, hysteresis, .. } => {
-                if state.clean_steps.is_multiple_of(window) {
-                    state.hysteresis = hysteresis;
-                    state.grow(2.0);
-                }
-            }
-            ScalePolicy::DeepSpeed { window, hysteresis, consecutive_hysteresis, .. } => {
+            ScalePolicy::Megatron { window, hysteresis, .. } | ScalePolicy::DeepSpeed { window, hysteresis, .. } => {
                 let grows = state.clean_steps.is_multiple_of(window);
-                if grows || consecutive_hysteresis {
+                if grows || matches!(self.policy, ScalePolicy::DeepSpeed { consecutive_hysteresis: true, .. }) {
                     state.hysteresis = hysteresis;
                 }
                 if grows {
