@@ -116,9 +116,9 @@ impl<M> AdamStates<M> {
         Ok(all)
     }
 
-    /// How far the last step moved each parameter; `words` reads a storage's sums of squares.
-    pub(super) fn deltas(&self, words: impl Fn(&M) -> Result<Option<Vec<i64>>>) -> Result<Vec<Delta>> {
-        let norms = |state: &FlatState<M>| words(&state.moments)?.map(|words| norms(&state.flat, &words)).transpose();
+    /// How far the last step moved each parameter; `sums` reads the exact sums of squares of a storage.
+    pub(super) fn deltas(&self, sums: impl Fn(&M) -> Result<Option<Vec<i64>>>) -> Result<Vec<Delta>> {
+        let norms = |state: &FlatState<M>| sums(&state.moments)?.map(|sums| norms(&state.flat, &sums)).transpose();
         let all = self.states.iter().map(norms).collect::<Result<Vec<_>>>()?;
         let mut deltas = Vec::new();
         for param in self.groups.iter().flat_map(|group| &group.params) {

@@ -184,7 +184,7 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
         if !STORED.contains(&spec.dtype) {
             return Err(format!("{}: {} has no stored form", spec.name, spec.dtype));
         }
-        // The format's names are those of recipes in capitals.
+        // The format writes the names of dtypes in capitals.
         let dtype = spec.dtype.name().to_ascii_uppercase();
         let end = start + spec.bytes().unwrap_or(0);
         let line = [spec.length];

@@ -1,4 +1,4 @@
-//! Answers to questions: texts that are compared word by word, and decisions that are judged together.
+//! Answers to questions: how texts are compared, and decisions that are judged together.
 
 use model_center::data::Member;
 use model_center::metrics::{AnswerScores, Questions, answer_words, exact_match, token_f1};
