@@ -1,6 +1,6 @@
 //! The training state in checkpoints: parameters, optimizer state, schedules, loss scale, frozen parameters.
 //!
-//! [`Snapshot`] copies this rank's part while training goes on, [`TrainingState`] is what has no tensors, [`Saver`] saves
+//! [`Snapshot`] copies the part of this rank while training goes on, [`TrainingState`] has no tensors, [`Saver`] saves
 //! on all ranks together in the background, and [`restore`] reads with any number of ranks and any ZeRO level.
 //!
 //! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once however the
