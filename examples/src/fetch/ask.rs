@@ -23,7 +23,7 @@ pub(super) struct Question<'a> {
     pub(super) start: Option<u64>,
 }
 
-impl Hub {
+impl Hub<'_> {
     /// Send a request and follow redirects until an answer is wanted; `is_wanted` is also told whether it redirects to
     /// another server.
     pub(super) fn ask(
@@ -56,7 +56,7 @@ impl Hub {
         if let Some(start) = question.start {
             request = request.header("Range", format!("bytes={start}-"));
         }
-        if let Some(token) = self.token.as_ref().filter(|_| origin(address) == origin(&self.endpoint)) {
+        if let Some(token) = self.request.token.as_ref().filter(|_| origin(address) == origin(&self.request.endpoint)) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         let request = request.body(()).map_err(|error| {
@@ -68,7 +68,7 @@ impl Hub {
 
     fn next(&self, from: &str, answer: &Answer<'_>) -> Result<String> {
         let to = answer.header("location").unwrap_or_default();
-        redirected(from, to, &self.endpoint).map_err(|why| {
+        redirected(from, to, &self.request.endpoint).map_err(|why| {
             let reason = format!("the server redirects to \"{}\", {why}: it is not followed", shown(to));
             Error::model(shown(from), reason, "check that --endpoint is the address of a model hub")
         })
@@ -76,11 +76,11 @@ impl Hub {
 
     /// The error for a status that is none of success.
     fn refused(&self, address: &str, answer: &Answer<'_>) -> Trouble {
-        let (id, status) = (&self.id, answer.status().as_u16());
+        let (id, status) = (&self.request.id, answer.status().as_u16());
         let code = answer.header("x-error-code").unwrap_or_default();
-        let has_token = self.token.is_some();
+        let has_token = self.request.token.is_some();
         let with_token = if has_token { "with this HF_TOKEN" } else { "without HF_TOKEN" };
-        let endpoint = shown(&self.endpoint);
+        let endpoint = shown(&self.request.endpoint);
         let (reason, fix) = match status {
             // How long a server wants to be left alone is not asked: it may name any time.
             408 | 429 | 500..=599 => {
@@ -103,11 +103,11 @@ impl Hub {
                 "set HF_TOKEN to a token that may read it".to_owned(),
             ),
             404 if code == "RevisionNotFound" => (
-                format!("{id} has no revision {}", self.revision),
+                format!("{id} has no revision {}", self.request.revision),
                 format!("choose one of {endpoint}/{id}/refs, or leave --revision out"),
             ),
             404 => (
-                format!("the server has no {id} of revision {}, or not this file of it", self.revision),
+                format!("the server has no {id} of revision {}, or not this file of it", self.request.revision),
                 "check name, revision and --endpoint".to_owned(),
             ),
             _ => {
@@ -137,9 +137,13 @@ impl Hub {
         *failed += 1;
         if *failed >= MOST_ATTEMPTS {
             let fix = "check the network and --endpoint; the same command continues the download";
-            return Err(Error::model(shown(&self.endpoint), format!("{reason}, after {MOST_ATTEMPTS} attempts"), fix));
+            return Err(Error::model(
+                shown(&self.request.endpoint),
+                format!("{reason}, after {MOST_ATTEMPTS} attempts"),
+                fix,
+            ));
         }
-        let pause = self.pause * (1 << (*failed - 1));
+        let pause = self.request.pause * (1 << (*failed - 1));
         terminal::note(&format!("{reason}; trying again in {} s", pause.as_secs()));
         sleep(pause);
         Ok(())

@@ -8,11 +8,10 @@ use super::address::{escape, origin, shown};
 use super::ask::Question;
 use super::transfer::{Answer, Line};
 use model_center::file::{check_name, printable};
-use model_center::formats::pretrained::{RepoId, Revision, name::is_commit};
+use model_center::formats::pretrained::name::is_commit;
 use model_center::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
-use std::time::Duration;
 use ureq::http::{Method, StatusCode, Uri};
 
 /// The longest list of files. One of 10,000 files has about 1 MB.
@@ -21,13 +20,9 @@ const LISTING_LIMIT: usize = 32 << 20;
 const ETAG_LIMIT: usize = 128;
 const NO_HUB: &str = "check that --endpoint is the address of a model hub";
 
-pub(super) struct Hub {
+pub(super) struct Hub<'a> {
     pub(super) line: Line,
-    pub(super) endpoint: String,
-    pub(super) id: RepoId,
-    pub(super) revision: Revision,
-    pub(super) token: Option<String>,
-    pub(super) pause: Duration,
+    pub(super) request: &'a Request,
 }
 
 #[derive(Debug)]
@@ -85,8 +80,8 @@ struct RawFile {
     rfilename: String,
 }
 
-impl Hub {
-    pub(super) fn new(request: &Request) -> Result<Self> {
+impl<'a> Hub<'a> {
+    pub(super) fn new(request: &'a Request) -> Result<Self> {
         let place = || shown(&request.endpoint);
         let wrong = |reason: &str| Err(Error::argument(place(), reason, "give e.g. --endpoint https://huggingface.co"));
         let Ok(uri) = request.endpoint.parse::<Uri>() else { return wrong("the server's address is none") };
@@ -111,18 +106,17 @@ impl Hub {
             let reason = "HF_TOKEN has characters that no token has";
             return Err(Error::argument("HF_TOKEN", reason, "copy it again from the hub's page of settings"));
         }
-        Ok(Self {
-            line: Line::new(request.proxy.clone(), request.roots.clone(), request.patience),
-            endpoint: request.endpoint.clone(),
-            id: request.id.clone(),
-            revision: request.revision.clone(),
-            token: request.token.clone(),
-            pause: request.pause,
-        })
+        let line = Line::new(request.proxy.clone(), request.roots.clone(), request.patience);
+        Ok(Self { line, request })
     }
 
     pub(super) fn listing(&self) -> Result<Listing> {
-        let address = format!("{}/api/models/{}/revision/{}", self.endpoint, self.id, escape(self.revision.as_str()));
+        let address = format!(
+            "{}/api/models/{}/revision/{}",
+            self.request.endpoint,
+            self.request.id,
+            escape(self.request.revision.as_str())
+        );
         let question = Question { method: Method::GET, address: &address, start: None };
         self.patiently(|| {
             let text = self.ask(&question, &|answer, _| answer.status().is_success())?.text(LISTING_LIMIT)?;
@@ -137,18 +131,18 @@ impl Hub {
         }
         let raw: RawListing = serde_json::from_slice(text)
             .map_err(|e| wrong(format!("the answer is not a list of files: {}", printable(&e.to_string(), 200))))?;
-        if !is_commit(&raw.sha) || (self.revision.is_commit() && raw.sha != self.revision.as_str()) {
+        if !is_commit(&raw.sha) || (self.request.revision.is_commit() && raw.sha != self.request.revision.as_str()) {
             return Err(wrong(format!("the server names the commit {}", printable(&raw.sha, 60))));
         }
         let files: Vec<String> = raw.siblings.into_iter().map(|file| file.rfilename).collect();
         // Files that are never fetched may have any name.
-        let files = files.into_iter().filter(|name| check_name(Path::new(self.id.as_str()), name).is_ok());
+        let files = files.into_iter().filter(|name| check_name(Path::new(self.request.id.as_str()), name).is_ok());
         Ok(Listing { commit: raw.sha, files: files.collect() })
     }
 
     fn file_address(&self, commit: &str, name: &str) -> String {
         let path: Vec<String> = name.split('/').map(escape).collect();
-        format!("{}/{}/resolve/{commit}/{}", self.endpoint, self.id, path.join("/"))
+        format!("{}/{}/resolve/{commit}/{}", self.request.endpoint, self.request.id, path.join("/"))
     }
 
     /// What a file is, without its bytes; refused if it has more than `limit`.
@@ -216,7 +210,7 @@ impl Hub {
         }
         // Where the name is a hash, the bytes themselves are compared with it; a store has names of its own.
         let now = etag(&answer).filter(|now| about.named() == Named::Opaque && *now != about.etag);
-        if let Some(now) = now.filter(|_| answer.origin() == origin(&self.endpoint)) {
+        if let Some(now) = now.filter(|_| answer.origin() == origin(&self.request.endpoint)) {
             let reason = format!("the server announced contents {} and sends {}", about.etag, printable(now, 80));
             return Err(Trouble::Passing(reason));
         }

@@ -57,10 +57,9 @@ pub(super) fn kind(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Open for reading and writing what an earlier process left of a download, or a new file.
-///
-/// Only a regular file of this user's that has no other name is continued: a link, a pipe or a second name would let
-/// the bytes arrive in another place. Anything else under this name is removed.
+/// Open for reading and writing what an earlier process left of a download, or a new file. Only a regular file of this
+/// user's that has no other name is continued: a link, a pipe or a second name would let the bytes arrive in another
+/// place. Anything else under this name is removed.
 pub(super) fn open_partial(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags());

@@ -41,7 +41,7 @@ impl<'a> Store<'a> {
     }
 
     /// Fetch a file of the snapshot, of at most `limit` bytes, unless its contents are there.
-    pub(super) fn take(&self, hub: &Hub, name: &str, limit: u64) -> Result<()> {
+    pub(super) fn take(&self, hub: &Hub<'_>, name: &str, limit: u64) -> Result<()> {
         let about = hub.about(self.commit, name, limit)?;
         let blobs = create_directories(self.model.root(), Path::new("blobs"))?;
         let own = self.model.root().file_name().unwrap_or_default();
@@ -58,7 +58,7 @@ impl<'a> Store<'a> {
     }
 
     /// Fetch contents into `partial`, from where it ends.
-    fn download(&self, hub: &Hub, name: &str, about: &About, partial: &Path) -> Result<()> {
+    fn download(&self, hub: &Hub<'_>, name: &str, about: &About, partial: &Path) -> Result<()> {
         let shown = printable(name, 120);
         let mut growing = Growing::open(partial, &shown, about)?;
         require_room(partial, about.size - growing.length)?;

@@ -20,9 +20,8 @@ use crate::{Error, Result};
 pub(super) const CHUNK: usize = 128 * 1024;
 
 /// Fill `out` with the values of a tensor of type `dtype`, whose bytes `read` fetches from a given byte on. `false`
-/// without reading anything if the type is not a float.
-///
-/// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest. Memory: one chunk, never a second copy of the tensor.
+/// without reading anything if the type is not a float. Numerics: f16 and bf16 widen exactly, f64 rounds to nearest.
+/// Memory: one chunk, never a second copy of the tensor.
 pub(super) fn widen(
     dtype: StoredDtype,
     out: &mut [f32],
@@ -75,9 +74,8 @@ fn in_chunks<const N: usize>(
     Ok(())
 }
 
-/// Put `values` into `bytes` as they are stored in type `dtype`, in place of what `bytes` held.
-///
-/// Numerics: f16 and bf16 round to nearest, ties to even. A finite value that f16 cannot hold is an error.
+/// Put `values` into `bytes` as they are stored in type `dtype`, in place of what `bytes` held. Numerics: f16 and bf16
+/// round to nearest, ties to even. A finite value that f16 cannot hold is an error.
 pub(super) fn narrow(dtype: StoredDtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), String> {
     bytes.clear();
     match dtype {

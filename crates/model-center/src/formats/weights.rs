@@ -43,8 +43,8 @@ pub const WEIGHTS_NAMES: [WeightsName; 5] = [
 ];
 
 impl WeightsName {
-    /// The one that counts in a directory; `None` where there is none. Pickles of Hugging Face and of ModelCenter side by
-    /// side are an error.
+    /// The one that counts in a directory; `None` where there is none. Pickles of both Hugging Face and ModelCenter are an
+    /// error.
     pub fn of(directory: &Path) -> Result<Option<Self>> {
         let mut found: Option<Self> = None;
         for candidate in WEIGHTS_NAMES {
@@ -134,7 +134,7 @@ impl Weights {
     /// and checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, if the index and the shards disagree, or if a name leads out of the directory.
+    /// [`Error::Model`] if there are none, the index and the shards disagree, or a name leads out of the directory.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {

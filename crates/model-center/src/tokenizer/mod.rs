@@ -142,9 +142,8 @@ pub trait Tokenizer: Debug + Send + Sync {
         Err(Error::model(self.place(), reason, "use the tokenizer files that belong to these weights"))
     }
 
-    /// Every token that has a meaning of its own, in any order.
-    ///
-    /// By default [`Tokenizer::special_ids`]; a tokenizer with more of them returns those, too.
+    /// Every token that has a meaning of its own, in any order. By default [`Tokenizer::special_ids`]; a tokenizer with
+    /// more of them returns those, too.
     fn control_tokens(&self) -> Vec<ControlToken> {
         let SpecialIds { pad, unk, cls, sep, mask, bos, eos } = self.special_ids();
         let mut ids: Vec<u32> = [pad, unk, cls, sep, mask, bos, eos].into_iter().flatten().collect();

@@ -222,10 +222,9 @@ pub(crate) fn decoder(prefixed: bool) -> Value {
     json!({ "type": "Sequence", "decoders": steps })
 }
 
-/// Checks the lengths of a compiled table of replacements: a trie of four-byte units, then texts.
-///
-/// The library takes memory for the units before it looks for them, and follows them without looking where they lead;
-/// what they may still do is caught where it is called.
+/// Checks the lengths of a compiled table of replacements: a trie of four-byte units, then texts. The library takes
+/// memory for the units before it looks for them, and follows them without looking where they lead; what they may still
+/// do is caught where it is called.
 fn checked_charsmap(map: &[u8]) -> std::result::Result<&[u8], String> {
     let units = map.split_first_chunk::<4>().map(|(length, rest)| (u32::from_le_bytes(*length) as usize, rest));
     match units {

@@ -63,9 +63,8 @@ impl VocabOptions {
     }
 }
 
-/// The `tokenizer.json` document of a `vocab.txt`: one token a line, its id the line number from 0.
-///
-/// A token listed twice keeps its later id, as in transformers.
+/// The `tokenizer.json` document of a `vocab.txt`: one token a line, its id the line number from 0. A token listed
+/// twice keeps its later id, as in transformers.
 pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, settings: &Settings) -> Result<Value> {
     let text = utf8(place, bytes)?;
     let tokens = text.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));

@@ -1,7 +1,7 @@
 //! Vocabularies of pieces in GGUF files: SentencePiece's kinds, with scores, and BERT's.
 //!
-//! Defines [`pieces`], [`parts`] and [`word_pieces`]; called by [`super::tokenizer`]. What such a vocabulary is as `tokenizer.json` is
-//! [`crate::tokenizer::pieces`]' business, which SentencePiece's own files go through too.
+//! Defines [`pieces`], [`parts`] and [`word_pieces`]; called by [`super::tokenizer`]. [`crate::tokenizer`] makes the
+//! parts of a `tokenizer.json` of them, as of SentencePiece's own files and of `vocab.txt`.
 
 use serde_json::Value;
 

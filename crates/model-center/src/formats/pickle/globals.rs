@@ -34,10 +34,8 @@ pub(super) enum Meaning {
 }
 
 impl Global {
-    /// What calling this name gives; `None` where the call is refused.
-    ///
-    /// The list is short on purpose: a name is added when a real file of weights has it, and only if what it makes is
-    /// data.
+    /// What calling this name gives; `None` where the call is refused. The list is short on purpose: a name is added
+    /// when a real file of weights has it, and only if what it makes is data.
     pub(super) fn meaning(&self) -> Option<Meaning> {
         Some(match (self.module.as_str(), self.name.as_str()) {
             ("collections", "OrderedDict" | "defaultdict" | "Counter") => Meaning::Dictionary,
@@ -57,9 +55,7 @@ impl Global {
     }
 
     /// Whether the name itself gives a file away: weights have no use for what runs programs, opens files or loads
-    /// code.
-    ///
-    /// It would do nothing here, since nothing is called; but the user should know what kind of file it is.
+    /// code. It would do nothing here, since nothing is called; but the user should know what kind of file it is.
     pub(super) fn is_suspect(&self) -> bool {
         if is_builtin(&self.module) {
             return !PLAIN_BUILTINS.contains(&self.name.as_str()) && !PLAIN_TYPES.contains(&self.name.as_str());

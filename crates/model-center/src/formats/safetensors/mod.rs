@@ -75,9 +75,8 @@ pub trait TensorSource {
     /// All tensors, sorted by name, each name once.
     fn entries(&self) -> Vec<&TensorEntry>;
 
-    /// Read a floating-point tensor as single precision into `out`, which has as many elements as the tensor.
-    ///
-    /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest.
+    /// Read a floating-point tensor as single precision into `out`, which has as many elements as the tensor. Numerics:
+    /// f16 and bf16 widen exactly, f64 rounds to nearest.
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
 
     /// As [`TensorSource::read_f32`] for `out.len()` elements from `first` on. A source that cannot read a part reads

@@ -102,9 +102,8 @@ impl Write for Bounded {
     }
 }
 
-/// The template with `{% generation %}` as a block that is always there.
-///
-/// The tag is `transformers`' own: it marks an assistant's output and renders its contents.
+/// The template with `{% generation %}` as a block that is always there. The tag is `transformers`' own: it marks an
+/// assistant's output and renders its contents.
 pub(super) fn without_generation_tags(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

@@ -7,9 +7,8 @@ use minijinja::{Error, ErrorKind, State};
 
 use super::bounds::{limit, measure, too_large};
 
-/// JSON with `, ` and `: ` between things, or one thing a line with `indent`.
-///
-/// Takes `indent`, `separators`, `sort_keys` and `ensure_ascii` as transformers' filter does.
+/// JSON with `, ` and `: ` between things, or one thing a line with `indent`. Takes `indent`, `separators`, `sort_keys`
+/// and `ensure_ascii` as transformers' filter does.
 pub(super) fn to_json(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<Value> = options.get("indent")?;
     let indent = match indent.filter(|indent| !indent.is_none()) {

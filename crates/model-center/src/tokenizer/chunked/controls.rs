@@ -10,9 +10,8 @@ use super::Engine;
 
 impl Engine {
     /// Tokens of a pre-token. Vocabularies find control tokens like any other piece, so where one is spelled, the text
-    /// is cut after the token's first character and the parts are tokenized again.
-    ///
-    /// Every part is shorter than what it is a part of, so that this ends.
+    /// is cut after the token's first character and the parts are tokenized again. Every part is shorter than what it
+    /// is a part of, so that this ends.
     pub(super) fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
         let mut out: Vec<Token> = Vec::new();
         let mut parts = vec![piece];

@@ -65,11 +65,10 @@ impl Whole {
     }
 }
 
-/// Where the section that begins at `start` ends: the last good place in its second half, or the text's end.
-///
-/// The best place is before a single space or line end between letters or digits; then before other white space, then
-/// before punctuation after a word, where even a tokenizer that never merges across words splits. Otherwise it is
-/// between letters, or between any characters, among digits a multiple of three after the first.
+/// Where the section that begins at `start` ends: the last good place in its second half, or the text's end. The best
+/// place is before a single space or line end between letters or digits; then before other white space, then before
+/// punctuation after a word, where even a tokenizer that never merges across words splits. Otherwise it is between
+/// letters, or between any characters, among digits a multiple of three after the first.
 pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     if text.len() - start <= SECTION + SECTION / 2 {
         return text.len();

@@ -71,9 +71,8 @@ impl Vocabulary {
         Pieces { prefix, order, starts }
     }
 
-    /// The longest of `pieces` that `text` begins with: its bytes in the text and its id.
-    ///
-    /// Tokens are sorted, so those that continue as the text does are a range that shrinks with every character.
+    /// The longest of `pieces` that `text` begins with: its bytes in the text and its id. Tokens are sorted, so those
+    /// that continue as the text does are a range that shrinks with every character.
     pub(super) fn longest(&self, pieces: &Pieces, text: &str) -> Option<(usize, u32)> {
         let first = text.chars().next()?;
         let (low, high) = *pieces.starts.get(&first)?;

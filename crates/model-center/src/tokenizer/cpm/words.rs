@@ -18,10 +18,9 @@ fn jieba() -> &'static Jieba {
     })
 }
 
-/// Calls `each` with the words of `text` in order; together they are the text.
-///
-/// Runs of Han characters, Latin letters, digits and `+#&._%-` are cut by dictionary and hidden Markov model; every
-/// other character is a word, and so is `\r\n`.
+/// Calls `each` with the words of `text` in order; together they are the text. Runs of Han characters, Latin letters,
+/// digits and `+#&._%-` are cut by dictionary and hidden Markov model; every other character is a word, and so is
+/// `\r\n`.
 pub(super) fn words<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut rest = text;
     while !rest.is_empty() {

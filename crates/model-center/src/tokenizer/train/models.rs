@@ -101,10 +101,9 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
     Ok(json!({"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": false}))
 }
 
-/// Pieces by falling likelihood, then by spelling.
-///
-/// Characters that training gave up are put back by the trainer with rising likelihoods from the lowest on, in the
-/// order of a hash map. They get those likelihoods in the order of their spellings instead.
+/// Pieces by falling likelihood, then by spelling. Characters that training gave up are put back by the trainer with
+/// rising likelihoods from the lowest on, in the order of a hash map. They get those likelihoods in the order of their
+/// spellings instead.
 fn in_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     let lowest = pieces.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
     let is_character = |piece: &str| piece.chars().nth(1).is_none();
