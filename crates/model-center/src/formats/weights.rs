@@ -43,8 +43,8 @@ pub const WEIGHTS_NAMES: [WeightsName; 5] = [
 ];
 
 impl WeightsName {
-    /// The one that counts in a directory; `None` where there is none. Pickles of both Hugging Face and ModelCenter are an
-    /// error.
+    /// The one that counts in a directory; `None` where there is none. Pickles of both Hugging Face and ModelCenter are
+    /// an error.
     pub fn of(directory: &Path) -> Result<Option<Self>> {
         let mut found: Option<Self> = None;
         for candidate in WEIGHTS_NAMES {
