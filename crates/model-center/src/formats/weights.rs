@@ -150,10 +150,10 @@ impl Weights {
     }
 
     fn from_files(path: &Path, files: Vec<Box<dyn TensorSource + Send + Sync>>) -> Result<Self> {
-        let of_file = |(file, source): (usize, &Box<dyn TensorSource + Send + Sync>)| {
-            source.entries().into_iter().map(|entry| (entry.clone(), file)).collect::<Vec<_>>()
-        };
-        let mut tensors: Vec<(TensorEntry, usize)> = files.iter().enumerate().flat_map(of_file).collect();
+        let mut tensors: Vec<(TensorEntry, usize)> = Vec::new();
+        for (file, source) in files.iter().enumerate() {
+            tensors.extend(source.entries().into_iter().map(|entry| (entry.clone(), file)));
+        }
         tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
         if let Some(pair) = tensors.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
             let reason = format!("two shards hold it: {} and {}", shard(&*files[pair[0].1]), shard(&*files[pair[1].1]));

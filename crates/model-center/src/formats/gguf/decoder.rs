@@ -296,7 +296,7 @@ fn dim_head(keys: &Keys<'_>, dim_model: usize, num_heads: usize) -> Result<usize
 fn vocab_size(file: &GgufFile, keys: &Keys<'_>) -> Result<usize> {
     const EMBEDDING: &str = "token_embd.weight";
     let rows = file.entry(EMBEDDING).and_then(|entry| entry.shape.first().copied()).ok_or_else(|| {
-        let place = super::tensor_place(&file.place(), EMBEDDING);
+        let place = super::tensor_place(file.place(), EMBEDDING);
         let reason = "the file has no token embedding";
         Error::model(place, reason, "use a GGUF file of a whole model, not an adapter or a vocabulary")
     })?;

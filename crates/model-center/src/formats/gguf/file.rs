@@ -71,7 +71,7 @@ impl GgufFile {
 
     fn require(&self, name: &str) -> Result<&Stored> {
         self.position(name).map(|at| &self.tensors[at]).ok_or_else(|| {
-            let place = tensor_place(&self.place(), name);
+            let place = tensor_place(self.place(), name);
             Error::model(place, "there is no tensor of this name in the file", "check the name against the file's list")
         })
     }
@@ -113,7 +113,7 @@ impl TensorSource for GgufFile {
         let tensor = self.require(name)?;
         let size = tensor.entry.bytes().unwrap_or(0) as u64;
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > size) {
-            let place = tensor_place(&self.place(), name);
+            let place = tensor_place(self.place(), name);
             return Err(damaged(&place, format!("{} bytes at {offset} leave the tensor", out.len())));
         }
         if tensor.kind.is_plain() {

@@ -146,7 +146,7 @@ fn locate(place: &str, tensors: &mut [Stored], data_start: u64, alignment: u64, 
     tensors.sort_by_key(|stored| stored.range.start);
     let mut before = 0;
     for Stored { entry, range, .. } in tensors {
-        let bad = |reason: String| Err(damaged(&tensor_place(place, &entry.name), reason));
+        let bad = |reason: String| Err(damaged(tensor_place(place, &entry.name), reason));
         if !range.start.is_multiple_of(alignment) {
             return bad(format!("data begins at {}, which is not a multiple of {alignment}", range.start));
         }

@@ -84,7 +84,7 @@ impl GgufAsHuggingFace {
         let foreign: Vec<&TensorEntry> = file.entries().into_iter().filter(|entry| !place_for(&entry.name)).collect();
         if let Some(first) = foreign.first() {
             return Err(Error::model(
-                tensor_place(&file.place(), &first.name),
+                tensor_place(file.place(), &first.name),
                 format!("a {} model has no place for {} tensors of the file", decoder.family.name(), foreign.len()),
                 "use a file of a plain Llama, Mistral, Qwen2 or Qwen3 model",
             ));
@@ -173,7 +173,7 @@ impl List<'_> {
     fn take(&mut self, ours: &str, theirs: &str, shape: &[usize], head_rows: Option<usize>) -> Result<()> {
         let bad = |reason: String| {
             let fix = "use a complete file of a plain Llama, Mistral, Qwen2 or Qwen3 model";
-            Error::model(tensor_place(&self.file.place(), ours), reason, fix)
+            Error::model(tensor_place(self.file.place(), ours), reason, fix)
         };
         let (Some(entry), Some(stored)) = (self.file.entry(ours), self.file.stored(ours)) else {
             return Err(bad("the model needs this tensor, and the file does not have it".into()));

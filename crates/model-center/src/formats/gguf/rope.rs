@@ -38,7 +38,7 @@ pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<
     if file.entry(FACTORS).is_none() {
         return Ok((base, stated));
     }
-    let place = tensor_place(&file.place(), FACTORS);
+    let place = tensor_place(file.place(), FACTORS);
     let refuse = |reason: String| Error::model(&place, reason, "use a file of the model in another format");
     if stated.is_some() {
         return Err(refuse("the file has factors of frequencies beside another scaling".into()));

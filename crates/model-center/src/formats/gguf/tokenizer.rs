@@ -254,13 +254,13 @@ fn merges(vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
     let metadata = vocabulary.metadata;
     let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.lacking(MERGES))?;
     bounded(metadata, MERGES, merges.len(), "merges")?;
-    let pair = |(at, text): (usize, &Box<str>)| {
+    let pair = |(at, text): (usize, &str)| {
         merge(text, |word| vocabulary.ids.contains_key(word)).ok_or_else(|| {
             let reason = format!("merge {at}, \"{}\", is not of two tokens that make a third", printable(text, 80));
             metadata.unfit(MERGES, reason, FIX)
         })
     };
-    merges.iter().enumerate().map(pair).collect()
+    merges.iter().map(AsRef::as_ref).enumerate().map(pair).collect()
 }
 
 /// The special tokens around a text: BOS and EOS, if the file or the kind of vocabulary adds them.

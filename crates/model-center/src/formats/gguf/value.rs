@@ -132,7 +132,7 @@ impl Metadata {
         })?;
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(damaged(&key_place(cursor.place(), &pair[0].0), "the key appears twice in the file"));
+            return Err(damaged(key_place(cursor.place(), &pair[0].0), "the key appears twice in the file"));
         }
         Ok(Self { place: cursor.place().to_string(), entries })
     }
