@@ -5,5 +5,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need python3 "install Python 3, on Debian: apt-get install python3"
-read -r figure word < <(python3 "$root/scripts/claims/one_file_family.py" "$root")
-verdict "$figure" "$word"
+read -r figure result < <(python3 "$root/scripts/claims/one_file_family.py" "$root")
+verdict "$figure" "$result"

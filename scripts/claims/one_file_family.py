@@ -9,15 +9,15 @@ import re
 import sys
 from pathlib import Path
 
-FOLDERS = ["crates/model-center/src", "crates/bmtrain-core/src", "crates/bmtrain-dist/src", "examples/src"]
+SOURCES = ["crates/model-center/src", "crates/bmtrain-core/src", "crates/bmtrain-dist/src", "examples/src"]
 REGISTRY = ["crates/model-center/src/model/mod.rs", "crates/model-center/src/model/registry.rs"]
 
 # Files that name families, and why. A path that ends in / stands for a directory.
 EXCEPTIONS = {
     "crates/model-center/src/formats/pretrained/aliases.rs": "identifiers of published models",
     "crates/model-center/src/formats/gguf/": "architectures and vocabularies as GGUF names them",
-    "crates/model-center/src/tokenizer/": "tokenizers of transformers, with rules by model_type for unknown families too",
-    "crates/model-center/src/data/answers.rs": "an error that says which models have what is asked for",
+    "crates/model-center/src/tokenizer/": "tokenizers of transformers, by model_type for unknown families too",
+    "crates/model-center/src/data/answers.rs": "an error that lists the models with what is asked for",
     "crates/model-center/src/model/text_model.rs": "the same",
     "crates/model-center/src/recipe/elsewhere.rs": "the same",
     "crates/model-center/src/recipe/keys.rs": "examples of values in the help of recipe keys",
@@ -33,7 +33,7 @@ SHARED = {
     ("qwen3", "qwen2"): "defaults of Qwen 2",
     ("gptj", "gpt2"): "the same names of fields",
     ("marian", "bart"): "a BART with computed positions",
-    ("cpm2", "cpm1"): "the same blocks in two stacks",
+    ("cpm2", "cpm1"): "the same blocks as an encoder-decoder",
     ("bert", "roberta"): "told apart by the prefix of tensor names",
     ("roberta", "bert"): "told apart by the prefix of tensor names",
     ("t5", "mt5"): "one computation under two names",
@@ -51,7 +51,7 @@ def code(path):
 
 def main():
     root = Path(sys.argv[1])
-    files = {str(p.relative_to(root)): code(p) for folder in FOLDERS for p in sorted((root / folder).rglob("*.rs"))}
+    files = {str(p.relative_to(root)): code(p) for source in SOURCES for p in sorted((root / source).rglob("*.rs"))}
     own = {}
     for name, lines in files.items():
         if name.startswith("crates/model-center/src/model/"):

@@ -8,7 +8,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 need git "install git"
 need python3 "install Python 3, on Debian: apt-get install python3"
 scratch
-findings="$({ python3 "$root/scripts/words.py" || true; } | tee /dev/stderr | sed -n 's/^\([0-9]*\) findings\{0,1\}$/\1/p')"
+findings="$({ python3 "$root/scripts/words.py" || true; } | tee /dev/stderr |
+    sed -n 's/^\([0-9]*\) findings\{0,1\}$/\1/p')"
 git -C "$scratch" init --quiet
 printf 'The %s of a model.\n' "fol""der" >"$scratch/planted.md"
 planted=missed

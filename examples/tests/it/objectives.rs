@@ -248,10 +248,10 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
     refused(&seq2seq, &[&format!("model.path={gpt2}")], "this model has one stack");
     let bert = Fixture::new();
     let bert = bert.path("model").display().to_string();
-    refused(&language, &[&format!("model.path={bert}")], "the head for the next word is for decoders");
+    refused(&language, &[&format!("model.path={bert}")], "the head for the next token is for decoders");
     let classes = Fixture::new();
     let message = classes.finetune(&["--set", &format!("model.path={t5}")]).refused();
-    assert!(message.contains("is opened with the head for the next word of its decoder"), "{message}");
+    assert!(message.contains("is opened with the head for the next token of its decoder"), "{message}");
     assert!(message.contains("choose a task for such a model, not classification"), "{message}");
 }
 

@@ -139,7 +139,7 @@ fn models_and_settings_that_answer_no_prompts_are_refused_where_they_are_named()
     let gpt2 = fixture("gpt2_a");
     let bert = Fixture::new();
     let bert = format!("model.path={}", bert.path("model").display());
-    refused(&gpt2, &[&bert], &["recipe.toml:9:13", "the head for the next word is for decoders", "data.objective"]);
+    refused(&gpt2, &[&bert], &["recipe.toml:9:13", "the head for the next token is for decoders", "data.objective"]);
     let bart = Fixture::bart();
     let bart = format!("model.path={}", bart.path("model").display());
     refused(&gpt2, &[&bart], &["data.words", "no sentinel for an answer", "<extra_id_0>"]);

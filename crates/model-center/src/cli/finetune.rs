@@ -18,7 +18,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next words, or on targets behind it.
+/// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next tokens, or on targets after it.
 ///
 /// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
 #[derive(Debug, Clone, Parser)]
@@ -36,14 +36,14 @@ pub struct Options {
     /// Check recipe, data, model directory and output directory without reading weights, and stop.
     #[arg(long)]
     pub dry_run: bool,
-    /// Share the work among this many ranks, threads of this process; without it as a launcher says (torchrun, Slurm,
+    /// Share the work among this many ranks, threads of this process; by default what a launcher sets (torchrun, Slurm,
     /// mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// How ranks exchange data: through memory they share, by MPI (with the feature `mpi`, started by mpirun), or by
+    /// How ranks communicate: through shared memory, by MPI (with the feature `mpi`, started by mpirun), or by
     /// NCCL; auto is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
     pub comm: Comm,
@@ -67,7 +67,7 @@ pub struct Options {
     /// rank above 0 adds its rank to the name.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Fail or die at places of a save: for tests of what a crash leaves behind.
+    /// Fail or die at places of a save: for tests of crashes.
     #[cfg(feature = "testing")]
     #[arg(long, value_name = "POINT=ACTION,..", hide = true)]
     pub fail_points: Option<String>,

@@ -66,7 +66,10 @@ impl Out {
 
     fn name_track(&mut self, rank: u64, lane: usize, name: &str) {
         if self.named.insert((rank, lane)) {
-            let named = |what: &str, name: String| json!({"ph": "M", "name": what, "pid": rank, "tid": lane, "args": {"name": name}});
+            let named = |what: &str, name: String| {
+                let args = json!({"name": name});
+                json!({"ph": "M", "name": what, "pid": rank, "tid": lane, "args": args})
+            };
             self.write(&named("process_name", format!("rank {rank}")));
             self.write(&named("thread_name", name.to_owned()));
         }

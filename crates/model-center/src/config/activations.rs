@@ -35,13 +35,13 @@ pub(crate) fn take(fields: &mut Fields, names: &[&str]) -> Result<Option<Between
         let Some(text) = fields.take_text(name)? else { continue };
         let between = parse(&text).ok_or_else(|| {
             let known: Vec<&str> = ACTIVATIONS.iter().map(|(_, names)| names[0]).collect();
-            let reason = format!("\"{}\" is no activation that is known here", printable(&text, 80));
+            let reason = format!("unknown activation \"{}\"", printable(&text, 80));
             fields.error(name, &reason, &format!("known are: {}", known.join(", ")))
         })?;
         match known {
             Some((other, first)) if first.activation != between.activation => {
                 let (a, b) = (self::name(first.activation), self::name(between.activation));
-                let reason = format!("the file says {other} = {a} and {name} = {b}, two names of one thing");
+                let reason = format!("the file states {other} = {a} and {name} = {b}, two names of one thing");
                 return Err(fields.error(other, &reason, "remove one of the two fields, or make them equal"));
             }
             Some((other, first)) => known = Some((other, Between { gated: first.gated || between.gated, ..first })),
@@ -84,7 +84,7 @@ pub(crate) fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_sta
     if let Some(Between { activation, gated: has_gate }) = function {
         let is_gelu = matches!(activation, Activation::Gelu | Activation::GeluTanh);
         if has_gate || (activation != between.activation && !(either_gelu && is_gelu)) {
-            let reason = format!("it is {}, and feed_forward_proj says another function", name(activation));
+            let reason = format!("it is {}, and feed_forward_proj states another function", name(activation));
             return Err(fields.error("dense_act_fn", &reason, "remove dense_act_fn, or correct one of the two"));
         }
         between.activation = activation;

@@ -70,7 +70,7 @@ impl Fields {
     /// The error for sizes that a file must state and does not.
     pub fn missing_sizes(&self, names: &[&str]) -> Error {
         let names = names.join(", ");
-        let reason = "the file does not say, and there is no safe default for a size";
+        let reason = "the file does not state it, and there is no safe default for a size";
         self.error(&names, reason, &format!("add {names}"))
     }
 
@@ -113,7 +113,7 @@ impl Fields {
     /// [`Error::Model`] for anything else.
     pub fn peek_size(&self, name: &str) -> Result<Option<usize>> {
         match self.peek_index(name)? {
-            Some(0) => Err(self.error(name, "0 is no size", "give a whole number above 0")),
+            Some(0) => Err(self.error(name, "0 is not a size", "give a whole number above 0")),
             size => Ok(size),
         }
     }
@@ -254,7 +254,7 @@ impl Fields {
             match &known {
                 Some((other, first)) if *first != value => {
                     let reason =
-                        format!("the file says {other} = {first:?} and {name} = {value:?}, two names of one thing");
+                        format!("the file states {other} = {first:?} and {name} = {value:?}, two names of one thing");
                     return Err(self.error(other, &reason, "remove one of the two fields, or make them equal"));
                 }
                 Some(_) => {}

@@ -113,12 +113,13 @@ pub(crate) fn classes_are_assumed(fields: &Fields) -> bool {
 }
 
 fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {
-    let map = value.as_object().ok_or("this is no object from number to name")?;
+    let map = value.as_object().ok_or("this is not an object from number to name")?;
     let mut names = vec![None; map.len()];
     for (key, name) in map {
         let index = key.parse::<usize>().ok().filter(|i| *i < names.len() && i.to_string() == *key);
-        let index = index.ok_or_else(|| format!("\"{}\" is no number below {}", printable(key, 40), map.len()))?;
-        names[index] = Some(name.as_str().ok_or_else(|| format!("the name of class {index} is no text"))?.to_string());
+        let index = index.ok_or_else(|| format!("\"{}\" is not a number below {}", printable(key, 40), map.len()))?;
+        names[index] =
+            Some(name.as_str().ok_or_else(|| format!("the name of class {index} is not a string"))?.to_string());
     }
     let names: Vec<String> = names.into_iter().flatten().collect();
     let mut sorted: Vec<&String> = names.iter().collect();

@@ -6,12 +6,13 @@
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]. A family declares its configuration in its file of
 //! [`crate::model`], by the rows of [`rows`] and the parts that several share: [`TextConfig`], [`RotaryFields`],
-//! [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called by the
+//! [`WindowFields`], [`EncoderDecoderFields`], [`CpmFields`]. Called by the
 //! models, the example binaries and [`crate::formats::directory`].
 
 pub(crate) mod activations;
 pub(crate) mod cpm;
 pub mod dialect;
+pub(crate) mod encoder_decoder;
 pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod labels;
@@ -20,19 +21,18 @@ pub(crate) mod ranges;
 mod rotary;
 pub mod rows;
 pub(crate) mod text;
-pub(crate) mod two_stacks;
 mod variants;
 mod windows;
 
 pub use crate::model::registry::configs::*;
 pub use cpm::CpmFields;
 pub use dialect::Dialect;
+pub use encoder_decoder::{EncoderDecoderFields, HasStacks};
 pub use fields::Fields;
 pub(crate) use labels::{are_default, classes_are_assumed};
 pub use model_center::ClassFields;
 pub use rotary::RotaryFields;
 pub use text::TextConfig;
-pub use two_stacks::{HasStacks, TwoStacks};
 pub use windows::WindowFields;
 
 use std::path::Path;

@@ -38,7 +38,7 @@ impl Ranges<'_> {
         match dropouts.iter().find(|(_, p)| !(0.0..1.0).contains(p)) {
             None => Ok(()),
             Some((field, p)) => {
-                let reason = format!("{p} is no dropout probability");
+                let reason = format!("{p} is not a dropout probability");
                 Err(self.refuse(field, reason, "give a number from 0 up to, not with, 1"))
             }
         }
@@ -49,7 +49,7 @@ impl Ranges<'_> {
         match deviations.iter().find(|(_, std)| !(std.is_finite() && *std >= 0.0)) {
             None => Ok(()),
             Some((field, std)) => {
-                let reason = format!("{std} is no standard deviation");
+                let reason = format!("{std} is not a standard deviation");
                 Err(self.refuse(field, reason, "give a number of at least 0"))
             }
         }
@@ -71,27 +71,29 @@ impl Ranges<'_> {
     pub(crate) fn epsilon(&self, epsilon: f32) -> Result<()> {
         match epsilon.is_finite() && epsilon > 0.0 {
             true => Ok(()),
-            false => {
-                Err(self.refuse("norm_eps", format!("{epsilon} is no epsilon"), "give a number above 0, such as 1e-12"))
-            }
+            false => Err(self.refuse(
+                "norm_eps",
+                format!("{epsilon} is not an epsilon"),
+                "give a number above 0, such as 1e-12",
+            )),
         }
     }
 
     /// The padding token is in the vocabulary.
     pub(crate) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
-        self.word("pad_token_id", pad, vocab_size, "the padding word")
+        self.token("pad_token_id", pad, vocab_size, "the padding token")
     }
 
     /// The first input token of a decoder is in the vocabulary.
-    pub(crate) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
-        self.word("decoder_start_token_id", first, vocab_size, "a word")
+    pub(crate) fn decoder_start_token(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
+        self.token("decoder_start_token_id", first, vocab_size, "a token")
     }
 
-    fn word(&self, field: &str, word: Option<usize>, vocab_size: usize, meaning: &str) -> Result<()> {
-        match word.filter(|&id| id >= vocab_size) {
+    fn token(&self, field: &str, token: Option<usize>, vocab_size: usize, meaning: &str) -> Result<()> {
+        match token.filter(|&id| id >= vocab_size) {
             None => Ok(()),
             Some(id) => {
-                let reason = format!("{id} is no word of a vocabulary of {vocab_size}");
+                let reason = format!("{id} is not a token of a vocabulary of {vocab_size}");
                 Err(self.refuse(field, reason, &format!("give the id of {meaning}, below vocab_size")))
             }
         }
@@ -143,7 +145,8 @@ pub(crate) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> 
     }
     let own_code = |map: &Map<String, Value>| map.keys().any(|key| key.starts_with("AutoModel"));
     if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
-        let reason = format!("the directory carries Python code of its own for the model, so it is no plain {title}");
+        let reason =
+            format!("the directory carries Python code of its own for the model, which is not a plain {title}");
         return Err(fields.error("auto_map", &reason, "use a model without auto_map"));
     }
     Ok(())

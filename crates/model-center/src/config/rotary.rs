@@ -45,7 +45,7 @@ impl RotaryFields {
         let name = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
         let map = |name: &str, value: Value| match value {
             Value::Object(map) => Ok(map),
-            _ => Err(fields.error(name, "this is no object", "give the parameters in braces, or null")),
+            _ => Err(fields.error(name, "this is not an object", "give the parameters in braces, or null")),
         };
         // Transformers 5 writes one form, earlier versions the other; both may be there.
         let old = old.map(|value| map("rope_scaling", value)).transpose()?;
@@ -56,12 +56,12 @@ impl RotaryFields {
         if let (Some(a), Some(b)) = (inside, outside)
             && a != b
         {
-            let reason = format!("the file says {b}, and {a} inside {name}");
+            let reason = format!("the file states {b}, and {a} inside {name}");
             return Err(fields.error("rope_theta", &reason, "correct one of the two"));
         }
         let base = inside.or(outside).unwrap_or(base);
         if base <= 1.0 {
-            let reason = format!("{base} is no base of angles: they would not become smaller from pair to pair");
+            let reason = format!("{base} is not a base of angles: they would not become smaller from pair to pair");
             return Err(fields.error("rope_theta", &reason, "give a number above 1, commonly 10000"));
         }
         let scaling = read.scaling(positions)?;
@@ -84,10 +84,14 @@ impl RotaryFields {
         let share = fields.peek("partial_rotary_factor");
         if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
             let fix = "set partial_rotary_factor to 1, or use a model that was made that way";
-            return Err(fields.error("partial_rotary_factor", "only whole heads are turned here", fix));
+            return Err(fields.error(
+                "partial_rotary_factor",
+                "rotary embeddings of parts of heads are not supported",
+                fix,
+            ));
         }
         if !text.dim_head.is_multiple_of(2) {
-            let reason = format!("heads of {} elements cannot be turned by pairs", text.dim_head);
+            let reason = format!("heads of {} elements cannot be rotated by pairs", text.dim_head);
             return Err(fields.error("head_dim", &reason, "give an even number"));
         }
         let rotary = RotaryFields::take(fields, 10_000.0, text.position_size)?;
@@ -100,7 +104,7 @@ impl RotaryFields {
         match outside {
             None => Ok(rotary),
             Some(_) => {
-                let reason = "it is another than that of the rotary positions' parameters";
+                let reason = "it differs from the value in the rotary positions' parameters";
                 Err(fields.error(name, reason, "state it there, and remove it here"))
             }
         }
@@ -167,7 +171,7 @@ impl Parameters<'_> {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(self.fields.error(
                 self.name,
-                &format!("its parameter {name} is no text"),
+                &format!("its parameter {name} is not a string"),
                 "give the name of a kind",
             )),
         };
@@ -197,12 +201,16 @@ impl Parameters<'_> {
         self.map.shift_remove("rope_theta");
         let kind = self.kind()?;
         if self.number("partial_rotary_factor")?.is_some_and(|share| share != 1.0) {
-            return Err(self.error("only whole heads are turned here", "set partial_rotary_factor to 1"));
+            return Err(
+                self.error("rotary embeddings of parts of heads are not supported", "set partial_rotary_factor to 1")
+            );
         }
         let original = self.number("original_max_position_embeddings")?;
         let trained = match original {
             Some(value) if value.fract() == 0.0 && value <= LONGEST as f64 => value as usize,
-            Some(_) => return Err(self.error("original_max_position_embeddings is no length", "give a whole number")),
+            Some(_) => {
+                return Err(self.error("original_max_position_embeddings is not a length", "give a whole number"));
+            }
             None => positions,
         };
         let scaling = match kind.as_str() {
@@ -249,6 +257,6 @@ fn yarn_magnitude(factor: f64) -> f64 {
 fn positive(fields: &Fields, name: &str, value: &Value) -> Result<f64> {
     let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| {
-        fields.error(name, &format!("{} is no number above 0", printable(&value.to_string(), 40)), "correct it")
+        fields.error(name, &format!("{} is not a number above 0", printable(&value.to_string(), 40)), "correct it")
     })
 }

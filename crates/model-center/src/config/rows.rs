@@ -142,7 +142,7 @@ pub(crate) fn take_common<C>(rows: &[Row<C>], common: &str, config: &mut C, fiel
         if let (Some(a), Some(b)) = (all, own)
             && a != b
         {
-            let reason = format!("the file says {common} = {a} and {name} = {b}, two names of one thing");
+            let reason = format!("the file states {common} = {a} and {name} = {b}, two names of one thing");
             return Err(fields.error(name, &reason, "remove one of the two fields, or make them equal"));
         }
         *target = own.or(all).unwrap_or(*target);

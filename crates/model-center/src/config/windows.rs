@@ -87,7 +87,7 @@ impl WindowFields {
 /// The layers with a window according to a list.
 fn listed_layers(fields: &Fields, listed: &Value, num_layers: usize) -> Result<BTreeSet<usize>> {
     let words = listed.as_array().filter(|words| words.len() == num_layers).ok_or_else(|| {
-        let reason = format!("this is no list of {num_layers} kinds of layers");
+        let reason = format!("this is not a list of {num_layers} kinds of layers");
         fields.error("layer_types", &reason, &format!("give {FULL} or {SLIDING} for each layer"))
     })?;
     let mut layers = BTreeSet::new();
@@ -98,7 +98,7 @@ fn listed_layers(fields: &Fields, listed: &Value, num_layers: usize) -> Result<B
                 layers.insert(layer);
             }
             _ => {
-                let reason = format!("{} is no kind of layer that is known here", printable(&word.to_string(), 40));
+                let reason = format!("unknown kind of layer {}", printable(&word.to_string(), 40));
                 return Err(fields.error("layer_types", &reason, &format!("known are: {FULL}, {SLIDING}")));
             }
         }

@@ -218,7 +218,7 @@ impl Attention {
     fn rotate(&self, x: Var, heads: usize, scope: &AttentionContext, cx: &Ctx) -> Result<Var> {
         let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
         let angles = scope.angles.as_ref().ok_or_else(|| {
-            Error::setting("attention", "its heads are turned, and the section gave no angles to turn them by")
+            Error::setting("attention", "rotary attention needs a position table, but none was given")
         })?;
         let (table, positions) = (&angles.table, angles.positions.as_ref());
         let rotary = Rotary { heads, head_size: self.config.dim_head, dims, layout, table, positions };

@@ -11,9 +11,9 @@ use super::registry::{Family, ModelEntry};
 use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::dialect::Dialect;
+use crate::config::encoder_decoder::{self, HasStacks};
 use crate::config::rows::{Row, RowConfig};
-use crate::config::two_stacks::{self, HasStacks};
-use crate::config::{Fields, TextConfig, TwoStacks};
+use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 
 /// The decoder start token is the EOS token.
-const FIRST_WORD: usize = 2;
+const DECODER_START_TOKEN: usize = 2;
 
 /// Sizes and options of a BART. ModelCenter does not have the family; for files with ModelCenter's names, the default
 /// sizes are BART-large's.
@@ -33,18 +33,18 @@ const FIRST_WORD: usize = 2;
 #[derive(Debug, Clone, PartialEq)]
 pub struct BartConfig {
     /// All fields.
-    pub stacks: TwoStacks,
+    pub stacks: EncoderDecoderFields,
 }
 
 impl Default for BartConfig {
     fn default() -> Self {
-        BartConfig { stacks: TwoStacks::of(two_stacks::defaults(), Some(FIRST_WORD)) }
+        BartConfig { stacks: EncoderDecoderFields::of(encoder_decoder::defaults(), Some(DECODER_START_TOKEN)) }
     }
 }
 
 impl RowConfig for BartConfig {
-    const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..two_stacks::DIALECT };
-    const ROWS: &'static [Row<Self>] = &two_stacks::rows();
+    const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..encoder_decoder::DIALECT };
+    const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
     fn text(&self) -> &TextConfig {
         &self.stacks.text
@@ -55,11 +55,11 @@ impl RowConfig for BartConfig {
     }
 
     fn read(fields: &mut Fields) -> Result<Self> {
-        two_stacks::take(fields)
+        encoder_decoder::take(fields)
     }
 
     fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        two_stacks::adjust_hf::<Self>(&self.stacks, map)
+        encoder_decoder::adjust_hf::<Self>(&self.stacks, map)
     }
 }
 
@@ -72,11 +72,11 @@ impl HasStacks for BartConfig {
         ("static_position_embeddings", false),
     ];
 
-    fn stacks(&self) -> &TwoStacks {
+    fn stacks(&self) -> &EncoderDecoderFields {
         &self.stacks
     }
 
-    fn stacks_mut(&mut self) -> &mut TwoStacks {
+    fn stacks_mut(&mut self) -> &mut EncoderDecoderFields {
         &mut self.stacks
     }
 }
@@ -96,7 +96,7 @@ pub trait LikeBart: HasStacks + Debug + 'static {
     const NORMS_EMBEDDINGS: bool;
 
     /// The EOS token if the file does not specify one.
-    const LAST_WORD: usize;
+    const EOS_TOKEN: usize;
 
     /// Tensors of files that this crate computes or that have no effect.
     const IGNORED: &'static [&'static str];
@@ -111,7 +111,7 @@ impl LikeBart for BartConfig {
     // Rows 0 and 1 are unused. Padding tokens count as positions.
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
     const NORMS_EMBEDDINGS: bool = true;
-    const LAST_WORD: usize = 2;
+    const EOS_TOKEN: usize = 2;
     // Version numbers that fairseq left in its models.
     const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
 }
@@ -140,16 +140,16 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         self.stacks().decoder_start_token_id
     }
 
-    fn last_word(&self) -> Option<usize> {
+    fn eos_token(&self) -> Option<usize> {
         match self.text().extra.get("eos_token_id") {
-            None => Some(C::LAST_WORD),
+            None => Some(C::EOS_TOKEN),
             // It may be a list, which gives no single EOS token to classify at.
             Some(word) => word.as_u64().and_then(|word| usize::try_from(word).ok()),
         }
     }
 
     fn layout(&self) -> Layout {
-        let TwoStacks { text, scale_embedding, .. } = self.stacks();
+        let EncoderDecoderFields { text, scale_embedding, .. } = self.stacks();
         let around = Around {
             added: C::POSITIONS,
             embedding_norm: C::NORMS_EMBEDDINGS.then_some(NormOptions::layer(text.dim_model, text.norm_eps)),
@@ -169,7 +169,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        let TwoStacks { text, .. } = self.stacks();
+        let EncoderDecoderFields { text, .. } = self.stacks();
         block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
     }
 
@@ -212,8 +212,8 @@ impl<C: LikeBart> Seq2SeqFamily for C {
 }
 
 /// A block of the encoder or decoder, without cross-attention.
-fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
-    let TwoStacks { text, ffn_dropout_p, .. } = stacks;
+fn block(stacks: &EncoderDecoderFields, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
+    let EncoderDecoderFields { text, ffn_dropout_p, .. } = stacks;
     let init = Init::normal(text.init_std);
     BlockConfig {
         placement: Placement::Post,
@@ -235,7 +235,7 @@ fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bart",
-        doc: "BART with heads for the next word of the decoder and for classification",
+        doc: "BART with heads for the decoder's next token and for classification",
         open: load::open::<EncoderDecoder<BartConfig>>,
     },
     class: None,

@@ -276,7 +276,7 @@ impl Config for BertConfig {
         if let Some(between) = activations::take(&mut fields, &["hidden_act", "ffn_activate_fn"])? {
             if between.gated {
                 let reason = "a BERT has no gates in its feed-forward layers";
-                return Err(fields.error("ffn_activate_fn", reason, "use a function without gated_ in front"));
+                return Err(fields.error("ffn_activate_fn", reason, "use a function without the prefix gated_"));
             }
             config.ffn_activate_fn = between.activation;
         }
@@ -471,7 +471,7 @@ static TIED: [Alias; 2] = [
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bert",
-        doc: "BERT with classification, masked-word and next-sentence heads",
+        doc: "BERT with classification, masked-token and next-sentence heads",
         open: load::open::<Encoder<BertConfig>>,
     },
     class: Some(Class {

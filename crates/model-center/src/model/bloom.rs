@@ -194,7 +194,7 @@ static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.word_embedd
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bloom",
-        doc: "BLOOM with heads for the next word and for classification",
+        doc: "BLOOM with heads for the next token and for classification",
         open: load::open::<Decoder<BloomConfig>>,
     },
     class: None,

@@ -141,7 +141,7 @@ pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm1",
-        doc: "CPM-1 with heads for the next word and for classification",
+        doc: "CPM-1 with heads for the next token and for classification",
         open: load::open::<Decoder<Cpm1Config>>,
     },
     class: Some(Class { family: "cpm1", order: 9, title: "CPM-1", ..Class::DISTANCES }),

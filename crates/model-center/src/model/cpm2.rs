@@ -13,7 +13,7 @@ use crate::config::dialect::Dialect;
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
 use crate::config::rows::{Row, RowConfig, Slot};
-use crate::config::{CpmFields, Fields, TextConfig, two_stacks};
+use crate::config::{CpmFields, Fields, TextConfig, encoder_decoder};
 use crate::error::Result;
 use crate::formats::{NameTable, model_center};
 use crate::layer::BlockConfig;
@@ -73,7 +73,7 @@ impl RowConfig for Cpm2Config {
         let states_layers = fields.peek("num_layers").is_some();
         let mut config: Self = cpm::take(fields)?;
         let text = &mut config.cpm.text;
-        two_stacks::take_encoder_layers(fields, text, states_layers)?;
+        encoder_decoder::take_encoder_layers(fields, text, states_layers)?;
         // ModelCenter has two further heads, not supported here: a classifier, and a language-modelling head tied
         // to the embedding table without its scale.
         if text.tied {
@@ -84,7 +84,7 @@ impl RowConfig for Cpm2Config {
         }
         let ranges = Ranges { place: fields.place() };
         ranges.sizes(&[("num_decoder_layers", config.num_decoder_layers)])?;
-        ranges.first_word(config.decoder_start_token_id, text.vocab_size)?;
+        ranges.decoder_start_token(config.decoder_start_token_id, text.vocab_size)?;
         Ok(config)
     }
 
@@ -152,7 +152,7 @@ impl Seq2SeqFamily for Cpm2Config {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "cpm2",
-        doc: "CPM-2 with the head for the next word of the decoder",
+        doc: "CPM-2 with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<Cpm2Config>>,
     },
     class: Some(Class {

@@ -214,7 +214,7 @@ static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.wte.weight"
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gpt2",
-        doc: "GPT-2 with heads for the next word and for classification",
+        doc: "GPT-2 with heads for the next token and for classification",
         open: load::open::<Decoder<Gpt2Config>>,
     },
     class: Some(Class { family: "gpt2", order: 3, title: "GPT-2", ..Class::PRE_NORM }),

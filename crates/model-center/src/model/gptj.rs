@@ -216,7 +216,7 @@ static RULES: [Rule; 14] = [
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "gptj",
-        doc: "GPT-J with heads for the next word and for classification",
+        doc: "GPT-J with heads for the next token and for classification",
         open: load::open::<Decoder<GptjConfig>>,
     },
     class: Some(Class {

@@ -96,8 +96,7 @@ pub(super) fn wrong_labels(labels: &Labels, wanted: Wanted) -> Error {
             "write them as f32 [B], or [B, outputs] for several outputs",
         ),
         Wanted::Sets => (
-            "this model is for several classes at once (problem_type multi_label_classification), whose loss is not supported"
-                .to_owned(),
+            "multi-label classification (problem_type multi_label_classification) has no loss here".to_owned(),
             "leave the labels out for logits alone, or use a model with one class for each row",
         ),
         _ => (format!("the labels are {got}, and this model tells classes apart"), "write them as i64"),
@@ -134,7 +133,7 @@ pub(super) fn refuse_decoder_inputs(batch: &Batch) -> Result<()> {
 /// [`Error::Data`] naming the field.
 pub(super) fn refuse_spans(batch: &Batch) -> Result<()> {
     let given = [("context", batch.context.is_some()), ("span", batch.span.is_some())];
-    refuse_given(given, "it says who sees whom in models such as CPM-1, and this model always sees the same")
+    refuse_given(given, "it selects the attention mask of models such as CPM-1, and this model has one mask")
 }
 
 /// Refuses fields that only a language-modelling head supports.
@@ -143,7 +142,7 @@ pub(super) fn refuse_spans(batch: &Batch) -> Result<()> {
 /// [`Error::Data`] naming the field.
 pub(super) fn refuse_verbalizer(batch: &Batch) -> Result<()> {
     let given = [("verbalizer", batch.verbalizer.is_some())];
-    refuse_given(given, "they are read off a head for words, and this model has none")
+    refuse_given(given, "they are compared by a language-modelling head, and this model has none")
 }
 
 /// The class weights of a batch, `[C]`; `classes` is the number of classes of the head, `None` for a head that is
@@ -175,8 +174,8 @@ pub(super) fn check_verbalizer(
     Numbers::flat("verbalizer.label_words", words, words.len(), vocab_size).check(false)?;
     Numbers::flat("verbalizer.positions", places, rows, tokens).check(false)?;
     if words.len() < 2 || !prompt_loss.is_finite() || *prompt_loss < 0.0 {
-        let reason = format!("{} words, and a loss of the prompt that counts {prompt_loss}", words.len());
-        return Err(Error::data("verbalizer", reason, "give at least two words, and a number from 0 on"));
+        let reason = format!("{} label words, and a prompt_loss of {prompt_loss}", words.len());
+        return Err(Error::data("verbalizer", reason, "give at least two label words, and a number from 0 on"));
     }
     Ok(())
 }

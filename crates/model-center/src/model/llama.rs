@@ -227,7 +227,7 @@ pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "llama",
-        doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
+        doc: "Llama 1, 2 and 3 with heads for the next token and for classification",
         open: load::open::<Decoder<LlamaConfig>>,
     },
     class: Some(Class {

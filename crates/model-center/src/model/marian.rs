@@ -9,9 +9,9 @@ use super::registry::{Family, ModelEntry};
 use super::seq2seq::EncoderDecoder;
 use super::seq2seq::{Added, Classes, Seq2SeqModel};
 use crate::config::dialect::Dialect;
+use crate::config::encoder_decoder::{self, HasStacks};
 use crate::config::rows::{Row, RowConfig};
-use crate::config::two_stacks::{self, HasStacks};
-use crate::config::{Fields, TextConfig, TwoStacks};
+use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use serde_json::{Map, Value};
 
@@ -25,16 +25,16 @@ const PADDING: usize = 58_100;
 #[derive(Debug, Clone, PartialEq)]
 pub struct MarianConfig {
     /// All fields.
-    pub stacks: TwoStacks,
+    pub stacks: EncoderDecoderFields,
 }
 
 fn defaults() -> TextConfig {
-    TextConfig { vocab_size: 58_101, pad_token_id: Some(PADDING), ..two_stacks::defaults() }
+    TextConfig { vocab_size: 58_101, pad_token_id: Some(PADDING), ..encoder_decoder::defaults() }
 }
 
 impl Default for MarianConfig {
     fn default() -> Self {
-        MarianConfig { stacks: TwoStacks::of(defaults(), Some(PADDING)) }
+        MarianConfig { stacks: EncoderDecoderFields::of(defaults(), Some(PADDING)) }
     }
 }
 
@@ -44,9 +44,9 @@ impl RowConfig for MarianConfig {
         model_type: "marian",
         hugging_face: defaults,
         model_center: defaults,
-        ..two_stacks::DIALECT
+        ..encoder_decoder::DIALECT
     };
-    const ROWS: &'static [Row<Self>] = &two_stacks::rows();
+    const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
     fn text(&self) -> &TextConfig {
         &self.stacks.text
@@ -62,11 +62,11 @@ impl RowConfig for MarianConfig {
         if words.is_some_and(|words| both.is_some_and(|both| both != words)) {
             return Err(Self::DIALECT.unsupported(fields, "decoder_vocab_size", "vocab_size"));
         }
-        two_stacks::take(fields)
+        encoder_decoder::take(fields)
     }
 
     fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        two_stacks::adjust_hf::<Self>(&self.stacks, map)
+        encoder_decoder::adjust_hf::<Self>(&self.stacks, map)
     }
 }
 
@@ -80,11 +80,11 @@ impl HasStacks for MarianConfig {
         ("share_encoder_decoder_embeddings", true),
     ];
 
-    fn stacks(&self) -> &TwoStacks {
+    fn stacks(&self) -> &EncoderDecoderFields {
         &self.stacks
     }
 
-    fn stacks_mut(&mut self) -> &mut TwoStacks {
+    fn stacks_mut(&mut self) -> &mut EncoderDecoderFields {
         &mut self.stacks
     }
 }
@@ -96,7 +96,7 @@ impl LikeBart for MarianConfig {
     const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel", classifier: None };
     const POSITIONS: Added = Added::Sinusoids;
     const NORMS_EMBEDDINGS: bool = false;
-    const LAST_WORD: usize = 0;
+    const EOS_TOKEN: usize = 0;
     // Checked against the computed values when the directory is opened. transformers computes them too if
     // a file has none.
     const IGNORED: &'static [&'static str] =
@@ -107,7 +107,7 @@ impl LikeBart for MarianConfig {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "marian",
-        doc: "Marian's models for translation with the head for the next word of the decoder",
+        doc: "Marian's models for translation with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<MarianConfig>>,
     },
     class: None,

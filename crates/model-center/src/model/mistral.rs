@@ -99,7 +99,7 @@ impl DecoderFamily for MistralConfig {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "mistral",
-        doc: "Mistral with heads for the next word and for classification",
+        doc: "Mistral with heads for the next token and for classification",
         open: load::open::<Decoder<MistralConfig>>,
     },
     class: None,

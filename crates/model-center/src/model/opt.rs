@@ -11,7 +11,7 @@ use super::registry::{Family, ModelEntry};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
 use crate::config::rows::{self, Row, RowConfig, Slot};
-use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center, two_stacks};
+use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
@@ -87,7 +87,7 @@ impl RowConfig for OptConfig {
             ("post_layer_norm", Fixed::Flag(false)),
             ("pos_bias_type", Fixed::Text("none")),
         ]],
-        ..two_stacks::DIALECT
+        ..encoder_decoder::DIALECT
     };
 
     const ROWS: &'static [Row<Self>] = &[
@@ -132,7 +132,7 @@ impl RowConfig for OptConfig {
 
     fn to_class(&self, header: &HfHeader) -> Result<ClassFields> {
         if !self.text.tied {
-            let reason = "its head for words shares the words' embedding, and this model's does not";
+            let reason = "its language-modelling head shares the token embedding, and this model's does not";
             let fix = "write the model as a Hugging Face directory";
             return Err(Error::model("OPT in ModelCenter's layout", reason, fix));
         }
@@ -207,7 +207,7 @@ static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tok
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "opt",
-        doc: "OPT with heads for the next word and for classification",
+        doc: "OPT with heads for the next token and for classification",
         open: load::open::<Decoder<OptConfig>>,
     },
     class: Some(Class {

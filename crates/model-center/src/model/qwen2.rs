@@ -99,7 +99,7 @@ impl DecoderFamily for Qwen2Config {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen2",
-        doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
+        doc: "Qwen 2 and 2.5 with heads for the next token and for classification",
         open: load::open::<Decoder<Qwen2Config>>,
     },
     class: None,

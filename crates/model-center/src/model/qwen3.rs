@@ -109,7 +109,7 @@ impl DecoderFamily for Qwen3Config {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "qwen3",
-        doc: "Qwen 3 with heads for the next word and for classification",
+        doc: "Qwen 3 with heads for the next token and for classification",
         open: load::open::<Decoder<Qwen3Config>>,
     },
     class: None,

@@ -260,14 +260,14 @@ impl<'a> Registry<'a> {
         let place = fields.place().to_owned();
         let name = match (fields.peek_text("model_type")?, family) {
             (Some(stated), Some(family)) if stated != family => {
-                let reason = format!("it says \"{}\", and the family asked for is {family}", printable(stated, 80));
+                let reason = format!("it states \"{}\", and the family asked for is {family}", printable(stated, 80));
                 return Err(Error::model(format!("{place}, field model_type"), reason, "leave the family out"));
             }
             (Some(name), _) | (None, Some(name)) => name,
             (None, None) => self.tell(&fields, directory)?.0,
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
-            let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
+            let reason = format!("unknown model family \"{}\"", printable(name, 80));
             Error::model(place, reason, format!("supported are: {}", self.known()))
         })
     }
@@ -295,13 +295,13 @@ impl<'a> Registry<'a> {
             [family] => Ok((family, None)),
             [] => {
                 let reason = "no class of ModelCenter has all of these fields";
-                let fix = "correct the file, or say the family with --family, or model.family of a recipe";
+                let fix = "correct the file, or give the family with --family, or model.family of a recipe";
                 Err(Error::model(fields.place(), reason, fix))
             }
             _ => {
                 let reason =
                     format!("a file of ModelCenter does not name its family; this can be {}", fitting.join(", "));
-                let fix = "say which with --family, or model.family of a recipe";
+                let fix = "give it with --family, or model.family of a recipe";
                 Err(Error::model(fields.place(), reason, fix))
             }
         }
@@ -341,8 +341,8 @@ pub fn architectures(directory: &Path) -> Result<Vec<String>> {
 
 /// The error for a class in `config.json` with an unknown head.
 pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
-    let reason = format!("which head \"{}\" has is not known here", printable(class, 80));
-    let fix = format!("known are {}; or say which head to take, such as lm, mlm, cls or none", known.join(", "));
+    let reason = format!("unknown head of the class \"{}\"", printable(class, 80));
+    let fix = format!("known are {}; or give the head to take, such as lm, mlm, cls or none", known.join(", "));
     Error::model(format!("{place}, field architectures"), reason, fix)
 }
 

@@ -138,12 +138,12 @@ impl RobertaConfig {
         ranges.dropouts(&[("classifier_dropout_p", self.classifier_dropout_p)])?;
         let (title, first) = (self.name.title(), self.first_position());
         if self.text.pad_token_id.is_none() {
-            let reason = format!("{title} numbers its positions from behind the padding word, and there is none");
-            return Err(ranges.refuse("pad_token_id", reason, "give the id of the padding word, commonly 1"));
+            let reason = format!("{title} numbers its positions from after the padding token, and there is none");
+            return Err(ranges.refuse("pad_token_id", reason, "give the id of the padding token, commonly 1"));
         }
         if self.text.position_size <= first {
             let reason =
-                format!("the first token stands in row {first} of a table of {} positions", self.text.position_size);
+                format!("the first token is in row {first} of a table of {} positions", self.text.position_size);
             return Err(ranges.refuse("position_size", reason, "give more positions, or a smaller pad_token_id"));
         }
         Ok(())
@@ -353,7 +353,7 @@ static TIED: [Alias; 2] = [
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "roberta",
-        doc: "RoBERTa with classification and masked-word heads",
+        doc: "RoBERTa with classification and masked-token heads",
         open: load::open::<Encoder<RobertaConfig>>,
     },
     class: Some(Class {

@@ -84,7 +84,7 @@ impl Sinusoids {
                 let mut pairs = Self::row(position, shape[1]).zip(stored);
                 // A NaN fails the comparison.
                 if !pairs.all(|(ours, theirs)| (ours - theirs).abs() <= ROUNDING) {
-                    return Err(other(format!("its row {position} is not that of sines and cosines"), fix));
+                    return Err(other(format!("its row {position} has no sines and cosines of the position"), fix));
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
 use crate::config::rows::{self, Row, RowConfig, Slot};
 use crate::config::text::UNLIMITED;
-use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center, two_stacks};
+use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
 use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
 use crate::layer::position::RelativeConfig;
@@ -188,7 +188,7 @@ impl T5Config {
         let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
         let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
         ranges.distances([buckets, distance], names)?;
-        ranges.first_word(self.decoder_start_token_id, self.text.vocab_size)
+        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
     }
 }
 
@@ -198,8 +198,7 @@ fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<Head
     let hundred = fields.take_flag("scale")?;
     let scale = match (root, hundred) {
         (Some(_), Some(true)) => {
-            let reason =
-                "scale_decoder_outputs and scale both say what states in front of the head are multiplied with";
+            let reason = "scale_decoder_outputs and scale both scale the states before the head";
             return Err(fields.error("scale", reason, "remove one of the two fields"));
         }
         (None, Some(true)) => HeadScale::HundredRoot,
@@ -253,7 +252,7 @@ impl RowConfig for T5Config {
         let states_start = stated(&["decoder_start_token_id"]);
         let (mut config, spoken) = rows::take_config::<Self>(fields)?;
         config.kind = kind;
-        two_stacks::take_encoder_layers(fields, &mut config.text, states_layers)?;
+        encoder_decoder::take_encoder_layers(fields, &mut config.text, states_layers)?;
         activations::take_projection(fields, &mut config.text, states_function)?;
         kind.dialect().refuse_lone_stacks(fields)?;
         let is_hugging_face = spoken == Spoken::HuggingFace;
@@ -282,7 +281,7 @@ impl RowConfig for T5Config {
 
     fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
         if self.kind == T5Kind::MT5 && self.scale != HeadScale::One {
-            let reason = "transformers has no mT5 whose states are scaled in front of the head";
+            let reason = "transformers has no mT5 whose states are scaled before the head";
             let fix = "this model cannot be written as a Hugging Face directory";
             return Err(Error::model("mT5 configuration, field scale", reason, fix));
         }
@@ -451,7 +450,7 @@ fn stack(name: &str, last: usize, is_gated: bool) -> Vec<Rule> {
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "t5",
-        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
+        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<T5Config>>,
     },
     class: Some(Class {
@@ -480,7 +479,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const MULTILINGUAL: Family = Family {
     entry: ModelEntry {
         model_type: "mt5",
-        doc: "mT5 with the head for the next word of the decoder",
+        doc: "mT5 with the head for the decoder's next token",
         open: load::open::<EncoderDecoder<T5Config>>,
     },
     class_prefix: "MT5",

@@ -167,7 +167,7 @@ fn what_is_no_answer_is_refused_by_its_name() {
             (change(&good, &|verbalizer| verbalizer.positions[0] = -1), "verbalizer.positions[0]"),
             (change(&good, &|verbalizer| verbalizer.positions.truncate(1)), "verbalizer.positions has 1 values"),
             (change(&good, &|verbalizer| verbalizer.label_words.truncate(1)), "at least two words"),
-            (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two words, and a number"),
+            (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two label words, and a number"),
             (Batch { labels: Some(Labels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
         ] {
             let message = refused(model, "lm", &batch);
@@ -180,6 +180,6 @@ fn what_is_no_answer_is_refused_by_its_name() {
     assert!(refused("t5_a", "lm", &asking(&t5, 1.0)).contains("an encoder predicts no tokens of a prompt"));
     for (model, head) in [("bert_a", "mlm"), ("gpt2_a", "cls")] {
         let message = refused(model, head, &asking(&unlabelled(model, head), 0.0));
-        assert!(message.contains("verbalizer") && message.contains("a head for words"), "{model}: {message}");
+        assert!(message.contains("verbalizer") && message.contains("a language-modelling head"), "{model}: {message}");
     }
 }

@@ -52,7 +52,7 @@ fn positions_that_a_marian_stores_must_be_those_that_are_computed() {
     let to = tempfile::tempdir().unwrap();
     model.save(to.path(), &F32).unwrap();
     assert!(tensors(to.path()).keys().all(|name| !name.contains("embed_positions")));
-    for (rows, change, want) in [(19, 0.1, "row 1 is not that of sines and cosines"), (18, 0.0, "[19, 15]")] {
+    for (rows, change, want) in [(19, 0.1, "row 1 has no sines and cosines of the position"), (18, 0.0, "[19, 15]")] {
         let error = open(with(rows, change).path(), &OpenOptions::new(&device)).err().unwrap();
         assert!(error.contains(want) && error.contains("model.decoder.embed_positions.weight"), "{error}");
     }

@@ -133,7 +133,7 @@ fn dropout_that_is_no_probability_is_refused_wherever_it_comes_from() {
     for (hidden_dropout, attention_dropout) in [(Some(1.0), None), (None, Some(1.0)), (Some(f32::NAN), None)] {
         let options = OpenOptions { hidden_dropout, attention_dropout, ..OpenOptions::new(&device) };
         let error = Registry::default().open(directory.path(), &options).err().unwrap().to_string();
-        assert!(error.contains("no dropout probability"), "{error}");
+        assert!(error.contains("not a dropout probability"), "{error}");
     }
 }
 

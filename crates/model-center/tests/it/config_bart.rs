@@ -13,15 +13,18 @@ use serde_json::{Map, Value, json};
 /// A file of a BART as they are on the hub, with sizes that tell the stacks apart.
 fn hugging_face() -> Map<String, Value> {
     let config = json!({
-        "activation_dropout": 0.3, "activation_function": "gelu", "add_bias_logits": false, "add_final_layer_norm": false,
+        "activation_dropout": 0.3, "activation_function": "gelu", "add_bias_logits": false,
+        "add_final_layer_norm": false,
         "architectures": ["BartForConditionalGeneration"], "attention_dropout": 0.2, "bos_token_id": 0,
         "classif_dropout": 0.1, "classifier_dropout": 0.0, "d_model": 768, "decoder_attention_heads": 8,
-        "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0, "decoder_layers": 3, "decoder_start_token_id": 2, "dropout": 0.1,
+        "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0, "decoder_layers": 3, "decoder_start_token_id": 2,
+        "dropout": 0.1,
         "encoder_attention_heads": 12, "encoder_ffn_dim": 3072, "encoder_layerdrop": 0.0, "encoder_layers": 6,
         "eos_token_id": 2, "forced_bos_token_id": 0, "forced_eos_token_id": 2,
         "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, "init_std": 0.03, "is_encoder_decoder": true,
         "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}, "max_position_embeddings": 512, "model_type": "bart",
-        "normalize_before": false, "normalize_embedding": true, "num_beams": 4, "pad_token_id": 1, "scale_embedding": true,
+        "normalize_before": false, "normalize_embedding": true, "num_beams": 4, "pad_token_id": 1,
+        "scale_embedding": true,
         "use_cache": true, "vocab_size": 50265
     });
     config.as_object().unwrap().clone()
@@ -39,7 +42,8 @@ fn defaults_are_those_of_transformers() {
     let expected = json!({
         "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096,
         "encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16,
-        "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
+        "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
         "init_std": 0.02, "scale_embedding": false, "pad_token_id": 1, "decoder_start_token_id": 2,
         "is_encoder_decoder": true, "tie_word_embeddings": true
     });
@@ -128,14 +132,14 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("encoder_attention_heads", json!(7), "not divisible"),
         ("decoder_attention_heads", json!(7), "768 is not divisible by 7 heads"),
         ("decoder_attention_heads", json!("8"), "field decoder_attention_heads"),
-        ("activation_dropout", json!(1.0), "no dropout probability"),
-        ("classifier_dropout", json!(-0.1), "no dropout probability"),
+        ("activation_dropout", json!(1.0), "not a dropout probability"),
+        ("classifier_dropout", json!(-0.1), "not a dropout probability"),
         ("activation_function", json!("tango"), "known are: gelu"),
         ("activation_function", json!("gated_gelu"), "without a gate"),
         ("encoder_layerdrop", json!(0.1), "encoder_layerdrop = 0 only"),
         ("decoder_layerdrop", json!(0.1), "decoder_layerdrop = 0 only"),
-        ("decoder_start_token_id", json!(50265), "no word of a vocabulary of 50265"),
-        ("pad_token_id", json!(50265), "no word of a vocabulary of 50265"),
+        ("decoder_start_token_id", json!(50265), "not a token of a vocabulary of 50265"),
+        ("pad_token_id", json!(50265), "not a token of a vocabulary of 50265"),
         ("tie_word_embeddings", json!(false), "tie_word_embeddings = true only"),
         ("is_encoder_decoder", json!(false), "is_encoder_decoder = true only"),
         ("is_decoder", json!(true), "is_decoder = false only"),

@@ -137,11 +137,11 @@ fn labels_that_make_no_sense_are_refused_of_a_classifier_and_left_out_of_other_m
     let classifier = ("architectures", json!(["BertForSequenceClassification"]));
     let labels = ("id2label", json!({"0": "a", "1": "b"}));
     let cases: [(&[(&str, Value)], &str); 7] = [
-        (&[("num_labels", json!(0))], "0 is no size"),
+        (&[("num_labels", json!(0))], "0 is not a size"),
         (&[("problem_type", json!("guessing"))], "guessing"),
-        (&[("id2label", json!({"0": "a", "2": "b"}))], "no number below 2"),
+        (&[("id2label", json!({"0": "a", "2": "b"}))], "not a number below 2"),
         (&[("id2label", json!({"0": "a", "1": "a"}))], "two classes are named"),
-        (&[("id2label", json!(["a", "b"]))], "no object"),
+        (&[("id2label", json!(["a", "b"]))], "not an object"),
         (&[labels.clone(), ("label2id", json!({"a": 1, "b": 0}))], "not the inverse"),
         (&[labels, ("num_labels", json!(3))], "num_labels is 3"),
     ];
@@ -164,17 +164,17 @@ fn values_that_make_no_model_are_refused() {
         ("hidden_size", json!(385), "not divisible"),
         ("hidden_size", json!(384.0), "whole number"),
         ("hidden_size", json!("384"), "whole number"),
-        ("hidden_size", json!(0), "0 is no size"),
+        ("hidden_size", json!(0), "0 is not a size"),
         ("hidden_size", json!(-1), "whole number"),
         ("vocab_size", json!(1u64 << 40), "whole number from 0 to"),
         ("num_hidden_layers", json!(1_000_000), "out of range"),
-        ("hidden_dropout_prob", json!(1.0), "no dropout probability"),
-        ("hidden_dropout_prob", json!(-0.1), "no dropout probability"),
+        ("hidden_dropout_prob", json!(1.0), "not a dropout probability"),
+        ("hidden_dropout_prob", json!(-0.1), "not a dropout probability"),
         ("hidden_dropout_prob", json!(true), "a number"),
-        ("layer_norm_eps", json!(0.0), "no epsilon"),
+        ("layer_norm_eps", json!(0.0), "not an epsilon"),
         ("layer_norm_eps", json!(1e300), "a number"),
         ("initializer_range", json!(-1.0), "standard deviation"),
-        ("pad_token_id", json!(30522), "no word"),
+        ("pad_token_id", json!(30522), "not a token of a vocabulary of 30522"),
         ("hidden_act", json!("gated_gelu"), "no gates"),
         ("hidden_act", json!("mish"), "known are: gelu, gelu_new, relu, silu, tanh, quick_gelu"),
         ("hidden_act", json!({"a": 1}), "text"),
@@ -210,7 +210,7 @@ fn the_family_of_a_directory_is_known_or_the_error_lists_what_is() {
     fs::write(&path, r#"{"model_type": "bert"}"#).unwrap();
     assert_eq!(family().unwrap(), "bert");
     for (text, want) in [
-        (r#"{"model_type": "mamba"}"#, "\"mamba\" is no family"),
+        (r#"{"model_type": "mamba"}"#, "unknown model family \"mamba\""),
         ("{}", "does not state the family"),
         (r#"{"model_type": 1}"#, "text"),
         ("[1]", "not a JSON object"),

@@ -80,13 +80,13 @@ fn what_would_be_another_model_is_refused_by_name() {
         ("embedding_dropout_p", json!(0.1), ["embedding_dropout_p", "= 0 only"]),
         ("att_init_std", json!(0.5), ["att_init_std", "two names of one thing"]),
         ("emb_init_mean", json!(0.5), ["emb_init_mean", "= 0 only"]),
-        ("ffn_activate_fn", json!("gated_mish"), ["ffn_activate_fn", "no activation"]),
+        ("ffn_activate_fn", json!("gated_mish"), ["ffn_activate_fn", "unknown activation \"gated_mish\""]),
         ("position_bias_num_buckets", json!(3), ["position_bias_num_buckets", "too few for two directions"]),
         ("position_bias_max_distance", json!(32), ["position_bias_max_distance", "half of position_bias_num_buckets"]),
-        ("pos_init_std", json!(-1.0), ["pos_init_std", "no standard deviation"]),
+        ("pos_init_std", json!(-1.0), ["pos_init_std", "not a standard deviation"]),
         ("length_scale", json!(1), ["length_scale", "true or false"]),
-        ("num_layers", json!(0), ["num_layers", "no size"]),
-        ("cls_head", json!(0), ["cls_head", "no size"]),
+        ("num_layers", json!(0), ["num_layers", "not a size"]),
+        ("cls_head", json!(0), ["cls_head", "not a size"]),
     ] {
         let error = with(&[(name, value)]).unwrap_err();
         assert!(texts.iter().all(|text| error.contains(text)), "{name}: {error}");

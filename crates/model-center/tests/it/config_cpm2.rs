@@ -11,10 +11,12 @@ use serde_json::{Map, Value, json};
 /// What sets ModelCenter's `cpm2-large` apart from its class.
 fn large() -> Map<String, Value> {
     let config = json!({
-        "vocab_size": 26240, "dim_model": 4096, "num_heads": 64, "dim_head": 64, "dim_ff": 10240, "num_encoder_layers": 24,
+        "vocab_size": 26240, "dim_model": 4096, "num_heads": 64, "dim_head": 64, "dim_ff": 10240,
+        "num_encoder_layers": 24,
         "num_decoder_layers": 24, "emb_init_std": 1.0, "att_init_std": 1.0, "ffn_init_std": 1.0, "proj_init_std": 1.0,
         "length_scale": true, "attn_scale": true, "ffn_activate_fn": "gated_gelu", "pos_bias_type": "relative",
-        "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "tied": false, "half": true, "cls_head": null
+        "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "tied": false, "half": true,
+        "cls_head": null
     });
     config.as_object().unwrap().clone()
 }
@@ -27,7 +29,8 @@ fn with(changes: &[(&str, Value)]) -> Result<Cpm2Config, String> {
 fn defaults_are_those_of_model_center() {
     let dict = Cpm2Config::default().to_dict();
     let expected = json!({
-        "vocab_size": 26240, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 1920, "num_encoder_layers": 12,
+        "vocab_size": 26240, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 1920,
+        "num_encoder_layers": 12,
         "num_decoder_layers": 12, "dropout_p": 0.0, "emb_init_std": 0.02, "pos_init_std": 1.0, "norm_eps": 1e-6,
         "ffn_activate_fn": "gated_gelu", "tied": false, "position_bias_num_buckets": 32, "length_scale": false,
         "position_bias_max_distance": 128, "attn_scale": false, "decoder_start_token_id": null
@@ -70,7 +73,7 @@ fn what_would_be_another_model_is_refused_by_name() {
         ("ffn_bias", json!(true), ["ffn_bias", "false only"]),
         ("num_layers", json!(3), ["num_encoder_layers", "num_layers = 3"]),
         ("num_decoder_layers", json!(100_000), ["num_decoder_layers", "out of range"]),
-        ("decoder_start_token_id", json!(26240), ["decoder_start_token_id", "no word of a vocabulary"]),
+        ("decoder_start_token_id", json!(26240), ["decoder_start_token_id", "not a token of a vocabulary"]),
         ("position_bias_max_distance", json!(16), ["position_bias_max_distance", "half of"]),
     ] {
         let error = with(&[(name, value)]).unwrap_err();

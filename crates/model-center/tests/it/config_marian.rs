@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 /// A file of an OPUS-MT model as they are on the hub.
 fn hugging_face() -> Map<String, Value> {
     let config = json!({
-        "activation_dropout": 0.0, "activation_function": "swish", "add_bias_logits": false, "add_final_layer_norm": false,
+        "activation_dropout": 0.0, "activation_function": "swish", "add_bias_logits": false,
+        "add_final_layer_norm": false,
         "architectures": ["MarianMTModel"], "attention_dropout": 0.0, "bad_words_ids": [[58100]], "bos_token_id": 0,
         "classif_dropout": 0.0, "classifier_dropout": 0.0, "d_model": 512, "decoder_attention_heads": 8,
         "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0, "decoder_layers": 6, "decoder_start_token_id": 58100,
@@ -35,7 +36,8 @@ fn header() -> HfHeader {
 fn defaults_are_those_of_transformers() {
     let map = MarianConfig::default().to_hf_json(&header()).unwrap();
     let expected = json!({
-        "vocab_size": 58101, "max_position_embeddings": 1024, "encoder_layers": 12, "decoder_layers": 12, "d_model": 1024,
+        "vocab_size": 58101, "max_position_embeddings": 1024, "encoder_layers": 12, "decoder_layers": 12,
+        "d_model": 1024,
         "activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
         "scale_embedding": false, "pad_token_id": 58100, "decoder_start_token_id": 58100, "model_type": "marian"
     });

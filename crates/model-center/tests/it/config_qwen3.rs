@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 /// A file as transformers 4 wrote it.
 fn hugging_face() -> Map<String, Value> {
     let config = json!({
-        "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.1, "bos_token_id": 151643,
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.1,
+        "bos_token_id": 151643,
         "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.03,
         "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
         "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
@@ -100,7 +101,7 @@ fn options_are_read_and_written_back() {
 fn contradictions_and_what_is_not_supported_name_the_field() {
     for (name, value, want) in [
         ("head_dim", json!("absent"), "no safe default"),
-        ("head_dim", json!(65), "cannot be turned by pairs"),
+        ("head_dim", json!(65), "cannot be rotated by pairs"),
         ("dim_head", json!(64), "head_dim = 128 and dim_head = 64"),
         ("att_bias", json!(true), "attention_bias = false and att_bias = true"),
         ("mlp_bias", json!(true), "mlp_bias = false only"),
@@ -108,7 +109,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("num_key_value_heads", json!(5), "5 key heads do not divide 16"),
         ("num_key_value_heads", json!("absent"), "no safe default"),
         ("layer_types", json!(vec!["sliding_attention"; 28]), "turns windows off"),
-        ("partial_rotary_factor", json!(0.5), "only whole heads"),
+        ("partial_rotary_factor", json!(0.5), "rotary embeddings of parts of heads"),
         ("model_type", json!("qwen3_moe"), "not of qwen3"),
         ("quantization_config", json!({"bits": 4}), "quantised"),
     ] {

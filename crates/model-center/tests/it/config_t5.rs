@@ -35,7 +35,8 @@ fn function(config: &T5Config) -> (Activation, bool) {
 fn defaults_are_those_of_model_center() {
     let dict = T5Config::default().to_dict();
     let expected = json!({
-        "vocab_size": 32128, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 3072, "num_encoder_layers": 12,
+        "vocab_size": 32128, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 3072,
+        "num_encoder_layers": 12,
         "num_decoder_layers": 12, "dropout_p": 0.0, "emb_init_std": 0.02, "pos_init_std": 1.0, "norm_eps": 1e-6,
         "att_init_std": 0.02, "ffn_init_std": 0.02, "ffn_activate_fn": "relu", "proj_init_std": 0.02, "tied": true,
         "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "scale": null, "cls_head": null
@@ -91,7 +92,8 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
 
 #[test]
 fn a_model_center_file_fills_in_its_class_defaults() {
-    let text = r#"{"dim_model": 1024, "num_heads": 16, "dim_ff": 2816, "num_encoder_layers": 24, "num_decoder_layers": 20,
+    let text = r#"{"dim_model": 1024, "num_heads": 16, "dim_ff": 2816, "num_encoder_layers": 24,
+        "num_decoder_layers": 20,
         "ffn_activate_fn": "gated_gelu_new", "tied": false, "half": true, "dropout_p": 0.3, "att_mask_value": "-inf"}"#;
     let config = T5Config::from_json(text, "x").unwrap();
     assert_eq!((config.text.num_layers, config.num_decoder_layers, config.text.dim_head), (24, 20, 64));
@@ -158,12 +160,12 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("relative_attention_num_buckets", json!(3), "at least 4"),
         ("relative_attention_max_distance", json!(16), "half of 32"),
         ("position_bias_num_buckets", json!(16), "position_bias_num_buckets = 16"),
-        ("dropout_rate", json!(1.0), "no dropout probability"),
+        ("dropout_rate", json!(1.0), "not a dropout probability"),
         ("dropout_p", json!(0.0), "dropout_rate"),
-        ("layer_norm_epsilon", json!(0.0), "no epsilon"),
-        ("pos_init_std", json!(-1.0), "no standard deviation"),
-        ("decoder_start_token_id", json!(32128), "no word of a vocabulary of 32128"),
-        ("pad_token_id", json!(32128), "no word of a vocabulary of 32128"),
+        ("layer_norm_epsilon", json!(0.0), "not an epsilon"),
+        ("pos_init_std", json!(-1.0), "not a standard deviation"),
+        ("decoder_start_token_id", json!(32128), "not a token of a vocabulary of 32128"),
+        ("pad_token_id", json!(32128), "not a token of a vocabulary of 32128"),
         ("feed_forward_proj", json!("gated-tango"), "known are: gelu, gelu_new"),
         ("feed_forward_proj", json!("gated_gelu"), "hyphen"),
         ("dense_act_fn", json!("relu"), "another function"),

@@ -172,7 +172,7 @@ fn what_its_classes_cannot_express_is_refused() {
     let opt: OptConfig = read("opt_a", "cls");
     refused(opt.to_model_center(&header("OPTForSequenceClassification", DType::F32)), "no head for classes");
     let untied: OptConfig = read("opt_a", "untied");
-    refused(untied.to_model_center(&header("OPTForCausalLM", DType::F32)), "shares the words' embedding");
+    refused(untied.to_model_center(&header("OPTForCausalLM", DType::F32)), "shares the token embedding");
     let t5: T5Config = read("t5_a", "lm");
     refused(t5.to_model_center(&header("T5Model", DType::F16)), "f16");
     let mut bert: BertConfig = read("bert_a", "mlm");
@@ -254,7 +254,7 @@ fn a_family_that_nothing_tells_is_asked_for() {
     let error = found(&both, None).unwrap_err();
     assert!(error.contains("this can be roberta, longformer") && error.contains("model.family"), "{error}");
     assert_eq!(found(&both, Some("xlm-roberta")), Ok("xlm-roberta"));
-    assert!(found(&both, Some("longformer")).unwrap_err().contains("no family of models that is known here"));
+    assert!(found(&both, Some("longformer")).unwrap_err().contains("unknown model family \"longformer\""));
     let none = path("none", r#"{"dim_model": 8, "pos_rotary_dim": 4, "num_heads_kv": 2}"#);
     assert!(found(&none, None).unwrap_err().contains("no class of ModelCenter has all of these fields"));
     let foreign = path("foreign", r#"{"hidden_size": 8}"#);

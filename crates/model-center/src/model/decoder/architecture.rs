@@ -130,7 +130,7 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
             TextHead::Classification { outputs } => Head::Classifier { outputs },
             TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
                 let family = C::DIALECT.title;
-                let reason = format!("masked words and next sentence are for encoders, and {family} is a decoder");
+                let reason = format!("masked tokens and next sentence are for encoders, and {family} is a decoder");
                 return Err(Error::argument("the head asked for", reason, "ask for lm, cls or none"));
             }
         })

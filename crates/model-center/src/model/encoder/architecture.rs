@@ -175,14 +175,14 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
             TextHead::NextSentence => Head::NextSentence,
             TextHead::Pretraining => Head::Pretraining,
             TextHead::CausalLm => {
-                return refuse(format!("the head for the next word is for decoders, and {family} is an encoder"));
+                return refuse(format!("the head for the next token is for decoders, and {family} is an encoder"));
             }
         };
         if head.has_sentences() && !C::HAS_SENTENCES {
             return refuse(format!("{family} is not trained on pairs of sentences and has no head for the next one"));
         }
         if head.is_masked_lm() && !config.layout().tied {
-            let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
+            let reason = "tie_word_embeddings is false: a masked-token head with a matrix of its own";
             return Err(Error::model(directory.display().to_string(), reason, "use a model with tied embeddings"));
         }
         Ok(head)
@@ -212,8 +212,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         match head {
             _ if !is_model_center => Ok(()),
             TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadInit::Random => {
-                let reason = "the head for classes of ModelCenter's encoders reads hidden states, not what a pooler makes of them";
-                let fix = "draw a new head, or take another";
+                let reason = "the classification head of ModelCenter's encoders reads hidden states, not pooled ones";
+                let fix = "initialize a new head, or take another";
                 Err(Error::model(format!("{place}, field cls_head"), reason, fix))
             }
             TextHead::MaskedLm | TextHead::Pretraining => check_own_activation(layout.word_activation, config.title()),
@@ -250,7 +250,7 @@ fn check_own_activation(activation: Activation, title: &str) -> Result<()> {
         Activation::Gelu => Ok(()),
         _ => Err(Error::model(
             format!("{title} in ModelCenter's layout"),
-            "its head for masked words has gelu, and this model's another function",
+            "its head for masked tokens has gelu, and this model's another function",
             "take the model without this head",
         )),
     }

@@ -48,10 +48,11 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
 
 /// The rules of a base model under this prefix, including its dot, followed by the rules of the heads.
 pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> {
-    let tables = ["word", "position", "token_type"].into_iter().map(|table| {
-        let ours = if table == "word" { "input" } else { table };
-        Rule::owned(format!("{ours}_embedding.weight"), format!("{prefix}embeddings.{table}_embeddings.weight"))
-    });
+    let tables = [("input", "word"), ("position", "position"), ("token_type", "token_type")].into_iter().map(
+        |(ours, theirs)| {
+            Rule::owned(format!("{ours}_embedding.weight"), format!("{prefix}embeddings.{theirs}_embeddings.weight"))
+        },
+    );
     let both = BOTH.into_iter().flat_map(|(ours, theirs)| {
         ["weight", "bias"].map(|part| Rule::owned(format!("{ours}.{part}"), format!("{prefix}{theirs}.{part}")))
     });

@@ -78,7 +78,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             label_names: text.labels.clone(),
             has_spans: false,
             decoder_start_token: config.decoder_start_token(),
-            eos_token: config.last_word(),
+            eos_token: config.eos_token(),
             starts_with_sentinel: C::BEGINS_WITH_SENTINELS,
         }
     }
@@ -149,7 +149,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
                 };
                 let family = C::DIALECT.title;
                 let reason =
-                    format!("{family} is opened with the head for the next word of its decoder{one}, or without one");
+                    format!("{family} is opened with the head for the next token of its decoder{one}, or without one");
                 Err(Error::argument("the head asked for", reason, fix))
             }
         }

@@ -42,7 +42,7 @@ pub trait Seq2SeqFamily: RowConfig + Debug + 'static {
     fn decoder_start_token(&self) -> Option<usize>;
 
     /// The EOS token, whose hidden state a classifier reads; `None` if the configuration does not specify one.
-    fn last_word(&self) -> Option<usize> {
+    fn eos_token(&self) -> Option<usize> {
         None
     }
 

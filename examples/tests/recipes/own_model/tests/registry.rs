@@ -46,7 +46,7 @@ fn a_registry_with_the_family_opens_its_directories_and_one_without_says_what_it
     let opened = Registry::new(TABLES).open(directory.path(), &OpenOptions::new(&device)).unwrap();
     assert_eq!(logits(&*opened.model, &device).len(), 3 * 3);
     let error = Registry::default().open(directory.path(), &OpenOptions::new(&device)).err().unwrap().to_string();
-    assert!(error.contains("\"toy\" is no family") && error.contains("supported are: bert"), "{error}");
+    assert!(error.contains("unknown model family \"toy\"") && error.contains("supported are: bert"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Encoder-decoders with post-norm blocks whose encoder and decoder have separate sizes.
 //!
-//! Defines [`TwoStacks`], a part of a family's configuration; called by the families of this kind.
+//! Defines [`EncoderDecoderFields`], a part of a family's configuration; called by the families of this kind.
 
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ const SILENT_CLASSES: usize = 3;
 
 /// Sizes and options of a model whose encoder, decoder and head share one token embedding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TwoStacks {
+pub struct EncoderDecoderFields {
     /// What all families have; blocks, heads and F are the encoder's. Unless a file states another, the
     /// dropout of the embeddings' sum equals the layers' dropout.
     pub text: TextConfig,
@@ -79,10 +79,10 @@ pub(crate) fn defaults() -> TextConfig {
     }
 }
 
-impl TwoStacks {
+impl EncoderDecoderFields {
     /// A decoder like the encoder, nothing scaled, nothing dropped between the maps.
     pub(crate) fn of(text: TextConfig, decoder_start_token_id: Option<usize>) -> Self {
-        TwoStacks {
+        EncoderDecoderFields {
             num_decoder_layers: text.num_layers,
             num_decoder_heads: text.num_heads,
             dim_decoder_ff: text.dim_ff,
@@ -106,10 +106,10 @@ pub trait HasStacks: RowConfig {
     const FLAGS: &'static [(&'static str, bool)];
 
     /// Sizes and options.
-    fn stacks(&self) -> &TwoStacks;
+    fn stacks(&self) -> &EncoderDecoderFields;
 
     /// The same, to change them.
-    fn stacks_mut(&mut self) -> &mut TwoStacks;
+    fn stacks_mut(&mut self) -> &mut EncoderDecoderFields;
 }
 
 /// The rows of such families.
@@ -142,7 +142,7 @@ pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
     let (text, spoken) = C::DIALECT.take(fields)?;
     let mut config = C::default();
     let stacks = config.stacks_mut();
-    *stacks = TwoStacks::of(text, stacks.decoder_start_token_id);
+    *stacks = EncoderDecoderFields::of(text, stacks.decoder_start_token_id);
     let text = &mut stacks.text;
     if !counts_classes {
         text.cls_head = text.cls_head.map(|_| SILENT_CLASSES);
@@ -167,7 +167,7 @@ pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
 ///
 /// # Errors
 /// Norms of another epsilon than transformers has.
-pub(crate) fn adjust_hf<C: HasStacks>(stacks: &TwoStacks, map: &mut Map<String, Value>) -> Result<()> {
+pub(crate) fn adjust_hf<C: HasStacks>(stacks: &EncoderDecoderFields, map: &mut Map<String, Value>) -> Result<()> {
     map.insert("is_encoder_decoder".to_string(), json!(true));
     C::DIALECT.check_norm_eps(&stacks.text, NORM_EPS)
 }
@@ -176,14 +176,14 @@ pub(crate) fn adjust_hf<C: HasStacks>(stacks: &TwoStacks, map: &mut Map<String, 
 pub(crate) fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
     let Some(layers) = fields.take_size("num_encoder_layers")? else { return Ok(()) };
     if is_stated && layers != text.num_layers {
-        let reason = format!("the file says num_layers = {} and num_encoder_layers = {layers}", text.num_layers);
+        let reason = format!("the file states num_layers = {} and num_encoder_layers = {layers}", text.num_layers);
         return Err(fields.error("num_encoder_layers", &reason, "remove one of the two fields, or make them equal"));
     }
     text.num_layers = layers;
     Ok(())
 }
 
-impl TwoStacks {
+impl EncoderDecoderFields {
     /// Check the fields that only such a family has; `place` names the source.
     fn validate(&self, place: &str) -> Result<()> {
         let (ranges, text) = (Ranges { place }, &self.text);
@@ -196,6 +196,6 @@ impl TwoStacks {
             ("activation_dropout", self.ffn_dropout_p),
             ("classifier_dropout", self.classifier_dropout_p),
         ])?;
-        ranges.first_word(self.decoder_start_token_id, text.vocab_size)
+        ranges.decoder_start_token(self.decoder_start_token_id, text.vocab_size)
     }
 }
