@@ -5,7 +5,7 @@
 use crate::fixture;
 
 use fixture::{Fixture, golden, vocabulary};
-use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskFiles};
+use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, Recipe, Resolved};
 use serde_json::{Map, Value, json};
@@ -98,10 +98,10 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     let record = |at: usize| -> Value {
         let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
         match &resolved.data.source {
-            DataSource::SuperGlue { task: "BoolQ", .. } | DataSource::Prompts { task: "BoolQ", .. } => {
+            DataSource::Task { entry: TaskEntry { name: "BoolQ", .. }, .. } | DataSource::Prompts { task: "BoolQ", .. } => {
                 json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
             }
-            DataSource::SuperGlue { .. } | DataSource::Prompts { .. } => {
+            DataSource::Task { .. } | DataSource::Prompts { .. } => {
                 let label = ["entailment", "not_entailment"][at % 2];
                 json!({"premise": text, "hypothesis": text, "label": label})
             }

@@ -135,30 +135,30 @@ fn abandon_misused(reason: &str) {
 
 fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
     if options.list_settings {
-        terminal::print(settings_page().trim_end())?;
+        terminal::print(settings_page(registry.tasks).trim_end())?;
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::from_env(options.ranks);
     if options.print_config {
         // What a launcher sets wrongly does not matter to a recipe that is only printed.
-        return print_config(options, launch.map_or(1, |launch| launch.world));
+        return print_config(options, registry, launch.map_or(1, |launch| launch.world));
     }
     // A dry run communicates with no other rank.
     let group = match options.dry_run {
         true => ProcessGroup::detached(launch?, options.distributed()),
         false => ProcessGroup::join(launch?, options.distributed())?,
     };
-    let ended = resolve(options).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
+    let ended = resolve(options, registry).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
 }
 
 /// The settings of a recipe, which may lack some, with their origins.
-fn print_config(options: &Options, ranks: usize) -> Result<ExitStatus> {
-    let draft = options.settings.draft(&device_set(options)).map_err(as_error)?;
+fn print_config(options: &Options, registry: Registry<'_>, ranks: usize) -> Result<ExitStatus> {
+    let draft = options.settings.draft(&device_set(options), registry).map_err(as_error)?;
     let shown = match draft.is_complete() {
         true => {
-            let resolved = options.settings.read(&device_set(options)).map_err(as_error)?;
+            let resolved = options.settings.read(&device_set(options), registry).map_err(as_error)?;
             on_ranks(resolved, &options.run()?, ranks).print_config()
         }
         false => draft.print_config(),
@@ -173,8 +173,8 @@ fn device_set(options: &Options) -> Vec<String> {
     options.device.iter().map(|name| format!("device.name={name}")).collect()
 }
 
-fn resolve(options: &Options) -> Result<Resolved> {
-    let checked = options.settings.read(&device_set(options)).and_then(|resolved| {
+fn resolve(options: &Options, registry: Registry<'_>) -> Result<Resolved> {
+    let checked = options.settings.read(&device_set(options), registry).and_then(|resolved| {
         let mistakes = preflight(&resolved, &model_places());
         if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
     });

@@ -43,8 +43,10 @@ pub fn main_or<O: Parser>(
     terminal::finish(tracing.and_then(|_trace| run(&options, registry)))
 }
 
-/// The families by the names that `config.json` has for them.
+/// The families by the names that `config.json` has for them, and the further tasks.
 fn families(registry: Registry<'_>) -> String {
     let lines = registry.entries().map(|entry| format!("\n  {:<10} {}", entry.model_type, entry.doc));
-    format!("Families of models:{}", lines.collect::<String>())
+    let tasks = registry.tasks.iter().map(|entry| format!("\n  {:<10} {}", entry.name, entry.doc)).collect::<String>();
+    let tasks = if tasks.is_empty() { tasks } else { format!("\n\nFurther tasks (data.task):{tasks}") };
+    format!("Families of models:{}{tasks}", lines.collect::<String>())
 }

@@ -1,6 +1,7 @@
 //! The settings of a run on a command line: a recipe, and changes to it. Shared by the programs that take them.
 
 use crate::cli::places::model_places;
+use crate::model::Registry;
 use crate::recipe::{Draft, Mistake, Recipe, Resolved, as_error, preflight};
 use crate::{Error, Result};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -67,21 +68,21 @@ impl SettingOptions {
     ///
     /// # Errors
     /// All mistakes in the recipe.
-    pub fn read(&self, more: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        Recipe::read(self.recipe.as_deref(), &[&self.sets, more].concat())
+    pub fn read(&self, more: &[String], registry: Registry<'_>) -> Result<Resolved, Vec<Mistake>> {
+        self.draft(more, registry)?.resolved()
     }
 
     /// The recipe with its changes as far as it can be read.
     ///
     /// # Errors
     /// A file that cannot be read, or arguments that are no settings.
-    pub fn draft(&self, more: &[String]) -> Result<Draft, Vec<Mistake>> {
-        Recipe::draft(self.recipe.as_deref(), &[&self.sets, more].concat())
+    pub fn draft(&self, more: &[String], registry: Registry<'_>) -> Result<Draft, Vec<Mistake>> {
+        Recipe::draft(self.recipe.as_deref(), &[&self.sets, more].concat(), registry.tasks)
     }
 
     /// The recipe with its changes, and what can be seen to be wrong with the files it names.
-    pub fn resolve(&self, more: &[String]) -> Result<Resolved, Error> {
-        let resolved = self.read(more).map_err(as_error)?;
+    pub fn resolve(&self, more: &[String], registry: Registry<'_>) -> Result<Resolved, Error> {
+        let resolved = self.read(more, registry).map_err(as_error)?;
         let mistakes = preflight(&resolved, &model_places());
         if mistakes.is_empty() { Ok(resolved) } else { Err(as_error(mistakes)) }
     }

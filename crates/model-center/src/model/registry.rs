@@ -5,6 +5,7 @@ use super::text_model::{TextHead, TextModel};
 use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3, roberta, t5};
 use crate::config::model_center::Class;
 use crate::config::{self, Fields, ProblemType, model_center};
+use crate::data::TaskEntry;
 use crate::error::{Error, Result};
 use crate::file::printable;
 pub use crate::formats::directory::SaveOptions;
@@ -216,23 +217,31 @@ pub static MODELS: &[ModelEntry] = &{
     entries
 };
 
-/// Families to search: this crate's and further ones.
+/// Families to search, this crate's and further ones, and tasks that recipes have besides this crate's.
 #[derive(Debug, Clone, Copy)]
 pub struct Registry<'a> {
     tables: &'a [&'a [ModelEntry]],
+    /// The further tasks.
+    pub tasks: &'static [TaskEntry],
 }
 
 impl Default for Registry<'static> {
     fn default() -> Self {
         static TABLES: &[&[ModelEntry]] = &[MODELS];
-        Registry { tables: TABLES }
+        Registry { tables: TABLES, tasks: &[] }
     }
 }
 
 impl<'a> Registry<'a> {
     /// Searches these tables, in order.
     pub fn new(tables: &'a [&'a [ModelEntry]]) -> Self {
-        Registry { tables }
+        Registry { tables, tasks: &[] }
+    }
+
+    /// The same families, and these tasks as further values of `data.task`. Their names are none of this crate's.
+    #[must_use]
+    pub fn with_tasks(self, tasks: &'static [TaskEntry]) -> Self {
+        Registry { tasks, ..self }
     }
 
     /// Every family.

@@ -2,10 +2,10 @@
 //!
 //! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Filled by `sources.rs`; read by the programs.
 
-use super::sources::has_classifier;
+use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
-    SUPERGLUE, Split, Squad, TaskEntry, TemplateTask,
+    SUPERGLUE, Split, Squad, TaskEntry, TaskLabels, TemplateTask,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 /// Where the data come from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DataSource {
-    /// A SuperGLUE task.
-    SuperGlue {
-        /// Its name in [`SUPERGLUE`].
-        task: &'static str,
+    /// A task of a registry of records: a SuperGLUE task, or one that a program adds.
+    Task {
+        /// Its registry line.
+        entry: &'static TaskEntry,
         /// The directory that holds the task's directory.
         directory: PathBuf,
     },
@@ -65,7 +65,8 @@ impl DataSource {
     /// The name of the task in recipes.
     pub fn task_name(&self) -> &'static str {
         match self {
-            DataSource::SuperGlue { task, .. } | DataSource::Prompts { task, .. } => task,
+            DataSource::Task { entry, .. } => entry.name,
+            DataSource::Prompts { task, .. } => task,
             DataSource::Squad { .. } => "SQuAD",
             DataSource::Template { .. } => "classification",
             DataSource::Files { .. } if self.is_regression() => "regression",
@@ -75,14 +76,6 @@ impl DataSource {
                 ..
             } => "language",
             DataSource::LanguageModeling { .. } => "seq2seq",
-        }
-    }
-
-    /// The registry line of a SuperGLUE task with a classifier.
-    pub fn task_entry(&self) -> Option<&'static TaskEntry> {
-        match self {
-            DataSource::SuperGlue { task, .. } => SUPERGLUE.iter().find(|entry| entry.name == *task),
-            _ => None,
         }
     }
 
@@ -97,8 +90,8 @@ impl DataSource {
     /// Whether there is a form of the task for classifiers, however it is read here: one's own files have one.
     pub fn has_classifier_form(&self) -> bool {
         match self {
-            DataSource::SuperGlue { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
-            DataSource::Prompts { task, .. } => has_classifier(task),
+            DataSource::Task { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
+            DataSource::Prompts { task, .. } => SUPERGLUE.iter().any(|entry| entry.name == *task),
             DataSource::Squad { .. } | DataSource::LanguageModeling { .. } => false,
         }
     }
@@ -106,7 +99,7 @@ impl DataSource {
     /// Whether the prompt registry has the task.
     pub fn has_prompt_form(&self) -> bool {
         match self {
-            DataSource::SuperGlue { task, .. } => PROMPTS.iter().any(|entry| entry.name == *task),
+            DataSource::Task { entry, .. } => has_prompts(entry.name),
             DataSource::Prompts { .. } => true,
             _ => false,
         }
@@ -116,10 +109,8 @@ impl DataSource {
     pub fn task_metrics(&self) -> Option<&'static [Metric]> {
         match self {
             DataSource::Squad { .. } => Some(SQUAD_METRICS),
-            _ => {
-                let classified = self.task_entry().map(|entry| entry.metrics);
-                classified.or(self.prompt_entry().map(|entry| entry.metrics))
-            }
+            DataSource::Task { entry, .. } => Some(entry.metrics).filter(|metrics| !metrics.is_empty()),
+            _ => self.prompt_entry().map(|entry| entry.metrics),
         }
     }
 
@@ -131,7 +122,7 @@ impl DataSource {
     /// The files that are learnt from and judged by; `None` for a task that knows its own.
     pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
         match self {
-            DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
+            DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
@@ -141,7 +132,7 @@ impl DataSource {
     /// The directory of a task that knows its own files.
     pub fn directory(&self) -> Option<&PathBuf> {
         match self {
-            DataSource::SuperGlue { directory, .. }
+            DataSource::Task { directory, .. }
             | DataSource::Prompts { directory, .. }
             | DataSource::Squad { directory } => Some(directory),
             _ => None,
@@ -152,9 +143,7 @@ impl DataSource {
     pub fn files_of_task(&self) -> Vec<String> {
         let splits = [Split::Train, Split::Validation];
         match self {
-            DataSource::SuperGlue { task, .. } => {
-                splits.iter().map(|split| format!("{task}/{}.jsonl", split.file_stem())).collect()
-            }
+            DataSource::Task { entry, .. } => splits.iter().map(|split| entry.file(*split)).collect(),
             DataSource::Squad { .. } => splits.iter().map(|split| Squad::file(*split).to_owned()).collect(),
             _ => {
                 let files = self.prompt_entry().map(|entry| splits.map(|split| (entry.name, entry.files.name(split))));
@@ -165,13 +154,18 @@ impl DataSource {
 
     /// Whether numbers are predicted rather than classes.
     pub fn is_regression(&self) -> bool {
-        matches!(self, DataSource::Files { columns: ColumnTask { labels: LabelSpec::Value, .. }, .. })
+        match self {
+            DataSource::Task { entry, .. } => entry.labels == TaskLabels::Value,
+            DataSource::Files { columns, .. } => columns.labels == LabelSpec::Value,
+            _ => false,
+        }
     }
 
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
             DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
             _ if self.is_regression() => MetricKind::Values,
             _ => MetricKind::Classes,
         }
@@ -180,13 +174,16 @@ impl DataSource {
     /// The hubs' name of what such a trained model does. With label tokens it is the language model's name, which
     /// depends on whether it generates targets.
     pub fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
-        match self.task_name() {
-            "language" => "text-generation",
-            "seq2seq" | "SQuAD" => "text2text-generation",
-            _ if self.has_token_labels() && generates_targets => "text2text-generation",
-            _ if self.has_token_labels() => "text-generation",
-            _ => "text-classification",
-        }
+        let has_targets = match self {
+            DataSource::Squad { .. } => true,
+            DataSource::Task { entry, .. } if entry.labels.are_tokens() => entry.labels == TaskLabels::Target,
+            DataSource::LanguageModeling { task, .. } => {
+                matches!(task.columns, LanguageModelingColumns::Target { .. })
+            }
+            _ if self.has_token_labels() => generates_targets,
+            _ => return "text-classification",
+        };
+        if has_targets { "text2text-generation" } else { "text-generation" }
     }
 
     /// Whether there is anything to evaluate on.

@@ -5,9 +5,10 @@
 
 use super::mistake::Mistake;
 use super::reader::{Found, Reader, SettingEntry};
-use super::resolved::{print_entries, sort_by_table};
+use super::resolved::{Resolved, print_entries, sort_by_table};
 use super::settings::Settings;
 use super::{keys, layers, rules};
+use crate::data::TaskEntry;
 
 /// Every key of a recipe, and the mistakes in it.
 #[derive(Debug)]
@@ -20,9 +21,14 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub(super) fn read(name: &str, text: &str, sets: &[String]) -> Result<Self, Vec<Mistake>> {
+    pub(super) fn read(
+        name: &str,
+        text: &str,
+        sets: &[String],
+        tasks: &'static [TaskEntry],
+    ) -> Result<Self, Vec<Mistake>> {
         let (tree, mistakes) = layers::merge(name, text, sets);
-        let mut reader = Reader::new(tree, name);
+        let mut reader = Reader::new(tree, name, tasks);
         let settings = keys::read(&mut reader);
         rules::check(&mut reader, &settings);
         // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.
@@ -32,6 +38,14 @@ impl Draft {
         let Found { mut entries, mistakes, missing } = reader.finish();
         sort_by_table(&mut entries, |entry| entry.key);
         Ok(Draft { settings, entries, mistakes, missing })
+    }
+
+    /// The settings, or every mistake.
+    pub fn resolved(self) -> Result<Resolved, Vec<Mistake>> {
+        match self.mistakes.is_empty() {
+            true => Ok(Resolved::new(self.settings, self.entries)),
+            false => Err(self.mistakes),
+        }
     }
 
     /// Every key with its value and, as a comment, where the value came from, or that it is missing or wrong.

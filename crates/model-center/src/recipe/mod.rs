@@ -45,6 +45,7 @@ pub use settings::{
 };
 
 use crate::Result;
+use crate::data::TaskEntry;
 use std::path::Path;
 
 /// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
@@ -71,28 +72,26 @@ impl Recipe {
 
     /// Like [`Recipe::load`], and keeps going at mistakes.
     pub fn read(path: Option<&Path>, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        match path {
-            Some(path) => {
-                let text = layers::read_file(path).map_err(|mistake| vec![mistake])?;
-                Self::read_text(&path.display().to_string(), &text, sets)
-            }
-            None => Self::read_text("", "", sets),
-        }
+        Self::draft(path, sets, &[])?.resolved()
     }
 
     /// Like [`Recipe::read`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
     pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        let Draft { settings, entries, mistakes, .. } = Draft::read(name, text, sets)?;
-        if mistakes.is_empty() { Ok(Resolved::new(settings, entries)) } else { Err(mistakes) }
+        Draft::read(name, text, sets, &[])?.resolved()
     }
 
-    /// The recipe as far as it can be read, for showing what is missing in it.
+    /// The recipe as far as it can be read, for showing what is missing in it. `tasks` are further values of
+    /// `data.task`: those of a [`Registry`](crate::model::Registry).
     ///
     /// # Errors
     /// A file that cannot be read or is not TOML, an argument that is not a setting: every mistake of that kind.
-    pub fn draft(path: Option<&Path>, sets: &[String]) -> Result<Draft, Vec<Mistake>> {
+    pub fn draft(
+        path: Option<&Path>,
+        sets: &[String],
+        tasks: &'static [TaskEntry],
+    ) -> Result<Draft, Vec<Mistake>> {
         let text = path.map_or_else(|| Ok(String::new()), layers::read_file).map_err(|mistake| vec![mistake])?;
         let name = path.map_or_else(String::new, |path| path.display().to_string());
-        Draft::read(&name, &text, sets)
+        Draft::read(&name, &text, sets, tasks)
     }
 }

@@ -7,6 +7,7 @@ use super::layers::{Origin, Tree};
 use super::meanings::meaning;
 use super::reader::{Declared, Reader};
 use super::resolved::sort_by_table;
+use crate::data::TaskEntry;
 
 /// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[
@@ -15,8 +16,9 @@ const DEPENDENT: &[(&str, &str)] = &[
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];
 
-/// Every setting of a recipe: key, type and allowed values, default, meaning and first version.
-pub fn settings_page() -> String {
+/// Every setting of a recipe: key, type and allowed values, default, meaning and first version; `tasks` are further
+/// values of `data.task`.
+pub fn settings_page(tasks: &'static [TaskEntry]) -> String {
     let mut page = String::from(
         "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the values \
          of one recipe with their origins, and [recipes](recipes.md) shows how to write one. \
@@ -24,7 +26,7 @@ pub fn settings_page() -> String {
          last dot: `train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on a command line.\n",
     );
     let mut table = "";
-    for Declared { key, wanted, default } in declared() {
+    for Declared { key, wanted, default } in declared(tasks) {
         let of = key.rsplit_once('.').map_or("", |(table, _)| table);
         if of != table {
             table = of;
@@ -41,8 +43,8 @@ pub fn settings_page() -> String {
 }
 
 /// The declarations of all keys, by table, read from an empty recipe.
-fn declared() -> Vec<Declared> {
-    let mut reader = Reader::new(Tree::new(Origin::Default), "");
+fn declared(tasks: &'static [TaskEntry]) -> Vec<Declared> {
+    let mut reader = Reader::new(Tree::new(Origin::Default), "", tasks);
     keys::read(&mut reader);
     let mut declared = reader.into_declared();
     sort_by_table(&mut declared, |declared| declared.key);

@@ -8,6 +8,7 @@
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
 use super::{elsewhere, unknown};
+use crate::data::TaskEntry;
 use crate::file::printable;
 
 /// One setting as it will be printed.
@@ -70,6 +71,8 @@ pub(crate) struct Reader {
     tree: Tree,
     /// The recipe file's name, empty without a file.
     name: String,
+    /// The tasks that a program adds.
+    pub(crate) tasks: &'static [TaskEntry],
     entries: Vec<SettingEntry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
@@ -88,9 +91,10 @@ pub(crate) struct Found {
 }
 
 impl Reader {
-    pub(crate) fn new(tree: Tree, name: &str) -> Self {
+    pub(crate) fn new(tree: Tree, name: &str, tasks: &'static [TaskEntry]) -> Self {
         Reader {
             tree,
+            tasks,
             name: name.to_owned(),
             entries: Vec::new(),
             mistakes: Vec::new(),

@@ -130,7 +130,7 @@ fn check_task(r: &mut Reader, s: &Settings) {
 fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
     let (text, named, format) = match &s.data.source {
-        DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => return,
+        DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => return,
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
@@ -332,7 +332,7 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
         );
     }
     match &resolved.data.source {
-        DataSource::SuperGlue { directory, .. }
+        DataSource::Task { directory, .. }
         | DataSource::Prompts { directory, .. }
         | DataSource::Squad { directory } => {
             let files = resolved.data.source.files_of_task();

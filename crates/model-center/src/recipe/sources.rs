@@ -11,7 +11,7 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{
     ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, SUPERGLUE,
-    Template, TemplateTask, TooLong,
+    TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -20,15 +20,33 @@ const DATA_FILE: Expected = Expected { what: "the path of a data file", example:
 const COLUMN: Expected = Expected { what: "the name of a column", example: "text" };
 
 /// Which task, before its files are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Task {
-    /// With a line in a registry, or in both.
-    Registered(&'static str),
+    /// With a line in a registry; `None`: in that of prompts alone.
+    Registered(&'static str, Option<&'static TaskEntry>),
     Squad,
     Classification,
     Regression,
     Language,
     Seq2Seq,
+}
+
+impl Task {
+    /// Classes or choices as labels.
+    fn has_classes(self) -> bool {
+        match self {
+            Task::Classification | Task::Registered(_, None) => true,
+            Task::Registered(_, Some(entry)) => entry.labels.are_classes(),
+            Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq => false,
+        }
+    }
+
+    fn has_targets(self) -> bool {
+        match self {
+            Task::Registered(_, Some(entry)) => entry.labels == TaskLabels::Target,
+            task => matches!(task, Task::Seq2Seq | Task::Squad),
+        }
+    }
 }
 
 /// What tells the classes of a task apart.
@@ -57,9 +75,10 @@ struct Keys {
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
-    let classified = SUPERGLUE.iter().map(|entry| entry.name);
-    let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| !has_classifier(name));
-    let mut tasks: Vec<(&str, Task)> = classified.chain(prompted).map(|name| (name, Task::Registered(name))).collect();
+    let entry = |entry: &'static TaskEntry| (entry.name, Task::Registered(entry.name, Some(entry)));
+    let mut tasks: Vec<(&str, Task)> = SUPERGLUE.iter().map(entry).collect();
+    let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| SUPERGLUE.iter().all(|e| e.name != *name));
+    tasks.extend(prompted.map(|name| (name, Task::Registered(name, None))));
     tasks.extend([
         ("SQuAD", Task::Squad),
         ("classification", Task::Classification),
@@ -67,13 +86,14 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("language", Task::Language),
         ("seq2seq", Task::Seq2Seq),
     ]);
+    tasks.extend(r.tasks.iter().map(entry));
     let task = r.required_choice("data.task", &tasks);
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
     let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);
     let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
     r.follow("data.target_length", "data.max_length");
-    if task.is_some_and(|task| !matches!(task, Task::Seq2Seq | Task::Squad)) {
+    if task.is_some_and(|task| !task.has_targets()) {
         r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq and SQuAD", "remove it");
     }
     let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
@@ -105,7 +125,7 @@ fn weights_of_classes(r: &mut Reader, task: Option<Task>, objective: Objective) 
     let weights = read_class_weights(r);
     let (key, fix) = ("data.class_weights", "remove it");
     match (task, objective) {
-        (Some(Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq), _) => {
+        (Some(task), _) if !task.has_classes() => {
             r.without_effect(key, "data.task", "it is for tasks with classes", fix);
         }
         (_, Objective::Verbalizer) => {
@@ -116,31 +136,36 @@ fn weights_of_classes(r: &mut Reader, task: Option<Task>, objective: Objective) 
     weights
 }
 
-/// Whether a task of the registries has a form for classifiers.
-pub(super) fn has_classifier(task: &str) -> bool {
-    SUPERGLUE.iter().any(|entry| entry.name == task)
+/// Whether the prompt registry has the task.
+pub(super) fn has_prompts(task: &str) -> bool {
+    PROMPTS.iter().any(|entry| entry.name == task)
 }
 
 fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
     let choices = [("classifier", Objective::Classifier), ("verbalizer", Objective::Verbalizer)];
     let default = match task {
-        Some(Task::Registered(name)) if !has_classifier(name) => Objective::Verbalizer,
+        Some(Task::Registered(_, None)) => Objective::Verbalizer,
         _ => Objective::Classifier,
     };
     let objective = r.choice("data.objective", &choices, default);
     match task {
         None | Some(Task::Classification) => objective,
-        Some(Task::Registered(name)) => {
-            if objective == Objective::Classifier && !has_classifier(name) {
+        Some(task) if !task.has_classes() => {
+            r.without_effect("data.objective", "data.task", "it is for tasks with classes", "remove it");
+            Objective::Classifier
+        }
+        Some(Task::Registered(name, entry)) => {
+            if objective == Objective::Verbalizer && !has_prompts(name) {
+                let reason = format!("task {name} has no prompts");
+                r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
+            }
+            if objective == Objective::Classifier && entry.is_none() {
                 let reason = format!("task {name} has prompts, and no form for classifiers");
                 r.contradiction(&["data.objective", "data.task"], reason, "set data.objective = \"verbalizer\"");
             }
             objective
         }
-        Some(Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq) => {
-            r.without_effect("data.objective", "data.task", "it is for tasks with classes", "remove it");
-            Objective::Classifier
-        }
+        Some(_) => objective,
     }
 }
 
@@ -182,16 +207,20 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         target: r.text("data.columns.target", "target", COLUMN),
     };
     match (task, objective) {
-        (Some(Task::Registered(task)), Objective::Classifier) => {
+        (Some(Task::Registered(task, Some(entry))), Objective::Classifier) => {
+            if entry.labels.are_tokens() {
+                keeps_lm_head(r);
+            }
             let directory = known_directory(r, task, keys);
-            require_directory(r, DataSource::SuperGlue { task, directory })
+            require_directory(r, DataSource::Task { entry, directory })
         }
-        (Some(Task::Registered(task)), Objective::Verbalizer) => {
+        // Without a form for classifiers a mistake was already reported.
+        (Some(Task::Registered(task, _)), _) => {
             let directory = known_directory(r, task, keys);
             require_directory(r, DataSource::Prompts { task, directory })
         }
         (Some(Task::Squad), _) => {
-            r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
+            keeps_lm_head(r);
             let directory = known_directory(r, "SQuAD", keys);
             require_directory(r, DataSource::Squad { directory })
         }
@@ -321,6 +350,10 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
         for key in ["data.labels", "data.columns.text_pair", "data.columns.label"] {
             r.without_effect(key, "data.task", "the labels are the texts' own tokens", "remove it");
         }
-        r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
+        keeps_lm_head(r);
     }
+}
+
+fn keeps_lm_head(r: &mut Reader) {
+    r.without_effect("model.head", "data.task", "a model keeps its language-modelling head", "remove it");
 }

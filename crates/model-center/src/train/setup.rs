@@ -356,10 +356,10 @@ fn read_split(
         Error::recipe(place, "the task is not in the registry", "choose one that is listed in docs/tasks.md")
     };
     let directory = source.directory().ok_or_else(unknown)?;
-    match (source, source.task_entry(), source.prompt_entry()) {
-        (DataSource::Squad { .. }, ..) => Squad::read(directory, split, options),
-        (_, Some(entry), _) => entry.read(directory, split, options),
-        (_, _, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
+    match (source, source.prompt_entry()) {
+        (DataSource::Squad { .. }, _) => Squad::read(directory, split, options),
+        (DataSource::Task { entry, .. }, _) => entry.read(directory, split, options),
+        (_, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
         _ => Err(unknown()),
     }
 }

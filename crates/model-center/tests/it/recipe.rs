@@ -54,7 +54,7 @@ fn the_command_line_beats_the_file_and_the_file_the_default() {
 fn a_recipe_can_be_written_on_the_command_line_alone() {
     let sets = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=10", "output.dir=o"].map(String::from);
     let r = Recipe::load(None, &sets).unwrap();
-    assert_eq!(r.data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
+    assert_eq!(r.data.source, DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() });
     let found = Recipe::read(None, &[]).unwrap_err();
     assert_eq!(found[0].place, "command line");
     assert_eq!(
@@ -322,7 +322,7 @@ fn an_objective_decides_what_tells_classes_apart() {
         let is_named = further.iter().any(|set| set.starts_with("data.task"));
         load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
     };
-    assert_eq!(of_known(&[]).data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
+    assert_eq!(of_known(&[]).data.source, DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() });
     let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
     assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", directory: "sg".into() });
     assert_eq!(prompts.train.prompt_loss, 1.0);
@@ -389,7 +389,7 @@ fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
 fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     let draft = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        Recipe::draft(None, &sets).unwrap()
+        Recipe::draft(None, &sets, &[]).unwrap()
     };
     let nothing = draft(&[]);
     assert!(!nothing.is_complete());
@@ -424,7 +424,7 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
     let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
     assert_eq!(mistake.place, "--set train.lr=fast");
-    assert!(Recipe::draft(None, &["train.lr".into()]).is_err());
+    assert!(Recipe::draft(None, &["train.lr".into()], &[]).is_err());
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. A run that does not fit
 /// is a result, not an error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let resolve = |sets: &[String]| options.settings.resolve(sets);
+    let resolve = |sets: &[String]| options.settings.resolve(sets, registry);
     let request = PlanOptions {
         ranks: options.ranks,
         local_ranks: options.local_ranks,

@@ -1,8 +1,8 @@
 //! The SuperGLUE tasks of the predecessor's BERT registry.
 //!
 //! Defines [`TaskEntry`], the static slice [`SUPERGLUE`] and [`find_task`]. A task is a file layout, a `parse`
-//! function from a record to inputs, and its metrics. Recipes know the tasks of [`SUPERGLUE`]; a program with tasks of
-//! its own finds them with [`find_task`] in slices of its own and reads them with [`TaskEntry::read`]. Files are
+//! function from a record to inputs, and its metrics. Recipes know the tasks of [`SUPERGLUE`], and those
+//! that a program adds with [`Registry::with_tasks`](crate::model::Registry::with_tasks). Files are
 //! `{directory}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
 //!
 //! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
@@ -45,6 +45,22 @@ pub enum TaskLabels {
     Classes(&'static [&'static str]),
     /// Multiple choice with this number of choices.
     Choices(usize),
+    /// A number.
+    Value,
+    /// The next token at each position; of an example with a second text, of that text.
+    NextTokens,
+    /// The tokens of a second example, which a decoder generates.
+    Target,
+}
+
+impl TaskLabels {
+    pub(crate) fn are_classes(self) -> bool {
+        matches!(self, TaskLabels::Classes(_) | TaskLabels::Choices(_))
+    }
+
+    pub(crate) fn are_tokens(self) -> bool {
+        matches!(self, TaskLabels::NextTokens | TaskLabels::Target)
+    }
 }
 
 /// One line of a task registry.
@@ -56,23 +72,39 @@ pub struct TaskEntry {
     pub doc: &'static str,
     /// Its labels.
     pub labels: TaskLabels,
-    /// What evaluation reports; the first picks the best weights unless a recipe names another.
+    /// What evaluation reports; the first picks the best weights unless a recipe names another. Empty for those of its
+    /// labels.
     pub metrics: &'static [Metric],
     /// Whether rare classes are repeated in the training split.
     pub oversample_train: bool,
     /// Which end of a long text stays: that with the question.
     pub keep: KeepSide,
-    /// Adds the inputs of one record: one, or one per choice.
+    /// Adds the inputs of one record: one, one per choice, or a text and its target.
     pub parse: fn(&Record<'_>, &mut Vec<Example>) -> Result<()>,
 }
 
+/// By name, which identifies a task.
+impl PartialEq for TaskEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
 impl TaskEntry {
+    /// The file of a split, below the directory that holds the task's directory.
+    pub fn file(&self, split: Split) -> String {
+        format!("{}/{}.jsonl", self.name, split.file_stem())
+    }
+
     /// Reads one split of the task from the directory that holds the task's directory.
     pub fn read(&self, directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = directory.join(self.name).join(format!("{}.jsonl", split.file_stem()));
+        let path = directory.join(self.file(split));
         let labels = match self.labels {
             TaskLabels::Classes(names) => LabelSpace::Classes(names.iter().map(ToString::to_string).collect()),
             TaskLabels::Choices(choices) => LabelSpace::Choices(choices),
+            TaskLabels::Value => LabelSpace::Value,
+            TaskLabels::NextTokens => LabelSpace::NextTokens,
+            TaskLabels::Target => LabelSpace::Target,
         };
         let options = ReadOptions { keep: self.keep, ..*options };
         let mut dataset =
