@@ -98,7 +98,8 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     let record = |at: usize| -> Value {
         let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
         match &resolved.data.source {
-            DataSource::Task { entry: TaskEntry { name: "BoolQ", .. }, .. } | DataSource::Prompts { task: "BoolQ", .. } => {
+            DataSource::Task { entry: TaskEntry { name: "BoolQ", .. }, .. }
+            | DataSource::Prompts { task: "BoolQ", .. } => {
                 json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
             }
             DataSource::Task { .. } | DataSource::Prompts { .. } => {

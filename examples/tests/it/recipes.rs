@@ -126,13 +126,15 @@ fn own_block_needs_no_model_and_no_crate_of_models() {
 
 /// The stem whose file of `kernel/` declares this name, and the structure of its arguments.
 fn declaration(name: &str) -> (String, String) {
-    let constant = format!("const NAME: &'static str = \"{name}\";");
+    let (constant, row) = (format!("const NAME: &'static str = \"{name}\";"), format!(", \"{name}\", |"));
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root().join("crates/bmtrain-core/src/kernel")).unwrap() {
         let path = entry.unwrap().path();
         let text = read(&path);
-        if let Some(at) = text.find(&constant) {
-            let structure = text[..at].rsplit("impl Arguments for ").next().unwrap().split('<').next().unwrap();
+        let written_out = text.find(&constant).map(|at| text[..at].rsplit("impl Arguments for ").next().unwrap());
+        let in_a_row = text.find(&row).map(|at| text[..at].rsplit(char::is_whitespace).next().unwrap());
+        for structure in [written_out, in_a_row].into_iter().flatten() {
+            let structure = structure.split('<').next().unwrap();
             found.push((path.file_stem().unwrap().to_str().unwrap().to_owned(), structure.to_owned()));
         }
     }

@@ -112,7 +112,7 @@ impl Options {
     }
 }
 
-/// Trains as a recipe says on the ranks of a group: [`finetune_on`], or a training of one's own around it.
+/// Trains as a recipe specifies on the ranks of a group: [`finetune_on`], or a training of one's own around it.
 pub type Train = fn(&ProcessGroup, Resolved, &FinetuneOptions, Registry<'static>) -> Result<ExitStatus>;
 
 /// The program: what a binary's `main` calls, with the families it is to know.

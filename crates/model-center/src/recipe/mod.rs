@@ -81,15 +81,11 @@ impl Recipe {
     }
 
     /// The recipe as far as it can be read, for showing what is missing in it. `tasks` are further values of
-    /// `data.task`: those of a [`Registry`](crate::model::Registry).
+    /// `data.task`, from a [`Registry`](crate::model::Registry).
     ///
     /// # Errors
     /// A file that cannot be read or is not TOML, an argument that is not a setting: every mistake of that kind.
-    pub fn draft(
-        path: Option<&Path>,
-        sets: &[String],
-        tasks: &'static [TaskEntry],
-    ) -> Result<Draft, Vec<Mistake>> {
+    pub fn draft(path: Option<&Path>, sets: &[String], tasks: &'static [TaskEntry]) -> Result<Draft, Vec<Mistake>> {
         let text = path.map_or_else(|| Ok(String::new()), layers::read_file).map_err(|mistake| vec![mistake])?;
         let name = path.map_or_else(String::new, |path| path.display().to_string());
         Draft::read(&name, &text, sets, tasks)

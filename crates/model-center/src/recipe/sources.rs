@@ -22,7 +22,7 @@ const COLUMN: Expected = Expected { what: "the name of a column", example: "text
 /// Which task, before its files are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Task {
-    /// With a line in a registry; `None`: in that of prompts alone.
+    /// With a line in a registry of records; `None`: in the registry of prompts alone.
     Registered(&'static str, Option<&'static TaskEntry>),
     Squad,
     Classification,

@@ -5,7 +5,7 @@ mod files;
 
 use crate::recipes;
 
-use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, TooLong};
+use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERGLUE, TooLong, find_task};
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
@@ -54,7 +54,10 @@ fn the_command_line_beats_the_file_and_the_file_the_default() {
 fn a_recipe_can_be_written_on_the_command_line_alone() {
     let sets = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=10", "output.dir=o"].map(String::from);
     let r = Recipe::load(None, &sets).unwrap();
-    assert_eq!(r.data.source, DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() });
+    assert_eq!(
+        r.data.source,
+        DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() }
+    );
     let found = Recipe::read(None, &[]).unwrap_err();
     assert_eq!(found[0].place, "command line");
     assert_eq!(
@@ -322,7 +325,10 @@ fn an_objective_decides_what_tells_classes_apart() {
         let is_named = further.iter().any(|set| set.starts_with("data.task"));
         load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
     };
-    assert_eq!(of_known(&[]).data.source, DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() });
+    assert_eq!(
+        of_known(&[]).data.source,
+        DataSource::Task { entry: find_task("RTE", &[SUPERGLUE]).unwrap(), directory: "sg".into() }
+    );
     let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
     assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", directory: "sg".into() });
     assert_eq!(prompts.train.prompt_loss, 1.0);

@@ -72,8 +72,8 @@ pub struct TaskEntry {
     pub doc: &'static str,
     /// Its labels.
     pub labels: TaskLabels,
-    /// What evaluation reports; the first picks the best weights unless a recipe names another. Empty for those of its
-    /// labels.
+    /// What evaluation reports; the first picks the best weights unless a recipe names another. Empty for the
+    /// metrics that suit its labels.
     pub metrics: &'static [Metric],
     /// Whether rare classes are repeated in the training split.
     pub oversample_train: bool,
