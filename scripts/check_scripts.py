@@ -337,6 +337,8 @@ class Words(InScratch):
 
     def test_long_lines_are_found_and_addresses_are_not(self):
         self.assertEqual(self.found("a" * 120 + "\n" + "a" * 121), [(2, "121 columns")])
+        self.assertEqual(self.found("a" * 121, "a.md"), [(1, "121 columns")])
+        self.assertEqual(self.found("| " + "a" * 121 + "\n```\n" + "a" * 121 + "\n```\n", "a.md"), [])
         self.assertEqual(self.found("// https://example.org/" + "a" * 121), [])
 
     def test_a_planted_finding_of_a_checkout_is_refused_with_its_line(self):

@@ -2,7 +2,8 @@
 # Usage: scripts/check_scripts.sh
 #
 # Checks the scripts themselves: they parse, explain themselves, and answer mistakes; the pinned files are unpacked with
-# care; the sentences come out the same every time; docs/claims.md and scripts/claims agree. Needs no network.
+# care; the sentences come out the same every time; docs/claims.md and scripts/claims agree. Lints the wording of the
+# whole repository and the length of its lines. Needs no network.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -121,7 +122,10 @@ expect "a cache that cannot be written is refused" refuses "cannot write to the 
 
 if command -v python3 >/dev/null 2>&1; then
     expect "the Python scripts compile" env PYTHONPYCACHEPREFIX="$scratch/pycache" python3 -m compileall -q scripts
-    expect "unpacking, sentences and verdicts behave" env PYTHONDONTWRITEBYTECODE=1 python3 scripts/check_scripts.py
+    # Comments, strings and documents of the whole repository; scripts/words_allowed.txt has the exceptions.
+    expect "no paraphrases of terms and no lines over 120 columns" python3 scripts/words.py
+    expect "unpacking, sentences, wording and verdicts behave" \
+        env PYTHONDONTWRITEBYTECODE=1 python3 scripts/check_scripts.py
     # No package index answers at this address, which is what being offline looks like.
     if python3 -m pip --version >/dev/null 2>&1; then
         expect "being offline is reported in a few lines" refuses "cannot fetch vaderSentiment" env -u PIP_FIND_LINKS \

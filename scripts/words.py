@@ -117,9 +117,12 @@ def findings(name, text, allowed=(), kind=False):
     """(line, found, replacement) of one file."""
     kind = kind if kind is not False else KINDS[Path(name).suffix]
     mine = [pattern for glob, pattern in allowed if fnmatch.fnmatch(name, glob)]
+    # Inside of a code block of a Markdown text.
+    is_block = False
     found = []
     for number, (line, prose) in enumerate(zip(text.split("\n"), prose_of(text, kind), strict=True), 1):
-        if len(line) > MAX_COLUMNS and not name.endswith(".md") and not NOT_WRAPPED.search(line):
+        is_block ^= name.endswith(".md") and line.lstrip().startswith("```")
+        if len(line) > MAX_COLUMNS and not is_block and not NOT_WRAPPED.search(line):
             found.append((number, f"{len(line)} columns", f"at most {MAX_COLUMNS}"))
         if any(pattern.search(line) for pattern in mine):
             continue
