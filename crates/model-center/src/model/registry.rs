@@ -238,7 +238,8 @@ impl<'a> Registry<'a> {
         Registry { tables, tasks: &[] }
     }
 
-    /// The same families, and these tasks as further values of `data.task`. Their names are none of this crate's.
+    /// The same families, and these tasks as further values of `data.task`. A recipe that selects a name of two tasks
+    /// is refused.
     #[must_use]
     pub fn with_tasks(self, tasks: &'static [TaskEntry]) -> Self {
         Registry { tasks, ..self }

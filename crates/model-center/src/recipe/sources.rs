@@ -88,6 +88,12 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     ]);
     tasks.extend(r.tasks.iter().map(entry));
     let task = r.required_choice("data.task", &tasks);
+    if let Some(Task::Registered(name, _)) = task
+        && tasks.iter().filter(|(other, _)| *other == name).count() > 1
+    {
+        let reason = format!("two tasks of this program have the name {name}");
+        r.contradiction(&["data.task"], reason, "rename the task that the program adds");
+    }
     let objective = read_objective(r, task);
     let source = read_source(r, task, objective);
     let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);

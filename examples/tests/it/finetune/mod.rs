@@ -5,6 +5,7 @@
 mod families;
 use crate::fixture;
 mod limits;
+mod own_task;
 mod superglue;
 
 use fixture::{Fixture, Outcome, RECIPE, sentences};
