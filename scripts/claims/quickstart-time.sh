@@ -20,17 +20,18 @@ export CARGO_HOME="$scratch/cargo"
 unset CARGO_TARGET_DIR
 host="$(rustc -vV | sed -n 's/^host: //p')"
 
-# build COMMIT: into a clone of its own; sets fetched and built, in seconds.
+# build COMMIT: into a clone of its own, by the command of its quickstart.sh; sets fetched and built, in seconds.
 build() {
-    local started
+    local started command
     git clone --quiet "$root" "$scratch/$1"
     git -C "$scratch/$1" checkout --quiet --detach "$1"
     started=$SECONDS
     (cd "$scratch/$1" && cargo fetch --locked --target "$host") >&2
     fetched=$((SECONDS - started))
     started=$SECONDS
-    (cd "$scratch/$1" && time cargo build --release --locked --offline --quiet \
-        --package bmtrain-examples --bin finetune) >&2
+    command="$(sed -nE 's/^\(cd "\$root" && (cargo build .*)\)$/\1/p' "$scratch/$1/scripts/quickstart.sh")"
+    [ -n "$command" ] || fail "quickstart.sh at $1" "no line of it builds" "write it as (cd ... && cargo build ...)"
+    (cd "$scratch/$1" && eval "time $command --offline --quiet") >&2
     built=$((SECONDS - started))
     note "$1: crates $fetched s, build $built s"
 }
