@@ -20,10 +20,10 @@ const DEPENDENT: &[(&str, &str)] = &[
 /// values of `data.task`.
 pub fn settings_page(tasks: &'static [TaskEntry]) -> String {
     let mut page = String::from(
-        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the values \
-         of one recipe with their origins, and [recipes](recipes.md) shows how to write one. \
-         The table of a key is the part before its \
-         last dot: `train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on a command line.\n",
+        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the \
+         values of one recipe with\ntheir origins, and [recipes](recipes.md) shows how to write one. The table of a \
+         key is the part before its last dot:\n`train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on \
+         a command line.\n",
     );
     let mut table = "";
     for Declared { key, wanted, default } in declared(tasks) {
