@@ -1,7 +1,43 @@
-//! Models, Hugging Face interchange, tokenizers, datasets, metrics, recipes and run reports.
+//! Transformer models, Hugging Face interchange, tokenizers, data sets, metrics, fine-tuning and generation.
 //!
-//! A model is one file below [`model`], a line in its registry and a golden test.
-//! Nothing here knows about CUDA, communication or lanes: those belong to `bmtrain-core` and `bmtrain-dist`.
+//! A [`Registry`](model::Registry) opens a model directory as a [`TextModel`](model::TextModel), which runs on one rank
+//! as on many. [`train::finetune`] trains it as a [`recipe`] specifies, [`generate::TextGenerator`] generates text. A
+//! model family is one file below [`model`], a line in the registry and a golden test. Nothing here knows about CUDA,
+//! communication or lanes: those belong to `bmtrain-core` and `bmtrain-dist`.
+//!
+//! A model from a configuration, trained for a few steps:
+//!
+//! ```
+//! use model_center::config::{Gpt2Config, TextConfig};
+//! use model_center::model::{decoder::DecoderHead, gpt2::Gpt2};
+//! use model_center::prelude::*;
+//!
+//! # fn main() -> Result<()> {
+//! let device = Device::cpu(1)?;
+//! let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2,
+//!     ..Gpt2Config::default().text };
+//! let config = Gpt2Config { text, ..Gpt2Config::default() };
+//! let head = DecoderHead::CausalLm { tied: true };
+//! let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
+//!
+//! let mut optim = OptimManager::new(&device, Clip::default())?;
+//! optim.add(Box::new(Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?), 1e-2);
+//!
+//! // Two sequences of four tokens; labels are the tokens themselves.
+//! let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
+//! let mut losses = Vec::new();
+//! for step in 0..10 {
+//!     let mut cx = Ctx::training(&device, Randomness { seed: 7, step, micro_batch: 0 });
+//!     let Some(loss) = model.forward(&batch, None, &mut cx)?.loss else { break };
+//!     optim.backward(&loss, 1.0, &mut cx)?;
+//!     optim.step()?;
+//!     losses.push(loss.value().item()?);
+//! }
+//! // At first all 50 tokens are equally likely.
+//! assert!((losses[0] - 50f32.ln()).abs() < 0.1 && losses[9] < 0.5 * losses[0]);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cli")]
@@ -17,6 +53,7 @@ pub mod layer;
 pub mod metrics;
 pub mod model;
 pub mod plan;
+pub mod prelude;
 pub mod recipe;
 pub mod run;
 pub mod tokenizer;
@@ -26,3 +63,8 @@ pub mod train;
 pub use {bmtrain_core, bmtrain_dist};
 
 pub use error::{Error, Result};
+
+/// The example of the README is compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -31,36 +31,8 @@ use std::path::Path;
 
 /// A transformer with its head.
 ///
-/// The [`Registry`](crate::model::Registry) opens one from a directory. This example builds one from a configuration
-/// and takes a training step:
-///
-/// ```
-/// use bmtrain_dist::bmtrain_core::{Ctx, Device, autograd::Randomness, kernel::NormOrder};
-/// use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-/// use bmtrain_dist::{Module, OptimManager, block::BlockOptions, param::BuilderOptions};
-/// use model_center::config::{Gpt2Config, TextConfig};
-/// use model_center::model::{Batch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
-///
-/// let device = Device::cpu(1)?;
-/// let text = TextConfig { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2,
-///     ..Gpt2Config::default().text };
-/// let config = Gpt2Config { text, ..Gpt2Config::default() };
-/// let head = DecoderHead::CausalLm { tied: true };
-/// let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
-/// let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
-/// let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
-/// optim.add(Box::new(adam), 1e-3);
-/// // Two sequences of four tokens; labels are the tokens themselves.
-/// let batch = Batch::next_tokens(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
-/// let mut cx = Ctx::training(&device, Randomness { seed: 7, step: 0, micro_batch: 0 });
-/// if let Some(loss) = model.loss(&batch, &mut cx)? {
-///     optim.backward(&loss, 1.0, &mut cx)?;
-///     optim.step()?;
-///     // All 50 tokens are equally likely.
-///     assert!((loss.value().item()? - 50f32.ln()).abs() < 0.1);
-/// }
-/// # Ok::<(), model_center::Error>(())
-/// ```
+/// The [`Registry`](crate::model::Registry) opens one from a directory; the example of the [crate root](crate) builds
+/// one from a configuration and trains it.
 #[derive(Debug)]
 pub struct Transformer<A: Architecture> {
     pub(super) config: A::Config,

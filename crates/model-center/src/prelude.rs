@@ -1,0 +1,15 @@
+//! The names that most programs over this crate use, including [`bmtrain_dist::prelude`]'s.
+//!
+//! ```
+//! use model_center::prelude::*;
+//! ```
+
+pub use crate::data::{Batch, Labels};
+pub use crate::error::{Error, Result};
+pub use crate::formats::ModelDirectory;
+pub use crate::generate::{GenerateOptions, TextGenerator};
+pub use crate::model::{MODELS, ModelEntry, ModelOutput, OpenOptions, Registry, SaveOptions, TextModel};
+pub use crate::recipe::Recipe;
+pub use crate::tokenizer::AutoTokenizer;
+pub use crate::train::{FinetuneOptions, finetune};
+pub use bmtrain_dist::prelude::*;
