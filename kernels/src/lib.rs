@@ -171,6 +171,11 @@ impl Unit {
     }
 }
 
+/// The example of the README is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;
