@@ -39,9 +39,6 @@ pub trait Model: Module {
     type Output;
 
     /// From token ids to the input of the first block.
-    ///
-    /// # Errors
-    /// Ids outside their tables, shapes that do not fit.
     fn embed(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Flow>;
 
     /// Number of blocks of each stack, in the order in which they run: one for an encoder or a decoder, two for an
@@ -59,9 +56,6 @@ pub trait Model: Module {
     ) -> Result<Self::Flow>;
 
     /// From the output of the last block to logits and, with labels, the loss.
-    ///
-    /// # Errors
-    /// Labels out of range, shapes that do not fit.
     fn head(&self, flow: Self::Flow, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output>;
 
     /// Number of blocks of all stacks.
@@ -93,9 +87,6 @@ pub trait Model: Module {
     }
 
     /// The whole model.
-    ///
-    /// # Errors
-    /// As [`Model::embed`] and [`Model::head`].
     fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output>;
 
     /// Without a backward pass the gathered parameters are not needed any more.

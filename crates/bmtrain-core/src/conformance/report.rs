@@ -77,18 +77,12 @@ impl Report {
 }
 
 /// Every row on a device, see [`run_rows`].
-///
-/// # Errors
-/// A device could not be made. Faults of single rows are in the report.
 pub fn run_all(make_device: &dyn Fn() -> Result<Device>, report: &mut Report) -> Result<()> {
     run_rows(make_device, &cases(), report)
 }
 
 /// Rows on a device: finite differences in f32; host arithmetic, and the CPU with one thread as the reference, in each
 /// dtype of the row.
-///
-/// # Errors
-/// A device could not be made. Faults of single rows are in the report.
 pub fn run_rows(make_device: &dyn Fn() -> Result<Device>, cases: &[Case], report: &mut Report) -> Result<()> {
     let (reference, tested) = (Device::cpu(1)?, make_device()?);
     cases.iter().for_each(|case| run_case(&reference, &tested, case, report));

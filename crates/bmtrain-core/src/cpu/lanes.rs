@@ -59,9 +59,6 @@ impl Lanes {
     }
 
     /// Queue work on any lane but the compute lane, whose thread is the caller's.
-    ///
-    /// # Errors
-    /// The system refuses a thread.
     pub(super) fn give(&self, lane: Lane, task: Task) -> Result<()> {
         let queue = self.start(lane)?;
         // A task is wrapped only while its span is recorded: without a trace it costs no allocation.
@@ -90,9 +87,6 @@ impl Lanes {
     }
 
     /// Let a lane wait for a mark: the compute lane is the calling thread, which stops here; others get a task.
-    ///
-    /// # Errors
-    /// The work before the mark failed.
     pub(super) fn wait(&self, lane: Lane, mark: Mark) -> Result<()> {
         let Some(queue) = self.queue(mark.lane) else { return Ok(()) };
         if lane == mark.lane {
@@ -109,9 +103,6 @@ impl Lanes {
     }
 
     /// Let the calling thread wait for all work of a lane.
-    ///
-    /// # Errors
-    /// Work of the lane failed.
     pub(super) fn sync(&self, lane: Lane) -> Result<()> {
         match self.queue(lane) {
             None => Ok(()),

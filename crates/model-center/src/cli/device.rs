@@ -28,9 +28,6 @@ pub fn open(
 }
 
 /// The number of threads: `--threads`, by default the processors of this process.
-///
-/// # Errors
-/// 0, or more than the maximum.
 pub fn threads(asked: Option<usize>) -> Result<usize> {
     match asked {
         None => Ok(available_cpus()),

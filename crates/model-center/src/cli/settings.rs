@@ -65,9 +65,6 @@ impl FromArgMatches for SettingOptions {
 
 impl SettingOptions {
     /// The recipe with its changes, and then `more`.
-    ///
-    /// # Errors
-    /// All mistakes in the recipe.
     pub fn read(&self, more: &[String], registry: Registry<'_>) -> Result<Resolved, Vec<Mistake>> {
         self.draft(more, registry)?.resolved()
     }

@@ -19,9 +19,6 @@ pub fn start_logging() {
 }
 
 /// [`start_logging`], and write the spans of the run to a file. The trace is complete when the handle is dropped.
-///
-/// # Errors
-/// The file cannot be created.
 pub fn start_tracing(path: Option<&Path>) -> Result<Option<TraceFile>> {
     let (layer, file) = path.map(trace::layer).transpose()?.unzip();
     start(layer);

@@ -80,25 +80,16 @@ impl Fields {
     }
 
     /// The field's text, left in place.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for a value that is not a string.
     pub fn peek_text(&self, name: &str) -> Result<Option<&str>> {
         self.peek(name).map(|v| v.as_str().ok_or_else(|| self.wrong_type(name, v, "text"))).transpose()
     }
 
     /// The field's truth value, left in place.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if it is not `true` or `false`.
     pub fn peek_flag(&self, name: &str) -> Result<Option<bool>> {
         self.peek(name).map(|v| v.as_bool().ok_or_else(|| self.wrong_type(name, v, "true or false"))).transpose()
     }
 
     /// The field's whole number from 0 to 2^28, left in place.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else; `12.0` is not an integer here.
     pub fn peek_index(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.peek(name) else { return Ok(None) };
         match value.as_u64() {
@@ -108,9 +99,6 @@ impl Fields {
     }
 
     /// The field's whole number from 1 to 2^28, left in place.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else.
     pub fn peek_size(&self, name: &str) -> Result<Option<usize>> {
         match self.peek_index(name)? {
             Some(0) => Err(self.error(name, "0 is not a size", "give a whole number above 0")),
@@ -119,9 +107,6 @@ impl Fields {
     }
 
     /// The field's finite number, rounded to single precision and left in place.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else.
     pub fn peek_number(&self, name: &str) -> Result<Option<f32>> {
         let Some(value) = self.peek(name) else { return Ok(None) };
         let number = match value {
@@ -137,9 +122,6 @@ impl Fields {
     }
 
     /// Take a text.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for a value that is not a string.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>> {
         let text = self.peek_text(name)?.map(str::to_owned);
         self.map.shift_remove(name);
@@ -147,9 +129,6 @@ impl Fields {
     }
 
     /// Take a truth value.
-    ///
-    /// # Errors
-    /// [`Error::Model`] if it is not `true` or `false`.
     pub fn take_flag(&mut self, name: &str) -> Result<Option<bool>> {
         let flag = self.peek_flag(name)?;
         self.map.shift_remove(name);
@@ -157,9 +136,6 @@ impl Fields {
     }
 
     /// Take a whole number from 0 to 2^28.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else; `12.0` is not an integer here.
     pub fn take_index(&mut self, name: &str) -> Result<Option<usize>> {
         let number = self.peek_index(name)?;
         self.map.shift_remove(name);
@@ -167,9 +143,6 @@ impl Fields {
     }
 
     /// Take a whole number from 1 to 2^28.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else.
     pub fn take_size(&mut self, name: &str) -> Result<Option<usize>> {
         let size = self.peek_size(name)?;
         self.map.shift_remove(name);
@@ -200,9 +173,6 @@ impl Fields {
     }
 
     /// Take a finite number, rounded to single precision.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for anything else.
     pub fn take_number(&mut self, name: &str) -> Result<Option<f32>> {
         let number = self.peek_number(name)?;
         self.map.shift_remove(name);
@@ -210,9 +180,6 @@ impl Fields {
     }
 
     /// Take the dtype of the stored weights, under the names of either dialect: whether it is f16.
-    ///
-    /// # Errors
-    /// Two that disagree, and values of another type.
     pub fn take_half(&mut self) -> Result<Option<bool>> {
         let stored = self.take_either("torch_dtype", "dtype", Fields::take_text)?;
         let stored_half = stored.as_deref().map(|name| name.trim_start_matches("torch.") == "float16");
@@ -227,9 +194,6 @@ impl Fields {
     }
 
     /// Take a field that two dialects name differently; both may be there if they agree.
-    ///
-    /// # Errors
-    /// A value that `take` refuses, or two values that disagree.
     pub fn take_either<T: PartialEq + std::fmt::Debug>(
         &mut self,
         hugging_face: &str,
@@ -240,9 +204,6 @@ impl Fields {
     }
 
     /// Take a field that has any of several names; more than one may be there if all agree.
-    ///
-    /// # Errors
-    /// A value that `take` refuses, or two values that disagree.
     pub fn take_any<T: PartialEq + std::fmt::Debug>(
         &mut self,
         names: &[&str],

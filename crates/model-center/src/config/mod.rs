@@ -117,9 +117,6 @@ pub(crate) fn directory_fields(directory: &Path) -> Result<Fields> {
 }
 
 /// The fields of a JSON file in a directory.
-///
-/// # Errors
-/// As [`directory_fields`].
 pub(crate) fn fields_of(directory: &Path, name: &str) -> Result<Fields> {
     resolve_inside(directory, name)?;
     let path = directory.join(name);

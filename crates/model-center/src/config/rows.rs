@@ -131,9 +131,6 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
 }
 
 /// Take numbers that have one name, `common`, in Hugging Face files, and one each in ModelCenter's.
-///
-/// # Errors
-/// Two that disagree.
 pub(crate) fn take_common<C>(rows: &[Row<C>], common: &str, config: &mut C, fields: &mut Fields) -> Result<()> {
     let all = fields.take_number(common)?;
     for row in rows {
@@ -171,9 +168,6 @@ pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static st
 }
 
 /// Whose names a file uses, by the required rows; a ModelCenter file may lack all but one.
-///
-/// # Errors
-/// A file with none of them.
 pub(crate) fn spoken<C>(rows: &[Row<C>], fields: &Fields, title: &str) -> Result<Spoken> {
     let sizes = || rows.iter().filter(|row| row.required && row.hugging_face != row.model_center);
     let has = |names: Names| names.iter().any(|name| fields.has(name));
@@ -220,9 +214,6 @@ pub trait RowConfig: Clone + Default + 'static {
     }
 
     /// The dialect of a file, likewise.
-    ///
-    /// # Errors
-    /// A `model_type` that is not a string.
     fn dialect_of(_fields: &Fields) -> Result<&'static Dialect> {
         Ok(const { &Self::DIALECT })
     }
@@ -245,9 +236,6 @@ pub trait RowConfig: Clone + Default + 'static {
     fn adjust_dict(&self, _map: &mut Map<String, Value>) {}
 
     /// Change what [`Config::to_hf_json`] gives where it differs from the rows.
-    ///
-    /// # Errors
-    /// A model that transformers has no form for.
     fn adjust_hf(&self, _map: &mut Map<String, Value>) -> Result<()> {
         Ok(())
     }
@@ -262,9 +250,6 @@ pub trait RowConfig: Clone + Default + 'static {
 }
 
 /// Take the common fields and the fields of the rows.
-///
-/// # Errors
-/// Errors of [`Dialect::take`] and [`take`].
 pub fn take_config<C: RowConfig>(fields: &mut Fields) -> Result<(C, Spoken)> {
     let (text, spoken) = C::dialect_of(fields)?.take(fields)?;
     let mut config = C::default();

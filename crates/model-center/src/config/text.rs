@@ -105,9 +105,6 @@ impl TextConfig {
     }
 
     /// Check the fields; `place` names the source.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the field.
     pub fn validate(&self, place: &str) -> Result<()> {
         let ranges = Ranges { place };
         ranges.sizes(&[

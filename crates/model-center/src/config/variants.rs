@@ -39,9 +39,6 @@ impl Dialect {
     }
 
     /// Refuse flags of related families that make layers which this one does not have, where a file raises them.
-    ///
-    /// # Errors
-    /// The first flag that is raised.
     pub fn refuse_raised(&self, fields: &Fields, names: &[&str]) -> Result<()> {
         for name in names {
             if fields.peek_flag(name)? == Some(true) {
@@ -52,9 +49,6 @@ impl Dialect {
     }
 
     /// Take the dropout of the embeddings in a family that has none.
-    ///
-    /// # Errors
-    /// Any rate but 0.
     pub fn take_no_embedding_dropout(&self, fields: &mut Fields) -> Result<()> {
         match fields.take_number("embedding_dropout_p")?.is_some_and(|rate| rate != 0.0) {
             true => Err(self.unsupported(fields, "embedding_dropout_p", "0")),
@@ -63,17 +57,11 @@ impl Dialect {
     }
 
     /// Check that an encoder-decoder is not a decoder alone, and that its stacks do not share their blocks.
-    ///
-    /// # Errors
-    /// A file with either flag.
     pub fn refuse_lone_stacks(&self, fields: &Fields) -> Result<()> {
         self.expect_flags(fields, &[("is_decoder", false), ("tie_encoder_decoder", false)])
     }
 
     /// Check flags that have one value here and stay where they are, to be written back; a file need not have them.
-    ///
-    /// # Errors
-    /// Another value.
     pub fn expect_flags(&self, fields: &Fields, flags: &[(&str, bool)]) -> Result<()> {
         for (name, want) in flags {
             if fields.peek_flag(name)?.is_some_and(|is| is != *want) {
@@ -84,9 +72,6 @@ impl Dialect {
     }
 
     /// Check that no block is dropped as a whole; the fields stay where they are, to be written back.
-    ///
-    /// # Errors
-    /// Any rate but 0.
     pub fn refuse_layer_dropout(&self, fields: &Fields, names: &[&str]) -> Result<()> {
         for name in names {
             if fields.peek_number(name)?.is_some_and(|rate| rate != 0.0) {
@@ -97,9 +82,6 @@ impl Dialect {
     }
 
     /// Check that the norms have the only epsilon that a family's files can have, which do not state it.
-    ///
-    /// # Errors
-    /// Another epsilon.
     pub fn check_norm_eps(&self, text: &TextConfig, only: f32) -> Result<()> {
         if text.norm_eps == only {
             return Ok(());

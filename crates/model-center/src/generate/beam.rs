@@ -116,9 +116,6 @@ fn better(a: &Candidate, b: &Candidate) -> Ordering {
 
 impl Beams {
     /// Start a search; sequences end with one of `ends` or at `longest` tokens.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for options out of range.
     pub fn new(options: BeamOptions, ends: &[u32], longest: usize) -> Result<Self> {
         options.validate()?;
         if longest == 0 {

@@ -101,9 +101,6 @@ impl GenerationSetup {
     }
 
     /// The directory's tokenizer, reading names of special tokens as these tokens.
-    ///
-    /// # Errors
-    /// [`Error::Model`] for none.
     pub fn open_special_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
         match &self.special_tokenizer {
             Some(tokenizer) => Ok(Arc::clone(tokenizer)),

@@ -129,9 +129,6 @@ pub struct Attention {
 
 impl Attention {
     /// Declare the parameters under the builder's name.
-    ///
-    /// # Errors
-    /// Heads that cannot be cut over the tensor-parallel ranks; no memory left.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
         let norm = |name: &str, options| Norm::new(&builder.at(name), options);
@@ -257,9 +254,6 @@ impl CrossAttention {
 
     /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `kept`, the memory's keys and values are made once and
     /// kept there.
-    ///
-    /// # Errors
-    /// Shapes that do not fit; a failing device.
     pub fn forward(&self, x: &Var, memory: &Memory, kept: Option<&mut Option<Var>>, cx: &mut Ctx) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let options = self.config.options(&memory.visible, None, cx)?;

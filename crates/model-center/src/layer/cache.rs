@@ -24,9 +24,6 @@ impl BlockCache {
 
     /// Let row `i` go on from what row `from[i]` has. What is kept of an encoder moves only where `moves_memory`: rows
     /// that go on from others of the same text have the same.
-    ///
-    /// # Errors
-    /// A row that is not there; no memory left; a failing device.
     pub fn reorder(&mut self, from: &[usize], moves_memory: bool, cx: &Ctx) -> Result<()> {
         self.own.reorder(from)?;
         if let Some(memory) = self.memory.as_ref().filter(|_| moves_memory) {
@@ -37,9 +34,6 @@ impl BlockCache {
 }
 
 /// Rows of `x [B, S, W]` by their numbers.
-///
-/// # Errors
-/// A row that is not there; no memory left; a failing device.
 pub fn rows(x: &Var, from: &[usize], cx: &Ctx) -> Result<Var> {
     let [batch, length, width] = x.dims("rows")?;
     let numbers: Vec<i64> = from.iter().map(|&row| row as i64).collect();

@@ -57,9 +57,6 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Declare the two maps under the builder's name.
-    ///
-    /// # Errors
-    /// No memory left.
     pub fn new(builder: &Builder, config: FeedForwardConfig) -> Result<Self> {
         let FeedForwardConfig { dim_model, dim_ff, gated, bias, init, out_init, .. } = config;
         let outputs = vec![SplitPart::even(dim_ff); if gated { 2 } else { 1 }];
@@ -74,9 +71,6 @@ impl FeedForward {
 
     /// `x [.., D]` to `[.., D]`. Where nothing happens in between but the activation it is one op: only the input and
     /// what enters the activation are kept for the backward pass.
-    ///
-    /// # Errors
-    /// Shapes that do not fit; a failing device.
     pub fn forward(&self, x: &Var, cx: &mut Ctx) -> Result<Var> {
         let FeedForwardConfig { activation, gated, dropout, length_scale, .. } = self.config;
         let dropout = cx.dropout("ffn_hidden", dropout)?;

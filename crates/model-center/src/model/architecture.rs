@@ -136,9 +136,6 @@ pub trait Architecture: Debug + 'static {
     fn spec(config: &Self::Config) -> Spec;
 
     /// Declares the parameters of block `layer` of a stack under the builder's name.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together.
     fn block(config: &Self::Config, stack: usize, layer: usize, builder: &Builder)
     -> bmtrain_dist::Result<Self::Block>;
 
@@ -151,9 +148,6 @@ pub trait Architecture: Debug + 'static {
     }
 
     /// Whether ModelCenter's files can hold a model with this head.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the head.
     fn check_model_center(_config: &Self::Config, _head: Head) -> Result<()> {
         Ok(())
     }
@@ -178,17 +172,11 @@ pub trait Architecture: Debug + 'static {
     fn known_classes(config: &Self::Config) -> Vec<String>;
 
     /// The head of ModelCenter's files, which name no class.
-    ///
-    /// # Errors
-    /// Weights that cannot be opened.
     fn head_of_model_center(_config: &mut Self::Config, _directory: &Path) -> Result<TextHead> {
         Ok(TextHead::CausalLm)
     }
 
     /// The heads whose tensors a directory has.
-    ///
-    /// # Errors
-    /// Weights that cannot be opened.
     fn heads_of_tensors(config: &Self::Config, directory: &Path) -> Result<FoundHeads> {
         let words = Self::names(config, Head::CausalLm { tied: false });
         let classes = Self::names(config, Head::Classifier { outputs: 1 });
@@ -199,9 +187,6 @@ pub trait Architecture: Debug + 'static {
     fn default_heads(config: &mut Self::Config) -> (TextHead, TextHead);
 
     /// The head for the one that the caller requests.
-    ///
-    /// # Errors
-    /// A head that the family does not have.
     fn head(config: &mut Self::Config, head: TextHead, directory: &Path) -> Result<Head>;
 
     /// Changes that options and weights make in the configuration before it is used.
@@ -222,15 +207,9 @@ pub trait Architecture: Debug + 'static {
     fn labels_mut(config: &mut Self::Config) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
 
     /// Whether the fields, as changed by the options, are consistent; `place` names the source.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the field.
     fn validate(config: &Self::Config, place: &str) -> Result<()>;
 
     /// Whether the weights have the tensors that a head requires.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the head.
     fn check_directory(
         _config: &Self::Config,
         _place: &str,

@@ -15,9 +15,6 @@ use bmtrain_dist::param::BuilderOptions;
 
 impl<A: Architecture> Transformer<A> {
     /// Builds the model on a device; the builder's options choose the initialization.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together.
     pub fn new(
         device: &Device,
         config: A::Config,

@@ -32,9 +32,6 @@ pub trait Decoding {
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor>;
 
     /// Lets sequence `i` continue sequence `from[i]`; the number of sequences may change.
-    ///
-    /// # Errors
-    /// An index out of range.
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()>;
 
     /// The cached tokens.
@@ -107,9 +104,6 @@ impl Past {
     }
 
     /// As [`Decoding::reorder`].
-    ///
-    /// # Errors
-    /// An index out of range.
     pub(super) fn reorder(&mut self, from: &[usize]) -> Result<()> {
         if let Some(row) = from.iter().find(|row| **row >= self.rows) {
             let reason = format!("row {row} of {}", self.rows);
@@ -152,9 +146,6 @@ impl Past {
 }
 
 /// Whether the mask of a batch is valid.
-///
-/// # Errors
-/// Another length, or other values than 0 and 1.
 pub(super) fn check_mask(batch: &Batch) -> Result<()> {
     let Batch { rows, length, attention_mask: Some(mask), .. } = batch else { return Ok(()) };
     if mask.len() == rows * length && mask.iter().all(|&token| token <= 1) {

@@ -118,9 +118,6 @@ pub struct Heads {
 
 impl Heads {
     /// Declare the head's parameters under the builder's name.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together.
     pub fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
         let linear = |name: &str, outputs: usize, bias: bool| {
             Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
@@ -146,9 +143,6 @@ impl Heads {
     }
 
     /// From hidden states `[B, L, D]` to logits and, with labels, the loss; `table` is the token embedding.
-    ///
-    /// # Errors
-    /// Labels out of range, shapes that do not fit.
     pub fn forward(&self, hidden: &Var, batch: &DeviceBatch, table: &Embedding, cx: &mut Ctx) -> Result<ModelOutput> {
         let pooled = match &self.pooler {
             Some(pooler) => {

@@ -26,9 +26,6 @@ pub struct FoundHeads {
 
 impl FoundHeads {
     /// The heads of a directory. Arguments: for each head this crate's name of one of its matrices, and the name table.
-    ///
-    /// # Errors
-    /// Weights that cannot be opened.
     pub(super) fn of(
         directory: &Path,
         words: (&str, &NameTable),
@@ -88,9 +85,6 @@ impl FoundHeads {
 
     /// Number of outputs of the classifier: as the configuration states it or, if it states none, as the weights have
     /// it. A number from the weights that is not the default is added to `notes`.
-    ///
-    /// # Errors
-    /// No or an unreadable `config.json`.
     pub(super) fn outputs(self, directory: &Path, stated: Option<usize>, notes: &mut Vec<String>) -> Result<usize> {
         let assumed = config::classes_are_assumed(&config::directory_fields(directory)?);
         let stated = stated.unwrap_or(2);
@@ -119,9 +113,6 @@ fn described(head: TextHead) -> String {
 }
 
 /// The outputs of the classifier in a directory of `transformers`, by its weights.
-///
-/// # Errors
-/// Weights that cannot be opened.
 pub fn classifier_outputs(directory: &Path) -> Result<Option<usize>> {
     let weights = Weights::open(directory)?;
     let found = weights.entries().into_iter().find(|entry| CLASSIFIERS.contains(&entry.name.as_str()));

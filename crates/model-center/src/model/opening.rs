@@ -15,9 +15,6 @@ use std::sync::Arc;
 /// Builds a model and reads its values. All errors in the directory are found before memory for a parameter is
 /// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `names`
 /// are the family's tables for Hugging Face's files and, if there is a second one, for ModelCenter's.
-///
-/// # Errors
-/// Weights that do not fit, see [`LoadPlan::build`]; errors of `build`.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,

@@ -251,9 +251,6 @@ impl<'a> Registry<'a> {
     }
 
     /// The family of a directory.
-    ///
-    /// # Errors
-    /// As [`Registry::find_as`].
     pub fn find(&self, directory: &Path) -> Result<&'a ModelEntry> {
         self.find_as(directory, None)
     }
@@ -340,9 +337,6 @@ impl<'a> Registry<'a> {
 }
 
 /// The classes that a directory's `config.json` names.
-///
-/// # Errors
-/// No or an unreadable `config.json`.
 pub fn architectures(directory: &Path) -> Result<Vec<String>> {
     let fields = config::directory_fields(directory)?;
     let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
@@ -357,9 +351,6 @@ pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
 }
 
 /// Whether a directory's `config.json` is ModelCenter's, which names no class.
-///
-/// # Errors
-/// No or an unreadable `config.json`.
 pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
     Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }

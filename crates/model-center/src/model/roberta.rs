@@ -128,9 +128,6 @@ impl RobertaConfig {
     }
 
     /// Checks the fields; `place` names the source.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the field.
     pub fn validate(&self, place: &str) -> Result<()> {
         self.text.validate(place)?;
         let ranges = Ranges { place };

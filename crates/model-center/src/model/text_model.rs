@@ -79,9 +79,6 @@ pub trait TextModel: Module {
     fn names(&self) -> &NameTable;
 
     /// Parameter names in files of this layout.
-    ///
-    /// # Errors
-    /// A layout that the family does not have.
     fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>>;
 
     /// Batch to logits and, with labels, the loss. `observe` is called with the hidden states.
@@ -92,9 +89,6 @@ pub trait TextModel: Module {
 
     /// The loss only, `[1]`, for training: as [`TextModel::forward`], but a language-modelling head may compute it
     /// without storing all logits.
-    ///
-    /// # Errors
-    /// As [`TextModel::forward`].
     fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>>;
 
     /// Starts incremental decoding with a KV cache.
@@ -129,9 +123,6 @@ pub trait TextModel: Module {
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
     /// Fields of the configuration that the written layout cannot hold.
-    ///
-    /// # Errors
-    /// As [`TextModel::check_save`].
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>>;
 
     /// Writes a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
@@ -144,9 +135,6 @@ pub trait TextModel: Module {
     /// [`TextModel::write`] with the model's own values. One of the ranks that share parameters writes; it reads all
     /// parameters, in order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), in which the other ranks
     /// take part.
-    ///
-    /// # Errors
-    /// As [`TextModel::write`].
     fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
         self.write(directory, options, &mut from_parameters(self.parameters()))
     }

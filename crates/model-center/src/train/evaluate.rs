@@ -68,9 +68,6 @@ pub(crate) struct EvalContext<'a> {
 
 impl Evaluation {
     /// The evaluation that a recipe asks for; `None` without evaluation data.
-    ///
-    /// # Errors
-    /// A batch size of 0.
     pub(crate) fn new(setup: &Setup, resolved: &Resolved) -> Result<Option<Self>> {
         let Some(data) = &setup.eval else { return Ok(None) };
         let loader = Loader::new(Arc::clone(data), LoaderOptions::evaluation(resolved.eval.batch_size))?;
@@ -79,9 +76,6 @@ impl Evaluation {
 
     /// Evaluate every sample once. The ranks take batches in turn, and all return the same result, or `None` because
     /// one of them is asked to stop.
-    ///
-    /// # Errors
-    /// Labels that do not fit the model, a failing device.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
         let Some((evaluator, loss)) = self.forward_all(context)? else { return Ok(None) };

@@ -162,9 +162,6 @@ fn display(is_quiet: bool, total_steps: Option<u64>) -> Progress {
 
 impl Run<'_> {
     /// Evaluate, train, evaluate again, save.
-    ///
-    /// # Errors
-    /// A failing device or disk, numbers that are not finite, a lost rank.
     pub(super) fn train(&mut self, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<ExitStatus> {
         if self.eval_before.is_none() && self.decision.stop != Some(StopReason::Request) {
             self.eval_before = self.evaluate(trainer, false)?;

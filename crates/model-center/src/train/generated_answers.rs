@@ -27,9 +27,6 @@ pub struct GeneratedAnswers {
 
 impl GeneratedAnswers {
     /// For the task SQuAD; `target_length` includes the tokens around an answer.
-    ///
-    /// # Errors
-    /// A vocabulary without sentinels.
     pub fn of_squad(tokenizer: Arc<dyn Tokenizer>, target_length: usize) -> Result<Self> {
         let sentinels = Squad::sentinels(&*tokenizer)?;
         Ok(GeneratedAnswers { tokenizer, sentinels, longest: target_length.max(1) })

@@ -63,9 +63,6 @@ pub fn text(setup: &Setup, plan: &Plan) -> String {
 }
 
 /// One object on one line, sizes in bytes.
-///
-/// # Errors
-/// Numbers that JSON cannot represent; there are none.
 pub fn json(plan: &Plan) -> Result<String> {
     let Plan { planned, at_limit, verdict, levels } = plan;
     let mut all = plan_json(planned);

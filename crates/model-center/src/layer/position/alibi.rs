@@ -31,9 +31,6 @@ impl Alibi {
     }
 
     /// `[1 or B, N, 1, S]`: of every key. Padding does not count where tokens are numbered.
-    ///
-    /// # Errors
-    /// No memory left; a failing device.
     pub fn bias(&self, rows: Rows<'_>, cx: &Ctx) -> Result<Var> {
         let (device, length) = (cx.device(), rows.keys());
         let table = Var::constant(self.table(length, cx)?); // [P, N]

@@ -81,9 +81,6 @@ impl Rows<'_> {
 
 impl Positions {
     /// Declare what is learned under the builder's name.
-    ///
-    /// # Errors
-    /// No memory left.
     pub fn new(builder: &Builder, config: PositionsConfig) -> Result<Self> {
         Ok(match config {
             PositionsConfig::None => Positions::None,
@@ -94,9 +91,6 @@ impl Positions {
     }
 
     /// The context of self-attention over these sequences.
-    ///
-    /// # Errors
-    /// No memory left; a failing device.
     pub fn scope(&self, visible: Visible, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
         let scope = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {

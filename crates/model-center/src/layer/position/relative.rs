@@ -53,9 +53,6 @@ pub struct RelativeBias {
 
 impl RelativeBias {
     /// Declare `relative_attention_bias` under the builder's name.
-    ///
-    /// # Errors
-    /// No memory left.
     pub fn new(builder: &Builder, config: RelativeConfig) -> Result<Self> {
         let options =
             EmbeddingOptions { entries: config.buckets, size: config.heads, init: config.init, padding_index: None };
@@ -64,9 +61,6 @@ impl RelativeBias {
     }
 
     /// `[1, N, L, S]`, for queries at the end of the keys.
-    ///
-    /// # Errors
-    /// No memory left; a failing device.
     pub fn forward(&self, queries: usize, keys: usize, cx: &Ctx) -> Result<Var> {
         let numbers = self.numbers(queries, keys, cx)?; // [L, S]
         let by_key = self.table.forward(&numbers, cx)?; // [L, S, N]

@@ -175,9 +175,6 @@ impl RotaryAngles {
     }
 
     /// The angles of `length` tokens after `past` others, each token at its position in the sequence.
-    ///
-    /// # Errors
-    /// No memory left; a failing device.
     pub fn of(&self, past: usize, length: usize, cx: &Ctx) -> Result<Angles> {
         let all = past + length;
         let table = self.table_for(all, cx)?; // [all or more, R]

@@ -58,9 +58,6 @@ pub trait DecoderFamily: RowConfig + Debug + 'static {
 /// A block for decoders with the configuration `C`.
 pub trait DecoderBlock<C>: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + Sized + 'static {
     /// Declares the parameters of block `layer` under the builder's name.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together.
     fn build(builder: &Builder, config: &C, layer: usize) -> Result<Self>;
 }
 

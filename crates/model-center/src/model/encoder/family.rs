@@ -56,9 +56,6 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
     fn set_dropout(&mut self, hidden: Option<f32>, attention: Option<f32>);
 
     /// Whether the fields are consistent; `place` names the source.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the field.
     fn validate(&self, place: &str) -> Result<()>;
 }
 
