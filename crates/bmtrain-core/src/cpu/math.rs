@@ -189,8 +189,8 @@ super::simd::vectorised! {
 mod tests {
     use super::super::simd::forced::for_each_level;
     use super::super::simd::vectorised;
-    use super::super::testing::normal_cdf;
     use super::*;
+    use crate::conformance::reference::{activation as exact, normal_cdf};
 
     vectorised! {
         fn map_exp<I>(x: &mut [f32]) {
@@ -295,7 +295,6 @@ mod tests {
 
     #[test]
     fn activations_and_their_slopes_agree_with_doubles() {
-        use super::super::testing::activation as exact;
         for_each_level(|level| {
             for activation in Activation::ALL {
                 let x = grid(12.0);

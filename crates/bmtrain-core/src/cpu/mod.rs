@@ -27,8 +27,6 @@ mod rotary;
 mod rows;
 mod scratch;
 pub(crate) mod simd;
-#[cfg(test)]
-mod testing;
 pub mod threads;
 mod vector;
 

@@ -5,6 +5,7 @@ mod autograd;
 mod cached_attention;
 mod conformance;
 mod host_work;
+mod kernels;
 mod lanes;
 mod observe;
 mod ops;

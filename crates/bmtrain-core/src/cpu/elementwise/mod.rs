@@ -2,9 +2,6 @@
 
 mod activation;
 mod cast;
-#[cfg(test)]
-mod tests;
-
 pub(super) use activation::{activation_backward, activation_forward, activation_split, gated_backward, gated_forward};
 pub(super) use cast::cast;
 

@@ -1,8 +1,5 @@
 //! Losses: squared error, totals of row losses and scaling of gradients. Cross-entropy is in `cross_entropy`.
 
-#[cfg(test)]
-mod tests;
-
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::simd::vectorised;

@@ -2,9 +2,6 @@
 
 mod backward;
 mod forward;
-#[cfg(test)]
-mod tests;
-
 pub(super) use backward::backward;
 pub(super) use forward::forward;
 

@@ -3,9 +3,6 @@
 //! Every sum is made in pieces whose size follows from the lengths alone, and the pieces are added in their order.
 
 mod softmax;
-#[cfg(test)]
-mod tests;
-
 pub(super) use softmax::{RowStatistics, dot, softmax, softmax_backward, total};
 
 use super::access::write;

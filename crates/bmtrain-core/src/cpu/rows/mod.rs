@@ -2,9 +2,6 @@
 
 mod embedding;
 mod permute;
-#[cfg(test)]
-mod tests;
-
 pub(super) use embedding::{embedding_backward, embedding_forward};
 pub(super) use permute::permute;
 

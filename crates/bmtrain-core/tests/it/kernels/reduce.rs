@@ -1,13 +1,11 @@
 //! Reductions and softmax against plain loops in doubles.
 
-use crate::cpu::testing::{
-    FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, values, with_any_threads,
-};
-use crate::dtype::DType;
-use crate::exact::{Sum, WORDS};
-use crate::kernel::*;
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::{FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, values, with_any_threads};
+use bmtrain_core::dtype::DType;
+use bmtrain_core::exact::{Sum, WORDS};
+use bmtrain_core::kernel::*;
+use bmtrain_core::pool::Segment;
+use bmtrain_core::tensor::Tensor;
 
 const SHAPES: [(usize, usize); 7] = [(0, 5), (1, 1), (3, 33), (35, 1025), (4, 2500), (1000, 7), (2100, 130)];
 

@@ -1,12 +1,12 @@
 //! Losses against plain loops in doubles.
 
-use crate::buffer::View;
-use crate::cpu::testing::{
+use super::{
     FLOATS, assert_close, device, filled, integers, numbers, rounding, sampled, tensor, values, with_any_threads,
 };
-use crate::dtype::DType;
-use crate::error::Error;
-use crate::kernel::*;
+use bmtrain_core::buffer::View;
+use bmtrain_core::dtype::DType;
+use bmtrain_core::error::Error;
+use bmtrain_core::kernel::*;
 
 const IGNORED: i64 = -100;
 

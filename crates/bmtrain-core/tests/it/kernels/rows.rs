@@ -1,13 +1,13 @@
 //! Embeddings, permutations and strided copies against plain loops.
 
-use crate::cpu::testing::{
+use super::{
     FLOATS, assert_close, device, filled, integers, numbers, rounding, sampled, tensor, values, with_any_threads,
 };
-use crate::dtype::DType;
-use crate::error::Error;
-use crate::kernel::*;
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use bmtrain_core::dtype::DType;
+use bmtrain_core::error::Error;
+use bmtrain_core::kernel::*;
+use bmtrain_core::pool::Segment;
+use bmtrain_core::tensor::Tensor;
 
 fn ids(rows: usize, entries: usize) -> Vec<i64> {
     values(rows, 9).iter().map(|x| ((x.abs() * x.abs() / 4.0) * entries as f32) as i64).collect()

@@ -1,10 +1,9 @@
 //! Norms and their gradients against plain loops in doubles.
 
-use crate::cpu::random::dropout_multipliers;
-use crate::cpu::testing::{FLOATS, assert_close, device, filled, numbers, rounding, sampled, tensor, with_any_threads};
-use crate::dtype::DType;
-use crate::kernel::*;
-use crate::philox::Key;
+use super::{FLOATS, assert_close, device, filled, multiplier, numbers, rounding, sampled, tensor, with_any_threads};
+use bmtrain_core::dtype::DType;
+use bmtrain_core::kernel::*;
+use bmtrain_core::philox::Key;
 
 const EPSILON: f32 = 1e-5;
 
@@ -16,11 +15,9 @@ fn dropout() -> Dropout {
 }
 
 fn factors(rows: usize, columns: usize) -> Vec<f64> {
-    let mut factors = vec![0.0; rows * columns];
-    for (row, factors) in factors.chunks_mut(columns).enumerate() {
-        dropout_multipliers(&dropout(), dropout().row(row as u64, columns as u64), factors);
-    }
-    factors.into_iter().map(f64::from).collect()
+    let first = |row: usize| dropout().row(row as u64, columns as u64);
+    let elements = (0..rows).flat_map(|row| (0..columns as u64).map(move |column| first(row) + column));
+    elements.map(|element| f64::from(multiplier(&dropout(), element))).collect()
 }
 
 /// Normalised rows, means and reciprocal deviations.

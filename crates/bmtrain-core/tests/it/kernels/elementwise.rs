@@ -1,12 +1,11 @@
 //! Elementwise kernels against plain loops in doubles.
 
-use crate::cpu::testing::{
-    FLOATS, activation as exact, assert_close, device, integers, numbers, rounding, sampled, tensor, with_any_threads,
-};
-use crate::dtype::DType;
-use crate::kernel::*;
-use crate::pool::Segment;
-use crate::tensor::Tensor;
+use super::{FLOATS, assert_close, device, integers, numbers, rounding, sampled, tensor, with_any_threads};
+use bmtrain_core::conformance::reference::activation as exact;
+use bmtrain_core::dtype::DType;
+use bmtrain_core::kernel::*;
+use bmtrain_core::pool::Segment;
+use bmtrain_core::tensor::Tensor;
 
 /// Around a vector, around a tile, several pieces.
 const LENGTHS: [usize; 6] = [0, 1, 31, 1025, 4097, 70_001];
