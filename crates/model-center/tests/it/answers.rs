@@ -166,7 +166,7 @@ fn what_is_no_answer_is_refused_by_its_name() {
             (change(&good, &|verbalizer| verbalizer.positions[0] = tokens), "verbalizer.positions[0]"),
             (change(&good, &|verbalizer| verbalizer.positions[0] = -1), "verbalizer.positions[0]"),
             (change(&good, &|verbalizer| verbalizer.positions.truncate(1)), "verbalizer.positions has 1 values"),
-            (change(&good, &|verbalizer| verbalizer.label_words.truncate(1)), "at least two words"),
+            (change(&good, &|verbalizer| verbalizer.label_words.truncate(1)), "at least two label words"),
             (change(&good, &|verbalizer| verbalizer.prompt_loss = f32::NAN), "at least two label words, and a number"),
             (Batch { labels: Some(Labels::Classes(vec![3; good.rows])), ..good.clone() }, "labels[0]"),
         ] {

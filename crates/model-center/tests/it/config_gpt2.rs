@@ -142,7 +142,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("add_cross_attention", json!(true), "cross-attention"),
         ("quantization_config", json!({"bits": 4}), "quantised"),
         ("pruned_heads", json!({"0": [1]}), "pruned"),
-        ("auto_map", json!({"AutoModelForCausalLM": "x.Y"}), "no plain GPT-2"),
+        ("auto_map", json!({"AutoModelForCausalLM": "x.Y"}), "not a plain GPT-2"),
         ("model_type", json!("bert"), "not of gpt2"),
         ("post_layer_norm", json!(true), "post_layer_norm = false only"),
         ("att_bias", json!(false), "att_bias = true only"),

@@ -107,7 +107,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("tie_word_embeddings", json!(true), "tie_word_embeddings = false only"),
         ("scale_attn_weights", json!(false), "scale_attn_weights = true only"),
         ("quantization_config", json!({"bits": 4}), "quantised"),
-        ("auto_map", json!({"AutoModelForCausalLM": "x.Y"}), "no plain GPT-J"),
+        ("auto_map", json!({"AutoModelForCausalLM": "x.Y"}), "not a plain GPT-J"),
         ("model_type", json!("gpt2"), "not of gptj"),
         ("post_layer_norm", json!(true), "post_layer_norm = false only"),
         ("att_bias", json!(true), "att_bias = false only"),

@@ -108,8 +108,8 @@ fn dynamic_positions_reach_beyond_the_trained_length() {
 fn contradictions_and_what_is_not_supported_name_the_field() {
     let kinds = |word: &str, layers: usize| json!(vec![word; layers]);
     for (name, value, want) in [
-        ("layer_types", kinds("full_attention", 23), "no list of 24 kinds"),
-        ("layer_types", json!("full_attention"), "no list of 24 kinds"),
+        ("layer_types", kinds("full_attention", 23), "not a list of 24 kinds"),
+        ("layer_types", json!("full_attention"), "not a list of 24 kinds"),
         ("layer_types", kinds("linear_attention", 24), "unknown kind of layer \"linear_attention\""),
         ("layer_types", json!(vec![1; 24]), "unknown kind of layer 1"),
         ("layer_types", kinds("sliding_attention", 24), "turns windows off"),
