@@ -29,6 +29,7 @@ build() {
     (cd "$scratch/$1" && cargo fetch --locked --target "$host") >&2
     fetched=$((SECONDS - started))
     started=$SECONDS
+    # shellcheck disable=SC2016 # the line of the other script, as it is written
     command="$(sed -nE 's/^\(cd "\$root" && (cargo build .*)\)$/\1/p' "$scratch/$1/scripts/quickstart.sh")"
     [ -n "$command" ] || fail "quickstart.sh at $1" "no line of it builds" "write it as (cd ... && cargo build ...)"
     (cd "$scratch/$1" && eval "time $command --offline --quiet") >&2

@@ -6,7 +6,7 @@
 //!
 //! * `case`: what a row is; `values`: its inputs, pure functions of the row's name; `execute`: one run on one device.
 //! * `finite`: gradients against differences of the loss. `compare`: device against device, type against type, and
-//!   against plain host arithmetic, of which `reference` has some. `bench`: time beside work. `report`: all of it over
+//!   against plain host arithmetic (`reference`). `bench`: time beside work. `report`: all of it over
 //!   all rows.
 
 mod bench;

@@ -34,7 +34,7 @@ mod cpm1;
 mod cpm2;
 mod data;
 mod files;
-mod generation;
+mod generate;
 mod gguf;
 mod gguf_hostile;
 mod golden_bart;

@@ -4,6 +4,7 @@
 mod columns;
 mod hostile;
 mod loader;
+mod order;
 mod prompts;
 mod prose;
 mod squad;

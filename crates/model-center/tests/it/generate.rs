@@ -2,6 +2,12 @@
 //! `scripts/golden/make_generation.py`), whatever the batch, on one rank and on two, and refused options.
 #![allow(clippy::unwrap_used)]
 
+mod beam;
+mod config;
+mod logits;
+mod sampling;
+mod stream;
+
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, DType, Device};
