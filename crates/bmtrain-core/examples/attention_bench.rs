@@ -8,7 +8,8 @@
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::kernel::{
-    AttentionBackward, AttentionForward, AttentionShape, Distribution, Dropout, FillRandom, Heads, HeadsMut, Mask,
+    AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Distribution, Dropout, FillRandom, Heads,
+    HeadsMut, Mask,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Result, Segment, Storage};
@@ -90,8 +91,8 @@ fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Resul
     let (batch_stride, row_stride) = (length * width, width);
     let scale = 1.0 / (head_size as f32).sqrt();
 
-    let forward = || -> Result<()> {
-        device.launch(AttentionForward {
+    let inputs = || -> Result<AttentionInputs<'_>> {
+        Ok(AttentionInputs {
             shape: case.shape,
             scale,
             causal: case.causal,
@@ -102,6 +103,11 @@ fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Resul
             q: read(0)?,
             k: read(1)?,
             v: read(2)?,
+        })
+    };
+    let forward = || -> Result<()> {
+        device.launch(AttentionForward {
+            inputs: inputs()?,
             out: HeadsMut { view: out.view_mut(0..rows * width)?, batch_stride, row_stride, add: false },
             lse: lse.view_mut(0..rows * heads)?,
         })?;
@@ -109,16 +115,7 @@ fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Resul
     };
     let backward = || -> Result<()> {
         device.launch(AttentionBackward {
-            shape: case.shape,
-            scale,
-            causal: case.causal,
-            window: None,
-            mask: Mask::None,
-            bias: None,
-            dropout,
-            q: read(0)?,
-            k: read(1)?,
-            v: read(2)?,
+            inputs: inputs()?,
             out: Heads { view: out.view(0..rows * width)?, batch_stride, row_stride },
             lse: lse.view(0..rows * heads)?,
             dout: Heads { view: dout.view(0..rows * width)?, batch_stride, row_stride },

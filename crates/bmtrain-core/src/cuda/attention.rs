@@ -9,7 +9,9 @@ use super::modules::Name;
 use super::scratch::Taken;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
+use crate::kernel::{
+    Arguments as _, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Mask,
+};
 use crate::kernel::{Heads, HeadsMut};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -94,18 +96,7 @@ struct Arguments {
     scale: f32,
 }
 
-struct Call<'a> {
-    op: &'static str,
-    shape: AttentionShape,
-    scale: f32,
-    causal: bool,
-    window: Option<usize>,
-    mask: Mask<'a>,
-    bias: Option<Bias<'a>>,
-    dropout: Dropped,
-}
-
-impl Call<'_> {
+impl AttentionInputs<'_> {
     /// Distances of sequences, heads and queries of the bias, whose elements can be counted.
     fn bias_strides(&self) -> [i64; 3] {
         let AttentionShape { heads, queries, keys, .. } = self.shape;
@@ -125,23 +116,24 @@ impl Call<'_> {
 }
 
 impl Arguments {
-    fn new(call: &Call<'_>) -> Result<Self> {
-        let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = call.shape;
+    /// The inputs; outputs and what only a backward pass has are left out.
+    fn new(op: &'static str, inputs: &AttentionInputs<'_>) -> Result<Self> {
+        let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = inputs.shape;
         // Some room, so that the kernels may add a tile to a position.
         const MOST: usize = i32::MAX as usize - 1024;
         let int = |what: &str, size: usize| match i32::try_from(size) {
             Ok(int) if size <= MOST => Ok(int),
-            _ => Err(Error::shape(call.op, what, format!("at most {MOST}"), size)),
+            _ => Err(Error::shape(op, what, format!("at most {MOST}"), size)),
         };
-        let (mask_kind, mask) = match &call.mask {
+        let (mask_kind, mask) = match &inputs.mask {
             Mask::None => (0, 0),
             Mask::Padding(view) => (1, view.address()),
             Mask::Full(view) => (2, view.address()),
         };
         Ok(Arguments {
-            q: HeadsOf::NONE,
-            k: HeadsOf::NONE,
-            v: HeadsOf::NONE,
+            q: HeadsOf::read(&inputs.q),
+            k: HeadsOf::read(&inputs.k),
+            v: HeadsOf::read(&inputs.v),
             out: HeadsOf::NONE,
             dout: HeadsOf::NONE,
             dq: HeadsOf::NONE,
@@ -150,10 +142,10 @@ impl Arguments {
             lse: 0,
             delta: 0,
             mask,
-            bias: call.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
-            bias_strides: call.bias_strides(),
+            bias: inputs.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
+            bias_strides: inputs.bias_strides(),
             dbias: 0,
-            dropout: call.dropout,
+            dropout: Dropped::of(inputs.dropout.as_ref(), keys),
             batch: int("batch", batch)?,
             heads: int("heads", heads)?,
             kv_heads: int("kv heads", kv_heads)?,
@@ -161,11 +153,11 @@ impl Arguments {
             keys: int("keys", keys)?,
             head_size: int("head size", head_size)?,
             mask_kind,
-            causal: i32::from(call.causal),
-            window_shift: call.window_shift(),
+            causal: i32::from(inputs.causal),
+            window_shift: inputs.window_shift(),
             whole: 0,
             in_turn: 1,
-            scale: call.scale,
+            scale: inputs.scale,
         })
     }
 
@@ -181,7 +173,7 @@ impl Arguments {
 /// The kernels on tensor cores for a call whose large operands have these types, and whether its plain ones do.
 fn on_tensor_cores(
     launch: &Launch<'_>,
-    call: &Call<'_>,
+    inputs: &AttentionInputs<'_>,
     arguments: &Arguments,
     dtypes: &[DType],
 ) -> Option<(&'static Kernels, bool)> {
@@ -189,7 +181,7 @@ fn on_tensor_cores(
     if !same || launch.capability < (8, 0) {
         return None;
     }
-    let (head_size, dtype) = (call.shape.head_size, *dtypes.first()?);
+    let (head_size, dtype) = (inputs.shape.head_size, *dtypes.first()?);
     let Some(kernels) = Kernels::of(head_size, dtype) else {
         if dtype != DType::F32 {
             warn_of_head_size(head_size);
@@ -200,7 +192,8 @@ fn on_tensor_cores(
         return None;
     }
     // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
-    let plain = matches!(call.mask, Mask::None) && call.bias.is_none() && !call.dropout.drops() && call.scale > 0.0;
+    let plain =
+        matches!(inputs.mask, Mask::None) && inputs.bias.is_none() && !arguments.dropout.drops() && inputs.scale > 0.0;
     Some((kernels, plain))
 }
 
@@ -241,22 +234,12 @@ impl Widths {
 }
 
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
-    let (op, shape) = (AttentionForward::NAME, a.shape);
-    let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let (scale, causal, window) = (a.scale, a.causal, a.window);
-    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
-    let arguments = Arguments {
-        q: HeadsOf::read(&a.q),
-        k: HeadsOf::read(&a.k),
-        v: HeadsOf::read(&a.v),
-        out: HeadsOf::written(&a.out),
-        lse: a.lse.address(),
-        ..Arguments::new(&call)?
-    }
-    .finish();
-    let dtypes = [a.q.view.dtype(), a.k.view.dtype(), a.v.view.dtype(), a.out.view.dtype()];
+    let (op, shape) = (AttentionForward::NAME, a.inputs.shape);
+    let arguments =
+        Arguments { out: HeadsOf::written(&a.out), lse: a.lse.address(), ..Arguments::new(op, &a.inputs)? }.finish();
+    let dtypes = [a.inputs.q.view.dtype(), a.inputs.k.view.dtype(), a.inputs.v.view.dtype(), a.out.view.dtype()];
     let (rows, heads) = (shape.queries, shape.batch * shape.heads);
-    let (name, grid) = match on_tensor_cores(launch, &call, &arguments, &dtypes) {
+    let (name, grid) = match on_tensor_cores(launch, &a.inputs, &arguments, &dtypes) {
         Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
         None => FORWARD.pick(op, rows, heads, shape.head_size)?,
     };
@@ -351,16 +334,10 @@ impl<'l, 'a> BiasSums<'l, 'a> {
 }
 
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
-    let (op, shape) = (AttentionBackward::NAME, a.shape);
-    let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let (scale, causal, window) = (a.scale, a.causal, a.window);
-    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
-    let shared = a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
+    let (op, shape) = (AttentionBackward::NAME, a.inputs.shape);
+    let shared = a.inputs.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
     let sums = BiasSums::new(launch, shape, shared, a.dbias)?;
     let arguments = Arguments {
-        q: HeadsOf::read(&a.q),
-        k: HeadsOf::read(&a.k),
-        v: HeadsOf::read(&a.v),
         out: HeadsOf::read(&a.out),
         dout: HeadsOf::read(&a.dout),
         dq: HeadsOf::written(&a.dq),
@@ -370,16 +347,16 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
         delta: a.delta.address(),
         dbias: sums.address,
         in_turn: sums.groups.in_turn as i32,
-        ..Arguments::new(&call)?
+        ..Arguments::new(op, &a.inputs)?
     }
     .finish();
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = shape;
     let delta = Grid::line(launch.blocks((batch * heads * queries).div_ceil(THREADS as usize / 32)), THREADS);
     let groups = sums.groups.groups;
-    let read = [&a.q, &a.k, &a.v, &a.out, &a.dout].map(|heads| heads.view.dtype());
+    let read = [&a.inputs.q, &a.inputs.k, &a.inputs.v, &a.out, &a.dout].map(|heads| heads.view.dtype());
     let written = [&a.dq, &a.dk, &a.dv].map(|heads| heads.view.dtype());
     let dtypes: Vec<DType> = read.into_iter().chain(written).collect();
-    let (for_queries, for_keys) = match on_tensor_cores(launch, &call, &arguments, &dtypes) {
+    let (for_queries, for_keys) = match on_tensor_cores(launch, &a.inputs, &arguments, &dtypes) {
         Some((kernels, plain)) => {
             (kernels.queries(op, plain, queries, groups * heads)?, kernels.keys(op, plain, keys, batch * kv_heads)?)
         }

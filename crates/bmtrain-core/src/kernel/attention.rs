@@ -80,13 +80,9 @@ pub struct Bias<'a> {
     pub per_query: bool,
 }
 
-/// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
-///
-/// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by
-/// `((b * N + n) * L + l) * S + s`. Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al.
-/// (2022).
-#[derive(Debug)]
-pub struct AttentionForward<'a> {
+/// What attention reads, in the forward pass and again in the backward pass.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionInputs<'a> {
     /// Sizes.
     pub shape: AttentionShape,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
@@ -107,6 +103,17 @@ pub struct AttentionForward<'a> {
     pub k: Heads<'a>,
     /// Values, K heads of S rows.
     pub v: Heads<'a>,
+}
+
+/// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
+///
+/// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by
+/// `((b * N + n) * L + l) * S + s`. Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al.
+/// (2022).
+#[derive(Debug)]
+pub struct AttentionForward<'a> {
+    /// Sizes, rules, queries, keys and values.
+    pub inputs: AttentionInputs<'a>,
     /// Result, N heads of L rows.
     pub out: HeadsMut<'a>,
     /// Log of the sum of exponentials of every row's scores, f32 `[B, N, L]`; minus infinity where no key is seen.
@@ -116,26 +123,8 @@ pub struct AttentionForward<'a> {
 /// Gradients of [`AttentionForward`]; probabilities are made again from `lse`.
 #[derive(Debug)]
 pub struct AttentionBackward<'a> {
-    /// Sizes.
-    pub shape: AttentionShape,
     /// As in the forward pass.
-    pub scale: f32,
-    /// As in the forward pass.
-    pub causal: bool,
-    /// As in the forward pass.
-    pub window: Option<usize>,
-    /// As in the forward pass.
-    pub mask: Mask<'a>,
-    /// As in the forward pass.
-    pub bias: Option<Bias<'a>>,
-    /// As in the forward pass.
-    pub dropout: Option<Dropout>,
-    /// Queries.
-    pub q: Heads<'a>,
-    /// Keys.
-    pub k: Heads<'a>,
-    /// Values.
-    pub v: Heads<'a>,
+    pub inputs: AttentionInputs<'a>,
     /// Result of the forward pass.
     pub out: Heads<'a>,
     /// Saved by the forward pass.
@@ -199,36 +188,41 @@ impl AttentionShape {
         Ok(())
     }
 
-    fn check_rules(
-        &self,
-        op: &'static str,
-        (causal, window): (bool, Option<usize>),
-        mask: &Mask<'_>,
-        bias: Option<&Bias<'_>>,
-    ) -> Result<()> {
-        if let Some(window) = window
-            && (!causal || window == 0)
-        {
-            return Err(Error::argument(op, format!("a window of {window} keys: it takes causal attention and a key")));
-        }
-        let view = match mask {
-            Mask::None => None,
-            Mask::Padding(view) => Some((view, self.batch * self.keys)),
-            Mask::Full(view) => Some((view, self.batch * self.queries * self.keys)),
-        };
-        if let Some((view, len)) = view {
-            expect_operand(op, "mask", len, DType::U8, view)?;
-        }
-        if let Some(bias) = bias {
-            expect_float_operand(op, "bias", self.bias_len(bias.per_sequence, bias.per_query), &bias.view)?;
-        }
-        Ok(())
-    }
-
     /// Elements of a bias.
     pub fn bias_len(&self, per_sequence: bool, per_query: bool) -> usize {
         let (sequences, rows) = (if per_sequence { self.batch } else { 1 }, if per_query { self.queries } else { 1 });
         sequences * self.heads * rows * self.keys
+    }
+}
+
+impl AttentionInputs<'_> {
+    fn check(&self, op: &'static str) -> Result<()> {
+        let s = &self.shape;
+        s.check(op)?;
+        let [q, k, v] = [
+            ("q", &self.q, s.queries, s.heads),
+            ("k", &self.k, s.keys, s.kv_heads),
+            ("v", &self.v, s.keys, s.kv_heads),
+        ]
+        .map(|(what, heads, rows, count)| read(what, heads, rows, count));
+        s.check_heads(op, &[q, k, v])?;
+        if let Some(window) = self.window
+            && (!self.causal || window == 0)
+        {
+            return Err(Error::argument(op, format!("a window of {window} keys: it takes causal attention and a key")));
+        }
+        let view = match &self.mask {
+            Mask::None => None,
+            Mask::Padding(view) => Some((view, s.batch * s.keys)),
+            Mask::Full(view) => Some((view, s.batch * s.queries * s.keys)),
+        };
+        if let Some((view, len)) = view {
+            expect_operand(op, "mask", len, DType::U8, view)?;
+        }
+        if let Some(bias) = &self.bias {
+            expect_float_operand(op, "bias", s.bias_len(bias.per_sequence, bias.per_query), &bias.view)?;
+        }
+        Ok(())
     }
 }
 
@@ -257,33 +251,28 @@ impl Operand for Mask<'_> {
     }
 }
 
+impl Operand for AttentionInputs<'_> {
+    visits!(q, k, v, mask, bias);
+}
+
 impl Arguments for AttentionForward<'_> {
     const NAME: &'static str = "attention_forward";
 
     fn check(&self) -> Result<()> {
-        let (name, s) = (Self::NAME, &self.shape);
-        s.check(name)?;
-        s.check_heads(
-            name,
-            &[
-                read("q", &self.q, s.queries, s.heads),
-                read("k", &self.k, s.keys, s.kv_heads),
-                read("v", &self.v, s.keys, s.kv_heads),
-                written("out", &self.out, s.queries, s.heads),
-            ],
-        )?;
-        s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
+        let (name, s) = (Self::NAME, &self.inputs.shape);
+        self.inputs.check(name)?;
+        s.check_heads(name, &[written("out", &self.out, s.queries, s.heads)])?;
         expect_operand(name, "lse", s.batch * s.heads * s.queries, DType::F32, &self.lse)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        let operands: [&dyn Operand; 6] = [&self.q, &self.k, &self.v, &self.mask, &self.bias, &self.lse];
-        operands.into_iter().for_each(|operand| operand.visit(visit));
-        visit(self.out.access(self.shape.heads * self.shape.head_size));
+        self.inputs.visit(visit);
+        self.lse.visit(visit);
+        visit(self.out.access(self.inputs.shape.heads * self.inputs.shape.head_size));
     }
 
     fn flops(&self) -> u64 {
-        2 * self.shape.product_flops()
+        2 * self.inputs.shape.product_flops()
     }
 }
 
@@ -291,14 +280,11 @@ impl Arguments for AttentionBackward<'_> {
     const NAME: &'static str = "attention_backward";
 
     fn check(&self) -> Result<()> {
-        let (name, s) = (Self::NAME, &self.shape);
-        s.check(name)?;
+        let (name, s) = (Self::NAME, &self.inputs.shape);
+        self.inputs.check(name)?;
         s.check_heads(
             name,
             &[
-                read("q", &self.q, s.queries, s.heads),
-                read("k", &self.k, s.keys, s.kv_heads),
-                read("v", &self.v, s.keys, s.kv_heads),
                 read("out", &self.out, s.queries, s.heads),
                 read("dout", &self.dout, s.queries, s.heads),
                 written("dq", &self.dq, s.queries, s.heads),
@@ -306,8 +292,7 @@ impl Arguments for AttentionBackward<'_> {
                 written("dv", &self.dv, s.keys, s.kv_heads),
             ],
         )?;
-        s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
-        match (&self.dbias, &self.bias) {
+        match (&self.dbias, &self.inputs.bias) {
             (Some(dbias), Some(bias)) => {
                 expect_operand(name, "dbias", s.bias_len(bias.per_sequence, true), DType::F32, &dbias.view)?;
             }
@@ -320,16 +305,15 @@ impl Arguments for AttentionBackward<'_> {
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
-        [&self.q, &self.k, &self.v, &self.out, &self.dout].into_iter().for_each(|heads| heads.visit(visit));
-        let operands: [&dyn Operand; 5] = [&self.lse, &self.mask, &self.bias, &self.delta, &self.dbias];
+        let operands: [&dyn Operand; 6] = [&self.inputs, &self.out, &self.dout, &self.lse, &self.delta, &self.dbias];
         operands.into_iter().for_each(|operand| operand.visit(visit));
-        let AttentionShape { heads, kv_heads, head_size, .. } = self.shape;
+        let AttentionShape { heads, kv_heads, head_size, .. } = self.inputs.shape;
         for (role, heads) in [(&self.dq, heads), (&self.dk, kv_heads), (&self.dv, kv_heads)] {
             visit(role.access(heads * head_size));
         }
     }
 
     fn flops(&self) -> u64 {
-        5 * self.shape.product_flops()
+        5 * self.inputs.shape.product_flops()
     }
 }

@@ -55,7 +55,9 @@ pub mod reduce;
 pub mod rotary;
 pub mod rows;
 
-pub use attention::{AttentionBackward, AttentionForward, AttentionShape, Bias, Heads, HeadsMut, Mask};
+pub use attention::{
+    AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Heads, HeadsMut, Mask,
+};
 pub use cross_entropy::{
     ClassWeights, Criterion, CrossEntropyBackward, CrossEntropyForward, CrossEntropyLoss, CrossEntropyStatistics,
     ShardClasses,

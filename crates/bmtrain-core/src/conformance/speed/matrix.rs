@@ -53,36 +53,25 @@ fn attention(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
         let product = 2 * (shape.batch * shape.heads * shape.queries * shape.keys * shape.head_size) as u64;
         let product = if causal { product / 2 } else { product };
         let suffix = if causal { " causal" } else { "" };
-        let mask = Mask::None;
+        let inputs = AttentionInputs {
+            shape,
+            scale,
+            causal,
+            window: None,
+            mask: Mask::None,
+            bias: None,
+            dropout: None,
+            q: heads(&q, &shape)?,
+            k: heads(&k, &shape)?,
+            v: heads(&v, &shape)?,
+        };
         bench.computing(&format!("attention{suffix}"), dtype, 2 * product, |launch| {
-            let kernel = AttentionForward {
-                shape,
-                scale,
-                causal,
-                window: None,
-                mask,
-                bias: None,
-                dropout: None,
-                q: heads(&q, &shape)?,
-                k: heads(&k, &shape)?,
-                v: heads(&v, &shape)?,
-                out: heads_mut(&mut out, &shape)?,
-                lse: lse.view_mut()?,
-            };
+            let kernel = AttentionForward { inputs, out: heads_mut(&mut out, &shape)?, lse: lse.view_mut()? };
             launch(kernel.into())
         })?;
         bench.computing(&format!("attention{suffix} backward"), dtype, 5 * product, |launch| {
             let kernel = AttentionBackward {
-                shape,
-                scale,
-                causal,
-                window: None,
-                mask,
-                bias: None,
-                dropout: None,
-                q: heads(&q, &shape)?,
-                k: heads(&k, &shape)?,
-                v: heads(&v, &shape)?,
+                inputs,
                 out: heads(&out, &shape)?,
                 lse: lse.view()?,
                 dout: heads(&dout, &shape)?,

@@ -232,33 +232,12 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
         let (mut dq, mut dk, mut dv) = (copy(&t[0])?, like(&t[1])?, like(&t[2])?);
         let (q, k, v, dout) =
             (read(&t[0], 17, wide)?, read(&t[1], 33, narrow)?, read(&t[2], 33, narrow)?, read(&t[3], 17, wide)?);
-        let (scale, causal, window, mask, bias, dropout) = (-0.2, true, None, Mask::None, None, None);
+        let (mask, bias, dropout) = (Mask::None, None, None);
+        let inputs = AttentionInputs { shape, scale: -0.2, causal: true, window: None, mask, bias, dropout, q, k, v };
         let (to, sums) = (written(&mut out, 17, wide, false)?, lse.view_mut()?);
-        device.launch(AttentionForward {
-            shape,
-            scale,
-            causal,
-            window,
-            mask,
-            bias,
-            dropout,
-            q,
-            k,
-            v,
-            out: to,
-            lse: sums,
-        })?;
+        device.launch(AttentionForward { inputs, out: to, lse: sums })?;
         device.launch(AttentionBackward {
-            shape,
-            scale,
-            causal,
-            window,
-            mask,
-            bias,
-            dropout,
-            q,
-            k,
-            v,
+            inputs,
             out: read(&out, 17, wide)?,
             lse: lse.view()?,
             dout,

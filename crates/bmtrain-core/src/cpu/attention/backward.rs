@@ -21,9 +21,9 @@ use crate::kernel::{AttentionBackward, AttentionShape};
 use std::ops::Range;
 
 pub(super) fn run(threads: &Threads, a: AttentionBackward<'_>, settings: Settings) -> Result<()> {
-    let shape = a.shape;
+    let shape = a.inputs.shape;
     // Sequences that share the gradient of a bias are done in turn, by one piece.
-    let shared = a.dbias.is_some() && a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
+    let shared = a.dbias.is_some() && a.inputs.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
     let order =
         if shared { Order { groups: 1, in_turn: shape.batch } } else { Order { groups: shape.batch, in_turn: 1 } };
     let (pass, delta) = Pass::new(a, settings)?;

@@ -18,12 +18,12 @@ use std::ops::Range;
 
 pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
-    let (shape, h) = (a.shape, a.shape.head_size);
+    let (shape, h) = (a.inputs.shape, a.inputs.shape.head_size);
     let pass = Forward {
-        rules: Rules::new(op, shape, (a.scale, a.causal, a.window), a.mask, a.bias, a.dropout)?,
-        q: ReadHeads::new(op, a.q, h)?,
-        k: ReadHeads::new(op, a.k, h)?,
-        v: ReadHeads::new(op, a.v, h)?,
+        rules: Rules::new(op, &a.inputs)?,
+        q: ReadHeads::new(op, a.inputs.q, h)?,
+        k: ReadHeads::new(op, a.inputs.k, h)?,
+        v: ReadHeads::new(op, a.inputs.v, h)?,
         out: WriteHeads::new(op, a.out, h)?,
         lse: access::write_rows(op, a.lse)?,
         tiles: settings.tiles_for(&shape),

@@ -74,19 +74,19 @@ impl<'s> Work<'s> {
 impl<'a> Pass<'a> {
     /// The views of a call, and apart from them the space for the deltas of all queries.
     pub(super) fn new(a: AttentionBackward<'a>, settings: Settings) -> Result<(Self, &'a mut [f32])> {
-        let (op, h) = (AttentionBackward::NAME, a.shape.head_size);
+        let (op, h) = (AttentionBackward::NAME, a.inputs.shape.head_size);
         let dbias = match a.dbias {
             Some(dest) => Some((access::write_rows(op, dest.view)?, dest.add)),
             None => None,
         };
         let delta = access::write(op, a.delta)?;
         let pass = Pass {
-            rules: Rules::new(op, a.shape, (a.scale, a.causal, a.window), a.mask, a.bias, a.dropout)?,
-            tiles: settings.tiles_for(&a.shape),
+            rules: Rules::new(op, &a.inputs)?,
+            tiles: settings.tiles_for(&a.inputs.shape),
             settings,
-            q: ReadHeads::new(op, a.q, h)?,
-            k: ReadHeads::new(op, a.k, h)?,
-            v: ReadHeads::new(op, a.v, h)?,
+            q: ReadHeads::new(op, a.inputs.q, h)?,
+            k: ReadHeads::new(op, a.inputs.k, h)?,
+            v: ReadHeads::new(op, a.inputs.v, h)?,
             out: ReadHeads::new(op, a.out, h)?,
             dout: ReadHeads::new(op, a.dout, h)?,
             lse: access::read(op, a.lse)?,

@@ -4,7 +4,7 @@ use crate::cpu::access;
 use crate::cpu::floats::Floats;
 use crate::dtype::Float;
 use crate::error::Result;
-use crate::kernel::{AttentionShape, Bias, Dropout, Mask};
+use crate::kernel::{AttentionInputs, AttentionShape, Bias, Dropout, Mask};
 use std::ops::Range;
 
 /// A mask as bytes.
@@ -53,20 +53,14 @@ pub(super) struct ScoreTile {
 }
 
 impl<'a> Rules<'a> {
-    pub(super) fn new(
-        op: &'static str,
-        shape: AttentionShape,
-        (scale, causal, window): (f32, bool, Option<usize>),
-        mask: Mask<'a>,
-        bias: Option<Bias<'a>>,
-        dropout: Option<Dropout>,
-    ) -> Result<Self> {
-        let mask = match mask {
+    pub(super) fn new(op: &'static str, inputs: &AttentionInputs<'a>) -> Result<Self> {
+        let AttentionInputs { shape, scale, causal, window, dropout, .. } = *inputs;
+        let mask = match inputs.mask {
             Mask::None => Bytes::None,
             Mask::Padding(view) => Bytes::Padding(access::read(op, view)?),
             Mask::Full(view) => Bytes::Full(access::read(op, view)?),
         };
-        let bias = match bias {
+        let bias = match inputs.bias {
             Some(Bias { view, per_sequence, per_query }) => {
                 Some(Values { data: Floats::of(op, view)?, per_sequence, per_query })
             }

@@ -2,7 +2,8 @@
 
 use super::{AttentionMask, AttentionOptions};
 use crate::kernel::{
-    AttentionBackward, AttentionForward, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut, Mask,
+    AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut,
+    Mask,
 };
 use crate::ops::*;
 
@@ -113,21 +114,14 @@ impl Call {
     pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
         let [out] = columns_mut(out.dest(false)?, self.shape.queries, [self.width()])?;
-        device.launch(AttentionForward {
-            shape: self.shape,
-            scale: self.scale,
-            causal: self.causal,
-            window: self.window,
-            mask: self.mask()?,
-            bias: self.bias()?,
-            dropout: self.dropout,
-            q,
-            k,
-            v,
-            out,
-            lse: lse.view_mut()?,
-        })?;
+        device.launch(AttentionForward { inputs: self.inputs([q, k, v])?, out, lse: lse.view_mut()? })?;
         Ok(lse)
+    }
+
+    fn inputs<'a>(&'a self, [q, k, v]: [Heads<'a>; 3]) -> Result<AttentionInputs<'a>> {
+        let Call { shape, scale, causal, window, dropout, .. } = *self;
+        let (mask, bias) = (self.mask()?, self.bias()?);
+        Ok(AttentionInputs { shape, scale, causal, window, mask, bias, dropout, q, k, v })
     }
 
     /// Queries, keys and values in three tensors, in two, or in one.
@@ -228,21 +222,11 @@ impl<const M: usize> Node<M> {
     fn launch(&self, device: &Device, dout: &Tensor, dests: Vec<Dest<'_>>, dbias: Option<&mut Tensor>) -> Result<()> {
         let call = &self.call;
         let mut delta = call.rows(device, Segment::Workspace)?; // [B, N, L]
-        let [q, k, v] = call.read(&self.tensors)?;
         let [out] = columns(&self.out, call.shape.queries, [call.width()])?;
         let [dout] = columns(dout, call.shape.queries, [call.width()])?;
         let [dq, dk, dv] = call.written(dests)?;
         device.launch(AttentionBackward {
-            shape: call.shape,
-            scale: call.scale,
-            causal: call.causal,
-            window: call.window,
-            mask: call.mask()?,
-            bias: call.bias()?,
-            dropout: call.dropout,
-            q,
-            k,
-            v,
+            inputs: call.inputs(call.read(&self.tensors)?)?,
             out,
             lse: self.lse.view()?,
             dout,

@@ -6,7 +6,8 @@ use crate::backend::Lane;
 use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Float};
 use crate::kernel::{
-    Arguments, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Dropout, Heads, HeadsMut, Kernel, Mask,
+    Arguments, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Dropout, Heads,
+    HeadsMut, Kernel, Mask,
 };
 use crate::philox::{Key, block, unit};
 use crate::{Device, Segment, Storage};
@@ -349,35 +350,23 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
             Bias { view, per_sequence, per_query: case.per_query }
         })
     };
-    let (shape, scale, dropout) = (case.shape(), case.scale(), case.dropout());
-    let (causal, window) = (case.causal, case.window);
-    let a = AttentionForward {
-        shape,
-        scale,
-        causal,
-        window,
+    let inputs = AttentionInputs {
+        shape: case.shape(),
+        scale: case.scale(),
+        causal: case.causal,
+        window: case.window,
         mask: mask(),
         bias: bias(),
-        dropout,
+        dropout: case.dropout(),
         q: read(0),
         k: read(1),
         v: read(2),
-        out: out.write(0, width, false),
-        lse: lse.view_mut(0..rows).unwrap(),
     };
+    let a = AttentionForward { inputs, out: out.write(0, width, false), lse: lse.view_mut(0..rows).unwrap() };
     a.check().unwrap();
     forward::run(&threads, a, settings).unwrap();
     let a = AttentionBackward {
-        shape,
-        scale,
-        causal,
-        window,
-        mask: mask(),
-        bias: bias(),
-        dropout,
-        q: read(0),
-        k: read(1),
-        v: read(2),
+        inputs,
         out: out.read(0),
         lse: lse.view(0..rows).unwrap(),
         dout: dout.read(0),
