@@ -1,6 +1,4 @@
 //! What became of every tensor of a converted model, one JSON object a line.
-//!
-//! Defines [`Line`], [`of_directory`] and [`of_gguf`], called by the convert program.
 
 use model_center::formats::{NameTable, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf};
 use model_center::model::OpenedModel;

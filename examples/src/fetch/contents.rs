@@ -1,7 +1,5 @@
 //! The contents of one file while they arrive: how far they are, what they hash to, and whether they are what was
 //! announced.
-//!
-//! Defines [`Growing`] and [`is_whole`], called by [`super::store`].
 
 use super::hub::{About, Named, Trouble};
 use super::place::{in_the_way, kind, open_blob, open_partial, refused};

@@ -1,7 +1,4 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
-//!
-//! Defines [`remarks`], called by the programs that open a model, [`head`], called by those with `--head`, and
-//! [`Stored`], the dtypes of `--dtype`.
 
 use crate::formats::shortened;
 use crate::model::infer::classifier_outputs;

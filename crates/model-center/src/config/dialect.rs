@@ -1,6 +1,4 @@
 //! What a family's files call the fields of [`TextConfig`], and what they mean where they are silent.
-//!
-//! Defines [`Dialect`], one per family; called by the families' [`Config`](super::Config).
 
 use serde_json::{Map, Value, json};
 

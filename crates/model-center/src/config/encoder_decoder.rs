@@ -1,6 +1,4 @@
 //! Encoder-decoders with post-norm blocks whose encoder and decoder have separate sizes.
-//!
-//! Defines [`EncoderDecoderFields`], a part of a family's configuration; called by the families of this kind.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,4 @@
 //! The fields of a configuration file, taken out one by one with their types checked.
-//!
-//! Defines [`Fields`]; called by the families' [`super::Config::from_fields`].
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,4 @@
 //! JSON objects out of foreign files: no name twice, bounded size, errors with line and column; and their text form.
-//!
-//! Defines [`parse_object`] and [`to_text`]; called by [`super::fields`] and [`crate::formats`].
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,6 +1,4 @@
 //! Classes of a head in configuration files: `id2label`, `label2id`, `num_labels`, `problem_type` and `architectures`.
-//!
-//! Defines [`ClassLabels`]; called by the families' [`super::Config`].
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,4 @@
 //! Whether the numbers of a configuration can be what they stand for, and refusals of what no family supports.
-//!
-//! Defines [`Ranges`], [`refuse_foreign`] and [`refuse_other_encoders`]; called by the families' configurations.
 
 use serde_json::{Map, Value};
 

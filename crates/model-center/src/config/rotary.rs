@@ -1,7 +1,5 @@
 //! Rotary positions in configuration files: `rope_theta` with `rope_scaling`, or `rope_parameters` as transformers has
 //! since its version 5.
-//!
-//! Defines [`RotaryFields`]; called by the configurations of families with rotary positions.
 
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,5 @@
 //! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a
 //! name for each layer.
-//!
-//! Defines [`WindowFields`]; called by the families with windows in some layers.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,4 @@
 //! JSON objects that are read entry by entry, so that bounds hold before memory is taken.
-//!
-//! Defines [`FromEntries`] and [`Entries`]; called by the header of safetensors and by [`super::shard_index`].
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,8 +1,5 @@
 //! ModelCenter's names of parameters, which are alike for all of its families:
 //! `encoder.layers.3.self_att.self_attention.project_q.weight`.
-//!
-//! Defines [`Stack`] (one, or an encoder and a decoder), [`table`] and [`encoder_decoder`]; called by the families'
-//! directories.
 
 use super::safetensors::stored;
 use super::{Alias, NameTable, ParamShape, Rule, TensorEntry, TensorPart, TensorSource, write_pickle};

@@ -1,6 +1,4 @@
 //! Write a model's weights into a directory: one file, or shards and their index.
-//!
-//! Defines [`ShardedWriter`]; called by [`crate::formats::directory`] and exporters of weights alone.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,7 +1,4 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
-//!
-//! Defines [`widen`], [`narrow`] and [`CHUNK`], [`read_at`], and the errors for a damaged file and for a tensor that is
-//! absent or has another type or length; called by the readers and writers of [`crate::formats`].
 
 use std::fmt::{self, Display};
 use std::fs::File;

@@ -1,7 +1,4 @@
 //! The weights of a model directory: one file, or the shards of an index, in safetensors or in PyTorch's own files.
-//!
-//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::formats::names`], the models' loaders,
-//! [`crate::formats::pretrained`] and the program that fetches models.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

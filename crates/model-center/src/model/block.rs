@@ -1,6 +1,4 @@
 //! The default block of a family.
-//!
-//! Defines [`block`]; called by GPT-2, GPT-J, BLOOM, OPT and RoBERTa.
 
 use crate::config::TextConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};

@@ -1,6 +1,4 @@
 //! The decoder's input in an encoder-decoder, and the position that its classifier reads.
-//!
-//! Called by [`super::batch::DeviceBatch`].
 
 use super::architecture::Spec;
 use super::head::Head;

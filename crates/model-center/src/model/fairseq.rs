@@ -1,6 +1,4 @@
 //! Parameter names of blocks, shared by models from fairseq.
-//!
-//! Called by OPT, BART and Marian.
 
 use crate::formats::Rule;
 

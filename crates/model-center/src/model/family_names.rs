@@ -1,6 +1,4 @@
 //! The family of a directory whose `config.json` does not name it, by its class or by the names of its tensors.
-//!
-//! Defines [`family_of`], called by [`super::registry`].
 
 use super::registry::FAMILIES;
 use crate::error::{Error, Result};

@@ -1,6 +1,4 @@
 //! The input of a stack's first block: token embeddings, positions and token types added to them, norm, dropout.
-//!
-//! Defines [`Inputs`], called by [`super::Transformer`].
 
 use super::architecture::{Added, Spec, StackSpec};
 use super::batch::Sequences;

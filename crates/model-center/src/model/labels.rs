@@ -1,7 +1,4 @@
 //! Loss targets, and range checks of ids and labels, with errors that name the value.
-//!
-//! Defines [`Targets`], [`VerbalizerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
-//! [`super::TextModel::forward`].
 
 use super::registry::HeadInit;
 use crate::config::ProblemType;

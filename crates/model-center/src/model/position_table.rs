@@ -1,6 +1,4 @@
 //! Learned positions: mapping from tokens to rows of the position embedding.
-//!
-//! Defines [`PositionTable`]; called by [`super::batch`] and [`super::decoding`].
 
 /// Learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,4 @@
 //! The keys of `[data]`: which task, which files, which of their columns, how long its texts may be.
-//!
-//! Defines [`read_data`], called by `keys.rs`.
 
 use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::DataSource;

@@ -1,6 +1,4 @@
 //! What is left of the merged tree once every key has been read: unknown keys and tables.
-//!
-//! Called by [`Reader::finish`](super::reader::Reader::finish).
 
 use super::layers::{Node, Origin, Tree, Value};
 use super::mistake::Mistake;

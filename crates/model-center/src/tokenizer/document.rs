@@ -1,7 +1,4 @@
 //! Pieces of a `tokenizer.json` that several formats are turned into.
-//!
-//! Defines [`DocumentParts`], [`bpe`], [`byte_level`], [`added_token`], [`Slot`] and [`template`]; called by the
-//! readers of single formats, by [`super::train`] and by [`crate::formats::gguf`].
 
 use serde_json::{Map, Value, json};
 

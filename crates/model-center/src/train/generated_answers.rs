@@ -1,6 +1,4 @@
 //! Metrics of generated text: an answer is generated for every sample and compared with its references.
-//!
-//! Defines [`GeneratedAnswers`], which a run of a question answering task has; called by [`super::evaluate`].
 
 use super::evaluate::EvalContext;
 use crate::data::{Dataset, Squad};

@@ -1,6 +1,4 @@
 //! Heads as the loops of attention see them: rows of f32, whatever the tensors hold and however they are strided.
-//!
-//! Called by `forward.rs`, `backward.rs` and `score.rs`.
 #![allow(unsafe_code)]
 
 use crate::cpu::access::{self, Rows};

@@ -1,6 +1,4 @@
 //! What the store holds: values by key, counters, and who has come to which barrier. No sockets, no clock.
-//!
-//! Called by `server`, under its lock.
 
 use std::collections::{BTreeSet, HashMap};
 

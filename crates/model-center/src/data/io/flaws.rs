@@ -1,6 +1,4 @@
 //! Records that are left out.
-//!
-//! Defines [`Flaws`]; called by the readers of records and of plain text.
 
 use std::path::Path;
 

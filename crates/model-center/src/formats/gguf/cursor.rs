@@ -1,6 +1,4 @@
 //! Numbers and texts one after the other out of the front of a file, never past its end.
-//!
-//! Defines [`Cursor`]; called by [`super::header`] and [`super::value`].
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};

@@ -1,6 +1,4 @@
 //! The sizes of a Llama or Qwen model out of a GGUF file's metadata, and the `config.json` they make.
-//!
-//! Defines [`Family`] and [`Decoder`]; called by [`super::names`].
 
 use serde_json::{Map, Value, json};
 

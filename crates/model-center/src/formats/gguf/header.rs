@@ -1,6 +1,4 @@
 //! Parses an untrusted GGUF header: bounded memory, every inconsistency is reported.
-//!
-//! Defines [`Header`] and [`Stored`]; called by [`super::file`].
 
 use std::fs::File;
 use std::ops::Range;

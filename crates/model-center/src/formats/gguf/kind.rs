@@ -1,6 +1,4 @@
 //! How the elements of a GGUF tensor are stored.
-//!
-//! Defines [`GgmlType`]; called by [`super::header`] and [`super::dequantise`].
 
 use std::fmt;
 

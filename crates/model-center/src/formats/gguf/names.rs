@@ -1,7 +1,5 @@
 //! The tensors of a GGUF file under the names, and in the row order, of Hugging Face's Llama and Qwen models.
 //!
-//! Defines [`GgufAsHuggingFace`] and [`Mapped`]; called by [`super::directory`] and by loaders.
-//!
 //! Files of architecture `llama` store the rows of each query and key head in the order of an interleaved rotary
 //! embedding: Hugging Face's row `j H/2 + k` of a head of H rows (j is 0 or 1) is row `2 k + j` there.
 

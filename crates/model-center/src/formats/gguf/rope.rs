@@ -1,6 +1,4 @@
 //! The rotary embedding's base and scaling, from keys and from the factors that Llama 3 keeps as a tensor.
-//!
-//! Defines [`read`]; called by [`super::decoder`].
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,4 @@
 //! The vocabulary of a GGUF file as `tokenizer.json` and `tokenizer_config.json`.
-//!
-//! Defines [`TokenizerFiles`] and [`tokenizer_files`]; called by [`super::directory`].
 
 use std::collections::HashMap;
 

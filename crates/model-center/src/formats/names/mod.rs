@@ -9,8 +9,6 @@
 //! Example: our `encoder.layers.{i}.attention.project_qkv.weight` is their
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
 //! are equal on both sides; alternatives in braces are parts in the order of ours.
-//!
-//! Called by the models' loaders, [`crate::formats::directory`] and the forward program (which names gradients by it).
 
 mod export;
 pub(in crate::formats) mod finite;

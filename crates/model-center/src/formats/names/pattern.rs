@@ -1,6 +1,4 @@
 //! Patterns of names: `encoder.layers.{i}.qkv.weight`, `layer.{i}.self.{query|key|value}.weight`, `cls.*`.
-//!
-//! Called by the rest of [`super`].
 
 #[derive(Debug, PartialEq, Eq)]
 enum Segment<'a> {

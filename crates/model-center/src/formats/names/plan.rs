@@ -1,6 +1,4 @@
 //! Match every parameter with a file's tensors before any data are read.
-//!
-//! Defines [`LoadPlan`] and [`Allow`]; called by the models' loaders and by dry runs.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,5 @@
 //! The zip container of PyTorch 1.6 and later: the offsets of its entries.
 //!
-//! Defines [`Archive`]; called by [`super::reader`].
-//!
 //! An archive has one directory with `data.pkl`, `byteorder`, `version` and, one for each storage, `data/KEY`. PyTorch
 //! stores entries as they are, so a tensor is read from its place. Nothing is unpacked and no name becomes a path.
 //! Checksums are not compared: PyTorch can be told not to compute them.

@@ -1,6 +1,4 @@
 //! The zip container being written: entries as they are, each on a round place of the file.
-//!
-//! Defines [`ArchiveWriter`]; called by [`super::writer`].
 
 use std::os::unix::fs::FileExt;
 

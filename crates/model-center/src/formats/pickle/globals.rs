@@ -1,6 +1,4 @@
 //! What a name in a pickle means here: a type of storage, a constructor of tensors, plain data, or nothing at all.
-//!
-//! Defines [`Global`], [`Meaning`] and [`stored_type`]; called by the machine and by [`super::state`].
 
 use std::fmt;
 

@@ -1,7 +1,5 @@
 //! A stretch of a file, read from front to back: nothing is believed about a length before the file is known to have
 //! it.
-//!
-//! Defines [`Input`]; called by the pickle machine and by the readers of both containers.
 
 use std::fs::File;
 use std::path::Path;

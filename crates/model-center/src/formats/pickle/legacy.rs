@@ -1,7 +1,5 @@
 //! The container that PyTorch wrote before 1.6, and writes on request: pickles one after another, then storages.
 //!
-//! Defines [`Legacy`]; called by [`super::reader`].
-//!
 //! In order: a magic number, the version, facts about the writing machine, the object, the keys of its storages, each a
 //! pickle; then for each key the number of elements in eight bytes and the elements.
 

@@ -1,6 +1,4 @@
 //! The instructions of a pickle: those that are read, by name, and the names of the others for messages.
-//!
-//! Called by [`super::machine`] and, for those it writes, by [`super::writer`].
 
 /// One name for the instructions that are read.
 macro_rules! opcodes {

@@ -1,6 +1,4 @@
 //! From values to tensors: which dictionary of a pickle has the weights, and what each of its tensors is a view of.
-//!
-//! Defines [`Storage`], [`View`] and [`tensors`]; called by [`super::reader`] and [`super::legacy`].
 
 use std::path::Path;
 

@@ -1,6 +1,4 @@
 //! Reads non-contiguous tensors, such as a transposed matrix.
-//!
-//! Defines [`read`]; called by [`super::reader`].
 
 use std::fs::File;
 use std::path::Path;

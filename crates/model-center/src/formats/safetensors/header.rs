@@ -1,6 +1,4 @@
 //! Parses an untrusted safetensors header: bounded memory, every inconsistency is reported.
-//!
-//! Defines [`read`]; called by [`super::reader`].
 
 use std::fmt;
 use std::fs::File;

@@ -1,6 +1,4 @@
 //! Read one safetensors file, tensor by tensor, into memory that the caller owns.
-//!
-//! Defines [`SafetensorsFile`]; called by [`crate::formats::weights`] and readers of a single file of arrays.
 
 use std::fs::File;
 use std::ops::Range;

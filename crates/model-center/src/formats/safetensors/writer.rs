@@ -1,6 +1,4 @@
 //! Write one safetensors file whose tensors are known by name, type and shape before any data exist.
-//!
-//! Defines [`SafetensorsWriter`]; called by [`crate::formats::shards`] and writers of a single file of arrays.
 
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;

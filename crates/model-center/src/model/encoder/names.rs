@@ -1,6 +1,4 @@
 //! Names that encoder checkpoints share: embeddings, blocks and pooler, under the family's prefix.
-//!
-//! Called by the families for their [`NameTable`].
 
 use super::{EncoderFamily, EncoderHead};
 use crate::formats::{Alias, NameTable, Rule, model_center};

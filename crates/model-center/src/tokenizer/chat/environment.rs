@@ -1,6 +1,4 @@
 //! The environment in which chat templates run, as transformers sets it up, with bounds.
-//!
-//! Defines [`new`], [`render`] and [`without_generation_tags`], called by [`super::ChatTemplate`].
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,6 +1,4 @@
 //! What a chat template is rendered with.
-//!
-//! Defines [`ChatMessage`] and [`ChatRequest`].
 
 use std::time::SystemTime;
 

@@ -1,6 +1,4 @@
 //! The files of a trained tokenizer.
-//!
-//! Defines what surrounds a model in `tokenizer.json`, and `tokenizer_config.json`; called by [`super::train`].
 
 use serde_json::{Value, json};
 
