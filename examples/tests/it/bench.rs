@@ -1,5 +1,4 @@
 //! The bench program: what it prints for threads, processes and a launcher's ranks, and what it refuses.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::process::{Command, Output, Stdio};
 

@@ -1,9 +1,6 @@
 //! The ckpt program: its reports on sound and on damaged checkpoints.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, Outcome};
+use crate::fixture::{Fixture, Outcome};
 
 fn ckpt(fixture: &Fixture, arguments: &[&str]) -> Outcome {
     fixture.run(env!("CARGO_BIN_EXE_ckpt"), arguments)

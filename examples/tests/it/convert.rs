@@ -1,10 +1,7 @@
 //! The convert program: to ModelCenter's files and back bit for bit, from GGUF, and what it refuses.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
+use crate::fixture::{Fixture, add_tensors, golden, write_inputs};
 use bmtrain_core::{Ctx, Device};
-use fixture::{Fixture, add_tensors, golden, write_inputs};
 use model_center::formats::{
     GgufFile, PickleFile, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };

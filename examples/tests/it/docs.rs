@@ -1,5 +1,4 @@
 //! The documentation agrees with the tree: paths exist, links resolve, shown code is the code of the files.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

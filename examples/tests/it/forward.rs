@@ -1,12 +1,9 @@
 //! The forward program against PyTorch in 64-bit floats, through its files: hidden states, logits, loss and every
 //! gradient of every head. The golden data are described in `crates/model-center/tests/golden/README.md`.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod lines;
 
-use crate::fixture;
-
-use fixture::{Fixture, Input, add_tensors, golden, without_tensors, write_inputs, write_with_numbers};
+use crate::fixture::{Fixture, Input, add_tensors, golden, without_tensors, write_inputs, write_with_numbers};
 use model_center::formats::{SafetensorsFile, StoredDtype};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Map, Value, json};

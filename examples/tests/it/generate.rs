@@ -1,11 +1,8 @@
 //! The generate program: the texts that transformers writes (`crates/model-center/tests/golden/generation.json`),
 //! whatever the batch and however many ranks; rows in and out, prompts, templates, conversations.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
+use crate::fixture::{Fixture, add_tensors, golden};
 use bmtrain_core::Device;
-use fixture::{Fixture, add_tensors, golden};
 use model_center::generate::{BeamOptions, GenerationOverrides, Method, TextGenerator};
 use model_center::model::Registry;
 use model_center::tokenizer::{ChatMessage, HfTokenizer, TextSpecials, Tokenizer};

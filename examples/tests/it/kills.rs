@@ -1,11 +1,8 @@
 //! Rank processes killed at every named place of a save and at random moments: the same command goes on, unattended, to
 //! the same bits. Seeds are printed; the claims `kills` and `resume` run these tests.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
+use crate::fixture::{Fixture, Outcome, into_outcome};
 use bmtrain_dist::checkpoint::FailPoint;
-use fixture::{Fixture, Outcome, into_outcome};
 use model_center::run::{deterministic_part, without_overtaken};
 use std::process::Child;
 use std::time::{Duration, Instant};

@@ -1,10 +1,7 @@
 //! Language-modelling objectives of the finetune program: next-token prediction, and targets of an encoder-decoder.
 //! As classifiers do, they learn, and compute the same bits however they are run.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, Outcome};
+use crate::fixture::{Fixture, Outcome};
 use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::run::{deterministic_part, without_overtaken};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};

@@ -1,9 +1,6 @@
 //! The plan program predicts the pool memory of a rank, for models of any size.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::Fixture;
+use crate::fixture::Fixture;
 use serde_json::Value;
 
 /// Ranks and settings.

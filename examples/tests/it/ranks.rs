@@ -1,9 +1,6 @@
 //! The finetune program on several ranks: threads and processes, and what becomes of the bits.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, Outcome, into_outcome, sentences};
+use crate::fixture::{Fixture, Outcome, into_outcome, sentences};
 use model_center::run::deterministic_part;
 use std::path::{Path, PathBuf};
 use std::process::Child;

@@ -1,10 +1,7 @@
 //! The recipes in `examples/recipes` and the settings of docs/recipes.md: they load, are listed, name families that are
 //! here, and train a tiny model of their family for two steps.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, golden, vocabulary};
+use crate::fixture::{Fixture, golden, vocabulary};
 use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, Recipe, Resolved};

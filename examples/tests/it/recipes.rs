@@ -1,6 +1,5 @@
 //! The one-page recipes, executed: the crates they describe are built and tested from outside the workspace, and every
 //! kernel is where the page about kernels locates it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bmtrain_core::kernel::Kernel;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
 //! The finetune program cut off and started again by the same command: nothing that a run comes to may show it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod best;
 use crate::fixture;

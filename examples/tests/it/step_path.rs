@@ -1,6 +1,5 @@
 //! The walk through a training step in `docs/training-step.md` holds in the sources: every function of the table is in
 //! its file and calls the next one.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;
 

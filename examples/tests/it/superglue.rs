@@ -1,11 +1,8 @@
 //! The predecessor's tasks, from files in their real format to metrics: BERT with classifiers, GPT-2, T5 and the CPMs
 //! with verbalizers. Every sample is judged once, whatever the number of ranks, and the figures are
 //! the same.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, golden};
+use crate::fixture::{Fixture, golden};
 use model_center::data::{PROMPTS, SQUAD_METRICS, SUPERGLUE, Split, Squad};
 use model_center::run::deterministic_part;
 use model_center::tokenizer::CpmKind;

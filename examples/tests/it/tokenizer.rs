@@ -1,5 +1,4 @@
 //! The tokenizer program: a vocabulary trained, looked at and used, and what it refuses.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::fixture;
 

@@ -1,11 +1,8 @@
 //! Prompt-based classification with verbalizers in the finetune program: custom prompts on a decoder, a
 //! CPM-1 and a T5, which learn, compute the same bits however they are run, and take the memory that is planned; and
 //! what is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::fixture;
-
-use fixture::{Fixture, Outcome, golden};
+use crate::fixture::{Fixture, Outcome, golden};
 use model_center::run::deterministic_part;
 use serde_json::Value;
 

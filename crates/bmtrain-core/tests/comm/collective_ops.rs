@@ -1,12 +1,9 @@
 //! Collectives with gradients, against the slopes of the sum of all ranks' losses and against plain arithmetic.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{REDUCTIONS, options, threads};
 use bmtrain_core::comm::{Communicator, Reduction};
 use bmtrain_core::{Ctx, DType, Device, Float, Result, Segment, Tensor, Var, ops};
 use half::{bf16, f16};
-use ranks::{REDUCTIONS, options, threads};
 use std::sync::Arc;
 
 type Team = Arc<dyn Communicator>;

@@ -1,5 +1,4 @@
 //! Collectives as values: what their check refuses, what ranks compare, and a group of one rank.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, Solo};

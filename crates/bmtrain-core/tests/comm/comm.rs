@@ -1,13 +1,10 @@
 //! Ranks of one machine: what every collective gives, in which order, and at what pace.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{DTYPES, Op, REDUCTIONS, Rank, expected, options, place, threads, values};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Link};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{DType, Device, Error, Lane, Segment, Storage, cpu::CpuBackend};
-use ranks::{DTYPES, Op, REDUCTIONS, Rank, expected, options, place, threads, values};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,9 @@
 //! Ranks of one machine when something goes wrong: every rank hears of it, in time, with names.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Op, Rank, SOON, SUM, afresh, failure, options, short, threads};
 use bmtrain_core::comm::host::{HostGroup, HostRank};
 use bmtrain_core::comm::{Communicator, Reduction};
 use bmtrain_core::{DType, Error};
-use ranks::{Op, Rank, SOON, SUM, afresh, failure, options, short, threads};
 use std::time::{Duration, Instant};
 
 #[test]

@@ -1,5 +1,4 @@
 //! Ranks of one machine that are processes: how they meet, and what happens when one is killed or stopped.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
 

@@ -1,13 +1,10 @@
 //! Values that go from rank to rank with their gradients coming back, and messages that cross.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{options, threads};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, Solo, tensors};
 use bmtrain_core::kernel::{Activation, Fill};
 use bmtrain_core::{Ctx, DType, Device, Lane, Result, Segment, Tensor, Var, ops};
 use half::bf16;
-use ranks::{options, threads};
 use std::sync::Arc;
 use std::time::Duration;
 

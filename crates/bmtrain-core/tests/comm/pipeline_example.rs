@@ -1,5 +1,4 @@
 //! The example of `docs/collectives.md`: a pipeline stage that receives, computes and sends.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};

@@ -1,13 +1,10 @@
 //! Cross-entropy over divided classes against that over whole rows, and a head in chunks against its two ops.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{options, threads};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, Reduction, VocabularyShard};
 use bmtrain_core::{Ctx, DType, Device, Error, Float, Result, Segment, Tensor, Var};
 use half::bf16;
-use ranks::{options, threads};
 use std::sync::Arc;
 
 const IGNORED: i64 = -100;

@@ -3,7 +3,6 @@
 //!
 //! Everything here is emulated: it proves nothing about what the device's compiler makes of a kernel.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};

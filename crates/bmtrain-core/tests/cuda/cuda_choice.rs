@@ -1,7 +1,6 @@
 //! What `auto` and `cuda` resolve to where something that CUDA needs is missing, on an emulated driver, which proves
 //! nothing about a real one.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::CudaOptions;
 use bmtrain_core::device_spec::Opened;

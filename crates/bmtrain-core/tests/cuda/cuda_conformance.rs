@@ -2,7 +2,6 @@
 //!
 //! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

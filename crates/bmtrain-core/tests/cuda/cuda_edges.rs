@@ -1,7 +1,6 @@
 //! What the CUDA kernels of elements, rows and losses do at the edges: values outside of tables, nothing to do, numbers
 //! that are none. On an emulated driver.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{

@@ -1,6 +1,5 @@
 //! Lanes of the CUDA backend that several threads use, or that fail one beside another: on an emulated driver.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{Arguments, ColumnSum, Dest, EmbeddingForward, Kernel};

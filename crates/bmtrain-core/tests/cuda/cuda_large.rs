@@ -2,7 +2,6 @@
 //!
 //! Everything here is emulated: the memory is reserved and not backed, and only the last blocks of a grid run.
 #![cfg(all(feature = "cuda", target_pointer_width = "64"))]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 /// Run `large_UNIT.cpp` appended to the source of a unit.
 fn end_is_reached(test: &str, unit: &str) {

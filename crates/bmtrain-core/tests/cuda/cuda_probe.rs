@@ -3,7 +3,6 @@
 //! Everything here is emulated: the driver is a library that runs kernels on the processor, late and in random order.
 //! It proves launch code, ordering and the logic of kernels, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use bmtrain_core::backend::Mark;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

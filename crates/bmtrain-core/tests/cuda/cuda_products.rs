@@ -1,7 +1,6 @@
 //! What the CUDA backend asks of the library of matrix products in training steps, on an emulated one: epilogues that
 //! it has, and no algorithm twice.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

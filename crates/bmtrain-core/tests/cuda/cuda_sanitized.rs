@@ -5,7 +5,6 @@
 //! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its
 //! value. The sanitizers' libraries come with g++; without them these tests report that they were skipped.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use bmtrain_core::conformance::{self, Case};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

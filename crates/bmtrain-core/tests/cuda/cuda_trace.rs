@@ -1,7 +1,6 @@
 //! A trace of the CUDA backend's lanes, on an emulated driver: what is in it, and in which order. Its times are the
 //! host's and prove nothing about a device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions, Traced};
 use bmtrain_core::kernel::{Softmax, SoftmaxBackward};

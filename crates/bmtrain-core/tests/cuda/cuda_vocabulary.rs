@@ -1,6 +1,5 @@
 //! Targets out of range in the cross-entropy of a shard, on an emulated driver.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{

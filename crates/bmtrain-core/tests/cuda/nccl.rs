@@ -3,7 +3,6 @@
 //! Everything here is emulated. It proves the order, the arguments and the failures of our calls, and nothing about
 //! NCCL or a device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
 

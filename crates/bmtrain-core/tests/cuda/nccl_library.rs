@@ -1,6 +1,5 @@
 //! The real NCCL, where there is one: no device takes part.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::comm::nccl::Library;
 use std::io::Write;

@@ -1,6 +1,5 @@
 //! Attention with a KV cache of earlier calls is the attention over all tokens at once, however they are cut into
 //! calls.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, KeyValues};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};

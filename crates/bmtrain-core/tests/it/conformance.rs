@@ -1,5 +1,4 @@
 //! The conformance table on the CPU, and that the table can fail.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use bmtrain_core::conformance::{

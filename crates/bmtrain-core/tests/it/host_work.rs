@@ -1,5 +1,4 @@
 //! Host functions on lanes of the CPU: order after a busy lane, memory such a lane still uses, failures, wrappers.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::kernel::{
     AddScaled, Batch, ColumnSum, Dest, EmbeddingForward, Epilogue, Fill, Gemm, Matrix, MatrixMut,

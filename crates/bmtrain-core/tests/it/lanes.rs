@@ -1,5 +1,4 @@
 //! Memory and order: the pool, lane-ordered frees, late execution, counting.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::kernel::{AddScaled, Dest, EmbeddingForward, Fill, Multiply};
 use bmtrain_core::wrap::{Counting, Deferred, Profiled};

@@ -1,5 +1,4 @@
 //! What an observer sees of a forward pass and of the backward pass.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Device, Result, Segment, Tensor, Var, ops};

@@ -1,5 +1,4 @@
 //! What ops promise besides their arithmetic: readable errors, what they save, what they take.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::kernel::{Activation, NormKind, RotaryLayout};

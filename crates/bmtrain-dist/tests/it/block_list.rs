@@ -1,6 +1,5 @@
 //! Gradients through a block list against an explicit loop over the same blocks on one tape: whatever needs a gradient,
 //! whatever is frozen, whichever hidden states the loss looks at, kept and recomputed.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::streams;
 

@@ -1,7 +1,6 @@
 //! Block lists on two ranks under ZeRO-2 and 3: several streams, hidden states with gradient, inputs without, blocks in
 //! several places, parameters outside of the blocks that use them. Both ranks do the same, so that the sum of their
 //! gradients is exactly twice the gradient of one rank alone.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::ranks;
 use crate::streams;

@@ -1,5 +1,4 @@
 //! Decoding through a block list with a cache for each block: token by token, in pieces, in two ranges of blocks.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::Activation;

@@ -1,5 +1,4 @@
 //! A toy encoder–decoder under the block list: right gradients, the same bits kept, recomputed, in two stages and late.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::toy;
 

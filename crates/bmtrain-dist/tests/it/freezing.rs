@@ -1,8 +1,6 @@
 //! Parameters frozen from the start or later: what they cost, that no memory moves, and that their state continues.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Seen, Setting, on_ranks, peak, run, train};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::Builder;
@@ -10,7 +8,6 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, OptimManager, ParamGroup, ParamState};
 use bmtrain_dist::param::{BuilderOptions, FreezeMask, Init, NamePatterns, Split};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Rank, Seen, Setting, on_ranks, peak, run, train};
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! The loss of a language model through its layers, against the logits of all rows.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};

@@ -1,15 +1,12 @@
 //! Statistics of parameters and gradients: the same at every ZeRO level and on any number of ranks, and no trace of the
 //! look.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Setting, on_ranks, peak};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::inspect::{AverageRecorder, Moments, SummaryRow, format_summary, inspect_model};
 use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Rank, Setting, on_ranks, peak};
 use std::sync::Arc;
 
 const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];

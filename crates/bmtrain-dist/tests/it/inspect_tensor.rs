@@ -1,8 +1,6 @@
 //! What a forward pass names, the numbers all ranks share, and the memory of each.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Mixer, ROWS, Setting, VOCABULARY, on_ranks};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
@@ -17,7 +15,6 @@ use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Result, TransformerBlockList};
 use half::bf16;
-use ranks::{Mixer, ROWS, Setting, VOCABULARY, on_ranks};
 use std::rc::Rc;
 use std::sync::Arc;
 

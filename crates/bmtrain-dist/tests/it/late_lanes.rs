@@ -1,6 +1,5 @@
 //! A whole training step on lanes that run late, in random order: the same bits as on the plain CPU, as long as no
 //! wait is missing.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::toy;
 

@@ -1,5 +1,4 @@
 //! Launchers: variables as the real ones set them, half-set and contradicting ones, hosts, names, ports.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_dist::launch::{Launch, Launcher, threads_per_rank};
 use std::collections::BTreeMap;

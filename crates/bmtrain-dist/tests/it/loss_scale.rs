@@ -1,5 +1,4 @@
 //! Loss scaling: every policy against sequences worked out by hand, giving up, and continuing from a state.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_dist::optim::{LossScaler, Outcome, ScalePolicy, ScaleState};
 

@@ -1,5 +1,4 @@
 //! The optimizer and its manager: steps against plain host arithmetic, clipping, skipped steps, state.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;

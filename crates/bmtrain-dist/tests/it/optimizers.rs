@@ -1,14 +1,11 @@
 //! Several optimizers in one manager, and runs that move between optimizers, ranks and levels.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Setting, Which, on_ranks, peak};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Fingerprint, ManagerState, ParamGroup, ScalePolicy};
 use bmtrain_dist::shard::ZeroLevel;
 use bmtrain_dist::{OptimManager, Param};
-use ranks::{Rank, Setting, Which, on_ranks, peak};
 use std::ops::Range;
 use std::sync::Arc;
 

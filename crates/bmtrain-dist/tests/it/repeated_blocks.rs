@@ -1,13 +1,10 @@
 //! Blocks that appear in a list more than once, as in a model that uses the same weights in every layer: one gradient,
 //! one reduction for each micro-batch, and no gather too many, at every level.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Setting, on_ranks, run};
 use bmtrain_core::comm::Communicator;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Rank, Setting, on_ranks, run};
 use std::sync::Arc;
 
 const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];

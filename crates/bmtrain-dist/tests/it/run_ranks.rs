@@ -1,5 +1,4 @@
 //! Ranks as threads: results in order, the first failure by time, panics by name, no rank waits for ever.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::backend::{Backend, Lane};
 use bmtrain_core::comm::{Collective, Communicator, Solo};

@@ -1,8 +1,6 @@
 //! Training that is saved, interrupted and resumed has the same bits on any number of ranks.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Setting, Which, on_ranks};
 use bmtrain_core::DType;
 use bmtrain_core::comm::host::HostOptions;
 use bmtrain_core::comm::{Communicator, Solo};
@@ -12,7 +10,6 @@ use bmtrain_dist::checkpoint::{SaveEvent, Saver, TrainingState, load_parameters,
 use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Error, Result};
-use ranks::{Rank, Setting, Which, on_ranks};
 use std::sync::Arc;
 
 /// Loss and norm bits of every step, for those micro-batches that this rank computes.

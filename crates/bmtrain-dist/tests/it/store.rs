@@ -1,5 +1,4 @@
 //! The rendezvous store between its own: values, counters, barriers, deadlines, and who is refused and why.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_dist::Error;
 use bmtrain_dist::launch::store::{Store, StoreOptions, StoreServer, Token};

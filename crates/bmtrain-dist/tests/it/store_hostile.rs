@@ -1,6 +1,5 @@
 //! The rendezvous store under attack: junk, slow clients, lengths of 4 GiB, false tokens. The job forms all the same,
 //! and memory stays where it was. A file of its own, because it looks at the memory of the whole process.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_dist::launch::store::{Store, StoreOptions, StoreServer, Token};
 use std::io::{Read, Write};

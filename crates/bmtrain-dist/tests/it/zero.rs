@@ -1,8 +1,6 @@
 //! The same training, bit for bit, however parameters, gradients and optimizer state are cut over ranks.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Mixers, Rank, Setting, Which, on_ranks, run};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::HostOptions;
@@ -12,7 +10,6 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use ranks::{Mixers, Rank, Setting, Which, on_ranks, run};
 use std::sync::Arc;
 
 const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];

@@ -1,11 +1,8 @@
 //! What a rank holds under ZeRO-3, and what frozen blocks cost: measured by the rank's pool and by its communicator.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::ranks;
-
+use crate::ranks::{Rank, Setting, on_ranks, peak};
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Rank, Setting, on_ranks, peak};
 use std::sync::Arc;
 
 const SETTING: fn() -> Setting = || Setting {

@@ -1,6 +1,5 @@
 //! Verbalizers: a head that evaluates a few label tokens at one position of each row gives the logits and the loss of
 //! the whole head there, in every form of head; invalid verbalizers are refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::goldens;
 

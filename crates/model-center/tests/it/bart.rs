@@ -1,6 +1,5 @@
 //! BART and Marian beyond their golden numbers: position tables, the bias of the logits, the places of dropout, the
 //! names of embeddings, bare models.
-#![allow(clippy::unwrap_used)]
 
 use crate::goldens;
 

@@ -1,6 +1,5 @@
 //! Heads of BERT from directories: whose labels a classifier takes over, which labels a head takes, and when there is a
 //! loss. The directories are the golden ones with another `config.json`.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::{Ctx, Device};
 use model_center::config::ProblemType;

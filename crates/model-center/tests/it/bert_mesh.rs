@@ -1,5 +1,4 @@
 //! BERT cut over two tensor-parallel ranks: local shapes and initial values, without communication.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::{Device, Shape};
 use bmtrain_dist::block::BlockOptions;

@@ -1,7 +1,6 @@
 //! Incremental decoding with a KV cache gives the logits of a forward pass over the whole sequence,
 //! for every family that generates, with rows padded on the left, cut into pieces in different ways, moved to other
 //! places, and under ZeRO-3.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, Device};

@@ -1,7 +1,6 @@
 //! Chat templates against transformers, what they cannot do, and what messages cannot do to them.
 //!
 //! Golden data: scripts/golden/make_chat.py.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

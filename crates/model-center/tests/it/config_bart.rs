@@ -1,6 +1,5 @@
 //! BART's configuration: defaults of transformers, encoder and decoder of their own sizes, and every contradiction an
 //! error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

@@ -1,6 +1,5 @@
 //! CPM-2's configuration: ModelCenter's defaults and its published model, there and back, and every contradiction an
 //! error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

@@ -1,5 +1,4 @@
 //! GPT-2's configuration: ModelCenter's defaults, both dialects, and every contradiction an error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

@@ -1,6 +1,5 @@
 //! Llama's configuration: ModelCenter's defaults, both dialects, rotary positions in both forms of transformers, and
 //! every contradiction an error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

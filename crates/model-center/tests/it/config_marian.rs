@@ -1,5 +1,4 @@
 //! Marian's configuration where it is not BART's: its defaults, its fields, and one table of token embeddings.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

@@ -1,5 +1,4 @@
 //! Mistral's configuration: defaults, both dialects, windows, and every contradiction an error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

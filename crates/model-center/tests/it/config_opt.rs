@@ -1,5 +1,4 @@
 //! OPT's configuration: both dialects, what silence means, and every contradiction an error that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

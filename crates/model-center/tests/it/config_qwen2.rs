@@ -1,6 +1,5 @@
 //! Qwen 2's configuration: defaults, both dialects, windows by layer, and every contradiction an error that names its
 //! field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

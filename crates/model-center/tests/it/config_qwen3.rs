@@ -1,6 +1,5 @@
 //! Qwen 3's configuration: defaults, both dialects, and every contradiction an error that names its field. Windows and
 //! rotary positions are read as for Qwen 2 and Mistral.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

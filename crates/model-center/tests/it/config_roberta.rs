@@ -1,6 +1,5 @@
 //! RoBERTa's configuration: ModelCenter's defaults, both dialects, its three names, and every contradiction an error
 //! that names its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

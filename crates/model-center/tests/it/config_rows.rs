@@ -1,6 +1,5 @@
 //! The rows of every family in both dialects: a written file reads back as it is, and a value of a wrong type is an
 //! error that names the field.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};

@@ -1,6 +1,5 @@
 //! T5's configuration: ModelCenter's defaults, both dialects, both kinds, and every contradiction an error that names
 //! its field.
-#![allow(clippy::unwrap_used)]
 
 use crate::configs;
 

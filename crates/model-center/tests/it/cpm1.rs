@@ -1,5 +1,4 @@
 //! CPM-1 beside its goldens: who sees whom, what only it takes, ModelCenter's directories, new weights.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

@@ -1,5 +1,4 @@
 //! CPM-2 beside its goldens: what its decoder reads, dtypes, ModelCenter's directories.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

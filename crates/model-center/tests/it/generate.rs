@@ -1,6 +1,5 @@
 //! Generation with tiny models: the sequences of transformers (`golden/generation.json`, made by
 //! `scripts/golden/make_generation.py`), whatever the batch, on one rank and on two, and refused options.
-#![allow(clippy::unwrap_used)]
 
 mod beam;
 mod config;

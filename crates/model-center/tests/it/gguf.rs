@@ -1,6 +1,5 @@
 //! GGUF files: every type of elements bit for bit, names and row order of Hugging Face, and the directory that is made
 //! of them.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

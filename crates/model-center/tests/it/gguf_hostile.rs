@@ -1,5 +1,4 @@
 //! Damaged and hostile GGUF files: refused with the reason, never a panic.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! Tiny models of BART against PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and gradient, a
 //! training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_bart.py`.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

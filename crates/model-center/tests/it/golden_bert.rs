@@ -1,7 +1,6 @@
 //! Two tiny BERTs against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every head, a
 //! training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_bert.py`.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

@@ -1,7 +1,6 @@
 //! Tiny models of CPM-2 against plain PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and
 //! gradient, a training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_cpm2.py`.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

@@ -1,7 +1,6 @@
 //! Two tiny models of GPT-2 against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every
 //! head, a training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_gpt2.py`.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

@@ -1,6 +1,5 @@
 //! GPT-2 from directories: both layouts of names, initial values, and the mistakes that are refused. The directories
 //! are the golden ones.
-#![allow(clippy::unwrap_used)]
 
 use crate::goldens;
 

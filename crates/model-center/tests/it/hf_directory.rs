@@ -1,5 +1,4 @@
 //! Directories: shards and their index, what is refused by name, and a whole model directory written and read.
-#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 use std::fs;

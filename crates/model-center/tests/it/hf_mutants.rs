@@ -1,5 +1,4 @@
 //! Damaged and hostile files: thousands of mutants of each kind, none may panic, hang or eat memory.
-#![allow(clippy::unwrap_used)]
 
 use crate::mutants;
 

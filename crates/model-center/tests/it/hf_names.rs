@@ -1,5 +1,4 @@
 //! The name table both ways: BERT with fused projections, other layouts, and every difference reported.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::dtype::DType;
 use model_center::formats::{

@@ -1,5 +1,4 @@
 //! PyTorch's own files: what torch.save wrote is read without running it, what is written here reads back.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

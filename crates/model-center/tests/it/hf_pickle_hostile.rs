@@ -1,5 +1,4 @@
 //! Damaged and hostile files of PyTorch: each is refused with a reason or read, none panics, hangs or eats memory.
-#![allow(clippy::unwrap_used)]
 
 use crate::mutants;
 

@@ -1,6 +1,5 @@
 //! A model that is cut over ranks is written as one directory, and no rank ever holds more of it than a block, nor
 //! reads more of a file than its share.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{DType, Device, Segment};

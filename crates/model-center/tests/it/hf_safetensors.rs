@@ -1,5 +1,4 @@
 //! One safetensors file: round trips of every dtype, and errors of invalid files.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

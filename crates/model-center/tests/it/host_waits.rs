@@ -1,6 +1,5 @@
 //! How often the host waits for its device in a training step as the finetuning program makes it: once, whatever the
 //! model, the numbers and the ranks. A host that waits more often gives the device nothing to do meanwhile.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};

@@ -1,5 +1,4 @@
 //! The language-modelling loss without requested logits: the same numbers, without their memory.
-#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};

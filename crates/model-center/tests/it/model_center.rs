@@ -1,6 +1,5 @@
 //! ModelCenter's directories: what is written are fields that its classes take, and a family that no file names is told
 //! or asked for.
-#![allow(clippy::unwrap_used)]
 
 use crate::goldens;
 

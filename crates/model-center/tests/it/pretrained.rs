@@ -1,5 +1,4 @@
 //! From names to directories: layouts of the hub's cache, sound and hostile, ModelCenter's identifiers and its cache.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::config::{BertConfig, Config};
 use model_center::formats::pretrained::{ModelCaches, Pretrained};

@@ -1,5 +1,4 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod files;
 

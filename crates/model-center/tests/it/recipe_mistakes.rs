@@ -1,5 +1,4 @@
 //! Every kind of mistake in a recipe, with its full text: place, reason and fix.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod contradictions;
 

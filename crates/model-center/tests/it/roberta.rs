@@ -1,6 +1,5 @@
 //! The differences between RoBERTa and BERT: positions that depend on the padding token, a classifier with a dense
 //! layer of its own, heads it lacks.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::goldens;
 

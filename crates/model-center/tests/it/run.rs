@@ -1,5 +1,4 @@
 //! What a run writes and shows: metrics files, progress, stopping.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bmtrain_dist::optim::Fingerprint;
 use indicatif::{ProgressDrawTarget, TermLike};

@@ -1,5 +1,4 @@
 //! Output directories: what they accept, what they refuse, and their contents after a run.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, layout_error, render_error};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! T5 beyond its golden numbers: its decoder's inputs and mask, tied and untied heads of directories, and what is
 //! refused.
-#![allow(clippy::unwrap_used)]
 
 use crate::goldens;
 

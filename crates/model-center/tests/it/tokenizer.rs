@@ -1,5 +1,4 @@
 //! Tokenizer directories: what is read, what is refused, and that both file kinds agree.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

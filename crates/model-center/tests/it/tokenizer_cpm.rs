@@ -1,7 +1,6 @@
 //! The tokenizers of the CPM models against the jieba package and the rules in plain Python, and what they refuse.
 //!
 //! Golden data: scripts/golden/make_cpm_tokenizer.py.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

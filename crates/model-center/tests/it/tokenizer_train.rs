@@ -1,5 +1,4 @@
 //! Vocabularies trained from texts: what comes out, that it is the same every time, and what is refused.
-#![allow(clippy::unwrap_used)]
 
 use std::fmt::Write;
 use std::fs;

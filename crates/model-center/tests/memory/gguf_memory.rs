@@ -1,5 +1,4 @@
 //! Memory cost of false declarations in GGUF files. Alone in its process: it measures the process's own peak.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,4 @@
 //! What reading and writing weights costs in memory. Alone in its process: it looks at the process's own peak.
-#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 use std::fs::{self, File};

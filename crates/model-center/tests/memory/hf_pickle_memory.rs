@@ -1,6 +1,5 @@
 //! What opening a hostile pickle and writing a large file cost in memory. Alone in its process: it looks at the
 //! process's own peak.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

@@ -1,6 +1,5 @@
 //! Mistakes in recipes, files and directories, each made on purpose: the real programs answer with one error that names
 //! place, reason and fix, fits a screen, ends with the exit code of the table, and leaves every file as it was.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod device;
 use crate::fixture;

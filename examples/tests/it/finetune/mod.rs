@@ -1,6 +1,5 @@
 //! The finetune program from beginning to end on a tiny BERT: what it writes, what it shows, that it learns, and that
 //! it computes the same bits however it is run.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod families;
 use crate::fixture;

@@ -1,9 +1,10 @@
 //! Lines of JSON as inputs: texts, targets, and lines that are refused.
 
 use super::*;
+use crate::fixture::Outcome;
 
 /// Runs lines of the fixture's model into a file of this name.
-fn forward_lines(fixture: &Fixture, lines: &[Value], out: &str) -> fixture::Outcome {
+fn forward_lines(fixture: &Fixture, lines: &[Value], out: &str) -> Outcome {
     fixture.write("in.jsonl", &lines.iter().map(|line| line.to_string() + "\n").collect::<String>());
     fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), out))
 }

@@ -1,6 +1,5 @@
 //! Checkpoints: what is written is read, by any number of ranks; and nothing that a disk, a power cut, another program
 //! or a kill does to a directory of checkpoints makes a wrong byte come out of it or the last good one unusable.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 mod background;
 mod corruption;

@@ -1,5 +1,4 @@
 //! What the tests of configurations share: a real file of a family with fields changed, read and written back.
-#![allow(clippy::unwrap_used)]
 // Every test program has this module, and none needs all of it.
 #![allow(dead_code, unused_imports, unused_macros)]
 

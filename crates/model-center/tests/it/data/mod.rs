@@ -1,5 +1,4 @@
 //! Datasets and batches: file formats, templates, hostile files, order and padding.
-#![allow(clippy::unwrap_used)]
 
 mod columns;
 mod hostile;

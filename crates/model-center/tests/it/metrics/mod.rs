@@ -1,5 +1,4 @@
 //! Metrics: hand-computed values, a table from scikit-learn and scipy, and exact merging over ranks.
-#![allow(clippy::unwrap_used)]
 
 mod answers;
 

@@ -1,5 +1,4 @@
 //! Shared by the tests with thousands of damaged files: positions of random damage, and quickly written files.
-#![allow(clippy::unwrap_used)]
 // Neither test program needs all of it.
 #![allow(dead_code)]
 

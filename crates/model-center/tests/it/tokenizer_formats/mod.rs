@@ -1,6 +1,5 @@
 //! Tokenizers of every format: ids equal those libraries' own, long texts equal short ones, and damaged files are
 //! errors. The golden files are described in `tests/golden/tokenizers/README.md`.
-#![allow(clippy::unwrap_used)]
 
 mod damaged;
 mod forms;
