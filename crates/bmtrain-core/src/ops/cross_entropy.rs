@@ -108,9 +108,6 @@ pub fn cross_entropy(cx: &Ctx, logits: &Var, targets: &Tensor, options: &CrossEn
 ///
 /// Numerics: f32 arithmetic for every dtype of logits. Each rank reads its logits once; four numbers per row are
 /// gathered from all ranks and added in rank order. The gradient overwrites logits that have no other owner.
-///
-/// # Errors
-/// Shapes that do not match, a target out of range, a smoothing outside `[0, 1)`.
 pub fn vocabulary_cross_entropy(
     cx: &Ctx,
     logits: &Var,

@@ -9,6 +9,7 @@ mod collectives;
 mod comm;
 mod comm_failures;
 mod comm_processes;
+mod groups;
 mod message_ops;
 mod pipeline_example;
 mod vocabulary;

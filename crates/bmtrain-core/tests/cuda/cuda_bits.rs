@@ -10,11 +10,10 @@ use bmtrain_core::kernel::{
     Adam, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder,
 };
 use bmtrain_core::philox::Key;
-use bmtrain_core::{DType, Device, Lane, Segment, Tensor};
+use bmtrain_core::{DType, Device, Float, Lane, Segment, Tensor};
 use cuda_emulator::{Driver, with_driver};
 use half::{bf16, f16};
-use std::fmt::Debug;
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
@@ -47,17 +46,14 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 
 /// A tensor of floats in a type, converted on the host.
 fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
-    let (shape, segment) = ([values.len()], Segment::Data);
+    fn of<T: Float>(device: &Device, values: &[f32]) -> Tensor {
+        let values: Vec<T> = values.iter().map(|x| T::from_f32(*x)).collect();
+        Tensor::from_slice_in(device, [values.len()], &values, Segment::Data).unwrap()
+    }
     match dtype {
-        DType::F16 => {
-            let values: Vec<f16> = values.iter().map(|x| f16::from_f32(*x)).collect();
-            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
-        }
-        DType::BF16 => {
-            let values: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
-            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
-        }
-        _ => Tensor::from_slice_in(device, shape, values, segment).unwrap(),
+        DType::F16 => of::<f16>(device, values),
+        DType::BF16 => of::<bf16>(device, values),
+        _ => of::<f32>(device, values),
     }
 }
 
