@@ -171,9 +171,7 @@ fn a_head_over_several_ranks_gives_the_gradients_of_one_with_all_classes() {
                 let classes = shard.classes();
                 let rows = classes.first..classes.first + classes.count;
                 let mut own = operands(&device, DType::F32);
-                for operand in &mut own[1..] {
-                    *operand = operand.slice(rows.clone()).unwrap();
-                }
+                own[1..].iter_mut().for_each(|operand| *operand = operand.slice(rows.clone()).unwrap());
                 let loss = criteria(&device).swap_remove(number);
                 let options = LinearCrossEntropy { loss, chunk_bytes, shard: Some(shard) };
                 let results = walk(&device, own, |cx, v| {
