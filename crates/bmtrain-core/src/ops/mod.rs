@@ -1,9 +1,9 @@
-//! Differentiable operations on [`Var`](crate::Var)s: check shapes, allocate, launch, and leave a
-//! [`Backward`](crate::autograd::Backward) on the tape.
+//! Differentiable operations on [`Var`]s: check shapes, allocate, launch, and leave a
+//! [`Backward`] on the tape.
 //!
 //! Each file is one stem, as in `kernel` and in the backends; layers and models call these functions. An op computes on
 //! the device and under the mode of its [`Ctx`]; the result has the dtype of its first operand,
-//! while weights may be of another one. Only a [`Var`](crate::Var) that is handed over, not lent, may be written in
+//! while weights may be of another one. Only a [`Var`] that is handed over, not lent, may be written in
 //! place, and only when it owns its memory alone and no message is sent from there.
 //!
 //! What an op saves for its backward pass are fields of its `Backward` structure; `saved_bytes` counts them without the
