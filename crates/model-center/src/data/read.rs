@@ -76,7 +76,7 @@ impl<'a> ReadOptions<'a> {
             _ if self.limit == Some(0) => ("ReadOptions::limit", "0 records are none".into()),
             _ => return Ok(()),
         };
-        Err(Error::recipe(key, reason, "correct the value, or leave it out for the default"))
+        Err(Error::argument(key, reason, "correct the value, or leave it out for the default"))
     }
 }
 
@@ -310,7 +310,7 @@ impl<'a> Builder<'a> {
         self.check_length(line, fixed + texts, (key, limit))?;
         limit.checked_sub(fixed + 1).map(|room| room + 1).ok_or_else(|| {
             let reason = format!("{limit} tokens leave no room beside the {fixed} that every row has");
-            Error::recipe(format!("data.{key}"), reason, format!("set data.{key} to more than {fixed}"))
+            Error::argument(format!("data.{key}"), reason, format!("set data.{key} to more than {fixed}"))
         })
     }
 

@@ -169,7 +169,7 @@ impl Evaluator {
                 Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
             };
             let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
-            Error::recipe("eval.metric", reason, format!("use {}", fitting.join(", ")))
+            Error::argument("eval.metric", reason, format!("use {}", fitting.join(", ")))
         })
     }
 }

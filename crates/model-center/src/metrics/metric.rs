@@ -132,7 +132,7 @@ impl Metric {
     pub fn parse(name: &str) -> Result<Metric> {
         Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
-            Error::recipe("eval.metric", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
+            Error::argument("eval.metric", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
         })
     }
 

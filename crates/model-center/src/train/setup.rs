@@ -173,8 +173,8 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
     let tokenizer = AutoTokenizer::open(&directory)?;
     let place = verbalizer_position(resolved, registry, &directory)?;
-    let mut train = read_train(resolved, &*tokenizer, place)?;
-    let mut eval = read_eval(resolved, &*tokenizer, place, &train)?;
+    let mut train = read_train(resolved, &*tokenizer, place).map_err(of_recipe)?;
+    let mut eval = read_eval(resolved, &*tokenizer, place, &train).map_err(of_recipe)?;
     let opened = sketch(resolved, registry, &directory, train.labels())?;
     check_stacks(resolved, train.labels(), &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &directory))?;
@@ -303,6 +303,14 @@ fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOp
         on_bad_record: resolved.data.on_bad_record,
         target_length: resolved.data.target_length,
         ..ReadOptions::new(tokenizer, resolved.data.max_length)
+    }
+}
+
+/// An argument of a data set, which is a setting of the recipe here.
+fn of_recipe(error: Error) -> Error {
+    match error {
+        Error::Argument { place, reason, fix } => Error::Recipe { place, reason, fix },
+        other => other,
     }
 }
 

@@ -137,7 +137,7 @@ impl<'a> LabelReader<'a> {
             LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
             LabelSpec::Count(count) => {
                 let reason = format!("{count} classes are more than the accepted {MAX_CLASSES}");
-                return Err(Error::recipe("data.labels", reason, "check the count"));
+                return Err(Error::argument("data.labels", reason, "check the count"));
             }
             LabelSpec::Discover | LabelSpec::Value => Vec::new(),
         };
@@ -145,7 +145,7 @@ impl<'a> LabelReader<'a> {
         let listed = !matches!(spec, LabelSpec::Discover | LabelSpec::Value);
         if index.len() != names.len() || (names.len() < 2 && listed) {
             let reason = format!("{} labels, {} of them distinct", names.len(), index.len());
-            return Err(Error::recipe("data.labels", reason, "list every label once, at least two of them"));
+            return Err(Error::argument("data.labels", reason, "list every label once, at least two of them"));
         }
         Ok(LabelReader { spec, names, index })
     }

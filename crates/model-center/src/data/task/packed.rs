@@ -25,7 +25,7 @@ pub(crate) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
     options.check()?;
     if options.max_length < 3 {
         let reason = format!("rows of {} tokens are too short for text that is cut into rows", options.max_length);
-        return Err(Error::recipe("data.max_length", reason, "set it to 3 or more"));
+        return Err(Error::argument("data.max_length", reason, "set it to 3 or more"));
     }
     let (before, after) = around(options.tokenizer);
     let mut packer = Packer {

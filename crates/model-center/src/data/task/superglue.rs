@@ -122,7 +122,7 @@ pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a T
     let mut entries = registries.iter().flat_map(|registry| registry.iter());
     entries.find(|entry| entry.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
         let names: Vec<&str> = registries.iter().flat_map(|registry| registry.iter()).map(|entry| entry.name).collect();
-        Error::recipe("data.task", format!("unknown task {name:?}"), format!("use one of {}", names.join(", ")))
+        Error::argument("data.task", format!("unknown task {name:?}"), format!("use one of {}", names.join(", ")))
     })
 }
 

@@ -146,14 +146,14 @@ impl TemplateTask {
         let TemplateTask { template, label, labels, words, format } = self;
         if words.len() != labels.len() {
             let reason = format!("{} label words for {} labels", words.len(), labels.len());
-            return Err(Error::recipe("data.words", reason, "give one label word for each of data.labels"));
+            return Err(Error::argument("data.words", reason, "give one label word for each of data.labels"));
         }
         if place == VerbalizerPosition::Next
             && !template.before.iter().any(|part| matches!(part, TemplatePart::Column(_)))
         {
             let reason =
                 format!("{:?} has no column before the answer, and a decoder reads no further", template.written);
-            return Err(Error::recipe("data.template", reason, "put {answer} after the columns"));
+            return Err(Error::argument("data.template", reason, "put {answer} after the columns"));
         }
         let format = format.map_or_else(|| Format::of(path), Ok)?;
         let spec = LabelSpec::Names(labels.clone());
