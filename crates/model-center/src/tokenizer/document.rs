@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 /// An entry of `added_tokens`: a token that is matched in a text before pre-tokenization. `special` ones are not text.
 pub(crate) fn added_token(content: &str, id: usize, special: bool) -> Value {
     json!({
-        "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-        "special": special,
+        "id": id, "content": content, "special": special,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
     })
 }
 

@@ -306,3 +306,13 @@ fn what_cannot_be_converted_is_reported() {
     let error = GgufAsHuggingFace::new(open("types.gguf")).unwrap_err().to_string();
     assert!(error.contains("the architecture is none; supported are llama, qwen2, qwen3"), "{error}");
 }
+
+#[test]
+fn the_keys_of_tokenizer_json_keep_their_order() {
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let file = GgufFile::open(&golden("qwen2.gguf")).unwrap();
+    let tokenizer = tokenizer_files(file.metadata(), 10).unwrap().tokenizer;
+    let expected = "version truncation padding post_processor added_tokens normalizer pre_tokenizer decoder model";
+    assert_eq!(keys(&tokenizer), expected);
+    assert_eq!(keys(&tokenizer["added_tokens"][0]), "id content special single_word lstrip rstrip normalized");
+}

@@ -133,11 +133,21 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
 fn document(
     metadata: &Metadata,
     vocabulary: &Vocabulary<'_>,
-    mut parts: GgufParts,
+    parts: GgufParts,
     special: &Special<'_>,
 ) -> Result<Value> {
-    parts.parts.post_processor = post_processor(metadata, &parts, special)?;
-    Ok(parts.parts.with_added(parts.added.unwrap_or_else(|| vocabulary.added())))
+    // The order of keys is that of the files already written.
+    Ok(json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "post_processor": post_processor(metadata, &parts, special)?,
+        "added_tokens": parts.added.unwrap_or_else(|| vocabulary.added()),
+        "normalizer": parts.parts.normalizer,
+        "pre_tokenizer": parts.parts.pre_tokenizer,
+        "decoder": parts.parts.decoder,
+        "model": parts.parts.model,
+    }))
 }
 
 impl<'a> Vocabulary<'a> {

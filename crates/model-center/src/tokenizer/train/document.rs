@@ -66,7 +66,16 @@ pub(super) fn tokenizer(options: &TrainOptions, special: &[String], model: Value
         decoder: decoder(options.kind),
         model,
     };
-    parts.with_added(special.iter().enumerate().map(|(id, token)| added_token(token, id, true)).collect())
+    let added = special.iter().enumerate().map(|(id, token)| {
+        let mut entry = added_token(token, id, true);
+        // As the library writes it: `special` is the last key.
+        if let Some(entry) = entry.as_object_mut() {
+            entry.shift_remove("special");
+            entry.insert("special".into(), true.into());
+        }
+        entry
+    });
+    parts.with_added(added.collect())
 }
 
 /// `tokenizer_config.json`: the class that opens every `tokenizer.json`, and which special token is which.
