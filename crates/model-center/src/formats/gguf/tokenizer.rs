@@ -136,7 +136,7 @@ fn document(
     parts: GgufParts,
     special: &Special<'_>,
 ) -> Result<Value> {
-    // The order of keys is that of the files already written.
+    // The order of keys is part of the format: the same file gives the same bytes in every version.
     Ok(json!({
         "version": "1.0",
         "truncation": null,
