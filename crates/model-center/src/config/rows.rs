@@ -206,6 +206,20 @@ fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Opti
     Ok(given)
 }
 
+/// Implements [`RowConfig::text`] and [`RowConfig::text_mut`] by a member of the configuration.
+macro_rules! text_field {
+    ($($member:ident).+) => {
+        fn text(&self) -> &$crate::config::TextConfig {
+            &self.$($member).+
+        }
+
+        fn text_mut(&mut self) -> &mut $crate::config::TextConfig {
+            &mut self.$($member).+
+        }
+    };
+}
+pub(crate) use text_field;
+
 /// A configuration that is a [`TextConfig`] and rows: it implements [`Config`] by them.
 pub trait RowConfig: Clone + Default + 'static {
     /// How its files are written.

@@ -4,16 +4,14 @@
 //! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
 use super::fairseq;
-use super::family_names::Signature;
 use super::load;
 use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::registry::{Family, ModelEntry, Signature};
+use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{Row, RowConfig};
-use crate::config::{EncoderDecoderFields, Fields, TextConfig};
+use crate::config::rows::{Row, RowConfig, text_field};
+use crate::config::{EncoderDecoderFields, Fields};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
@@ -46,13 +44,7 @@ impl RowConfig for BartConfig {
     const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..encoder_decoder::DIALECT };
     const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
-    fn text(&self) -> &TextConfig {
-        &self.stacks.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.stacks.text
-    }
+    text_field!(stacks.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         encoder_decoder::take(fields)
@@ -198,15 +190,13 @@ impl<C: LikeBart> Seq2SeqFamily for C {
             Alias::new("model.encoder.embed_tokens.weight", "model.shared.weight"),
             Alias::new("model.decoder.embed_tokens.weight", "model.shared.weight"),
         ];
-        if head == (Seq2SeqHead::CausalLm { tied: true }) {
-            aliases.push(Alias::new("lm_head.weight", "model.shared.weight"));
-        }
+        aliases.extend(head.tied_alias("model.shared.weight"));
         NameTable {
             base_prefix: "model.",
             rules: Cow::Owned(rules),
             aliases: Cow::Owned(aliases),
             ignored: Cow::Borrowed(C::IGNORED),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
@@ -242,13 +232,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Bart",
     signatures: &[Signature {
         prefix: "model.",
-        has: &[
-            fairseq::TENSORS[0],
-            fairseq::TENSORS[1],
-            fairseq::TENSORS[2],
-            fairseq::TENSORS[3],
-            "encoder.layernorm_embedding.weight",
-        ],
+        has: &[fairseq::TENSORS, &["encoder.layernorm_embedding.weight"]],
         lacks: &["encoder.layer_norm.weight"],
     }],
 };

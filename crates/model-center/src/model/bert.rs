@@ -1,12 +1,10 @@
 //! BERT (Devlin et al., 2019): absolute positions, a classifier on the pooler, heads for masked-LM and next-sentence
 //! prediction.
 
-use super::encoder::Encoder;
-use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
-use super::family_names::Signature;
+use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
 use super::load;
 use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Spoken, derived_head_size};
 use crate::config::json::number;
 use crate::config::labels::{self, ClassLabels};
@@ -482,5 +480,5 @@ pub(super) const FAMILY: Family = Family {
         ..Class::POST_NORM
     }),
     class_prefix: "Bert",
-    signatures: &[Signature { prefix: "bert.", has: names::TENSORS, lacks: &["roberta."] }],
+    signatures: &[Signature { prefix: "bert.", has: &[names::TENSORS], lacks: &["roberta."] }],
 };

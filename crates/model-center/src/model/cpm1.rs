@@ -5,15 +5,14 @@
 //!
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
 use super::registry::{Family, ModelEntry};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::Class;
-use crate::config::rows::{Row, RowConfig};
-use crate::config::{CpmFields, Fields, TextConfig};
+use crate::config::rows::{Row, RowConfig, text_field};
+use crate::config::{CpmFields, Fields};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
@@ -38,13 +37,7 @@ impl RowConfig for Cpm1Config {
     const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
     const ROWS: &'static [Row<Self>] = &cpm::rows();
 
-    fn text(&self) -> &TextConfig {
-        &self.cpm.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.cpm.text
-    }
+    text_field!(cpm.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         cpm::take(fields)

@@ -6,6 +6,7 @@ use super::batch::DeviceBatch;
 use super::labels::{Targets, VerbalizerTensors};
 use super::lm_loss::in_chunks;
 use super::text_model::ModelOutput;
+use crate::formats::Alias;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Shape, Tensor, Var};
@@ -52,6 +53,12 @@ impl Head {
     /// Whether it has next-sentence prediction.
     pub fn has_sentences(self) -> bool {
         matches!(self, Head::NextSentence | Head::Pretraining)
+    }
+
+    /// The alias for a tied language-modelling head's matrix in Hugging Face's checkpoints, which may hold the token
+    /// embedding under both names; `table` is the embedding's name. Models with other heads ignore such a matrix.
+    pub fn tied_alias(self, table: &'static str) -> Option<Alias> {
+        (self == Head::CausalLm { tied: true }).then_some(Alias::new("lm_head.weight", table))
     }
 
     /// Whether its output matrix is the token embedding.

@@ -1,17 +1,15 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
 //! layers, and grouped-query attention.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, FixedFields};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::error::Result;
-use crate::formats::{Alias, NameTable, Rule};
+use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::Activation;
@@ -96,13 +94,7 @@ impl RowConfig for LlamaConfig {
         Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_heads = fields.has("num_key_value_heads") || fields.has("num_heads_kv");
@@ -211,15 +203,13 @@ pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -
         Rule::new("lm_head.weight", "lm_head.weight"),
         Rule::new("cls_projection.weight", "score.weight"),
     ];
-    let tied = head == DecoderHead::CausalLm { tied: true };
-    let aliases = if tied { vec![Alias::new("lm_head.weight", "model.embed_tokens.weight")] } else { Vec::new() };
     NameTable {
         base_prefix: "model.",
         rules: Cow::Owned(rules),
-        aliases: Cow::Owned(aliases),
+        aliases: head.tied_alias("model.embed_tokens.weight").into_iter().collect(),
         // Older versions stored the rotary frequencies.
         ignored: Cow::Borrowed(&["model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"]),
-        old_names: Cow::Borrowed(&[]),
+        ..NameTable::default()
     }
 }
 
@@ -245,7 +235,7 @@ pub(super) const FAMILY: Family = Family {
     signatures: &[
         Signature {
             prefix: "model.",
-            has: TENSORS,
+            has: &[TENSORS],
             lacks: &[
                 "layers.0.self_attn.q_proj.bias",
                 "layers.0.self_attn.q_norm.weight",
@@ -254,7 +244,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Signature {
             prefix: "model.",
-            has: &[TENSORS[0], TENSORS[1], TENSORS[2], TENSORS[3], TENSORS[4], "layers.0.self_attn.o_proj.bias"],
+            has: &[TENSORS, &["layers.0.self_attn.o_proj.bias"]],
             lacks: &["layers.0.self_attn.q_norm.weight"],
         },
     ],

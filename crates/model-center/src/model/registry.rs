@@ -1,6 +1,7 @@
 //! Opens a directory as a model of one of its families: this crate's, and those that other crates add.
 
-use super::family_names::{self, Signature};
+use super::family_names;
+pub(crate) use super::family_names::Signature;
 use super::text_model::{TextHead, TextModel};
 use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3, roberta, t5};
 use crate::config::model_center::Class;

@@ -3,16 +3,14 @@
 //! al., 2020) and CamemBERT (Martin et al., 2020) are the same computation with the same parameter names.
 
 use super::block::block;
-use super::encoder::Encoder;
-use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
-use super::family_names::Signature;
+use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
 use super::load;
 use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::model_center::Class;
 use crate::config::ranges::{Ranges, refuse_other_encoders};
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{Fields, ProblemType, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable};
@@ -201,13 +199,7 @@ impl RowConfig for RobertaConfig {
         Ok(RobertaName::of(fields)?.dialect())
     }
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let name = RobertaName::of(fields)?;
@@ -364,7 +356,7 @@ pub(super) const FAMILY: Family = Family {
         ..Class::POST_NORM
     }),
     class_prefix: "Roberta",
-    signatures: &[Signature { prefix: "roberta.", has: names::TENSORS, lacks: &["bert."] }],
+    signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert."] }],
 };
 
 /// XLM-RoBERTa.

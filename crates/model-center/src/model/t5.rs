@@ -1,16 +1,14 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
 //! one bucket table per stack, unscaled attention scores, no other biases.
 
-use super::family_names::Signature;
 use super::load;
-use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::registry::{Family, ModelEntry, Signature};
+use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::activations;
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::text::UNLIMITED;
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
@@ -235,13 +233,7 @@ impl RowConfig for T5Config {
         Ok(T5Kind::of(fields)?.dialect())
     }
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let kind = T5Kind::of(fields)?;
@@ -398,16 +390,14 @@ impl Seq2SeqFamily for T5Config {
             Alias::new("encoder.embed_tokens.weight", "shared.weight"),
             Alias::new("decoder.embed_tokens.weight", "shared.weight"),
         ];
-        if head == (Seq2SeqHead::CausalLm { tied: true }) {
-            aliases.push(Alias::new("lm_head.weight", "shared.weight"));
-        }
+        aliases.extend(head.tied_alias("shared.weight"));
         NameTable {
             base_prefix: "",
             rules: Cow::Owned(rules),
             aliases: Cow::Owned(aliases),
             // The first versions stored an unused one.
             ignored: Cow::Borrowed(&["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
@@ -464,12 +454,12 @@ pub(super) const FAMILY: Family = Family {
     signatures: &[
         Signature {
             prefix: "",
-            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi.weight"],
+            has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi.weight"]],
             lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
         },
         Signature {
             prefix: "",
-            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
+            has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
             lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
         },
     ],
@@ -485,7 +475,7 @@ pub(super) const MULTILINGUAL: Family = Family {
     class_prefix: "MT5",
     signatures: &[Signature {
         prefix: "",
-        has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
+        has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
         lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
     }],
     ..FAMILY
