@@ -70,24 +70,10 @@ pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defau
     Dialect {
         title,
         model_type,
-        dim_model: &[],
-        num_layers: &[],
-        num_heads: &[],
-        dim_ff: &[],
-        ff_factor: None,
-        dim_head: &[],
-        head_required: false,
-        position_size: &[],
-        dropout: &[],
-        embedding_dropout: &[],
-        attention_dropout: &[],
-        init_std: &[],
-        norm_eps: &[],
-        activation: &[],
-        gated: None,
         hugging_face: defaults,
         model_center: defaults,
         fixed: &[FIXED],
+        ..Dialect::MODEL_CENTER
     }
 }
 

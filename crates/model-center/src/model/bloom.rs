@@ -55,16 +55,11 @@ impl RowConfig for BloomConfig {
         num_heads: &["n_head", "num_attention_heads"],
         dim_ff: &[],
         ff_factor: Some(FF_FACTOR),
-        dim_head: &[],
-        head_required: false,
         position_size: &[],
         dropout: &["hidden_dropout"],
-        embedding_dropout: &[],
         attention_dropout: &["attention_dropout"],
-        init_std: &["initializer_range"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &[],
-        gated: Some(false),
         hugging_face: || BloomConfig::default().text,
         model_center: || BloomConfig::default().text,
         fixed: &[&[
@@ -76,6 +71,7 @@ impl RowConfig for BloomConfig {
             ("post_layer_norm", Fixed::Flag(false)),
             ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
         ]],
+        ..Dialect::HUGGING_FACE
     };
 
     text_field!(text);

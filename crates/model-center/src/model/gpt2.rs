@@ -78,16 +78,12 @@ impl RowConfig for Gpt2Config {
         num_heads: &["n_head", "num_attention_heads"],
         dim_ff: &["n_inner"],
         ff_factor: Some(4),
-        dim_head: &[],
-        head_required: false,
         position_size: &["n_positions", "max_position_embeddings"],
         dropout: &["resid_pdrop"],
         embedding_dropout: &["embd_pdrop"],
         attention_dropout: &["attn_pdrop"],
-        init_std: &["initializer_range"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &["activation_function"],
-        gated: Some(false),
         hugging_face: || TextConfig {
             dropout_p: 0.1,
             embedding_dropout_p: 0.1,
@@ -104,6 +100,7 @@ impl RowConfig for Gpt2Config {
             ("post_layer_norm", Fixed::Flag(false)),
             ("pos_bias_type", Fixed::Text("none")),
         ]],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[

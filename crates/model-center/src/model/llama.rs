@@ -67,24 +67,15 @@ impl RowConfig for LlamaConfig {
     const DIALECT: Dialect = Dialect {
         title: "Llama",
         model_type: "llama",
-        dim_model: &["hidden_size"],
-        num_layers: &["num_hidden_layers"],
-        num_heads: &["num_attention_heads"],
-        dim_ff: &["intermediate_size"],
-        ff_factor: None,
         dim_head: &["head_dim"],
-        head_required: false,
-        position_size: &["max_position_embeddings"],
         dropout: &[],
-        embedding_dropout: &[],
         attention_dropout: &["attention_dropout"],
-        init_std: &["initializer_range"],
         norm_eps: &["rms_norm_eps"],
-        activation: &["hidden_act"],
         gated: Some(true),
         hugging_face: || LlamaConfig::default().text,
         model_center: || LlamaConfig::default().text,
         fixed: &[FIXED],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[

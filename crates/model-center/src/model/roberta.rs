@@ -152,21 +152,6 @@ impl RowConfig for RobertaConfig {
     const DIALECT: Dialect = Dialect {
         title: RobertaName::Roberta.title(),
         model_type: RobertaName::Roberta.model_type(),
-        dim_model: &["hidden_size"],
-        num_layers: &["num_hidden_layers"],
-        num_heads: &["num_attention_heads"],
-        dim_ff: &["intermediate_size"],
-        ff_factor: None,
-        dim_head: &[],
-        head_required: false,
-        position_size: &["max_position_embeddings"],
-        dropout: &["hidden_dropout_prob"],
-        embedding_dropout: &[],
-        attention_dropout: &["attention_probs_dropout_prob"],
-        init_std: &["initializer_range"],
-        norm_eps: &["layer_norm_eps"],
-        activation: &["hidden_act"],
-        gated: Some(false),
         hugging_face: || TextConfig {
             dropout_p: 0.1,
             attention_dropout_p: 0.1,
@@ -184,6 +169,7 @@ impl RowConfig for RobertaConfig {
             ("post_layer_norm", Fixed::Flag(true)),
             ("pos_bias_type", Fixed::Text("none")),
         ]],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[

@@ -108,12 +108,10 @@ const T5_DIALECT: Dialect = Dialect {
     num_layers: &["num_layers", "num_hidden_layers"],
     num_heads: &["num_heads", "num_attention_heads"],
     dim_ff: &["d_ff"],
-    ff_factor: None,
     dim_head: &["d_kv", "head_dim"],
     head_required: true,
     position_size: &[],
     dropout: &["dropout_rate"],
-    embedding_dropout: &[],
     attention_dropout: &[],
     init_std: &[],
     norm_eps: &["layer_norm_epsilon"],
@@ -138,6 +136,7 @@ const T5_DIALECT: Dialect = Dialect {
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("relative")),
     ]],
+    ..Dialect::HUGGING_FACE
 };
 
 /// The field names of mT5's files.
