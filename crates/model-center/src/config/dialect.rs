@@ -75,6 +75,16 @@ pub enum Fixed {
     Text(&'static str),
 }
 
+impl Fixed {
+    /// The value in files.
+    pub(crate) fn json(self) -> Value {
+        match self {
+            Fixed::Flag(flag) => json!(flag),
+            Fixed::Text(text) => json!(text),
+        }
+    }
+}
+
 /// Which program's names a file uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
@@ -217,7 +227,8 @@ impl Dialect {
         let names = [self.activation, &["ffn_activate_fn"]].concat();
         if let Some(between) = activations::take(fields, &names)? {
             if self.gated == Some(false) && between.gated {
-                return Err(self.unsupported(fields, "ffn_activate_fn", "a plain function, without a gate,"));
+                let reason = format!("{} has no gates in its feed-forward layers", self.title);
+                return Err(fields.error("ffn_activate_fn", &reason, "give a function without a gate, such as gelu"));
             }
             text.ffn_activate_fn = between.activation;
             text.ffn_gated = self.gated.unwrap_or(between.gated);
@@ -227,12 +238,10 @@ impl Dialect {
         Ok((text, spoken))
     }
 
-    /// Keep the fields that are left, and check the whole.
-    pub fn finish(&self, fields: Fields, text: &mut TextConfig) -> Result<()> {
-        let place = fields.place().to_string();
+    /// Keep the fields that are left.
+    pub fn finish(&self, fields: Fields, text: &mut TextConfig) {
         text.extra = fields.into_rest();
         text.extra.shift_remove("model_type");
-        text.validate(&place)
     }
 
     fn take_sizes(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {

@@ -170,27 +170,6 @@ pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static st
     rows.iter().filter_map(number).collect()
 }
 
-/// Whose names a file uses, by the required rows; a ModelCenter file may lack all but one.
-///
-/// # Errors
-/// A file with none of them.
-pub(crate) fn spoken<C>(rows: &[Row<C>], fields: &Fields, title: &str) -> Result<Spoken> {
-    let sizes = || rows.iter().filter(|row| row.required && row.hugging_face != row.model_center);
-    let has = |names: Names| names.iter().any(|name| fields.has(name));
-    if sizes().any(|row| has(row.hugging_face)) {
-        return Ok(Spoken::HuggingFace);
-    }
-    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
-    if sizes().any(|row| has(row.model_center)) || model_center::is_model_center(fields) {
-        return Ok(Spoken::ModelCenter);
-    }
-    Err(fields.error(
-        "hidden_size",
-        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
-        &format!("give the config.json of a {title} model"),
-    ))
-}
-
 /// Key and value heads, if the file states them; else `silent` is what it means, which must divide too.
 fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Option<usize>) -> Result<Option<usize>> {
     let stated = names.iter().any(|name| fields.has(name));
@@ -255,6 +234,11 @@ pub trait RowConfig: Clone + Default + 'static {
         Ok(take_config(fields)?.0)
     }
 
+    /// Check the fields, as reading a file ends with; `place` names the source.
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text().validate(place)
+    }
+
     /// Change what [`Config::to_dict`] gives where it differs from the rows.
     fn adjust_dict(&self, _map: &mut Map<String, Value>) {}
 
@@ -291,8 +275,10 @@ impl<C: RowConfig> Config for C {
     const MODEL_TYPE: &'static str = C::DIALECT.model_type;
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
+        let place = fields.place().to_string();
         let mut config = C::read(&mut fields)?;
-        config.dialect().finish(fields, config.text_mut())?;
+        config.dialect().finish(fields, config.text_mut());
+        config.validate(&place)?;
         Ok(config)
     }
 

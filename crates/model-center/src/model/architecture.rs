@@ -8,7 +8,8 @@ use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
 use super::text_model::TextHead;
-use crate::config::{Config, ProblemType};
+use crate::config::ProblemType;
+use crate::config::rows::RowConfig;
 use crate::error::Result;
 use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
@@ -124,7 +125,7 @@ impl Added {
 /// An architecture of one family: how its configuration describes a [`Spec`], its files and its heads.
 pub trait Architecture: Debug + 'static {
     /// The family's configuration.
-    type Config: Config + Clone + Debug + 'static;
+    type Config: RowConfig + Debug;
 
     /// The block.
     type Block: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + 'static;
@@ -208,7 +209,12 @@ pub trait Architecture: Debug + 'static {
     ///
     /// # Errors
     /// A dtype that the family does not compute in; weights that cannot be opened.
-    fn prepare(config: &mut Self::Config, directory: &Path, options: &OpenOptions) -> Result<()>;
+    fn prepare(_config: &mut Self::Config, _directory: &Path, _options: &OpenOptions) -> Result<()> {
+        Ok(())
+    }
+
+    /// Overrides the dropout probability of hidden states.
+    fn set_hidden_dropout(config: &mut Self::Config, rate: f32);
 
     /// Whether tensors of the directory that this crate computes have the computed values.
     ///
@@ -217,15 +223,6 @@ pub trait Architecture: Debug + 'static {
     fn check_weights(_config: &Self::Config, _directory: &Path) -> Result<()> {
         Ok(())
     }
-
-    /// Outputs of a classifier, names of its classes and their meaning.
-    fn labels_mut(config: &mut Self::Config) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
-
-    /// Whether the fields, as changed by the options, are consistent; `place` names the source.
-    ///
-    /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the field.
-    fn validate(config: &Self::Config, place: &str) -> Result<()>;
 
     /// Whether the weights have the tensors that a head requires.
     ///

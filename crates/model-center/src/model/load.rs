@@ -10,6 +10,7 @@ use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_name
 use super::text_model::TextHead;
 use super::transformer::Transformer;
 use crate::config::Config;
+use crate::config::rows::RowConfig;
 use crate::error::Result;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
@@ -54,7 +55,7 @@ fn own_head<A: Architecture>(
     };
     match A::head_of_class(config, &class) {
         Some(TextHead::Classification { .. }) => {
-            let stated = *A::labels_mut(config).0;
+            let stated = config.text().cls_head;
             let outputs = A::heads_of_tensors(config, directory)?.outputs(directory, stated, notes)?;
             Ok(TextHead::Classification { outputs })
         }
@@ -71,6 +72,11 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     let place = directory.join("config.json").display().to_string();
     let mut config = A::Config::from_pretrained_as(directory, options.family.as_deref())?;
     A::prepare(&mut config, directory, options)?;
+    if let Some(rate) = options.hidden_dropout {
+        A::set_hidden_dropout(&mut config, rate);
+    }
+    let text = config.text_mut();
+    text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
     let own = match (own_head::<A>(&mut config, directory, &place, options.head, &mut notes), options.head) {
@@ -86,12 +92,12 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     A::check_directory(&config, &place, (head, options.head_values), is_own)?;
     if let TextHead::Classification { outputs } = head {
         let trained = if let TextHead::Classification { outputs } = own { Some(outputs) } else { None };
-        let (stated, labels, problem) = A::labels_mut(&mut config);
-        take_over((labels, problem), &place, (trained, outputs), options)?;
-        *stated = Some(outputs);
+        let text = config.text_mut();
+        take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
+        text.cls_head = Some(outputs);
     }
     let head = A::head(&mut config, head, directory)?;
     // The options may have made a valid configuration invalid.
-    A::validate(&config, &place)?;
+    config.validate(&place)?;
     Ok((config, head, notes))
 }

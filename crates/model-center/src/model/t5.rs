@@ -176,19 +176,6 @@ impl Default for T5Config {
     }
 }
 
-impl T5Config {
-    /// Checks the fields that only this family has; `place` names the source.
-    fn validate(&self, place: &str) -> Result<()> {
-        let ranges = Ranges { place };
-        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
-        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
-        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
-        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
-        ranges.distances([buckets, distance], names)?;
-        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
-    }
-}
-
 /// Reads the factor of the hidden states before the head; it defaults to 1 / √D if `is_scaled`, else to 1.
 fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<HeadScale> {
     let root = fields.take_flag("scale_decoder_outputs")?;
@@ -257,8 +244,18 @@ impl RowConfig for T5Config {
             let is_silent = is_hugging_face && kind == T5Kind::T5;
             config.decoder_start_token_id = Self::default().decoder_start_token_id.filter(|_| !is_silent);
         }
-        config.validate(fields.place())?;
         Ok(config)
+    }
+
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text.validate(place)?;
+        let ranges = Ranges { place };
+        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
+        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
+        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
+        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
+        ranges.distances([buckets, distance], names)?;
+        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
     }
 
     fn adjust_dict(&self, map: &mut Map<String, Value>) {

@@ -1,14 +1,13 @@
 //! Decoders as an [`Architecture`]: causal blocks, a language-modelling head or a classifier at the last token.
 
 use super::{Classes, DecoderBlock, DecoderFamily};
-use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable};
 use crate::layer::TransformerBlock;
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::opening::allow;
-use crate::model::registry::{HeadInit, OpenOptions};
+use crate::model::registry::HeadInit;
 use crate::model::text_model::TextHead;
 use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
@@ -136,22 +135,8 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
         })
     }
 
-    fn prepare(config: &mut C, _: &Path, options: &OpenOptions) -> Result<()> {
-        let text = config.text_mut();
-        if let Some(rate) = options.hidden_dropout {
-            text.set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
-        }
-        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
-        Ok(())
-    }
-
-    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        let text = config.text_mut();
-        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
-    }
-
-    fn validate(config: &C, place: &str) -> Result<()> {
-        config.text().validate(place)
+    fn set_hidden_dropout(config: &mut C, rate: f32) {
+        config.text_mut().set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
     }
 
     fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {

@@ -2,7 +2,7 @@
 //! classifier at the EOS token.
 
 use super::{Around, Seq2SeqFamily, Sinusoids};
-use crate::config::{ProblemType, TextConfig};
+use crate::config::TextConfig;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
@@ -165,12 +165,11 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             let has_matrix = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
             config.text_mut().tied = !has_matrix;
         }
-        if let Some(rate) = options.hidden_dropout {
-            config.set_hidden_dropout(rate);
-        }
-        let text = config.text_mut();
-        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
         Ok(())
+    }
+
+    fn set_hidden_dropout(config: &mut C, rate: f32) {
+        config.set_hidden_dropout(rate);
     }
 
     fn check_weights(config: &C, directory: &Path) -> Result<()> {
@@ -179,15 +178,6 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             true => Sinusoids::check(&Weights::open(directory)?, [text.position_size, text.dim_model]),
             false => Ok(()),
         }
-    }
-
-    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        let text = config.text_mut();
-        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
-    }
-
-    fn validate(config: &C, place: &str) -> Result<()> {
-        config.text().validate(place)
     }
 
     fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {
