@@ -3,6 +3,7 @@
 //!
 //! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
+use super::block::block;
 use super::fairseq;
 use super::load;
 use super::position_table::{Count, PositionTable};
@@ -11,12 +12,11 @@ use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFami
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
 use crate::config::rows::{Row, RowConfig, text_field};
-use crate::config::{EncoderDecoderFields, Fields};
+use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::layer::{BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -161,14 +161,15 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        let EncoderDecoderFields { text, .. } = self.stacks();
-        block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
+        block_of(self.stacks(), self.text())
     }
 
     fn decoder_block(&self) -> BlockConfig {
         let stacks = self.stacks();
-        let heads = (stacks.num_decoder_heads, stacks.dim_decoder_head());
-        block(stacks, heads, stacks.dim_decoder_ff).attending_to_encoder()
+        let (num_heads, dim_head, dim_ff) =
+            (stacks.num_decoder_heads, stacks.dim_decoder_head(), stacks.dim_decoder_ff);
+        let text = TextConfig { num_heads, dim_head, dim_ff, ..stacks.text.clone() };
+        block_of(stacks, &text).attending_to_encoder()
     }
 
     fn names(&self, head: Seq2SeqHead) -> NameTable {
@@ -201,24 +202,10 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 }
 
-/// A block of the encoder or decoder, without cross-attention.
-fn block(stacks: &EncoderDecoderFields, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
-    let EncoderDecoderFields { text, ffn_dropout_p, .. } = stacks;
-    let init = Init::normal(text.init_std);
-    BlockConfig {
-        placement: Placement::Post,
-        attention: AttentionConfig {
-            dropout: text.attention_dropout_p,
-            ..AttentionConfig::new(text.dim_model, heads, dim_head, init)
-        },
-        cross: None,
-        ffn: FeedForwardConfig {
-            dropout: *ffn_dropout_p,
-            ..FeedForwardConfig::new(text.dim_model, dim_ff, text.ffn_activate_fn, init)
-        },
-        norm: NormOptions::layer(text.dim_model, text.norm_eps),
-        dropout: text.dropout_p,
-    }
+/// A block with the sizes of `text`, without cross-attention.
+fn block_of(stacks: &EncoderDecoderFields, text: &TextConfig) -> BlockConfig {
+    let block = block(text, Placement::Post);
+    BlockConfig { ffn: FeedForwardConfig { dropout: stacks.ffn_dropout_p, ..block.ffn }, ..block }
 }
 
 /// The registry entry.

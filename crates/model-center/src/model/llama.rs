@@ -1,6 +1,7 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
 //! layers, and grouped-query attention.
 
+use super::block::block_without_biases;
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
 use super::registry::{Family, ModelEntry, Signature};
@@ -11,11 +12,10 @@ use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, mod
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
 /// Sizes and options of a Llama.
@@ -146,26 +146,16 @@ pub(super) fn layout(text: &TextConfig, rotary: RotaryFields) -> Layout {
 
 /// A block of a Llama-like decoder, without biases.
 pub(super) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockConfig {
-    let init = Init::normal(text.init_std);
+    let block = block_without_biases(text);
     BlockConfig {
-        placement: Placement::Pre,
         attention: AttentionConfig {
             num_heads_kv,
-            bias: false,
-            out_bias: false,
             causal: true,
             rotary: Some(RotaryHeads { dims: text.dim_head, layout: RotaryLayout::Halves }),
-            dropout: text.attention_dropout_p,
-            ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
+            ..block.attention
         },
-        cross: None,
-        ffn: FeedForwardConfig {
-            gated: true,
-            bias: false,
-            ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
-        },
-        norm: NormOptions::rms(text.dim_model, text.norm_eps),
-        dropout: text.dropout_p,
+        ffn: FeedForwardConfig { gated: true, ..block.ffn },
+        ..block
     }
 }
 

@@ -1,6 +1,7 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
 //! one bucket table per stack, unscaled attention scores, no other biases.
 
+use super::block::block_without_biases;
 use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
@@ -14,7 +15,7 @@ use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, 
 use crate::error::{Error, Result};
 use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
 use crate::layer::position::RelativeConfig;
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig};
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -344,19 +345,11 @@ impl Seq2SeqFamily for T5Config {
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        let (text, attention) = (&self.text, attention(&self.text));
+        let block = block_without_biases(&self.text);
         BlockConfig {
-            placement: Placement::Pre,
-            attention,
-            cross: None,
-            ffn: FeedForwardConfig {
-                gated: text.ffn_gated,
-                bias: false,
-                dropout: text.dropout_p,
-                ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, attention.init)
-            },
-            norm: NormOptions::rms(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
+            attention: AttentionConfig { scale: 1.0, ..block.attention },
+            ffn: FeedForwardConfig { dropout: self.text.dropout_p, ..block.ffn },
+            ..block
         }
     }
 
@@ -395,17 +388,6 @@ impl Seq2SeqFamily for T5Config {
             ignored: Cow::Borrowed(&["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]),
             ..NameTable::default()
         }
-    }
-}
-
-/// Self-attention or cross-attention without positions.
-fn attention(text: &TextConfig) -> AttentionConfig {
-    AttentionConfig {
-        bias: false,
-        out_bias: false,
-        scale: 1.0,
-        dropout: text.attention_dropout_p,
-        ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, Init::normal(text.init_std))
     }
 }
 
