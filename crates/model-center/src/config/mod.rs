@@ -20,6 +20,7 @@ pub mod model_center;
 pub(crate) mod ranges;
 mod rotary;
 pub mod rows;
+mod take;
 pub(crate) mod text;
 mod variants;
 mod windows;

@@ -3,8 +3,9 @@
 //! Called by [`super::batch::DeviceBatch`].
 
 use super::architecture::Spec;
+use super::batch_checks::{check_length, check_verbalizer};
 use super::head::Head;
-use super::labels::{IGNORED, Numbers, Wanted, check_length, check_verbalizer, wrong_labels};
+use super::labels::{IGNORED, Numbers, Wanted, wrong_labels};
 use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use std::borrow::Cow;

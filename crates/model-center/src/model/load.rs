@@ -4,14 +4,14 @@
 
 use super::architecture::Architecture;
 use super::head::Head;
-use super::labels::take_over;
 use super::opening::open_with;
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
 use super::text_model::TextHead;
 use super::transformer::Transformer;
-use crate::config::Config;
 use crate::config::rows::RowConfig;
-use crate::error::Result;
+use crate::config::{Config, ProblemType, are_default};
+use crate::error::{Error, Result};
+use crate::file::printable;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
 
@@ -100,4 +100,56 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     // The options may have made a valid configuration invalid.
     config.validate(&place)?;
     Ok((config, head, notes))
+}
+
+/// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with
+/// `trained` outputs, if it is reused, and otherwise the labels of the options. A reused classifier keeps the order of
+/// its outputs; a caller whose labels are in another order reads the names, see [`TextModel::label_names`].
+///
+/// # Errors
+/// The classifier's labels or outputs do not match.
+///
+/// [`TextModel::label_names`]: super::TextModel::label_names
+fn take_over(
+    (names, problem): (&mut Vec<String>, &mut Option<ProblemType>),
+    place: &str,
+    (trained, outputs): (Option<usize>, usize),
+    options: &OpenOptions,
+) -> Result<()> {
+    let Some(trained) = trained.filter(|_| options.head_values != HeadInit::Random) else {
+        // Labels in the file, if any, belong to another classifier.
+        names.clone_from(&options.labels);
+        *problem = options.problem;
+        return Ok(());
+    };
+    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
+    let refuse = |reason: String| Err(Error::model(place, reason, fix));
+    if trained != outputs {
+        return refuse(format!("the directory is a classifier with {trained} outputs, and the data need {outputs}"));
+    }
+    if let (Some(theirs), Some(ours)) = (*problem, options.problem)
+        && theirs != ours
+    {
+        let (theirs, ours) = (theirs.name(), ours.name());
+        return refuse(format!("the directory's classifier is for {theirs}, and the data are for {ours}"));
+    }
+    *problem = options.problem.or(*problem);
+    if are_default(names) {
+        if !options.labels.is_empty() {
+            names.clone_from(&options.labels);
+        } else if names.len() != trained {
+            names.clear();
+        }
+    }
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    if !options.labels.is_empty() && sorted(names) != sorted(&options.labels) {
+        let list = |names: &[String]| printable(&names.join(", "), 120);
+        let (theirs, ours) = (list(names), list(&options.labels));
+        return refuse(format!("the directory's classifier is for the labels {theirs}, and the data have {ours}"));
+    }
+    Ok(())
 }
