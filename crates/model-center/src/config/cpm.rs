@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::dialect::{Dialect, Fixed, FixedFields};
+use super::dialect::{Dialect, Fixed};
 use super::ranges::Ranges;
 use super::rows::{self, Row, RowConfig, Slot};
 use super::text::UNLIMITED;
@@ -55,16 +55,6 @@ impl Default for CpmFields {
     }
 }
 
-/// Fields that have one value in both families.
-const FIXED: FixedFields = &[
-    ("norm_bias", Fixed::Flag(false)),
-    ("att_bias", Fixed::Flag(false)),
-    ("ffn_bias", Fixed::Flag(false)),
-    ("proj_bias", Fixed::Flag(false)),
-    ("post_layer_norm", Fixed::Flag(false)),
-    ("pos_bias_type", Fixed::Text("relative")),
-];
-
 /// How the files of one of them are written; `defaults` are its class's.
 pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
     Dialect {
@@ -72,7 +62,10 @@ pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defau
         model_type,
         hugging_face: defaults,
         model_center: defaults,
-        fixed: &[FIXED],
+        fixed: &[
+            Fixed::NO_BIASES,
+            &[("post_layer_norm", Fixed::Flag(false)), ("pos_bias_type", Fixed::Text("relative"))],
+        ],
         ..Dialect::MODEL_CENTER
     }
 }

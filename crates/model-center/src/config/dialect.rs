@@ -76,6 +76,22 @@ pub enum Fixed {
 }
 
 impl Fixed {
+    /// Biases of norms, attention and feed-forward layers.
+    pub(crate) const BIASES: FixedFields =
+        &[("norm_bias", Fixed::Flag(true)), ("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(true))];
+
+    /// No biases at all.
+    pub(crate) const NO_BIASES: FixedFields = &[
+        ("norm_bias", Fixed::Flag(false)),
+        ("att_bias", Fixed::Flag(false)),
+        ("ffn_bias", Fixed::Flag(false)),
+        ("proj_bias", Fixed::Flag(false)),
+    ];
+
+    /// Norms before the layers, whose inputs are not scaled.
+    pub(crate) const PRE_NORM: FixedFields =
+        &[("length_scale", Fixed::Flag(false)), ("post_layer_norm", Fixed::Flag(false))];
+
     /// The value in files.
     pub(crate) fn json(self) -> Value {
         match self {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::json::number;
-use super::{ClassFields, Config, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
+use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
 use crate::Result;
 
 /// A member of a configuration, by the type of its field in files.
@@ -271,42 +271,12 @@ pub fn take_config<C: RowConfig>(fields: &mut Fields) -> Result<(C, Spoken)> {
     Ok((config, spoken))
 }
 
-impl<C: RowConfig> Config for C {
-    const MODEL_TYPE: &'static str = C::DIALECT.model_type;
-
-    fn from_fields(mut fields: Fields) -> Result<Self> {
-        let place = fields.place().to_string();
-        let mut config = C::read(&mut fields)?;
-        config.dialect().finish(fields, config.text_mut());
-        config.validate(&place)?;
-        Ok(config)
-    }
-
-    fn to_dict(&self) -> Map<String, Value> {
-        let mut map = self.dialect().to_dict(self.text());
-        write(C::ROWS, self, self.text(), Spoken::ModelCenter, &mut map);
-        self.adjust_dict(&mut map);
-        map
-    }
-
-    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
-        if Self::DIALECT.dim_model.is_empty() {
-            // Only ModelCenter has the family: its own names, and what a directory states besides.
-            return with_header(self.text(), self.to_dict(), header);
-        }
-        let mut map = self.dialect().to_hf_json(self.text(), header)?;
-        write(C::ROWS, self, self.text(), Spoken::HuggingFace, &mut map);
-        self.adjust_hf(&mut map)?;
-        map.sort_keys();
-        Ok(map)
-    }
-
-    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
-        self.to_class(header)
-    }
-}
-
-fn with_header(text: &TextConfig, mut map: Map<String, Value>, header: &HfHeader) -> Result<Map<String, Value>> {
+/// The fields in a file of a family that only ModelCenter has: its own names, and what a directory states besides.
+pub(super) fn with_header(
+    text: &TextConfig,
+    mut map: Map<String, Value>,
+    header: &HfHeader,
+) -> Result<Map<String, Value>> {
     map.insert("architectures".to_string(), json!([header.architecture]));
     map.insert("torch_dtype".to_string(), json!(header.torch_dtype()?));
     labels::write_counted(&text.labels, text.cls_head, text.problem_type, &mut map);

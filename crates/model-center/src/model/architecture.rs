@@ -3,13 +3,13 @@
 //! Defines [`Architecture`], [`Spec`] and [`StackSpec`]. Implemented by [`super::encoder::Encoder`],
 //! [`super::decoder::Decoder`] and [`super::seq2seq::EncoderDecoder`]; read by [`super::Transformer`].
 
-use super::head::{Head, HeadSpec};
+use super::head::{ClassifierInput, Head, HeadSpec};
 use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
 use super::text_model::TextHead;
-use crate::config::ProblemType;
 use crate::config::rows::RowConfig;
+use crate::config::{ProblemType, TextConfig};
 use crate::error::Result;
 use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
@@ -63,6 +63,31 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// A model of these stacks with the sizes in `text` and plain embeddings of dimension D, which its heads read too.
+    pub fn new(title: &'static str, text: &TextConfig, stacks: Vec<StackSpec>, classifier: ClassifierInput) -> Self {
+        let init = Init::normal(text.outer_std());
+        Spec {
+            title,
+            vocab_size: text.vocab_size,
+            dim_model: text.dim_model,
+            embedding_size: text.dim_model,
+            max_length: text.position_size,
+            pad_token_id: text.pad_token_id,
+            padding_learns: false,
+            table_init: init,
+            embedding_factor: 1.0,
+            length_scale: false,
+            stacks,
+            head: HeadSpec::new(text.dim_model, init, classifier),
+            problem_type: text.problem_type,
+            label_names: text.labels.clone(),
+            has_spans: false,
+            decoder_start_token: None,
+            eos_token: None,
+            starts_with_sentinel: false,
+        }
+    }
+
     /// Whether it has an encoder and a decoder.
     pub fn is_encoder_decoder(&self) -> bool {
         self.stacks.len() > 1

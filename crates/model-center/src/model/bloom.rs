@@ -62,15 +62,11 @@ impl RowConfig for BloomConfig {
         activation: &[],
         hugging_face: || BloomConfig::default().text,
         model_center: || BloomConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
-        ]],
+        fixed: &[
+            Fixed::BIASES,
+            Fixed::PRE_NORM,
+            &[("attn_scale", Fixed::Flag(true)), ("apply_residual_connection_post_layernorm", Fixed::Flag(false))],
+        ],
         ..Dialect::HUGGING_FACE
     };
 

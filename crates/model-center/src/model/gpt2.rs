@@ -92,14 +92,7 @@ impl RowConfig for Gpt2Config {
             ..Gpt2Config::default().text
         },
         model_center: || Gpt2Config::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[Fixed::BIASES, Fixed::PRE_NORM, &[("pos_bias_type", Fixed::Text("none"))]],
         ..Dialect::HUGGING_FACE
     };
 

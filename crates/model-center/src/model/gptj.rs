@@ -71,15 +71,16 @@ impl RowConfig for GptjConfig {
             ..GptjConfig::default().text
         },
         model_center: || GptjConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(false)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("rotary")),
-        ]],
+        fixed: &[
+            Fixed::PRE_NORM,
+            &[
+                ("norm_bias", Fixed::Flag(true)),
+                ("att_bias", Fixed::Flag(false)),
+                ("ffn_bias", Fixed::Flag(true)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("rotary")),
+            ],
+        ],
         ..Gpt2Config::DIALECT
     };
 

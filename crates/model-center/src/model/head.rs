@@ -102,6 +102,20 @@ pub struct HeadSpec {
 }
 
 impl HeadSpec {
+    /// Heads without transform, bias, factor and dropout.
+    pub fn new(size: usize, init: Init, classifier: ClassifierInput) -> Self {
+        HeadSpec {
+            size,
+            init,
+            transform: None,
+            lm_bias: false,
+            logits_bias: false,
+            factor: 1.0,
+            classifier,
+            classifier_dropout: 0.0,
+        }
+    }
+
     /// Whether a model with this head has a pooler.
     pub(super) fn has_pooler(&self, head: Head) -> bool {
         match head {

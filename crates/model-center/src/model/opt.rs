@@ -76,15 +76,16 @@ impl RowConfig for OptConfig {
         dim_ff: &["ffn_dim"],
         hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
         model_center: || OptConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("layer_norm_elementwise_affine", Fixed::Flag(true)),
-            ("proj_bias", Fixed::Flag(false)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[
+            Fixed::PRE_NORM,
+            &[
+                ("norm_bias", Fixed::Flag(true)),
+                ("layer_norm_elementwise_affine", Fixed::Flag(true)),
+                ("proj_bias", Fixed::Flag(false)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("none")),
+            ],
+        ],
         ..encoder_decoder::DIALECT
     };
 

@@ -136,16 +136,16 @@ impl RowConfig for RobertaConfig {
             ..RobertaConfig::default().text
         },
         model_center: || RobertaConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("proj_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(true)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[
+            Fixed::BIASES,
+            &[
+                ("proj_bias", Fixed::Flag(true)),
+                ("length_scale", Fixed::Flag(false)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("post_layer_norm", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("none")),
+            ],
+        ],
         ..Dialect::HUGGING_FACE
     };
 

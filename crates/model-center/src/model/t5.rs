@@ -126,17 +126,15 @@ const T5_DIALECT: Dialect = Dialect {
         ..T5Config::default().text
     },
     model_center: || T5Config::default().text,
-    fixed: &[&[
-        ("is_encoder_decoder", Fixed::Flag(true)),
-        ("norm_bias", Fixed::Flag(false)),
-        ("att_bias", Fixed::Flag(false)),
-        ("ffn_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(false)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("relative")),
-    ]],
+    fixed: &[
+        Fixed::NO_BIASES,
+        Fixed::PRE_NORM,
+        &[
+            ("is_encoder_decoder", Fixed::Flag(true)),
+            ("attn_scale", Fixed::Flag(false)),
+            ("pos_bias_type", Fixed::Text("relative")),
+        ],
+    ],
     ..Dialect::HUGGING_FACE
 };
 
@@ -429,18 +427,7 @@ pub(super) const FAMILY: Family = Family {
         ..Class::DISTANCES
     }),
     class_prefix: "T5",
-    signatures: &[
-        Signature {
-            prefix: "",
-            has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi.weight"]],
-            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-        },
-        Signature {
-            prefix: "",
-            has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
-            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-        },
-    ],
+    signatures: &[Signature { has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi.weight"]], ..GATED }, GATED],
 };
 
 /// mT5.
@@ -451,12 +438,15 @@ pub(super) const MULTILINGUAL: Family = Family {
         open: load::open::<EncoderDecoder<T5Config>>,
     },
     class_prefix: "MT5",
-    signatures: &[Signature {
-        prefix: "",
-        has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
-        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-    }],
+    signatures: &[GATED],
     ..FAMILY
+};
+
+/// The weights of a model with gated feed-forward layers.
+const GATED: Signature = Signature {
+    prefix: "",
+    has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
+    lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
 };
 
 /// Tensors that identify the weights.

@@ -41,34 +41,15 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
             output_norm: layout.output_norm,
             output_dropout: 0.0,
         };
+        let spec = Spec::new(C::DIALECT.title, text, vec![stack], ClassifierInput::LastToken);
         Spec {
-            title: C::DIALECT.title,
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
             embedding_size: layout.word_size,
             max_length: layout.positions.reach(text.position_size),
-            pad_token_id: text.pad_token_id,
             padding_learns: layout.padding_learns,
-            table_init: init,
-            embedding_factor: 1.0,
             length_scale: layout.length_scale,
-            stacks: vec![stack],
-            head: HeadSpec {
-                size: layout.word_size,
-                init,
-                transform: None,
-                lm_bias: layout.head_bias,
-                logits_bias: false,
-                factor: 1.0,
-                classifier: ClassifierInput::LastToken,
-                classifier_dropout: 0.0,
-            },
-            problem_type: text.problem_type,
-            label_names: text.labels.clone(),
+            head: HeadSpec { size: layout.word_size, lm_bias: layout.head_bias, ..spec.head },
             has_spans: C::HAS_SPANS,
-            decoder_start_token: None,
-            eos_token: None,
-            starts_with_sentinel: false,
+            ..spec
         }
     }
 

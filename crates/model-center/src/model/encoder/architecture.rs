@@ -39,13 +39,6 @@ impl<C: EncoderFamily> Encoder<C> {
     fn known_heads() -> &'static str {
         if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
     }
-
-    fn classifier() -> ClassifierInput {
-        match C::CLASSIFIER {
-            Classifier::Pooled => ClassifierInput::Pooled,
-            Classifier::Dense => ClassifierInput::FirstToken,
-        }
-    }
 }
 
 impl<C: EncoderFamily> Architecture for Encoder<C> {
@@ -78,34 +71,20 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
             output_norm: None,
             output_dropout: 0.0,
         };
+        let classifier = match C::CLASSIFIER {
+            Classifier::Pooled => ClassifierInput::Pooled,
+            Classifier::Dense => ClassifierInput::FirstToken,
+        };
+        let spec = Spec::new(config.dialect().title, text, vec![stack], classifier);
         Spec {
-            title: config.dialect().title,
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
-            embedding_size: text.dim_model,
             max_length: text.position_size.saturating_sub(layout.positions.first),
-            pad_token_id: text.pad_token_id,
-            padding_learns: false,
-            table_init: init,
-            embedding_factor: 1.0,
-            length_scale: false,
-            stacks: vec![stack],
             head: HeadSpec {
-                size: text.dim_model,
                 init: layout.head_init,
                 transform: Some((norm, layout.word_activation)),
-                lm_bias: false,
-                logits_bias: false,
-                factor: 1.0,
-                classifier: Self::classifier(),
                 classifier_dropout: layout.classifier_dropout_p,
+                ..spec.head
             },
-            problem_type: text.problem_type,
-            label_names: text.labels.clone(),
-            has_spans: false,
-            decoder_start_token: None,
-            eos_token: None,
-            starts_with_sentinel: false,
+            ..spec
         }
     }
 

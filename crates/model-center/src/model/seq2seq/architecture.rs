@@ -48,38 +48,24 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
 
     fn spec(config: &C) -> Spec {
         let (text, layout) = (config.text(), config.layout());
-        let init = Init::normal(text.outer_std());
+        let stacks = vec![
+            stack(text, "encoder", text.num_layers, layout.encoder),
+            stack(text, "decoder", config.decoder_layers(), layout.decoder),
+        ];
+        let spec = Spec::new(C::DIALECT.title, text, stacks, ClassifierInput::EosToken);
         Spec {
-            title: C::DIALECT.title,
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
-            embedding_size: text.dim_model,
-            max_length: text.position_size,
-            pad_token_id: text.pad_token_id,
             padding_learns: layout.padding_learns,
-            table_init: init,
             embedding_factor: layout.word_factor,
-            length_scale: false,
-            stacks: vec![
-                stack(text, "encoder", text.num_layers, layout.encoder),
-                stack(text, "decoder", config.decoder_layers(), layout.decoder),
-            ],
             head: HeadSpec {
-                size: text.dim_model,
-                init,
-                transform: None,
-                lm_bias: false,
                 logits_bias: layout.logits_bias,
                 factor: layout.head_factor,
-                classifier: ClassifierInput::EosToken,
                 classifier_dropout: layout.classifier_dropout,
+                ..spec.head
             },
-            problem_type: text.problem_type,
-            label_names: text.labels.clone(),
-            has_spans: false,
             decoder_start_token: config.decoder_start_token(),
             eos_token: config.eos_token(),
             starts_with_sentinel: C::BEGINS_WITH_SENTINELS,
+            ..spec
         }
     }
 
