@@ -71,19 +71,8 @@ impl Shape {
     }
 
     fn bert(self) -> BertConfig {
-        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, .. } = self;
-        BertConfig {
-            vocab_size,
-            dim_model,
-            num_heads,
-            dim_head: dim_model / num_heads,
-            dim_ff,
-            num_layers,
-            dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            classifier_dropout_p: 0.1,
-            ..BertConfig::default()
-        }
+        let text = self.text(BertConfig::default().text);
+        BertConfig { text, classifier_dropout_p: 0.1, ..BertConfig::default() }
     }
 
     /// The sizes, and dropout as Hugging Face's configurations have it.

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::dialect::{Dialect, Fixed, FixedFields};
+use super::dialect::{Dialect, Fixed};
 use super::ranges::Ranges;
 use super::rows::{self, Row, RowConfig, Slot};
 use super::text::UNLIMITED;
@@ -55,39 +55,18 @@ impl Default for CpmFields {
     }
 }
 
-/// Fields that have one value in both families.
-const FIXED: FixedFields = &[
-    ("norm_bias", Fixed::Flag(false)),
-    ("att_bias", Fixed::Flag(false)),
-    ("ffn_bias", Fixed::Flag(false)),
-    ("proj_bias", Fixed::Flag(false)),
-    ("post_layer_norm", Fixed::Flag(false)),
-    ("pos_bias_type", Fixed::Text("relative")),
-];
-
 /// How the files of one of them are written; `defaults` are its class's.
 pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
     Dialect {
         title,
         model_type,
-        dim_model: &[],
-        num_layers: &[],
-        num_heads: &[],
-        dim_ff: &[],
-        ff_factor: None,
-        dim_head: &[],
-        head_required: false,
-        position_size: &[],
-        dropout: &[],
-        embedding_dropout: &[],
-        attention_dropout: &[],
-        init_std: &[],
-        norm_eps: &[],
-        activation: &[],
-        gated: None,
         hugging_face: defaults,
         model_center: defaults,
-        fixed: &[FIXED],
+        fixed: &[
+            Fixed::NO_BIASES,
+            &[("post_layer_norm", Fixed::Flag(false)), ("pos_bias_type", Fixed::Text("relative"))],
+        ],
+        ..Dialect::MODEL_CENTER
     }
 }
 

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
-use super::json::number;
-use super::labels::{self, ClassLabels};
+use super::labels;
 use super::ranges::refuse_foreign;
+use super::rows::{self, Row, Slot};
 use super::{HfHeader, TextConfig, activations, model_center};
 use crate::{Error, Result};
 
@@ -14,6 +14,10 @@ pub type Names = &'static [&'static str];
 
 /// Names of fields, each with the only value that it has.
 pub type FixedFields = &'static [(&'static str, Fixed)];
+
+/// ModelCenter's names of the standard deviations of embeddings and heads, and of the blocks between them.
+pub(super) const OUTER: [&str; 2] = ["emb_init_std", "proj_init_std"];
+pub(super) const INNER: [&str; 2] = ["att_init_std", "ffn_init_std"];
 
 /// How a family's files are read and written. A file may be Hugging Face's or ModelCenter's.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +73,32 @@ pub enum Fixed {
     Text(&'static str),
 }
 
+impl Fixed {
+    /// Biases of norms, attention and feed-forward layers.
+    pub(crate) const BIASES: FixedFields =
+        &[("norm_bias", Fixed::Flag(true)), ("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(true))];
+
+    /// No biases at all.
+    pub(crate) const NO_BIASES: FixedFields = &[
+        ("norm_bias", Fixed::Flag(false)),
+        ("att_bias", Fixed::Flag(false)),
+        ("ffn_bias", Fixed::Flag(false)),
+        ("proj_bias", Fixed::Flag(false)),
+    ];
+
+    /// Norms before the layers, whose inputs are not scaled.
+    pub(crate) const PRE_NORM: FixedFields =
+        &[("length_scale", Fixed::Flag(false)), ("post_layer_norm", Fixed::Flag(false))];
+
+    /// The value in files.
+    pub(crate) fn json(self) -> Value {
+        match self {
+            Fixed::Flag(flag) => json!(flag),
+            Fixed::Text(text) => json!(text),
+        }
+    }
+}
+
 /// Which program's names a file uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
@@ -79,13 +109,89 @@ pub enum Spoken {
 }
 
 impl Dialect {
-    fn sizes(&self) -> [(Names, &'static str); 4] {
+    /// No names of Hugging Face, for families that only ModelCenter has.
+    pub const MODEL_CENTER: Dialect = Dialect {
+        title: "",
+        model_type: "",
+        dim_model: &[],
+        num_layers: &[],
+        num_heads: &[],
+        dim_ff: &[],
+        ff_factor: None,
+        dim_head: &[],
+        head_required: false,
+        position_size: &[],
+        dropout: &[],
+        embedding_dropout: &[],
+        attention_dropout: &[],
+        init_std: &[],
+        norm_eps: &[],
+        activation: &[],
+        gated: None,
+        hugging_face: TextConfig::default,
+        model_center: TextConfig::default,
+        fixed: &[],
+    };
+
+    /// The names that most families have in Hugging Face files.
+    pub const HUGGING_FACE: Dialect = Dialect {
+        dim_model: &["hidden_size"],
+        num_layers: &["num_hidden_layers"],
+        num_heads: &["num_attention_heads"],
+        dim_ff: &["intermediate_size"],
+        position_size: &["max_position_embeddings"],
+        dropout: &["hidden_dropout_prob"],
+        attention_dropout: &["attention_probs_dropout_prob"],
+        init_std: &["initializer_range"],
+        norm_eps: &["layer_norm_eps"],
+        activation: &["hidden_act"],
+        gated: Some(false),
+        ..Dialect::MODEL_CENTER
+    };
+
+    /// The sizes, in the order in which errors list missing ones. A family without such a field in files keeps what is
+    /// known of it.
+    pub(super) fn sizes(&self) -> [Row<TextConfig>; 6] {
+        let known = |names: Names, ours, slot| Row { required: !names.is_empty(), ..Row::new(names, ours, slot) };
         [
-            (self.dim_model, "dim_model"),
-            (self.num_layers, "num_layers"),
-            (self.num_heads, "num_heads"),
-            (self.position_size, "position_size"),
+            known(self.dim_model, &["dim_model"], |t| Slot::Size(&mut t.dim_model)),
+            known(self.num_layers, &["num_layers"], |t| Slot::Size(&mut t.num_layers)),
+            known(self.num_heads, &["num_heads"], |t| Slot::Size(&mut t.num_heads)),
+            known(self.position_size, &["position_size"], |t| Slot::Size(&mut t.position_size)),
+            Row::required(&["vocab_size"], &["vocab_size"], |t| Slot::Size(&mut t.vocab_size)),
+            Row {
+                required: self.ff_factor.is_none(),
+                ..Row::new(self.dim_ff, &["dim_ff"], |t| Slot::Size(&mut t.dim_ff))
+            },
         ]
+    }
+
+    /// The other fields that are read by their rows.
+    pub(super) fn options(&self) -> [Row<TextConfig>; 3] {
+        [
+            Row::new(self.norm_eps, &["norm_eps"], |t| Slot::Number(&mut t.norm_eps)),
+            Row::new(&["tie_word_embeddings"], &["tied"], |t| Slot::Flag(&mut t.tied)),
+            Row::same(&["pad_token_id"], |t| Slot::OptionalIndex(&mut t.pad_token_id)),
+        ]
+    }
+
+    /// The fields whose values in a file depend on each other, and that are only written by their rows.
+    fn derived(&self) -> [Row<TextConfig>; 7] {
+        [
+            Row::new(self.dim_head, &["dim_head"], |t| Slot::Size(&mut t.dim_head)),
+            Row::new(self.dropout, &["dropout_p"], |t| Slot::Number(&mut t.dropout_p)),
+            Row::new(self.embedding_dropout, &["embedding_dropout_p"], |t| Slot::Number(&mut t.embedding_dropout_p)),
+            Row::new(self.attention_dropout, &["attention_dropout_p"], |t| Slot::Number(&mut t.attention_dropout_p)),
+            Row::new(&[], &OUTER, |t| Slot::Number(t.outer_std.get_or_insert(t.init_std))),
+            Row::new(self.init_std, &INNER, |t| Slot::Number(&mut t.init_std)),
+            Row::new(&[], &["cls_head"], |t| Slot::OptionalSize(&mut t.cls_head)),
+        ]
+    }
+
+    fn write(&self, text: &TextConfig, spoken: Spoken, map: &mut Map<String, Value>) {
+        for rows in [&self.sizes()[..], &self.derived(), &self.options()] {
+            rows::write(rows, text, text, spoken, map);
+        }
     }
 
     /// Whose names these are.
@@ -94,13 +200,17 @@ impl Dialect {
     /// A file of another family, of quantised weights, with code of its own, or without any size.
     pub fn spoken(&self, fields: &Fields) -> Result<Spoken> {
         refuse_foreign(fields, self.model_type, self.title)?;
+        let has = |names: Names| names.iter().any(|name| fields.has(name));
         let sizes = self.sizes();
+        let sizes = &sizes[..4];
         // A name that both programs use tells nothing.
-        if sizes.iter().any(|(names, ours)| names.iter().any(|name| name != ours && fields.has(name))) {
+        let is_other =
+            |row: &Row<_>| row.hugging_face.iter().any(|name| !row.model_center.contains(name) && fields.has(name));
+        if sizes.iter().any(is_other) {
             return Ok(Spoken::HuggingFace);
         }
         // Its files may state a size of the head alone, and mean the defaults of its class.
-        if sizes.iter().any(|(_, ours)| fields.has(ours)) || model_center::is_model_center(fields) {
+        if sizes.iter().any(|row| has(row.model_center)) || model_center::is_model_center(fields) {
             return Ok(Spoken::ModelCenter);
         }
         let name = self.dim_model.first().copied().unwrap_or("dim_model");
@@ -112,151 +222,12 @@ impl Dialect {
         Err(fields.error(name, &reason, &format!("give the config.json of a {} model", self.title)))
     }
 
-    /// Take the fields that all families have. What is left is the family's own; when it has taken that, the rest goes
-    /// to [`TextConfig::extra`] by [`Dialect::finish`].
-    ///
-    /// # Errors
-    /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a
-    /// wrong type or that the family never has.
-    pub fn take(&self, fields: &mut Fields) -> Result<(TextConfig, Spoken)> {
-        let spoken = self.spoken(fields)?;
-        let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };
-        let mut text = defaults();
-        self.take_sizes(fields, &mut text, spoken)?;
-        self.take_numbers(fields, &mut text, spoken)?;
-        self.refuse_variants(fields)?;
-        text.tied = fields.take_either("tie_word_embeddings", "tied", Fields::take_flag)?.unwrap_or(text.tied);
-        // What the weights were stored in; they carry it themselves.
-        fields.take_either("torch_dtype", "dtype", Fields::take_text)?;
-        fields.take_flag("half")?;
-        let names = [self.activation, &["ffn_activate_fn"]].concat();
-        if let Some(between) = activations::take(fields, &names)? {
-            if self.gated == Some(false) && between.gated {
-                return Err(self.unsupported(fields, "ffn_activate_fn", "a plain function, without a gate,"));
-            }
-            text.ffn_activate_fn = between.activation;
-            text.ffn_gated = self.gated.unwrap_or(between.gated);
-        }
-        let labels = ClassLabels::take(fields)?;
-        (text.cls_head, text.labels, text.problem_type) = (labels.outputs, labels.names, labels.problem);
-        Ok((text, spoken))
-    }
-
-    /// Keep the fields that are left, and check the whole.
-    pub fn finish(&self, fields: Fields, text: &mut TextConfig) -> Result<()> {
-        let place = fields.place().to_string();
-        text.extra = fields.into_rest();
-        text.extra.shift_remove("model_type");
-        text.validate(&place)
-    }
-
-    fn take_sizes(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
-        let hugging_face = spoken == Spoken::HuggingFace;
-        let mut missing = Vec::new();
-        let targets = [&mut text.dim_model, &mut text.num_layers, &mut text.num_heads, &mut text.position_size];
-        for ((names, ours), target) in self.sizes().into_iter().zip(targets) {
-            match fields.take_any(&[names, &[ours]].concat(), Fields::take_size)? {
-                Some(size) => *target = size,
-                // A family without such a field in files keeps what is known of it.
-                None if hugging_face && !names.is_empty() => missing.push(names[0]),
-                None => {}
-            }
-        }
-        match fields.take_size("vocab_size")? {
-            Some(size) => text.vocab_size = size,
-            None if hugging_face => missing.push("vocab_size"),
-            None => {}
-        }
-        match (fields.take_any(&[self.dim_ff, &["dim_ff"]].concat(), Fields::take_size)?, self.ff_factor) {
-            (Some(size), _) => text.dim_ff = size,
-            (None, Some(factor)) if hugging_face => text.dim_ff = factor * text.dim_model,
-            (None, None) if hugging_face => missing.push(self.dim_ff.first().copied().unwrap_or("dim_ff")),
-            (None, _) => {}
-        }
-        if !missing.is_empty() {
-            return Err(fields.missing_sizes(&missing));
-        }
-        self.take_head_size(fields, text, hugging_face)
-    }
-
-    fn take_head_size(&self, fields: &mut Fields, text: &mut TextConfig, hugging_face: bool) -> Result<()> {
-        let given = fields.take_any(&[self.dim_head, &["dim_head"]].concat(), Fields::take_size)?;
-        if given.is_none() && hugging_face && self.head_required {
-            return Err(fields.missing_sizes(&self.dim_head[..1]));
-        }
-        if !hugging_face || (given.is_some() && !self.dim_head.is_empty()) {
-            text.dim_head = given.unwrap_or(text.dim_head);
-            return Ok(());
-        }
-        let name = |names: Names, ours| names.first().copied().unwrap_or(ours);
-        let names = [name(self.dim_model, "dim_model"), name(self.num_heads, "num_heads")];
-        text.dim_head = derived_head_size(fields, given, names, [text.dim_model, text.num_heads])?;
-        Ok(())
-    }
-
-    fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
-        // One deviation for all values, where a file states it under the family's name.
-        let says_all = self.init_std.iter().any(|name| fields.peek(name).is_some());
-        let mut take =
-            |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
-        let general = take(self.dropout, &["dropout_p"])?;
-        // ModelCenter has one rate for all, and so have the files of some families.
-        let one_rate = self.embedding_dropout.is_empty() && self.attention_dropout.is_empty();
-        let all = if spoken == Spoken::ModelCenter || one_rate { general } else { None };
-        text.dropout_p = general.unwrap_or(text.dropout_p);
-        let embedding = take(self.embedding_dropout, &["embedding_dropout_p"])?.or(all);
-        text.embedding_dropout_p = embedding.unwrap_or(text.embedding_dropout_p);
-        let attention = take(self.attention_dropout, &["attention_dropout_p"])?.or(all);
-        text.attention_dropout_p = attention.unwrap_or(text.attention_dropout_p);
-        let (inner, outer): ([&str; 2], [&str; 2]) =
-            (["att_init_std", "ffn_init_std"], ["emb_init_std", "proj_init_std"]);
-        if spoken == Spoken::HuggingFace {
-            text.init_std = take(self.init_std, &[outer, inner].concat())?.unwrap_or(text.init_std);
-        } else {
-            // Its files initialize embeddings and heads from a wider distribution than the blocks between them.
-            let silent = text.outer_std();
-            text.init_std = take(self.init_std, &inner)?.unwrap_or(text.init_std);
-            let silent = if says_all { text.init_std } else { silent };
-            text.outer_std = take(&[], &outer)?.or(Some(silent)).filter(|outer| *outer != text.init_std);
-        }
-        text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
-        // A missing field means the default; null, or -1 in some old files, that there is none.
-        if fields.has("pad_token_id") {
-            if fields.peek("pad_token_id").and_then(Value::as_i64) == Some(-1) {
-                fields.take("pad_token_id");
-            }
-            text.pad_token_id = fields.take_index("pad_token_id")?;
-        }
-        Ok(())
-    }
-
     /// The fields under ModelCenter's names.
     pub fn to_dict(&self, text: &TextConfig) -> Map<String, Value> {
         let mut map = text.extra.clone();
-        for (name, value) in [
-            ("model_type", json!(self.model_type)),
-            ("vocab_size", json!(text.vocab_size)),
-            ("dim_model", json!(text.dim_model)),
-            ("num_heads", json!(text.num_heads)),
-            ("dim_head", json!(text.dim_head)),
-            ("dim_ff", json!(text.dim_ff)),
-            ("num_layers", json!(text.num_layers)),
-            ("position_size", json!(text.position_size)),
-            ("dropout_p", number(text.dropout_p)),
-            ("embedding_dropout_p", number(text.embedding_dropout_p)),
-            ("attention_dropout_p", number(text.attention_dropout_p)),
-            ("emb_init_std", number(text.outer_std())),
-            ("att_init_std", number(text.init_std)),
-            ("ffn_init_std", number(text.init_std)),
-            ("proj_init_std", number(text.outer_std())),
-            ("norm_eps", number(text.norm_eps)),
-            ("ffn_activate_fn", json!(own_activation(text))),
-            ("tied", json!(text.tied)),
-            ("pad_token_id", json!(text.pad_token_id)),
-            ("cls_head", json!(text.cls_head)),
-        ] {
-            map.insert(name.to_string(), value);
-        }
+        map.insert("model_type".to_owned(), json!(self.model_type));
+        self.write(text, Spoken::ModelCenter, &mut map);
+        map.insert("ffn_activate_fn".to_owned(), json!(own_activation(text)));
         labels::write(&text.labels, text.problem_type, &mut map);
         map
     }
@@ -274,56 +245,23 @@ impl Dialect {
         let dtype = header.torch_dtype()?;
         let implied = self.ff_factor.is_some_and(|factor| factor * text.dim_model == text.dim_ff);
         let mut map = text.extra.clone();
-        let mut insert = |names: Names, value: Value| names.first().map(|name| map.insert(name.to_string(), value));
-        for (names, value) in [
-            (&["architectures"][..], json!([header.architecture])),
-            (&["model_type"], json!(self.model_type)),
-            (&["vocab_size"], json!(text.vocab_size)),
-            (self.dim_model, json!(text.dim_model)),
-            (self.num_layers, json!(text.num_layers)),
-            (self.num_heads, json!(text.num_heads)),
-            (self.dim_head, json!(text.dim_head)),
-            (self.dim_ff, if implied { Value::Null } else { json!(text.dim_ff) }),
-            (self.position_size, json!(text.position_size)),
-            (self.dropout, number(text.dropout_p)),
-            (self.embedding_dropout, number(text.embedding_dropout_p)),
-            (self.attention_dropout, number(text.attention_dropout_p)),
-            (self.init_std, number(text.init_std)),
-            (self.norm_eps, number(text.norm_eps)),
-            (self.activation, json!(activations::name(text.ffn_activate_fn))),
-            (&["pad_token_id"], json!(text.pad_token_id)),
-            (&["tie_word_embeddings"], json!(text.tied)),
+        self.write(text, Spoken::HuggingFace, &mut map);
+        let name = |names: Names| names.first().copied();
+        for (name, value) in [
+            (Some("architectures"), json!([header.architecture])),
+            (Some("model_type"), json!(self.model_type)),
+            (name(self.dim_ff).filter(|_| implied), Value::Null),
+            (name(self.activation), json!(activations::name(text.ffn_activate_fn))),
             // Before version 5 transformers read the first name, since then the second.
-            (&["torch_dtype"], json!(dtype)),
-            (&["dtype"], json!(dtype)),
+            (Some("torch_dtype"), json!(dtype)),
+            (Some("dtype"), json!(dtype)),
         ] {
-            insert(names, value);
+            map.extend(name.map(|name| (name.to_owned(), value)));
         }
         labels::write_counted(&text.labels, text.cls_head, text.problem_type, &mut map);
         map.sort_keys();
         Ok(map)
     }
-}
-
-/// H where it is always D / N; `names` are the fields of D and N, `given` is the H that the file states.
-///
-/// # Errors
-/// N that does not divide D; another H than that.
-pub(crate) fn derived_head_size(
-    fields: &Fields,
-    given: Option<usize>,
-    [model, number]: [&str; 2],
-    [size, heads]: [usize; 2],
-) -> Result<usize> {
-    if !size.is_multiple_of(heads) {
-        let reason = format!("{model} {size} is not divisible by {number} {heads}");
-        return Err(fields.error(number, &reason, "correct one of the two"));
-    }
-    if given.is_some_and(|head| head != size / heads) {
-        let reason = format!("the head size is {} by {model} and {number}", size / heads);
-        return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
-    }
-    Ok(size / heads)
 }
 
 /// ModelCenter's name of the feed-forward's function.

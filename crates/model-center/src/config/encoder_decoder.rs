@@ -38,26 +38,19 @@ pub struct EncoderDecoderFields {
 
 /// How the files of such families are written, but for their own name and defaults.
 pub(crate) const DIALECT: Dialect = Dialect {
-    title: "",
-    model_type: "",
     dim_model: &["d_model", "hidden_size"],
     num_layers: &["encoder_layers", "num_hidden_layers"],
     num_heads: &["encoder_attention_heads", "num_attention_heads"],
     dim_ff: &["encoder_ffn_dim"],
-    ff_factor: None,
-    dim_head: &[],
-    head_required: false,
-    position_size: &["max_position_embeddings"],
     dropout: &["dropout"],
-    embedding_dropout: &[],
     attention_dropout: &["attention_dropout"],
     init_std: &["init_std"],
     norm_eps: &[],
     activation: &["activation_function"],
-    gated: Some(false),
     hugging_face: defaults,
     model_center: defaults,
     fixed: &[&[("is_encoder_decoder", Fixed::Flag(true))]],
+    ..Dialect::HUGGING_FACE
 };
 
 /// What transformers takes where a file is silent.

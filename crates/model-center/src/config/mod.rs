@@ -20,6 +20,7 @@ pub mod model_center;
 pub(crate) mod ranges;
 mod rotary;
 pub mod rows;
+mod take;
 pub(crate) mod text;
 mod variants;
 mod windows;
@@ -42,41 +43,59 @@ use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
 use crate::{Error, Result};
-use model_center::no_model_center;
+use dialect::Spoken;
+use rows::RowConfig;
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
 pub(crate) const LIMIT: u64 = 8 << 20;
 
-/// The configuration of a family of models.
-///
-/// Most families implement [`rows::RowConfig`] and get this from their rows. Others implement three methods on
-/// [`Fields`] and JSON maps; reading files and directories follows from them.
-pub trait Config: Sized {
+/// The configuration of a family of models: what follows from the [`RowConfig`] that the family implements.
+pub trait Config: RowConfig {
     /// The family's name in Hugging Face's `model_type`.
-    const MODEL_TYPE: &'static str;
+    const MODEL_TYPE: &'static str = Self::DIALECT.model_type;
 
-    /// Build from the fields of a JSON object in either dialect. Fields left in `fields` at the end are foreign and
-    /// kept by the configuration.
+    /// Build from the fields of a JSON object in either dialect. Fields that are not the family's are kept by the
+    /// configuration.
     ///
     /// # Errors
     /// [`Error::Model`] naming file and field: missing, of another type, out of range, contradictory, unsupported.
-    fn from_fields(fields: Fields) -> Result<Self>;
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        let place = fields.place().to_string();
+        let mut config = Self::read(&mut fields)?;
+        config.dialect().finish(fields, config.text_mut());
+        config.validate(&place)?;
+        Ok(config)
+    }
 
     /// The fields under ModelCenter's names.
-    fn to_dict(&self) -> Map<String, Value>;
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = self.dialect().to_dict(self.text());
+        rows::write(Self::ROWS, self, self.text(), Spoken::ModelCenter, &mut map);
+        self.adjust_dict(&mut map);
+        map
+    }
 
     /// The content of a `config.json` that `transformers` opens.
     ///
     /// # Errors
     /// [`Error::Model`] if the configuration has no Hugging Face form.
-    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>>;
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        if Self::DIALECT.dim_model.is_empty() {
+            return rows::with_header(self.text(), self.to_dict(), header);
+        }
+        let mut map = self.dialect().to_hf_json(self.text(), header)?;
+        rows::write(Self::ROWS, self, self.text(), Spoken::HuggingFace, &mut map);
+        self.adjust_hf(&mut map)?;
+        map.sort_keys();
+        Ok(map)
+    }
 
     /// The content of a `config.json` that ModelCenter opens: the fields that its class takes and no others.
     ///
     /// # Errors
     /// [`Error::Model`] if it has no class for the family, or none that computes what this model does.
-    fn to_model_center(&self, _header: &HfHeader) -> Result<ClassFields> {
-        Err(no_model_center(Self::MODEL_TYPE))
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        self.to_class(header)
     }
 
     /// Read from JSON text; `place` names it in errors.
@@ -107,6 +126,8 @@ pub trait Config: Sized {
         json::to_text(&self.to_dict())
     }
 }
+
+impl<C: RowConfig> Config for C {}
 
 /// The fields of a directory's `config.json`.
 ///

@@ -53,18 +53,6 @@ impl Ranges<'_> {
         }
     }
 
-    /// Fields with one supported value: name, whether it has another, and that value.
-    pub(crate) fn only(&self, title: &str, fields: &[(&str, bool, &str)]) -> Result<()> {
-        match fields.iter().find(|(_, differs, _)| *differs) {
-            None => Ok(()),
-            Some((field, _, want)) => Err(self.refuse(
-                field,
-                format!("{title} is supported with {field} = {want} only"),
-                &format!("set {field} to {want}, or use a model that was made that way"),
-            )),
-        }
-    }
-
     /// The epsilon of the norms.
     pub(crate) fn epsilon(&self, epsilon: f32) -> Result<()> {
         match epsilon.is_finite() && epsilon > 0.0 {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::json::number;
-use super::{ClassFields, Config, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
+use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
 use crate::Result;
 
 /// A member of a configuration, by the type of its field in files.
@@ -167,24 +167,6 @@ pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static st
     rows.iter().filter_map(number).collect()
 }
 
-/// Whose names a file uses, by the required rows; a ModelCenter file may lack all but one.
-pub(crate) fn spoken<C>(rows: &[Row<C>], fields: &Fields, title: &str) -> Result<Spoken> {
-    let sizes = || rows.iter().filter(|row| row.required && row.hugging_face != row.model_center);
-    let has = |names: Names| names.iter().any(|name| fields.has(name));
-    if sizes().any(|row| has(row.hugging_face)) {
-        return Ok(Spoken::HuggingFace);
-    }
-    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
-    if sizes().any(|row| has(row.model_center)) || model_center::is_model_center(fields) {
-        return Ok(Spoken::ModelCenter);
-    }
-    Err(fields.error(
-        "hidden_size",
-        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
-        &format!("give the config.json of a {title} model"),
-    ))
-}
-
 /// Key and value heads, if the file states them; else `silent` is what it means, which must divide too.
 fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Option<usize>) -> Result<Option<usize>> {
     let stated = names.iter().any(|name| fields.has(name));
@@ -199,6 +181,20 @@ fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Opti
     }
     Ok(given)
 }
+
+/// Implements [`RowConfig::text`] and [`RowConfig::text_mut`] by a member of the configuration.
+macro_rules! text_field {
+    ($($member:ident).+) => {
+        fn text(&self) -> &$crate::config::TextConfig {
+            &self.$($member).+
+        }
+
+        fn text_mut(&mut self) -> &mut $crate::config::TextConfig {
+            &mut self.$($member).+
+        }
+    };
+}
+pub(crate) use text_field;
 
 /// A configuration that is a [`TextConfig`] and rows: it implements [`Config`] by them.
 pub trait RowConfig: Clone + Default + 'static {
@@ -232,6 +228,11 @@ pub trait RowConfig: Clone + Default + 'static {
         Ok(take_config(fields)?.0)
     }
 
+    /// Check the fields, as reading a file ends with; `place` names the source.
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text().validate(place)
+    }
+
     /// Change what [`Config::to_dict`] gives where it differs from the rows.
     fn adjust_dict(&self, _map: &mut Map<String, Value>) {}
 
@@ -258,40 +259,12 @@ pub fn take_config<C: RowConfig>(fields: &mut Fields) -> Result<(C, Spoken)> {
     Ok((config, spoken))
 }
 
-impl<C: RowConfig> Config for C {
-    const MODEL_TYPE: &'static str = C::DIALECT.model_type;
-
-    fn from_fields(mut fields: Fields) -> Result<Self> {
-        let mut config = C::read(&mut fields)?;
-        config.dialect().finish(fields, config.text_mut())?;
-        Ok(config)
-    }
-
-    fn to_dict(&self) -> Map<String, Value> {
-        let mut map = self.dialect().to_dict(self.text());
-        write(C::ROWS, self, self.text(), Spoken::ModelCenter, &mut map);
-        self.adjust_dict(&mut map);
-        map
-    }
-
-    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
-        if Self::DIALECT.dim_model.is_empty() {
-            // Only ModelCenter has the family: its own names, and what a directory states besides.
-            return with_header(self.text(), self.to_dict(), header);
-        }
-        let mut map = self.dialect().to_hf_json(self.text(), header)?;
-        write(C::ROWS, self, self.text(), Spoken::HuggingFace, &mut map);
-        self.adjust_hf(&mut map)?;
-        map.sort_keys();
-        Ok(map)
-    }
-
-    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
-        self.to_class(header)
-    }
-}
-
-fn with_header(text: &TextConfig, mut map: Map<String, Value>, header: &HfHeader) -> Result<Map<String, Value>> {
+/// The fields in a file of a family that only ModelCenter has: its own names, and what a directory states besides.
+pub(super) fn with_header(
+    text: &TextConfig,
+    mut map: Map<String, Value>,
+    header: &HfHeader,
+) -> Result<Map<String, Value>> {
     map.insert("architectures".to_string(), json!([header.architecture]));
     map.insert("torch_dtype".to_string(), json!(header.torch_dtype()?));
     labels::write_counted(&text.labels, text.cls_head, text.problem_type, &mut map);

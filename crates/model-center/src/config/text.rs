@@ -6,8 +6,8 @@
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value};
 
-use super::ProblemType;
 use super::ranges::Ranges;
+use super::{Dialect, ProblemType, rows};
 use crate::Result;
 
 /// No bound: relative positions work at any length. The largest size that a configuration may state.
@@ -107,15 +107,8 @@ impl TextConfig {
     /// Check the fields; `place` names the source.
     pub fn validate(&self, place: &str) -> Result<()> {
         let ranges = Ranges { place };
-        ranges.sizes(&[
-            ("vocab_size", self.vocab_size),
-            ("dim_model", self.dim_model),
-            ("num_heads", self.num_heads),
-            ("dim_head", self.dim_head),
-            ("dim_ff", self.dim_ff),
-            ("num_layers", self.num_layers),
-            ("position_size", self.position_size),
-        ])?;
+        ranges.sizes(&rows::sizes(&Dialect::MODEL_CENTER.sizes(), self))?;
+        ranges.sizes(&[("dim_head", self.dim_head)])?;
         ranges.dropouts(&[
             ("dropout_p", self.dropout_p),
             ("embedding_dropout_p", self.embedding_dropout_p),

@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 
 /// Early stopping: when the search ends before the longest sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Patience {
     /// When the best running sequence would now score no better than the worst finished one.
     #[default]

@@ -1,5 +1,6 @@
 //! [`GenerationSettings`]: a caller's options over the model directory's, each with its origin.
 
+use super::overrides::{DEFAULT, GenerationOverrides, Kind, first_given};
 use super::{BeamOptions, GenerateOptions, GenerationConfig, Method, Patience, RepetitionPenalty, Sampling, Setting};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -7,89 +8,6 @@ use std::fmt;
 
 /// The most new tokens if neither the caller nor the directory states them.
 const MAX_NEW_TOKENS: usize = 128;
-const DEFAULT: &str = "default";
-
-/// The settings of a caller, which take precedence over the model directory's; by default none.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct GenerationOverrides {
-    /// Name of the caller's settings among the origins, such as `the command line`.
-    pub origin: &'static str,
-    /// See [`GenerateOptions::max_new_tokens`].
-    pub max_new_tokens: Option<usize>,
-    /// See [`GenerateOptions::min_new_tokens`].
-    pub min_new_tokens: Option<usize>,
-    /// Greedy decoding.
-    pub greedy: bool,
-    /// Sampling, which also every setting of [`Sampling`], `seed` and `texts` select.
-    pub sample: bool,
-    /// See [`Sampling::temperature`].
-    pub temperature: Option<f32>,
-    /// See [`Sampling::top_k`]; 0 for all tokens.
-    pub top_k: Option<usize>,
-    /// See [`Sampling::top_p`].
-    pub top_p: Option<f32>,
-    /// See [`Sampling::min_p`].
-    pub min_p: Option<f32>,
-    /// See [`Method::Sampling`].
-    pub seed: Option<u64>,
-    /// See [`Method::Sampling`].
-    pub texts: Option<usize>,
-    /// Beam search with this number of beams.
-    pub beams: Option<usize>,
-    /// See [`BeamOptions::length_penalty`].
-    pub length_penalty: Option<f32>,
-    /// See [`BeamOptions::best`].
-    pub best: Option<usize>,
-    /// See [`BeamOptions::patience`].
-    pub patience: Option<Patience>,
-    /// See [`RepetitionPenalty::factor`].
-    pub repetition_penalty: Option<f32>,
-    /// See [`RepetitionPenalty::window`].
-    pub repetition_window: Option<usize>,
-    /// See [`GenerateOptions::penalizes_prompt`].
-    pub penalize_prompt: Option<bool>,
-    /// See [`GenerateOptions::no_repeat`]; 0 for no such rule.
-    pub no_repeat: Option<usize>,
-    /// See [`GenerateOptions::stop_strings`]; empty for the directory's.
-    pub stop_strings: Vec<String>,
-    /// See [`GenerateOptions::end_tokens`]; empty for the directory's.
-    pub end_tokens: Vec<u32>,
-    /// Forbidden tokens besides the directory's.
-    pub forbidden: Vec<u32>,
-    /// See [`GenerateOptions::prefix`].
-    pub prefix: Option<Vec<u32>>,
-    /// See [`GenerateOptions::is_context`].
-    pub is_context: bool,
-}
-
-impl GenerationOverrides {
-    fn given_sampling(&self) -> Option<&'static str> {
-        first_given(&[
-            ("temperature", self.temperature.is_some()),
-            ("top_k", self.top_k.is_some()),
-            ("top_p", self.top_p.is_some()),
-            ("min_p", self.min_p.is_some()),
-            ("seed", self.seed.is_some()),
-            ("texts", self.texts.is_some()),
-        ])
-    }
-
-    fn given_beam_search(&self) -> Option<&'static str> {
-        first_given(&[
-            ("length_penalty", self.length_penalty.is_some()),
-            ("best", self.best.is_some()),
-            ("patience", self.patience.is_some()),
-        ])
-    }
-
-    fn prefix_length(&self) -> usize {
-        self.prefix.as_ref().map_or(0, Vec::len)
-    }
-}
-
-fn first_given(settings: &[(&'static str, bool)]) -> Option<&'static str> {
-    settings.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
-}
 
 /// All settings, each with its origin.
 #[derive(Debug, Clone, Default)]
@@ -115,13 +33,6 @@ impl fmt::Display for GenerationSettings {
         let aside = self.not_followed.iter().map(|name| format!("# not followed: {name}"));
         f.write_str(&lines.chain(aside).collect::<Vec<_>>().join("\n"))
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Greedy,
-    Sampling,
-    Beams,
 }
 
 impl GenerationSettings {
@@ -188,7 +99,7 @@ impl GenerationSettings {
     }
 
     fn method(&mut self, options: &GenerationOverrides, config: &GenerationConfig) -> Result<Method> {
-        let (kind, origin) = kind(options, config)?;
+        let (kind, origin) = options.kind(config)?;
         self.note("method", format!("{kind:?}").to_lowercase(), origin);
         Ok(match kind {
             Kind::Greedy => Method::Greedy,
@@ -308,7 +219,7 @@ impl GenerationSettings {
         config: &GenerationConfig,
         generates_targets: bool,
     ) -> Result<()> {
-        let prefix = options.prefix_length();
+        let prefix = options.prefix.as_ref().map_or(0, Vec::len);
         let limit = config.max_length.as_ref().filter(|_| config.max_new_tokens.is_none());
         if let (true, None, Some(limit)) = (generates_targets && prefix > 0, options.max_new_tokens, limit)
             && limit.value <= 1 + prefix
@@ -347,30 +258,6 @@ fn field(name: &str) -> &str {
         "patience" => "early_stopping",
         "stop" => "stop_strings",
         other => other,
-    }
-}
-
-/// The method, and its origin.
-fn kind(options: &GenerationOverrides, config: &GenerationConfig) -> Result<(Kind, &'static str)> {
-    let (sampling, search) = (options.given_sampling(), options.given_beam_search());
-    let samples = config.do_sample.as_ref().filter(|sample| sample.value);
-    let (kind, origin) = match (&config.num_beams, samples) {
-        _ if options.greedy => (Kind::Greedy, options.origin),
-        _ if options.beams.is_some() => (Kind::Beams, options.origin),
-        _ if options.sample || sampling.is_some() => (Kind::Sampling, options.origin),
-        (_, Some(samples)) => (Kind::Sampling, samples.origin),
-        (Some(beams), None) => (Kind::Beams, beams.origin),
-        (None, None) => (Kind::Greedy, DEFAULT),
-    };
-    match (kind, sampling, search) {
-        (Kind::Greedy | Kind::Beams, Some(name), _) => {
-            let fix = "leave it out, or leave `greedy` and `beams` out";
-            Err(Error::argument(name, "it has no effect: no token is sampled", fix))
-        }
-        (Kind::Greedy | Kind::Sampling, _, Some(name)) => {
-            Err(Error::argument(name, "it has no effect: there is no beam search", "add `beams`, or leave it out"))
-        }
-        _ => Ok((kind, origin)),
     }
 }
 

@@ -2,8 +2,9 @@
 //! of prompts.
 
 use super::config::GenerationConfig;
+use super::overrides::GenerationOverrides;
 use super::prompts::{Prompt, PromptRow};
-use super::settings::{GenerationOverrides, GenerationSettings};
+use super::settings::GenerationSettings;
 use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry, TextHead};
 use crate::tokenizer::{AutoTokenizer, ChatMessage, ChatRequest, ChatTemplate, TemplateSlot, TextSpecials, Tokenizer};
 use crate::{Error, Result};

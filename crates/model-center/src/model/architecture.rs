@@ -3,12 +3,13 @@
 //! Defines [`Architecture`], [`Spec`] and [`StackSpec`]. Implemented by [`super::encoder::Encoder`],
 //! [`super::decoder::Decoder`] and [`super::seq2seq::EncoderDecoder`]; read by [`super::Transformer`].
 
-use super::head::{Head, HeadSpec};
+use super::head::{ClassifierInput, Head, HeadSpec};
 use super::infer::FoundHeads;
 use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
 use super::text_model::TextHead;
-use crate::config::{Config, ProblemType};
+use crate::config::rows::RowConfig;
+use crate::config::{ProblemType, TextConfig};
 use crate::error::Result;
 use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
@@ -62,6 +63,31 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// A model of these stacks with the sizes in `text` and plain embeddings of dimension D, which its heads read too.
+    pub fn new(title: &'static str, text: &TextConfig, stacks: Vec<StackSpec>, classifier: ClassifierInput) -> Self {
+        let init = Init::normal(text.outer_std());
+        Spec {
+            title,
+            vocab_size: text.vocab_size,
+            dim_model: text.dim_model,
+            embedding_size: text.dim_model,
+            max_length: text.position_size,
+            pad_token_id: text.pad_token_id,
+            padding_learns: false,
+            table_init: init,
+            embedding_factor: 1.0,
+            length_scale: false,
+            stacks,
+            head: HeadSpec::new(text.dim_model, init, classifier),
+            problem_type: text.problem_type,
+            label_names: text.labels.clone(),
+            has_spans: false,
+            decoder_start_token: None,
+            eos_token: None,
+            starts_with_sentinel: false,
+        }
+    }
+
     /// Whether it has an encoder and a decoder.
     pub fn is_encoder_decoder(&self) -> bool {
         self.stacks.len() > 1
@@ -124,7 +150,7 @@ impl Added {
 /// An architecture of one family: how its configuration describes a [`Spec`], its files and its heads.
 pub trait Architecture: Debug + 'static {
     /// The family's configuration.
-    type Config: Config + Clone + Debug + 'static;
+    type Config: RowConfig + Debug;
 
     /// The block.
     type Block: Block<Carry = Var, Shared = Shared, Cache = BlockCache> + Debug + 'static;
@@ -193,7 +219,12 @@ pub trait Architecture: Debug + 'static {
     ///
     /// # Errors
     /// A dtype that the family does not compute in; weights that cannot be opened.
-    fn prepare(config: &mut Self::Config, directory: &Path, options: &OpenOptions) -> Result<()>;
+    fn prepare(_config: &mut Self::Config, _directory: &Path, _options: &OpenOptions) -> Result<()> {
+        Ok(())
+    }
+
+    /// Overrides the dropout probability of hidden states.
+    fn set_hidden_dropout(config: &mut Self::Config, rate: f32);
 
     /// Whether tensors of the directory that this crate computes have the computed values.
     ///
@@ -202,12 +233,6 @@ pub trait Architecture: Debug + 'static {
     fn check_weights(_config: &Self::Config, _directory: &Path) -> Result<()> {
         Ok(())
     }
-
-    /// Outputs of a classifier, names of its classes and their meaning.
-    fn labels_mut(config: &mut Self::Config) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
-
-    /// Whether the fields, as changed by the options, are consistent; `place` names the source.
-    fn validate(config: &Self::Config, place: &str) -> Result<()>;
 
     /// Whether the weights have the tensors that a head requires.
     fn check_directory(

@@ -3,22 +3,20 @@
 //!
 //! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
+use super::block::block;
 use super::fairseq;
-use super::family_names::Signature;
 use super::load;
 use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::registry::{Family, ModelEntry, Signature};
+use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{Row, RowConfig};
+use crate::config::rows::{Row, RowConfig, text_field};
 use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::layer::{BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -46,13 +44,7 @@ impl RowConfig for BartConfig {
     const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..encoder_decoder::DIALECT };
     const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
-    fn text(&self) -> &TextConfig {
-        &self.stacks.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.stacks.text
-    }
+    text_field!(stacks.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         encoder_decoder::take(fields)
@@ -169,14 +161,15 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        let EncoderDecoderFields { text, .. } = self.stacks();
-        block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
+        block_of(self.stacks(), self.text())
     }
 
     fn decoder_block(&self) -> BlockConfig {
         let stacks = self.stacks();
-        let heads = (stacks.num_decoder_heads, stacks.dim_decoder_head());
-        block(stacks, heads, stacks.dim_decoder_ff).attending_to_encoder()
+        let (num_heads, dim_head, dim_ff) =
+            (stacks.num_decoder_heads, stacks.dim_decoder_head(), stacks.dim_decoder_ff);
+        let text = TextConfig { num_heads, dim_head, dim_ff, ..stacks.text.clone() };
+        block_of(stacks, &text).attending_to_encoder()
     }
 
     fn names(&self, head: Seq2SeqHead) -> NameTable {
@@ -198,37 +191,21 @@ impl<C: LikeBart> Seq2SeqFamily for C {
             Alias::new("model.encoder.embed_tokens.weight", "model.shared.weight"),
             Alias::new("model.decoder.embed_tokens.weight", "model.shared.weight"),
         ];
-        if head == (Seq2SeqHead::CausalLm { tied: true }) {
-            aliases.push(Alias::new("lm_head.weight", "model.shared.weight"));
-        }
+        aliases.extend(head.tied_alias("model.shared.weight"));
         NameTable {
             base_prefix: "model.",
             rules: Cow::Owned(rules),
             aliases: Cow::Owned(aliases),
             ignored: Cow::Borrowed(C::IGNORED),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
 
-/// A block of the encoder or decoder, without cross-attention.
-fn block(stacks: &EncoderDecoderFields, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
-    let EncoderDecoderFields { text, ffn_dropout_p, .. } = stacks;
-    let init = Init::normal(text.init_std);
-    BlockConfig {
-        placement: Placement::Post,
-        attention: AttentionConfig {
-            dropout: text.attention_dropout_p,
-            ..AttentionConfig::new(text.dim_model, heads, dim_head, init)
-        },
-        cross: None,
-        ffn: FeedForwardConfig {
-            dropout: *ffn_dropout_p,
-            ..FeedForwardConfig::new(text.dim_model, dim_ff, text.ffn_activate_fn, init)
-        },
-        norm: NormOptions::layer(text.dim_model, text.norm_eps),
-        dropout: text.dropout_p,
-    }
+/// A block with the sizes of `text`, without cross-attention.
+fn block_of(stacks: &EncoderDecoderFields, text: &TextConfig) -> BlockConfig {
+    let block = block(text, Placement::Post);
+    BlockConfig { ffn: FeedForwardConfig { dropout: stacks.ffn_dropout_p, ..block.ffn }, ..block }
 }
 
 /// The registry entry.
@@ -242,13 +219,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Bart",
     signatures: &[Signature {
         prefix: "model.",
-        has: &[
-            fairseq::TENSORS[0],
-            fairseq::TENSORS[1],
-            fairseq::TENSORS[2],
-            fairseq::TENSORS[3],
-            "encoder.layernorm_embedding.weight",
-        ],
+        has: &[fairseq::TENSORS, &["encoder.layernorm_embedding.weight"]],
         lacks: &["encoder.layer_norm.weight"],
     }],
 };

@@ -3,12 +3,10 @@
 //! Defines [`DeviceBatch`], made of a [`Batch`] by [`super::Transformer`]'s `upload` and read by its layers.
 
 use super::architecture::{Spec, StackSpec};
+use super::batch_checks::check;
 use super::decoder_inputs;
 use super::head::{ClassifierInput, Head};
-use super::labels::{
-    IGNORED, Numbers, Targets, VerbalizerTensors, Wanted, check_length, check_spans, check_verbalizer,
-    refuse_decoder_inputs, refuse_spans, refuse_verbalizer, upload_class_weights, upload_mask,
-};
+use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
 use super::position_table::{Count, PositionTable};
 use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
@@ -38,7 +36,7 @@ pub struct Sequences {
 impl Sequences {
     /// Copies sequences to the device. `counted` is 1 for the tokens that positions count; errors call `mask` by
     /// `name`.
-    fn upload(
+    pub(super) fn upload(
         device: &Device,
         stack: &StackSpec,
         (ids, [rows, length]): (&[i64], [usize; 2]),
@@ -166,70 +164,6 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,
     };
     Ok(Some(Targets::Classes(tokens)))
-}
-
-/// Whether ids and labels are valid for the model.
-fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
-    let is_encoder_decoder = spec.is_encoder_decoder();
-    check_length(batch.length, spec.max_length)?;
-    if !is_encoder_decoder {
-        refuse_decoder_inputs(batch)?;
-    }
-    Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
-    let types = spec.stacks.first().and_then(|stack| stack.type_size);
-    if let (Some(rows), Some(types)) = (types, &batch.token_type_ids) {
-        Numbers::grid("token_type_ids", types, batch, rows).check(false)?;
-    }
-    match spec.has_spans {
-        true => check_spans(batch)?,
-        false => refuse_spans(batch)?,
-    }
-    if !matches!(head, Head::CausalLm { .. }) {
-        refuse_verbalizer(batch)?;
-    }
-    check_next_sentence(spec, head, batch)?;
-    if is_encoder_decoder {
-        return check_one_choice(head, batch);
-    }
-    let wanted = match (head, &batch.verbalizer) {
-        (Head::CausalLm { .. }, Some(verbalizer)) => {
-            check_verbalizer(verbalizer, (batch.rows, batch.input_ids.len()), spec.vocab_size)?;
-            Wanted::Classes(verbalizer.label_words.len())
-        }
-        (Head::None, _) => Wanted::Nothing,
-        (Head::NextSentence, _) => Wanted::Classes(2),
-        (Head::MaskedLm | Head::Pretraining | Head::CausalLm { .. }, _) => Wanted::Tokens,
-        (Head::Classifier { outputs }, _) => Wanted::of_classifier(outputs, batch.choices, spec.problem_type),
-    };
-    wanted.check(batch, spec.vocab_size)
-}
-
-fn check_next_sentence(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
-    let Some(labels) = &batch.next_sentence else { return Ok(()) };
-    let has_pooler = spec.head.has_pooler(Head::None);
-    let (reason, fix) = match head {
-        Head::Pretraining => return Numbers::flat("next_sentence_label", labels, batch.rows, 2).check(true),
-        Head::None if has_pooler => return Ok(()),
-        _ if has_pooler => (
-            "it is for pretraining, and this model has another head",
-            "leave it out; the labels of every other head are called labels",
-        ),
-        _ => ("it is for the pretraining of encoders, and this model has a decoder", "leave it out"),
-    };
-    Err(Error::data("next_sentence_label", reason, fix))
-}
-
-/// The decoder of an encoder-decoder, its classifier included, takes one sequence per sample.
-fn check_one_choice(head: Head, batch: &Batch) -> Result<()> {
-    if batch.choices <= 1 {
-        return Ok(());
-    }
-    let what = match head {
-        Head::Classifier { .. } => "this classifier reads one sequence",
-        _ => "this model predicts tokens",
-    };
-    let reason = format!("{} choices of a sample, and {what}", batch.choices);
-    Err(Error::data("batch", reason, "give one sequence for each sample"))
 }
 
 /// The attention mask if there is a context or there are spans; 1 where a query sees a key. A query sees the context

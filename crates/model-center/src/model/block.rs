@@ -20,3 +20,14 @@ pub(super) fn block(text: &TextConfig, placement: Placement) -> BlockConfig {
         dropout: text.dropout_p,
     }
 }
+
+/// A pre-norm block with RMS norms and without biases.
+pub(super) fn block_without_biases(text: &TextConfig) -> BlockConfig {
+    let block = block(text, Placement::Pre);
+    BlockConfig {
+        attention: AttentionConfig { bias: false, out_bias: false, ..block.attention },
+        ffn: FeedForwardConfig { gated: text.ffn_gated, bias: false, ..block.ffn },
+        norm: NormOptions::rms(text.dim_model, text.norm_eps),
+        ..block
+    }
+}

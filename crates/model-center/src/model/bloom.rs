@@ -1,17 +1,14 @@
 //! BLOOM (Le Scao et al., 2022): ALiBi, a norm after the embedding, pre-norm blocks, a tied language-modelling head.
 
-use super::block::block;
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{Row, RowConfig};
+use crate::config::rows::{RowConfig, text_field};
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
-use crate::formats::{Alias, NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig};
+use crate::formats::{NameTable, Rule};
+use crate::layer::PositionsConfig;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use serde_json::{Map, Value, json};
@@ -58,38 +55,22 @@ impl RowConfig for BloomConfig {
         num_heads: &["n_head", "num_attention_heads"],
         dim_ff: &[],
         ff_factor: Some(FF_FACTOR),
-        dim_head: &[],
-        head_required: false,
         position_size: &[],
         dropout: &["hidden_dropout"],
-        embedding_dropout: &[],
         attention_dropout: &["attention_dropout"],
-        init_std: &["initializer_range"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &[],
-        gated: Some(false),
         hugging_face: || BloomConfig::default().text,
         model_center: || BloomConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
-        ]],
+        fixed: &[
+            Fixed::BIASES,
+            Fixed::PRE_NORM,
+            &[("attn_scale", Fixed::Flag(true)), ("apply_residual_connection_post_layernorm", Fixed::Flag(false))],
+        ],
+        ..Dialect::HUGGING_FACE
     };
 
-    const ROWS: &'static [Row<Self>] = &[];
-
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;
@@ -136,11 +117,6 @@ impl DecoderFamily for BloomConfig {
         }
     }
 
-    fn block(&self, _layer: usize) -> BlockConfig {
-        let block = block(&self.text, Placement::Pre);
-        BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
-    }
-
     /// Queries, keys and values of a head are adjacent in files.
     fn names(&self, head: DecoderHead) -> NameTable {
         let (heads, size) = (self.text.num_heads, self.text.num_heads * self.text.dim_head);
@@ -163,15 +139,11 @@ impl DecoderFamily for BloomConfig {
         ] {
             rules.extend(rule(ours, theirs));
         }
-        let tied = head == DecoderHead::CausalLm { tied: true };
-        // Models with other heads ignore the tensors of a language-modelling head.
-        let aliases: &[Alias] = if tied { &TIED } else { &[] };
         NameTable {
             base_prefix: "transformer.",
             rules: Cow::Owned(rules),
-            aliases: Cow::Borrowed(aliases),
-            ignored: Cow::Borrowed(&[]),
-            old_names: Cow::Borrowed(&[]),
+            aliases: head.tied_alias("transformer.word_embeddings.weight").into_iter().collect(),
+            ..NameTable::default()
         }
     }
 }
@@ -187,9 +159,6 @@ static OUTER: [Rule; 7] = [
     Rule::new("cls_projection.weight", "score.weight"),
 ];
 
-/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
-static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.word_embeddings.weight")];
-
 /// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
@@ -201,7 +170,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Bloom",
     signatures: &[Signature {
         prefix: "transformer.",
-        has: &["word_embeddings_layernorm.weight", "h.0.self_attention.query_key_value.weight"],
+        has: &[&["word_embeddings_layernorm.weight", "h.0.self_attention.query_key_value.weight"]],
         lacks: &[],
     }],
 };

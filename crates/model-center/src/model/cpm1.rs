@@ -5,19 +5,19 @@
 //!
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::block::block_without_biases;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
 use super::registry::{Family, ModelEntry};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::Class;
-use crate::config::rows::{Row, RowConfig};
-use crate::config::{CpmFields, Fields, TextConfig};
+use crate::config::rows::{Row, RowConfig, text_field};
+use crate::config::{CpmFields, Fields};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
@@ -38,13 +38,7 @@ impl RowConfig for Cpm1Config {
     const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
     const ROWS: &'static [Row<Self>] = &cpm::rows();
 
-    fn text(&self) -> &TextConfig {
-        &self.cpm.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.cpm.text
-    }
+    text_field!(cpm.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         cpm::take(fields)
@@ -113,27 +107,12 @@ pub(super) fn relative(cpm: &CpmFields, bidirectional: bool) -> RelativeConfig {
 
 /// A block with bidirectional attention.
 pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
-    let CpmFields { text, length_scale, .. } = cpm;
-    let attention = AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, Init::normal(text.init_std));
+    let (length_scale, block) = (cpm.length_scale, block_without_biases(&cpm.text));
+    let scale = if cpm.attn_scale { block.attention.scale } else { 1.0 };
     BlockConfig {
-        placement: Placement::Pre,
-        attention: AttentionConfig {
-            bias: false,
-            out_bias: false,
-            scale: if cpm.attn_scale { attention.scale } else { 1.0 },
-            length_scale: *length_scale,
-            dropout: text.attention_dropout_p,
-            ..attention
-        },
-        cross: None,
-        ffn: FeedForwardConfig {
-            gated: text.ffn_gated,
-            bias: false,
-            length_scale: *length_scale,
-            ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, attention.init)
-        },
-        norm: NormOptions::rms(text.dim_model, text.norm_eps),
-        dropout: text.dropout_p,
+        attention: AttentionConfig { scale, length_scale, ..block.attention },
+        ffn: FeedForwardConfig { length_scale, ..block.ffn },
+        ..block
     }
 }
 

@@ -6,13 +6,12 @@
 use super::cpm1::{block, relative};
 use super::load;
 use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{Row, RowConfig, Slot};
+use crate::config::rows::{Row, RowConfig, Slot, text_field};
 use crate::config::{CpmFields, Fields, TextConfig, encoder_decoder};
 use crate::error::Result;
 use crate::formats::{NameTable, model_center};
@@ -61,13 +60,7 @@ impl RowConfig for Cpm2Config {
         ]
     };
 
-    fn text(&self) -> &TextConfig {
-        &self.cpm.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.cpm.text
-    }
+    text_field!(cpm.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_layers = fields.peek("num_layers").is_some();

@@ -1,8 +1,9 @@
 //! The decoder's input in an encoder-decoder, and the position that its classifier reads.
 
 use super::architecture::Spec;
+use super::batch_checks::{check_length, check_verbalizer};
 use super::head::Head;
-use super::labels::{IGNORED, Numbers, Wanted, check_length, check_verbalizer, wrong_labels};
+use super::labels::{IGNORED, Numbers, Wanted, wrong_labels};
 use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use std::borrow::Cow;

@@ -13,8 +13,8 @@ use std::path::Path;
 pub(crate) struct Signature {
     /// The prefix of all names in files of models with a head; bare models have none.
     pub prefix: &'static str,
-    /// Names that the weights have.
-    pub has: &'static [&'static str],
+    /// Names that the weights have, in lists that families share.
+    pub has: &'static [&'static [&'static str]],
     /// Names that the weights must lack, to exclude another family that has all of the above.
     pub lacks: &'static [&'static str],
 }
@@ -28,7 +28,7 @@ impl Signature {
             }
             names.contains(name) || names.contains(format!("{}{name}", self.prefix).as_str())
         };
-        self.has.iter().all(|name| is_there(name)) && !self.lacks.iter().any(|name| is_there(name))
+        self.has.iter().copied().flatten().all(|name| is_there(name)) && !self.lacks.iter().any(|name| is_there(name))
     }
 }
 

@@ -1,17 +1,15 @@
 //! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a tied language-modelling head.
 
 use super::block::block;
-use super::decoder::Decoder;
-use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
-use super::family_names::Signature;
+use super::decoder::{Classes, Count, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
-use crate::formats::{Alias, NameTable, Rule};
+use crate::formats::{NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -80,16 +78,12 @@ impl RowConfig for Gpt2Config {
         num_heads: &["n_head", "num_attention_heads"],
         dim_ff: &["n_inner"],
         ff_factor: Some(4),
-        dim_head: &[],
-        head_required: false,
         position_size: &["n_positions", "max_position_embeddings"],
         dropout: &["resid_pdrop"],
         embedding_dropout: &["embd_pdrop"],
         attention_dropout: &["attn_pdrop"],
-        init_std: &["initializer_range"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &["activation_function"],
-        gated: Some(false),
         hugging_face: || TextConfig {
             dropout_p: 0.1,
             embedding_dropout_p: 0.1,
@@ -98,14 +92,8 @@ impl RowConfig for Gpt2Config {
             ..Gpt2Config::default().text
         },
         model_center: || Gpt2Config::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[Fixed::BIASES, Fixed::PRE_NORM, &[("pos_bias_type", Fixed::Text("none"))]],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[
@@ -113,13 +101,7 @@ impl RowConfig for Gpt2Config {
         Row::same(&["scale_attn_by_inverse_layer_idx"], |c| Slot::Flag(&mut c.scale_by_layer)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
@@ -169,15 +151,12 @@ impl DecoderFamily for Gpt2Config {
     }
 
     fn names(&self, head: DecoderHead) -> NameTable {
-        let tied = head == DecoderHead::CausalLm { tied: true };
-        // Models with other heads ignore the tensors of a language-modelling head.
-        let aliases: &[Alias] = if tied { &TIED } else { &[] };
         NameTable {
             base_prefix: "transformer.",
             rules: Cow::Borrowed(&RULES),
-            aliases: Cow::Borrowed(aliases),
+            aliases: head.tied_alias("transformer.wte.weight").into_iter().collect(),
             ignored: Cow::Borrowed(MASKS),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
@@ -207,9 +186,6 @@ static RULES: [Rule; 18] = [
 /// The causal masks that older versions stored.
 const MASKS: &[&str] = &["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"];
 
-/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
-static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "transformer.wte.weight")];
-
 /// The registry entry.
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
@@ -221,7 +197,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "GPT2",
     signatures: &[Signature {
         prefix: "transformer.",
-        has: &["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"],
+        has: &[&["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"]],
         lacks: &[],
     }],
 };

@@ -4,16 +4,14 @@
 //! ModelCenter's GPT-J has a norm for each of the two; its converter fills both with the same values.
 
 use super::block::block;
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::gpt2::Gpt2Config;
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::json::number;
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
@@ -73,28 +71,23 @@ impl RowConfig for GptjConfig {
             ..GptjConfig::default().text
         },
         model_center: || GptjConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(false)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("rotary")),
-        ]],
+        fixed: &[
+            Fixed::PRE_NORM,
+            &[
+                ("norm_bias", Fixed::Flag(true)),
+                ("att_bias", Fixed::Flag(false)),
+                ("ffn_bias", Fixed::Flag(true)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("rotary")),
+            ],
+        ],
         ..Gpt2Config::DIALECT
     };
 
     const ROWS: &'static [Row<Self>] =
         &[Row::new(&["rotary_dim"], &["pos_rotary_dim"], |c| Slot::Size(&mut c.rotary_dim))];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         if fields.has("rotary_dim") && fields.peek("rotary_dim").is_none() {
@@ -183,10 +176,9 @@ impl DecoderFamily for GptjConfig {
         NameTable {
             base_prefix: "transformer.",
             rules: Cow::Borrowed(&RULES),
-            aliases: Cow::Borrowed(&[]),
             // Causal masks that older versions stored.
             ignored: Cow::Borrowed(&["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
@@ -232,7 +224,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "GPTJ",
     signatures: &[Signature {
         prefix: "transformer.",
-        has: &["wte.weight", "h.0.attn.q_proj.weight", "h.0.mlp.fc_in.weight"],
+        has: &[&["wte.weight", "h.0.attn.q_proj.weight", "h.0.mlp.fc_in.weight"]],
         lacks: &["wpe.weight"],
     }],
 };

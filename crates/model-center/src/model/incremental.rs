@@ -2,9 +2,10 @@
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};
+use super::batch_checks::{check_length, refuse_spans};
 use super::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, join, last_places};
 use super::head::Head;
-use super::labels::{Numbers, check_length, refuse_spans};
+use super::labels::Numbers;
 use super::transformer::Transformer;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -43,25 +44,16 @@ impl Source {
         refuse_spans(batch)?;
         check_mask(batch)?;
         check_length(batch.length, spec.max_length)?;
-        let (rows, shape) = (batch.rows, [batch.rows, batch.length]);
-        let upload = |ids: &[i64]| Tensor::from_slice_in(&device, shape, ids, Segment::Data);
-        let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
-        let visible = Source::visible(&device, shape, mask.as_deref())?;
-        let table = spec.stacks.first().and_then(|stack| stack.added.table());
-        let positions = table.map(|table| table.rows_of(rows, batch.length, batch.attention_mask.as_deref()));
-        let sequences = Sequences {
-            ids: upload(&batch.input_ids)?,
-            position_ids: positions.map(|positions| upload(&positions)).transpose()?,
-            reach: batch.length,
-            token_type_ids: None,
-            padding: if let Visible::Padding(mask) = &visible { Some(mask.clone()) } else { None },
-            numbers: None,
-            visible: None,
-        };
+        let shape = [batch.rows, batch.length];
+        let mask = batch.attention_mask.as_deref();
+        let input = (batch.input_ids.as_slice(), shape);
+        let sequences = Sequences::upload(&device, &spec.stacks[0], input, ("attention_mask", mask), mask)?;
+        let visible = Visible::but(sequences.padding.as_ref());
         let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
         // [R, S, D]
         let hidden = model.run_blocks_of((0, 0..model.stacks[0].layers.len()), hidden, (&sequences, None), None, cx)?;
-        Ok(Source { hidden, mask, visible, texts: (0..rows).collect() })
+        let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
+        Ok(Source { hidden, mask, visible, texts: (0..batch.rows).collect() })
     }
 
     fn visible(device: &Device, shape: [usize; 2], mask: Option<&[u8]>) -> Result<Visible> {

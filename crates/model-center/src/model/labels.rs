@@ -1,13 +1,10 @@
 //! Loss targets, and range checks of ids and labels, with errors that name the value.
 
-use super::registry::HeadInit;
+use super::batch_checks::{check_count, refuse_given};
 use crate::config::ProblemType;
-use crate::config::are_default;
 pub use crate::data::IGNORED;
 use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
-use crate::file::printable;
-use crate::model::OpenOptions;
 use bmtrain_core::{Device, Segment, Tensor};
 
 /// Targets of the loss.
@@ -112,36 +109,6 @@ fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
     }
 }
 
-/// Refuses decoder inputs, for a model that is not an encoder-decoder.
-///
-/// # Errors
-/// [`Error::Data`] naming the field.
-pub(super) fn refuse_decoder_inputs(batch: &Batch) -> Result<()> {
-    let given = [
-        ("decoder_input_ids", batch.decoder_input_ids.is_some()),
-        ("decoder_attention_mask", batch.decoder_attention_mask.is_some()),
-    ];
-    refuse_given(given, "it is for models with an encoder and a decoder, and this model has one stack")
-}
-
-/// Refuses fields that only families with contexts and spans support.
-///
-/// # Errors
-/// [`Error::Data`] naming the field.
-pub(super) fn refuse_spans(batch: &Batch) -> Result<()> {
-    let given = [("context", batch.context.is_some()), ("span", batch.span.is_some())];
-    refuse_given(given, "it selects the attention mask of models such as CPM-1, and this model has one mask")
-}
-
-/// Refuses fields that only a language-modelling head supports.
-///
-/// # Errors
-/// [`Error::Data`] naming the field.
-pub(super) fn refuse_verbalizer(batch: &Batch) -> Result<()> {
-    let given = [("verbalizer", batch.verbalizer.is_some())];
-    refuse_given(given, "they are compared by a language-modelling head, and this model has none")
-}
-
 /// The class weights of a batch, `[C]`; `classes` is the number of classes of the head, `None` for a head that is
 /// not a classifier.
 ///
@@ -155,26 +122,6 @@ pub(super) fn upload_class_weights(device: &Device, batch: &Batch, classes: Opti
         return Err(Error::data("class_weights", reason, "give one number above 0 for each class"));
     }
     Ok(Some(Tensor::from_slice_in(device, [weights.len()], weights, Segment::Data)?))
-}
-
-/// Checks the verbalizer's token ids against the vocabulary size, and its positions, one per sequence, against the
-/// number of tokens in the batch.
-///
-/// # Errors
-/// [`Error::Data`] naming what is out of range.
-pub(super) fn check_verbalizer(
-    verbalizer: &VerbalizerBatch,
-    (rows, tokens): (usize, usize),
-    vocab_size: usize,
-) -> Result<()> {
-    let VerbalizerBatch { label_words: words, positions: places, prompt_loss } = verbalizer;
-    Numbers::flat("verbalizer.label_words", words, words.len(), vocab_size).check(false)?;
-    Numbers::flat("verbalizer.positions", places, rows, tokens).check(false)?;
-    if words.len() < 2 || !prompt_loss.is_finite() || *prompt_loss < 0.0 {
-        let reason = format!("{} label words, and a prompt_loss of {prompt_loss}", words.len());
-        return Err(Error::data("verbalizer", reason, "give at least two label words, and a number from 0 on"));
-    }
-    Ok(())
 }
 
 /// Verbalizer token ids and positions on a device, i64 `[K]` and `[B]`.
@@ -197,31 +144,6 @@ impl VerbalizerTensors {
             label_words: upload(&verbalizer.label_words)?,
             positions: upload(&verbalizer.positions)?,
         })
-    }
-}
-
-fn refuse_given<const N: usize>(given: [(&str, bool); N], reason: &str) -> Result<()> {
-    match given.iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((name, _)) => Err(Error::data(*name, reason, "leave it out")),
-    }
-}
-
-/// Checks context and spans, one value for each token.
-///
-/// # Errors
-/// [`Error::Data`] naming the field.
-pub(super) fn check_spans(batch: &Batch) -> Result<()> {
-    let (context, span) = (batch.context.as_ref(), batch.span.as_ref());
-    for (name, values) in [("context", context.map(Vec::len)), ("span", span.map(Vec::len))] {
-        values.map_or(Ok(()), |values| check_count(name, values, batch.input_ids.len()))?;
-    }
-    match context.is_some_and(|context| context.iter().any(|&value| value > 1)) {
-        false => Ok(()),
-        true => {
-            let fix = "use 1 for tokens of the context and 0 for all others";
-            Err(Error::data("batch", "context has values other than 0 and 1", fix))
-        }
     }
 }
 
@@ -279,18 +201,6 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Whether a sequence is no longer than the model's maximum.
-///
-/// # Errors
-/// [`Error::Data`] with both lengths.
-pub(super) fn check_length(length: usize, positions: usize) -> Result<()> {
-    if length <= positions {
-        return Ok(());
-    }
-    let reason = format!("{length} tokens in a row, the model has {positions} positions");
-    Err(Error::data("batch", reason, "shorten the rows or set data.max_length"))
-}
-
 /// A mask on a device; `None` when nothing is padded.
 ///
 /// # Errors
@@ -310,68 +220,4 @@ pub(super) fn upload_mask(
     }
     let padded = mask.contains(&0);
     Ok(padded.then(|| Tensor::from_slice_in(device, shape, mask, Segment::Data)).transpose()?)
-}
-
-/// Whether there are as many values as ids.
-///
-/// # Errors
-/// [`Error::Data`] with both counts.
-pub(super) fn check_count(name: &str, values: usize, ids: usize) -> Result<()> {
-    if values == ids {
-        return Ok(());
-    }
-    let reason = format!("{name} has {values} values for {ids} input ids");
-    Err(Error::data("batch", reason, "give one value for each token"))
-}
-
-/// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with
-/// `trained` outputs, if it is reused, and otherwise the labels of the options. A reused classifier keeps the order of
-/// its outputs; a caller whose labels are in another order reads the names, see [`TextModel::label_names`].
-///
-/// # Errors
-/// The classifier's labels or outputs do not match.
-///
-/// [`TextModel::label_names`]: super::TextModel::label_names
-pub(super) fn take_over(
-    (names, problem): (&mut Vec<String>, &mut Option<ProblemType>),
-    place: &str,
-    (trained, outputs): (Option<usize>, usize),
-    options: &OpenOptions,
-) -> Result<()> {
-    let Some(trained) = trained.filter(|_| options.head_values != HeadInit::Random) else {
-        // Labels in the file, if any, belong to another classifier.
-        names.clone_from(&options.labels);
-        *problem = options.problem;
-        return Ok(());
-    };
-    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
-    let refuse = |reason: String| Err(Error::model(place, reason, fix));
-    if trained != outputs {
-        return refuse(format!("the directory is a classifier with {trained} outputs, and the data need {outputs}"));
-    }
-    if let (Some(theirs), Some(ours)) = (*problem, options.problem)
-        && theirs != ours
-    {
-        let (theirs, ours) = (theirs.name(), ours.name());
-        return refuse(format!("the directory's classifier is for {theirs}, and the data are for {ours}"));
-    }
-    *problem = options.problem.or(*problem);
-    if are_default(names) {
-        if !options.labels.is_empty() {
-            names.clone_from(&options.labels);
-        } else if names.len() != trained {
-            names.clear();
-        }
-    }
-    let sorted = |names: &[String]| {
-        let mut names = names.to_vec();
-        names.sort();
-        names
-    };
-    if !options.labels.is_empty() && sorted(names) != sorted(&options.labels) {
-        let list = |names: &[String]| printable(&names.join(", "), 120);
-        let (theirs, ours) = (list(names), list(&options.labels));
-        return refuse(format!("the directory's classifier is for the labels {theirs}, and the data have {ours}"));
-    }
-    Ok(())
 }

@@ -1,23 +1,21 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
 //! layers, and grouped-query attention.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::block::block_without_biases;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, FixedFields};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::error::Result;
-use crate::formats::{Alias, NameTable, Rule};
+use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
 /// Sizes and options of a Llama.
@@ -69,24 +67,15 @@ impl RowConfig for LlamaConfig {
     const DIALECT: Dialect = Dialect {
         title: "Llama",
         model_type: "llama",
-        dim_model: &["hidden_size"],
-        num_layers: &["num_hidden_layers"],
-        num_heads: &["num_attention_heads"],
-        dim_ff: &["intermediate_size"],
-        ff_factor: None,
         dim_head: &["head_dim"],
-        head_required: false,
-        position_size: &["max_position_embeddings"],
         dropout: &[],
-        embedding_dropout: &[],
         attention_dropout: &["attention_dropout"],
-        init_std: &["initializer_range"],
         norm_eps: &["rms_norm_eps"],
-        activation: &["hidden_act"],
         gated: Some(true),
         hugging_face: || LlamaConfig::default().text,
         model_center: || LlamaConfig::default().text,
         fixed: &[FIXED],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[
@@ -96,13 +85,7 @@ impl RowConfig for LlamaConfig {
         Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_heads = fields.has("num_key_value_heads") || fields.has("num_heads_kv");
@@ -163,26 +146,16 @@ pub(super) fn layout(text: &TextConfig, rotary: RotaryFields) -> Layout {
 
 /// A block of a Llama-like decoder, without biases.
 pub(super) fn block(text: &TextConfig, num_heads_kv: usize) -> BlockConfig {
-    let init = Init::normal(text.init_std);
+    let block = block_without_biases(text);
     BlockConfig {
-        placement: Placement::Pre,
         attention: AttentionConfig {
             num_heads_kv,
-            bias: false,
-            out_bias: false,
             causal: true,
             rotary: Some(RotaryHeads { dims: text.dim_head, layout: RotaryLayout::Halves }),
-            dropout: text.attention_dropout_p,
-            ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
+            ..block.attention
         },
-        cross: None,
-        ffn: FeedForwardConfig {
-            gated: true,
-            bias: false,
-            ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
-        },
-        norm: NormOptions::rms(text.dim_model, text.norm_eps),
-        dropout: text.dropout_p,
+        ffn: FeedForwardConfig { gated: true, ..block.ffn },
+        ..block
     }
 }
 
@@ -211,15 +184,13 @@ pub(super) fn names(text: &TextConfig, num_heads_kv: usize, head: DecoderHead) -
         Rule::new("lm_head.weight", "lm_head.weight"),
         Rule::new("cls_projection.weight", "score.weight"),
     ];
-    let tied = head == DecoderHead::CausalLm { tied: true };
-    let aliases = if tied { vec![Alias::new("lm_head.weight", "model.embed_tokens.weight")] } else { Vec::new() };
     NameTable {
         base_prefix: "model.",
         rules: Cow::Owned(rules),
-        aliases: Cow::Owned(aliases),
+        aliases: head.tied_alias("model.embed_tokens.weight").into_iter().collect(),
         // Older versions stored the rotary frequencies.
         ignored: Cow::Borrowed(&["model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"]),
-        old_names: Cow::Borrowed(&[]),
+        ..NameTable::default()
     }
 }
 
@@ -245,7 +216,7 @@ pub(super) const FAMILY: Family = Family {
     signatures: &[
         Signature {
             prefix: "model.",
-            has: TENSORS,
+            has: &[TENSORS],
             lacks: &[
                 "layers.0.self_attn.q_proj.bias",
                 "layers.0.self_attn.q_norm.weight",
@@ -254,7 +225,7 @@ pub(super) const FAMILY: Family = Family {
         },
         Signature {
             prefix: "model.",
-            has: &[TENSORS[0], TENSORS[1], TENSORS[2], TENSORS[3], TENSORS[4], "layers.0.self_attn.o_proj.bias"],
+            has: &[TENSORS, &["layers.0.self_attn.o_proj.bias"]],
             lacks: &["layers.0.self_attn.q_norm.weight"],
         },
     ],

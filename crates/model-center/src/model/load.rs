@@ -4,13 +4,14 @@
 
 use super::architecture::Architecture;
 use super::head::Head;
-use super::labels::take_over;
 use super::opening::open_with;
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
 use super::text_model::TextHead;
 use super::transformer::Transformer;
-use crate::config::Config;
-use crate::error::Result;
+use crate::config::rows::RowConfig;
+use crate::config::{Config, ProblemType, are_default};
+use crate::error::{Error, Result};
+use crate::file::printable;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
 
@@ -54,7 +55,7 @@ fn own_head<A: Architecture>(
     };
     match A::head_of_class(config, &class) {
         Some(TextHead::Classification { .. }) => {
-            let stated = *A::labels_mut(config).0;
+            let stated = config.text().cls_head;
             let outputs = A::heads_of_tensors(config, directory)?.outputs(directory, stated, notes)?;
             Ok(TextHead::Classification { outputs })
         }
@@ -71,6 +72,11 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     let place = directory.join("config.json").display().to_string();
     let mut config = A::Config::from_pretrained_as(directory, options.family.as_deref())?;
     A::prepare(&mut config, directory, options)?;
+    if let Some(rate) = options.hidden_dropout {
+        A::set_hidden_dropout(&mut config, rate);
+    }
+    let text = config.text_mut();
+    text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
     let own = match (own_head::<A>(&mut config, directory, &place, options.head, &mut notes), options.head) {
@@ -86,12 +92,64 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     A::check_directory(&config, &place, (head, options.head_values), is_own)?;
     if let TextHead::Classification { outputs } = head {
         let trained = if let TextHead::Classification { outputs } = own { Some(outputs) } else { None };
-        let (stated, labels, problem) = A::labels_mut(&mut config);
-        take_over((labels, problem), &place, (trained, outputs), options)?;
-        *stated = Some(outputs);
+        let text = config.text_mut();
+        take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
+        text.cls_head = Some(outputs);
     }
     let head = A::head(&mut config, head, directory)?;
     // The options may have made a valid configuration invalid.
-    A::validate(&config, &place)?;
+    config.validate(&place)?;
     Ok((config, head, notes))
+}
+
+/// The labels of a classifier opened with this number of outputs: the labels of the directory's own classifier, with
+/// `trained` outputs, if it is reused, and otherwise the labels of the options. A reused classifier keeps the order of
+/// its outputs; a caller whose labels are in another order reads the names, see [`TextModel::label_names`].
+///
+/// # Errors
+/// The classifier's labels or outputs do not match.
+///
+/// [`TextModel::label_names`]: super::TextModel::label_names
+fn take_over(
+    (names, problem): (&mut Vec<String>, &mut Option<ProblemType>),
+    place: &str,
+    (trained, outputs): (Option<usize>, usize),
+    options: &OpenOptions,
+) -> Result<()> {
+    let Some(trained) = trained.filter(|_| options.head_values != HeadInit::Random) else {
+        // Labels in the file, if any, belong to another classifier.
+        names.clone_from(&options.labels);
+        *problem = options.problem;
+        return Ok(());
+    };
+    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
+    let refuse = |reason: String| Err(Error::model(place, reason, fix));
+    if trained != outputs {
+        return refuse(format!("the directory is a classifier with {trained} outputs, and the data need {outputs}"));
+    }
+    if let (Some(theirs), Some(ours)) = (*problem, options.problem)
+        && theirs != ours
+    {
+        let (theirs, ours) = (theirs.name(), ours.name());
+        return refuse(format!("the directory's classifier is for {theirs}, and the data are for {ours}"));
+    }
+    *problem = options.problem.or(*problem);
+    if are_default(names) {
+        if !options.labels.is_empty() {
+            names.clone_from(&options.labels);
+        } else if names.len() != trained {
+            names.clear();
+        }
+    }
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    if !options.labels.is_empty() && sorted(names) != sorted(&options.labels) {
+        let list = |names: &[String]| printable(&names.join(", "), 120);
+        let (theirs, ours) = (list(names), list(&options.labels));
+        return refuse(format!("the directory's classifier is for the labels {theirs}, and the data have {ours}"));
+    }
+    Ok(())
 }

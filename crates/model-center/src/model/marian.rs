@@ -3,14 +3,12 @@
 
 use super::bart::LikeBart;
 use super::fairseq;
-use super::family_names::Signature;
 use super::load;
-use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Added, Classes, Seq2SeqModel};
+use super::registry::{Family, ModelEntry, Signature};
+use super::seq2seq::{Added, Classes, EncoderDecoder, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{Row, RowConfig};
+use crate::config::rows::{Row, RowConfig, text_field};
 use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use serde_json::{Map, Value};
@@ -48,13 +46,7 @@ impl RowConfig for MarianConfig {
     };
     const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
-    fn text(&self) -> &TextConfig {
-        &self.stacks.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.stacks.text
-    }
+    text_field!(stacks.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let words = fields.peek_size("decoder_vocab_size")?;
@@ -114,7 +106,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Marian",
     signatures: &[Signature {
         prefix: "model.",
-        has: fairseq::TENSORS,
+        has: &[fairseq::TENSORS],
         lacks: &["encoder.layernorm_embedding.weight", "encoder.layer_norm.weight"],
     }],
 };

@@ -1,13 +1,11 @@
 //! Mistral (Jiang et al., 2023): a Llama with sliding-window attention.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama::{self, LlamaConfig};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{Fields, RotaryFields, TextConfig};
 use crate::error::Result;
 use crate::formats::NameTable;
@@ -55,13 +53,7 @@ impl RowConfig for MistralConfig {
         Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
@@ -106,7 +98,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Mistral",
     signatures: &[Signature {
         prefix: "model.",
-        has: llama::TENSORS,
+        has: &[llama::TENSORS],
         lacks: &[
             "layers.0.self_attn.q_proj.bias",
             "layers.0.self_attn.q_norm.weight",

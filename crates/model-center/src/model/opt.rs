@@ -2,18 +2,16 @@
 //! head. The model with 350 million parameters has post-norm blocks and a smaller token embedding dimension.
 
 use super::block::block;
-use super::decoder::Decoder;
-use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
+use super::decoder::{Classes, Count, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::fairseq;
-use super::family_names::Signature;
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
-use crate::formats::{Alias, NameTable, Rule};
+use crate::formats::{NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -78,15 +76,16 @@ impl RowConfig for OptConfig {
         dim_ff: &["ffn_dim"],
         hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
         model_center: || OptConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("layer_norm_elementwise_affine", Fixed::Flag(true)),
-            ("proj_bias", Fixed::Flag(false)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(false)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[
+            Fixed::PRE_NORM,
+            &[
+                ("norm_bias", Fixed::Flag(true)),
+                ("layer_norm_elementwise_affine", Fixed::Flag(true)),
+                ("proj_bias", Fixed::Flag(false)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("none")),
+            ],
+        ],
         ..encoder_decoder::DIALECT
     };
 
@@ -97,13 +96,7 @@ impl RowConfig for OptConfig {
         Row::same(&["word_embed_proj_dim"], |c| Slot::Size(&mut c.dim_word)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;
@@ -174,18 +167,15 @@ impl DecoderFamily for OptConfig {
     }
 
     fn names(&self, head: DecoderHead) -> NameTable {
-        let tied = head == DecoderHead::CausalLm { tied: true };
-        // Models with other heads ignore the tensors of a language-modelling head.
-        let aliases: &[Alias] = if tied { &TIED } else { &[] };
         let mut rules = RULES.to_vec();
         rules.extend(fairseq::rules("decoder", "model.decoder"));
         NameTable {
             base_prefix: "model.",
             rules: Cow::Owned(rules),
-            aliases: Cow::Borrowed(aliases),
+            aliases: head.tied_alias("model.decoder.embed_tokens.weight").into_iter().collect(),
             // A version number that fairseq left in its models.
             ignored: Cow::Borrowed(&["model.decoder.version"]),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
     }
 }
@@ -199,9 +189,6 @@ static RULES: [Rule; 6] = [
     Rule::new("lm_head.weight", "lm_head.weight"),
     Rule::new("cls_projection.weight", "score.weight"),
 ];
-
-/// The tied language-modelling head: a checkpoint may hold the matrix under both names.
-static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tokens.weight")];
 
 /// The registry entry.
 pub(super) const FAMILY: Family = Family {
@@ -223,11 +210,11 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "OPT",
     signatures: &[Signature {
         prefix: "model.",
-        has: &[
+        has: &[&[
             "decoder.embed_positions.weight",
             "decoder.layers.0.self_attn.q_proj.weight",
             "decoder.layers.0.fc1.weight",
-        ],
+        ]],
         lacks: &["encoder.layers.0.self_attn.q_proj.weight", "decoder.layernorm_embedding.weight"],
     }],
 };

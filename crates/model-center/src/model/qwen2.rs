@@ -1,14 +1,12 @@
 //! Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases for queries, keys and values, and sliding windows in some
 //! layers.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama::{self, LlamaConfig};
 use super::load;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
 use crate::error::Result;
 use crate::formats::NameTable;
@@ -55,13 +53,7 @@ impl RowConfig for Qwen2Config {
         Row::same(&[], |c| Slot::Windows(&mut c.windows)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
@@ -106,14 +98,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Qwen2",
     signatures: &[Signature {
         prefix: "model.",
-        has: &[
-            llama::TENSORS[0],
-            llama::TENSORS[1],
-            llama::TENSORS[2],
-            llama::TENSORS[3],
-            llama::TENSORS[4],
-            "layers.0.self_attn.q_proj.bias",
-        ],
+        has: &[llama::TENSORS, &["layers.0.self_attn.q_proj.bias"]],
         lacks: &["layers.0.self_attn.o_proj.bias", "layers.0.self_attn.q_norm.weight"],
     }],
 };

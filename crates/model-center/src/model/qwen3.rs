@@ -1,14 +1,12 @@
 //! Qwen 3 (Yang et al., 2025): a Llama with norms of each query and key head, and sliding windows in some layers.
 
-use super::decoder::Decoder;
-use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::family_names::Signature;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama::{self, LlamaConfig};
 use super::load;
 use super::qwen2::Qwen2Config;
-use super::registry::{Family, ModelEntry};
+use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
 use crate::error::Result;
 use crate::formats::NameTable;
@@ -60,13 +58,7 @@ impl RowConfig for Qwen3Config {
         Row::same(&[], |c| Slot::Windows(&mut c.windows)),
     ];
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;
@@ -116,14 +108,7 @@ pub(super) const FAMILY: Family = Family {
     class_prefix: "Qwen3",
     signatures: &[Signature {
         prefix: "model.",
-        has: &[
-            llama::TENSORS[0],
-            llama::TENSORS[1],
-            llama::TENSORS[2],
-            llama::TENSORS[3],
-            llama::TENSORS[4],
-            "layers.0.self_attn.q_norm.weight",
-        ],
+        has: &[llama::TENSORS, &["layers.0.self_attn.q_norm.weight"]],
         lacks: &["layers.0.pre_feedforward_layernorm.weight"],
     }],
 };

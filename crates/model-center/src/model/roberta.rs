@@ -3,22 +3,19 @@
 //! al., 2020) and CamemBERT (Martin et al., 2020) are the same computation with the same parameter names.
 
 use super::block::block;
-use super::encoder::Encoder;
-use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
-use super::family_names::Signature;
+use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
 use super::load;
 use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry};
-use crate::config::dialect::{Dialect, Fixed, Spoken};
+use super::registry::{Family, ModelEntry, Signature};
+use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::ranges::{Ranges, refuse_other_encoders};
-use crate::config::rows::{self, Row, RowConfig, Slot};
-use crate::config::{Fields, ProblemType, TextConfig};
+use crate::config::ranges::Ranges;
+use crate::config::rows::{Row, RowConfig, Slot, text_field};
+use crate::config::{Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable};
 use crate::layer::{BlockConfig, Placement};
 use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -126,46 +123,12 @@ impl RobertaConfig {
     pub fn first_position(&self) -> usize {
         self.text.pad_token_id.map_or(0, |id| id.saturating_add(1))
     }
-
-    /// Checks the fields; `place` names the source.
-    pub fn validate(&self, place: &str) -> Result<()> {
-        self.text.validate(place)?;
-        let ranges = Ranges { place };
-        ranges.sizes(&[("type_size", self.type_size)])?;
-        ranges.dropouts(&[("classifier_dropout_p", self.classifier_dropout_p)])?;
-        let (title, first) = (self.name.title(), self.first_position());
-        if self.text.pad_token_id.is_none() {
-            let reason = format!("{title} numbers its positions from after the padding token, and there is none");
-            return Err(ranges.refuse("pad_token_id", reason, "give the id of the padding token, commonly 1"));
-        }
-        if self.text.position_size <= first {
-            let reason =
-                format!("the first token is in row {first} of a table of {} positions", self.text.position_size);
-            return Err(ranges.refuse("position_size", reason, "give more positions, or a smaller pad_token_id"));
-        }
-        Ok(())
-    }
 }
 
 impl RowConfig for RobertaConfig {
     const DIALECT: Dialect = Dialect {
         title: RobertaName::Roberta.title(),
         model_type: RobertaName::Roberta.model_type(),
-        dim_model: &["hidden_size"],
-        num_layers: &["num_hidden_layers"],
-        num_heads: &["num_attention_heads"],
-        dim_ff: &["intermediate_size"],
-        ff_factor: None,
-        dim_head: &[],
-        head_required: false,
-        position_size: &["max_position_embeddings"],
-        dropout: &["hidden_dropout_prob"],
-        embedding_dropout: &[],
-        attention_dropout: &["attention_probs_dropout_prob"],
-        init_std: &["initializer_range"],
-        norm_eps: &["layer_norm_eps"],
-        activation: &["hidden_act"],
-        gated: Some(false),
         hugging_face: || TextConfig {
             dropout_p: 0.1,
             attention_dropout_p: 0.1,
@@ -173,16 +136,17 @@ impl RowConfig for RobertaConfig {
             ..RobertaConfig::default().text
         },
         model_center: || RobertaConfig::default().text,
-        fixed: &[&[
-            ("norm_bias", Fixed::Flag(true)),
-            ("att_bias", Fixed::Flag(true)),
-            ("ffn_bias", Fixed::Flag(true)),
-            ("proj_bias", Fixed::Flag(true)),
-            ("length_scale", Fixed::Flag(false)),
-            ("attn_scale", Fixed::Flag(true)),
-            ("post_layer_norm", Fixed::Flag(true)),
-            ("pos_bias_type", Fixed::Text("none")),
-        ]],
+        fixed: &[
+            Fixed::BIASES,
+            &[
+                ("proj_bias", Fixed::Flag(true)),
+                ("length_scale", Fixed::Flag(false)),
+                ("attn_scale", Fixed::Flag(true)),
+                ("post_layer_norm", Fixed::Flag(true)),
+                ("pos_bias_type", Fixed::Text("none")),
+            ],
+        ],
+        ..Dialect::HUGGING_FACE
     };
 
     const ROWS: &'static [Row<Self>] = &[
@@ -198,44 +162,31 @@ impl RowConfig for RobertaConfig {
         Ok(RobertaName::of(fields)?.dialect())
     }
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let name = RobertaName::of(fields)?;
-        name.dialect().spoken(fields)?;
-        refuse_other_encoders(fields, name.title())?;
-        let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
-        let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
-        let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
-        // Equal to `dropout_p`, under a name from ModelCenter's dialect of other families.
-        let embedding = fields.take_number("embedding_dropout_p")?;
-        let (mut config, spoken) = rows::take_config::<Self>(fields)?;
-        config.name = name;
-        let text = &mut config.text;
-        if embedding.is_some_and(|p| p != text.dropout_p) {
-            return Err(name.dialect().unsupported(fields, "embedding_dropout_p", "dropout_p"));
+        Ok(RobertaConfig { name, ..family::take(fields)? })
+    }
+
+    fn validate(&self, place: &str) -> Result<()> {
+        family::validate(self, place)?;
+        let ranges = Ranges { place };
+        let (title, first) = (self.name.title(), self.first_position());
+        if self.text.pad_token_id.is_none() {
+            let reason = format!("{title} numbers its positions from after the padding token, and there is none");
+            return Err(ranges.refuse("pad_token_id", reason, "give the id of the padding token, commonly 1"));
         }
-        text.embedding_dropout_p = text.dropout_p;
-        if spoken == Spoken::ModelCenter && !states_attention {
-            text.attention_dropout_p = text.dropout_p;
+        if self.text.position_size <= first {
+            let reason =
+                format!("the first token is in row {first} of a table of {} positions", self.text.position_size);
+            return Err(ranges.refuse("position_size", reason, "give more positions, or a smaller pad_token_id"));
         }
-        if !states_classifier {
-            config.classifier_dropout_p = text.dropout_p;
-        }
-        config.validate(fields.place())?;
-        Ok(config)
+        Ok(())
     }
 
     fn adjust_hf(&self, map: &mut Map<String, Value>) -> Result<()> {
-        if self.classifier_dropout_p == self.text.dropout_p {
-            map.insert("classifier_dropout".to_string(), Value::Null);
-        }
+        family::adjust_hf(self, map);
         Ok(())
     }
 }
@@ -247,35 +198,23 @@ impl EncoderFamily for RobertaConfig {
     const CLASSIFIER: Classifier = Classifier::Dense;
     const HAS_SENTENCES: bool = false;
 
-    fn title(&self) -> &'static str {
-        self.name.title()
-    }
-
     fn class_prefix(&self) -> &'static str {
         self.name.class_prefix()
     }
 
     fn layout(&self) -> Layout {
-        let text = &self.text;
         Layout {
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
-            num_layers: text.num_layers,
             type_size: self.type_size,
-            position_size: text.position_size,
             positions: PositionTable { first: self.first_position(), count: Count::Tokens },
-            pad_token_id: text.pad_token_id,
-            table_init: Init::normal(text.outer_std()),
-            head_init: Init::normal(text.outer_std()),
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
+            classifier_dropout_p: self.classifier_dropout_p,
+            head_init: Init::normal(self.text.outer_std()),
             // Independent of the activation of the blocks.
             word_activation: Activation::Gelu,
-            dropout_p: text.embedding_dropout_p,
-            classifier_dropout_p: self.classifier_dropout_p,
-            tied: text.tied,
-            cls_head: text.cls_head,
-            problem_type: text.problem_type,
         }
+    }
+
+    fn classifier_dropout(&mut self) -> &mut f32 {
+        &mut self.classifier_dropout_p
     }
 
     fn block(&self) -> BlockConfig {
@@ -304,26 +243,6 @@ impl EncoderFamily for RobertaConfig {
                 &["lm_head.*", "classifier.*", "qa_outputs.*"]
             }
         }
-    }
-
-    fn labels(&self) -> &[String] {
-        &self.text.labels
-    }
-
-    fn labels_mut(&mut self) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        (&mut self.text.cls_head, &mut self.text.labels, &mut self.text.problem_type)
-    }
-
-    fn set_dropout(&mut self, hidden: Option<f32>, attention: Option<f32>) {
-        let text = &mut self.text;
-        text.dropout_p = hidden.unwrap_or(text.dropout_p);
-        text.embedding_dropout_p = hidden.unwrap_or(text.embedding_dropout_p);
-        self.classifier_dropout_p = hidden.unwrap_or(self.classifier_dropout_p);
-        text.attention_dropout_p = attention.unwrap_or(text.attention_dropout_p);
-    }
-
-    fn validate(&self, place: &str) -> Result<()> {
-        self.validate(place)
     }
 }
 
@@ -361,7 +280,7 @@ pub(super) const FAMILY: Family = Family {
         ..Class::POST_NORM
     }),
     class_prefix: "Roberta",
-    signatures: &[Signature { prefix: "roberta.", has: names::TENSORS, lacks: &["bert."] }],
+    signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert."] }],
 };
 
 /// XLM-RoBERTa.

@@ -1,22 +1,21 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
 //! one bucket table per stack, unscaled attention scores, no other biases.
 
-use super::family_names::Signature;
+use super::block::block_without_biases;
 use super::load;
-use super::registry::{Family, ModelEntry};
-use super::seq2seq::EncoderDecoder;
-use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::registry::{Family, ModelEntry, Signature};
+use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::activations;
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{self, Row, RowConfig, Slot};
+use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
 use crate::config::text::UNLIMITED;
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
 use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
 use crate::layer::position::RelativeConfig;
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig};
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -110,12 +109,10 @@ const T5_DIALECT: Dialect = Dialect {
     num_layers: &["num_layers", "num_hidden_layers"],
     num_heads: &["num_heads", "num_attention_heads"],
     dim_ff: &["d_ff"],
-    ff_factor: None,
     dim_head: &["d_kv", "head_dim"],
     head_required: true,
     position_size: &[],
     dropout: &["dropout_rate"],
-    embedding_dropout: &[],
     attention_dropout: &[],
     init_std: &[],
     norm_eps: &["layer_norm_epsilon"],
@@ -129,17 +126,16 @@ const T5_DIALECT: Dialect = Dialect {
         ..T5Config::default().text
     },
     model_center: || T5Config::default().text,
-    fixed: &[&[
-        ("is_encoder_decoder", Fixed::Flag(true)),
-        ("norm_bias", Fixed::Flag(false)),
-        ("att_bias", Fixed::Flag(false)),
-        ("ffn_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(false)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("relative")),
-    ]],
+    fixed: &[
+        Fixed::NO_BIASES,
+        Fixed::PRE_NORM,
+        &[
+            ("is_encoder_decoder", Fixed::Flag(true)),
+            ("attn_scale", Fixed::Flag(false)),
+            ("pos_bias_type", Fixed::Text("relative")),
+        ],
+    ],
+    ..Dialect::HUGGING_FACE
 };
 
 /// The field names of mT5's files.
@@ -176,19 +172,6 @@ impl Default for T5Config {
             scale: HeadScale::One,
             decoder_start_token_id: Some(0),
         }
-    }
-}
-
-impl T5Config {
-    /// Checks the fields that only this family has; `place` names the source.
-    fn validate(&self, place: &str) -> Result<()> {
-        let ranges = Ranges { place };
-        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
-        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
-        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
-        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
-        ranges.distances([buckets, distance], names)?;
-        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
     }
 }
 
@@ -235,13 +218,7 @@ impl RowConfig for T5Config {
         Ok(T5Kind::of(fields)?.dialect())
     }
 
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
+    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let kind = T5Kind::of(fields)?;
@@ -266,8 +243,18 @@ impl RowConfig for T5Config {
             let is_silent = is_hugging_face && kind == T5Kind::T5;
             config.decoder_start_token_id = Self::default().decoder_start_token_id.filter(|_| !is_silent);
         }
-        config.validate(fields.place())?;
         Ok(config)
+    }
+
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text.validate(place)?;
+        let ranges = Ranges { place };
+        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
+        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
+        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
+        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
+        ranges.distances([buckets, distance], names)?;
+        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
     }
 
     fn adjust_dict(&self, map: &mut Map<String, Value>) {
@@ -356,19 +343,11 @@ impl Seq2SeqFamily for T5Config {
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        let (text, attention) = (&self.text, attention(&self.text));
+        let block = block_without_biases(&self.text);
         BlockConfig {
-            placement: Placement::Pre,
-            attention,
-            cross: None,
-            ffn: FeedForwardConfig {
-                gated: text.ffn_gated,
-                bias: false,
-                dropout: text.dropout_p,
-                ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, attention.init)
-            },
-            norm: NormOptions::rms(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
+            attention: AttentionConfig { scale: 1.0, ..block.attention },
+            ffn: FeedForwardConfig { dropout: self.text.dropout_p, ..block.ffn },
+            ..block
         }
     }
 
@@ -398,28 +377,15 @@ impl Seq2SeqFamily for T5Config {
             Alias::new("encoder.embed_tokens.weight", "shared.weight"),
             Alias::new("decoder.embed_tokens.weight", "shared.weight"),
         ];
-        if head == (Seq2SeqHead::CausalLm { tied: true }) {
-            aliases.push(Alias::new("lm_head.weight", "shared.weight"));
-        }
+        aliases.extend(head.tied_alias("shared.weight"));
         NameTable {
             base_prefix: "",
             rules: Cow::Owned(rules),
             aliases: Cow::Owned(aliases),
             // The first versions stored an unused one.
             ignored: Cow::Borrowed(&["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]),
-            old_names: Cow::Borrowed(&[]),
+            ..NameTable::default()
         }
-    }
-}
-
-/// Self-attention or cross-attention without positions.
-fn attention(text: &TextConfig) -> AttentionConfig {
-    AttentionConfig {
-        bias: false,
-        out_bias: false,
-        scale: 1.0,
-        dropout: text.attention_dropout_p,
-        ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, Init::normal(text.init_std))
     }
 }
 
@@ -461,18 +427,7 @@ pub(super) const FAMILY: Family = Family {
         ..Class::DISTANCES
     }),
     class_prefix: "T5",
-    signatures: &[
-        Signature {
-            prefix: "",
-            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi.weight"],
-            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-        },
-        Signature {
-            prefix: "",
-            has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
-            lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-        },
-    ],
+    signatures: &[Signature { has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi.weight"]], ..GATED }, GATED],
 };
 
 /// mT5.
@@ -483,12 +438,15 @@ pub(super) const MULTILINGUAL: Family = Family {
         open: load::open::<EncoderDecoder<T5Config>>,
     },
     class_prefix: "MT5",
-    signatures: &[Signature {
-        prefix: "",
-        has: &[TENSORS[0], TENSORS[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
-        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
-    }],
+    signatures: &[GATED],
     ..FAMILY
+};
+
+/// The weights of a model with gated feed-forward layers.
+const GATED: Signature = Signature {
+    prefix: "",
+    has: &[TENSORS, &["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"]],
+    lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
 };
 
 /// Tensors that identify the weights.

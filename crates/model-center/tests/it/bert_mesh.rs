@@ -4,12 +4,12 @@ use bmtrain_core::{Device, Shape};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::{Mesh, Module};
-use model_center::config::BertConfig;
+use model_center::config::{BertConfig, TextConfig};
 use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead;
 
 fn config() -> BertConfig {
-    BertConfig {
+    let text = TextConfig {
         vocab_size: 50,
         dim_model: 24,
         num_heads: 4,
@@ -17,8 +17,9 @@ fn config() -> BertConfig {
         dim_ff: 40,
         num_layers: 2,
         position_size: 16,
-        ..BertConfig::default()
-    }
+        ..BertConfig::default().text
+    };
+    BertConfig { text, ..BertConfig::default() }
 }
 
 fn build(device: &Device, mesh: Mesh) -> Bert {
@@ -69,7 +70,7 @@ fn local_shapes_are_those_of_column_and_row_cuts() {
 fn heads_that_cannot_be_cut_are_refused_with_the_parameters_name() {
     let device = Device::cpu(1).unwrap();
     let options = BuilderOptions { mesh: Mesh::new(0, 8, 1, 8).unwrap(), ..BuilderOptions::default() };
-    let config = BertConfig { num_heads: 6, dim_head: 4, ..config() };
+    let config = BertConfig { text: TextConfig { num_heads: 6, dim_head: 4, ..config().text }, ..config() };
     let error = Bert::new(&device, config, EncoderHead::None, BlockOptions::default(), options);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("project_qkv.weight") && error.contains('8'), "{error}");

@@ -6,7 +6,7 @@ use std::fs;
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{BertConfig, Config, ProblemType};
+use model_center::config::{BertConfig, Config, ProblemType, TextConfig};
 use model_center::model::Registry;
 use serde_json::{Map, Value, json};
 
@@ -44,14 +44,20 @@ fn defaults_are_those_of_model_center() {
 #[test]
 fn a_hugging_face_file_is_read_and_written_back_with_what_nobody_knows() {
     let config = read(&hugging_face()).unwrap();
-    assert_eq!((config.dim_model, config.num_heads, config.dim_head, config.dim_ff), (384, 12, 32, 1536));
-    assert_eq!((config.num_layers, config.position_size, config.type_size, config.vocab_size), (6, 512, 2, 30522));
-    assert_eq!((config.dropout_p, config.attention_dropout_p, config.classifier_dropout_p), (0.1, 0.2, 0.1));
     assert_eq!(
-        (config.att_init_std, config.ffn_activate_fn, config.pad_token_id),
+        (config.text.dim_model, config.text.num_heads, config.text.dim_head, config.text.dim_ff),
+        (384, 12, 32, 1536)
+    );
+    assert_eq!(
+        (config.text.num_layers, config.text.position_size, config.type_size, config.text.vocab_size),
+        (6, 512, 2, 30522)
+    );
+    assert_eq!((config.text.dropout_p, config.text.attention_dropout_p, config.classifier_dropout_p), (0.1, 0.2, 0.1));
+    assert_eq!(
+        (config.text.init_std, config.text.ffn_activate_fn, config.text.pad_token_id),
         (0.03, Activation::GeluTanh, Some(0))
     );
-    assert_eq!((config.half, config.tied, config.cls_head), (false, true, None));
+    assert_eq!((config.half, config.text.tied, config.text.cls_head), (false, true, None));
     let header = configs::header("BertModel", DType::F32);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
@@ -68,10 +74,13 @@ fn a_model_center_file_fills_in_its_class_defaults() {
         "x",
     )
     .unwrap();
-    assert_eq!((config.dim_model, config.dim_head, config.dim_ff, config.vocab_size), (1024, 64, 3072, 119547));
-    assert_eq!((config.att_mask_value, config.pad_token_id, config.half), (f32::NEG_INFINITY, None, true));
+    assert_eq!(
+        (config.text.dim_model, config.text.dim_head, config.text.dim_ff, config.text.vocab_size),
+        (1024, 64, 3072, 119547)
+    );
+    assert_eq!((config.att_mask_value, config.text.pad_token_id, config.half), (f32::NEG_INFINITY, None, true));
     let dropout = BertConfig::from_json(r#"{"dim_model": 64, "dropout_p": 0.3}"#, "x").unwrap();
-    assert_eq!((dropout.attention_dropout_p, dropout.classifier_dropout_p), (0.3, 0.3));
+    assert_eq!((dropout.text.attention_dropout_p, dropout.classifier_dropout_p), (0.3, 0.3));
     assert_eq!(BertConfig::from_json(&config.to_json_string(), "x").unwrap(), config);
 }
 
@@ -85,13 +94,14 @@ fn classes_come_from_the_architecture_and_the_labels() {
         ("problem_type", json!("regression")),
     ])
     .unwrap();
-    assert_eq!((config.cls_head, config.problem_type), (Some(3), Some(ProblemType::Regression)));
-    assert_eq!(config.labels, ["no", "yes", "maybe"]);
-    assert_eq!(with(&[("architectures", classifier.clone())]).unwrap().cls_head, Some(2));
-    assert_eq!(with(&[("architectures", classifier), ("num_labels", json!(5))]).unwrap().cls_head, Some(5));
-    assert_eq!(with(&[("id2label", labels)]).unwrap().cls_head, None);
+    assert_eq!((config.text.cls_head, config.text.problem_type), (Some(3), Some(ProblemType::Regression)));
+    assert_eq!(config.text.labels, ["no", "yes", "maybe"]);
+    assert_eq!(with(&[("architectures", classifier.clone())]).unwrap().text.cls_head, Some(2));
+    assert_eq!(with(&[("architectures", classifier), ("num_labels", json!(5))]).unwrap().text.cls_head, Some(5));
+    assert_eq!(with(&[("id2label", labels)]).unwrap().text.cls_head, None);
     let header = configs::header("BertForSequenceClassification", DType::F32);
-    let unnamed = BertConfig { cls_head: Some(2), ..BertConfig::default() };
+    let unnamed =
+        BertConfig { text: TextConfig { cls_head: Some(2), ..BertConfig::default().text }, ..BertConfig::default() };
     assert_eq!(unnamed.to_hf_json(&header).unwrap()["id2label"]["1"], "LABEL_1");
 }
 
@@ -150,7 +160,11 @@ fn labels_that_make_no_sense_are_refused_of_a_classifier_and_left_out_of_other_m
         assert!(error.contains(want) && error.contains("config.json, field") && error.contains("fix: "), "{error}");
         for class in ["BertModel", "BertForMaskedLM"] {
             let read = with(&[fields, &[("architectures", json!([class]))]].concat()).unwrap();
-            assert_eq!((read.cls_head, read.labels.len(), read.problem_type), (None, 0, None), "{fields:?}");
+            assert_eq!(
+                (read.text.cls_head, read.text.labels.len(), read.text.problem_type),
+                (None, 0, None),
+                "{fields:?}"
+            );
             let written = read.to_hf_json(&header).unwrap();
             assert!(fields.iter().all(|(name, _)| !written.contains_key(*name)), "{fields:?}");
         }

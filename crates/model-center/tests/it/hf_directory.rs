@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
+use model_center::config::{BertConfig, Config, HfHeader, ProblemType, TextConfig};
 use model_center::formats::directory::hub_name;
 use model_center::formats::{
     Allow, LoadPlan, ModelDirectory, NameTable, ParamShape, Rule, ShardedWriter, StoredDtype, TensorEntry,
@@ -167,9 +167,9 @@ fn a_written_model_directory_is_complete_and_reads_back() {
         fs::write(from.path().join(name), name).unwrap();
     }
     let mut config = BertConfig::from_pretrained(from.path()).unwrap();
-    config.cls_head = Some(3);
-    config.labels = ["no", "maybe", "yes"].map(String::from).to_vec();
-    config.problem_type = Some(ProblemType::SingleLabel);
+    config.text.cls_head = Some(3);
+    config.text.labels = ["no", "maybe", "yes"].map(String::from).to_vec();
+    config.text.problem_type = Some(ProblemType::SingleLabel);
     let params = [ParamShape::new("w.0", [2, 3]), ParamShape::new("head", [3, 2])];
     let target = dir.path().join("new/directory");
     let mut directory = ModelDirectory::new(&config, &TABLE, "BertForSequenceClassification");
@@ -281,7 +281,8 @@ fn a_check_refuses_what_writing_would_refuse() {
 #[test]
 fn a_configuration_without_a_hugging_face_form_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let config = BertConfig { dim_head: 65, ..BertConfig::default() };
+    let config =
+        BertConfig { text: TextConfig { dim_head: 65, ..BertConfig::default().text }, ..BertConfig::default() };
     let directory = ModelDirectory::new(&config, &TABLE, "BertModel");
     let error = directory.write(&dir.path().join("x"), &[], |_, _| Ok(())).unwrap_err().to_string();
     assert!(error.contains("dim_head") && names(dir.path()).is_empty(), "{error}");

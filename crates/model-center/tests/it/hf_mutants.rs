@@ -5,6 +5,7 @@ use crate::mutants;
 use std::fs;
 use std::time::Instant;
 
+use model_center::config::rows::RowConfig;
 use model_center::config::{BertConfig, Config};
 use model_center::formats::{SafetensorsFile, TensorSource, Weights};
 use mutants::{Random, replace};
@@ -196,7 +197,7 @@ fn ten_thousand_config_mutants_are_refused_or_valid() {
         if let Ok(config) = BertConfig::from_json(&mutate_text(config, &mut Random(seed)), "config.json") {
             accepted += 1;
             assert!(
-                config.validate("x").is_ok() && config.num_heads * config.dim_head == config.dim_model,
+                config.validate("x").is_ok() && config.text.num_heads * config.text.dim_head == config.text.dim_model,
                 "mutant {seed}"
             );
             let again = BertConfig::from_json(&config.to_json_string(), "x");

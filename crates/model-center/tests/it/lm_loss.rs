@@ -50,8 +50,9 @@ fn model(kind: Model, device: &Device) -> Box<dyn TextModel> {
             Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap())
         }
         Model::Bert(head) => {
-            let config =
-                BertConfig { vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers, ..BertConfig::default() };
+            let text = BertConfig::default().text;
+            let text = TextConfig { vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers, ..text };
+            let config = BertConfig { text, ..BertConfig::default() };
             Box::new(Bert::new(device, config, head, blocks, builder).unwrap())
         }
     }

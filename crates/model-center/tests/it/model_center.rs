@@ -175,7 +175,7 @@ fn what_its_classes_cannot_express_is_refused() {
     let t5: T5Config = read("t5_a", "lm");
     refused(t5.to_model_center(&header("T5Model", DType::F16)), "f16");
     let mut bert: BertConfig = read("bert_a", "mlm");
-    bert.ffn_activate_fn = bmtrain_core::kernel::Activation::Tanh;
+    bert.text.ffn_activate_fn = bmtrain_core::kernel::Activation::Tanh;
     refused(bert.to_model_center(&header("BertModel", DType::F32)), "have no tanh");
 }
 
@@ -387,7 +387,7 @@ fn a_classifier_is_not_converted_where_a_family_has_none() {
 fn the_names_of_many_blocks_are_told_by_few_rules() {
     let rules = |layers: usize| {
         let mut config: BertConfig = read("bert_a", "mlm");
-        config.num_layers = layers;
+        config.text.num_layers = layers;
         let table = config.names_of_model_center(EncoderHead::MaskedLm).unwrap();
         let name = format!("encoder.layers.{}.ffn_norm.weight", layers - 1);
         let last = table.pieces(&name, &[8], true).unwrap().remove(0).name;

@@ -1,9 +1,9 @@
 //! The options of prompts and of decoding on the command line, and what they are to the library.
 
 use crate::file::printable;
-use crate::generate::{GenerationOverrides, GenerationSetup, Patience, Prompt, PromptRow, read_prompts, token_id};
+use crate::generate::{GenerationOverrides, GenerationSetup, Prompt, PromptRow, read_prompts, token_id};
 use crate::{Error, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 
 const PROMPT: &str = "{prompt}";
@@ -76,63 +76,8 @@ impl PromptOptions {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Decoding")]
 pub struct MethodOptions {
-    /// The most new tokens; 128 unless the model states it.
-    #[arg(long, value_name = "N")]
-    pub max_new_tokens: Option<usize>,
-    /// The fewest tokens before an end token.
-    #[arg(long, value_name = "N")]
-    pub min_new_tokens: Option<usize>,
-    /// Greedy decoding: the most probable token each time.
-    #[arg(long, conflicts_with_all = ["sample", "beams"])]
-    pub greedy: bool,
-    /// Sampling, which the six settings that follow select, too.
-    #[arg(long, conflicts_with = "beams")]
-    pub sample: bool,
-    /// Temperature: below 1 the distribution is sharper, above 1 flatter.
-    #[arg(long, value_name = "NUMBER")]
-    pub temperature: Option<f32>,
-    /// Sample among this number of most probable tokens; 0 for all.
-    #[arg(long, value_name = "N")]
-    pub top_k: Option<usize>,
-    /// Sample among the most probable tokens whose probabilities sum to this.
-    #[arg(long, value_name = "SHARE")]
-    pub top_p: Option<f32>,
-    /// Sample among tokens with at least this fraction of the highest probability.
-    #[arg(long, value_name = "SHARE")]
-    pub min_p: Option<f32>,
-    /// Seed of sampling: equal seeds give equal texts. 0 by default.
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Texts of each prompt.
-    #[arg(long, value_name = "N")]
-    pub texts: Option<usize>,
-    /// Beam search with this number of beams.
-    #[arg(long, value_name = "N")]
-    pub beams: Option<usize>,
-    /// Log probabilities are divided by the length to this power: above 0 favours long texts.
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
-    pub length_penalty: Option<f32>,
-    /// Number of texts to return from a beam search.
-    #[arg(long, value_name = "N")]
-    pub best: Option<usize>,
-    /// Early stopping of beam search.
-    #[arg(long, value_enum, value_name = "WHEN")]
-    pub patience: Option<PatienceName>,
-    /// Repetition penalty: above 1 makes tokens of the text less probable.
-    #[arg(long, value_name = "NUMBER")]
-    pub repetition_penalty: Option<f32>,
-    /// Number of last tokens that the repetition penalty includes; by default all.
-    #[arg(long, value_name = "N")]
-    pub repetition_window: Option<usize>,
-    /// Whether the repetition penalty includes the prompt; by default it does.
-    #[arg(long, value_name = "true|false")]
-    pub penalise_prompt: Option<bool>,
-    /// N-grams of this size are not repeated; 0 for no such rule.
-    #[arg(long, value_name = "N")]
-    pub no_repeat: Option<usize>,
-    /// Stop string: the text ends before it; may be repeated.
-    #[arg(long, value_name = "TEXT")]
-    pub stop: Vec<String>,
+    #[command(flatten)]
+    settings: GenerationOverrides,
     /// End token, by its name or as id:N, instead of the model's own; may be repeated.
     #[arg(long, value_name = "TOKEN")]
     pub end_token: Vec<String>,
@@ -142,20 +87,6 @@ pub struct MethodOptions {
     /// Start of the decoder's text of an encoder-decoder, such as <extra_id_0>.
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
-    /// Bidirectional attention over the prompt, for CPM-1.
-    #[arg(long)]
-    pub context: bool,
-}
-
-/// Early stopping of beam search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PatienceName {
-    /// When no running beam would score better now.
-    Likely,
-    /// As soon as the number of finished texts is --beams.
-    First,
-    /// When no running beam could ever score better.
-    Never,
 }
 
 impl MethodOptions {
@@ -169,34 +100,10 @@ impl MethodOptions {
         };
         let prefix = self.prefix.as_deref().map(|text| setup.encode_prefix(text).map_err(with_flags));
         Ok(GenerationOverrides {
-            origin: "the command line",
-            max_new_tokens: self.max_new_tokens,
-            min_new_tokens: self.min_new_tokens,
-            greedy: self.greedy,
-            sample: self.sample,
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            seed: self.seed,
-            texts: self.texts,
-            beams: self.beams,
-            length_penalty: self.length_penalty,
-            best: self.best,
-            patience: self.patience.map(|patience| match patience {
-                PatienceName::Likely => Patience::Likely,
-                PatienceName::First => Patience::First,
-                PatienceName::Never => Patience::Never,
-            }),
-            repetition_penalty: self.repetition_penalty,
-            repetition_window: self.repetition_window,
-            penalize_prompt: self.penalise_prompt,
-            no_repeat: self.no_repeat,
-            stop_strings: self.stop.clone(),
             prefix: prefix.transpose()?,
             end_tokens: ids("--end-token", &self.end_token)?,
             forbidden: ids("--forbid", &self.forbid)?,
-            is_context: self.context,
+            ..self.settings.clone()
         })
     }
 }

@@ -1,14 +1,13 @@
 //! Decoders as an [`Architecture`]: causal blocks, a language-modelling head or a classifier at the last token.
 
 use super::{Classes, DecoderBlock, DecoderFamily};
-use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable};
 use crate::layer::TransformerBlock;
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::opening::allow;
-use crate::model::registry::{HeadInit, OpenOptions};
+use crate::model::registry::HeadInit;
 use crate::model::text_model::TextHead;
 use bmtrain_dist::Builder;
 use bmtrain_dist::param::Init;
@@ -42,34 +41,15 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
             output_norm: layout.output_norm,
             output_dropout: 0.0,
         };
+        let spec = Spec::new(C::DIALECT.title, text, vec![stack], ClassifierInput::LastToken);
         Spec {
-            title: C::DIALECT.title,
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
             embedding_size: layout.word_size,
             max_length: layout.positions.reach(text.position_size),
-            pad_token_id: text.pad_token_id,
             padding_learns: layout.padding_learns,
-            table_init: init,
-            embedding_factor: 1.0,
             length_scale: layout.length_scale,
-            stacks: vec![stack],
-            head: HeadSpec {
-                size: layout.word_size,
-                init,
-                transform: None,
-                lm_bias: layout.head_bias,
-                logits_bias: false,
-                factor: 1.0,
-                classifier: ClassifierInput::LastToken,
-                classifier_dropout: 0.0,
-            },
-            problem_type: text.problem_type,
-            label_names: text.labels.clone(),
+            head: HeadSpec { size: layout.word_size, lm_bias: layout.head_bias, ..spec.head },
             has_spans: C::HAS_SPANS,
-            decoder_start_token: None,
-            eos_token: None,
-            starts_with_sentinel: false,
+            ..spec
         }
     }
 
@@ -136,22 +116,8 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
         })
     }
 
-    fn prepare(config: &mut C, _: &Path, options: &OpenOptions) -> Result<()> {
-        let text = config.text_mut();
-        if let Some(rate) = options.hidden_dropout {
-            text.set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
-        }
-        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
-        Ok(())
-    }
-
-    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        let text = config.text_mut();
-        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
-    }
-
-    fn validate(config: &C, place: &str) -> Result<()> {
-        config.text().validate(place)
+    fn set_hidden_dropout(config: &mut C, rate: f32) {
+        config.text_mut().set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
     }
 
     fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {

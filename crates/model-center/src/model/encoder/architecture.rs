@@ -1,7 +1,6 @@
 //! Encoders as an [`Architecture`]: post-norm blocks with bidirectional attention, BERT's heads.
 
 use super::{Classifier, EncoderFamily};
-use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
@@ -10,10 +9,12 @@ use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
 use crate::model::opening::allow;
 use crate::model::position_table::Count;
-use crate::model::registry::{HeadInit, OpenOptions};
+use crate::model::registry::HeadInit;
 use crate::model::text_model::TextHead;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::Builder;
+use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -38,13 +39,6 @@ impl<C: EncoderFamily> Encoder<C> {
     fn known_heads() -> &'static str {
         if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
     }
-
-    fn classifier() -> ClassifierInput {
-        match C::CLASSIFIER {
-            Classifier::Pooled => ClassifierInput::Pooled,
-            Classifier::Dense => ClassifierInput::FirstToken,
-        }
-    }
 }
 
 impl<C: EncoderFamily> Architecture for Encoder<C> {
@@ -54,7 +48,9 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
     const HAS_ALL_HEADS: bool = true;
 
     fn spec(config: &C) -> Spec {
-        let layout = config.layout();
+        let (text, layout) = (config.text(), config.layout());
+        let init = Init::normal(text.outer_std());
+        let norm = NormOptions::layer(text.dim_model, text.norm_eps);
         // Where positions count tokens, padding has a row, which is not trained.
         let position_padding = match layout.positions.count {
             Count::Places => None,
@@ -62,47 +58,33 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         };
         let stack = StackSpec {
             name: "encoder",
-            layers: layout.num_layers,
+            layers: text.num_layers,
             added: Added::Learned(layout.positions),
-            position_rows: layout.position_size,
+            position_rows: text.position_size,
             position_padding,
-            position_init: layout.table_init,
+            position_init: init,
             counts_ids: true,
             type_size: Some(layout.type_size),
-            embedding_norm: Some(layout.norm),
-            embedding_dropout: layout.dropout_p,
+            embedding_norm: Some(norm),
+            embedding_dropout: text.dropout_p,
             positions: PositionsConfig::None,
             output_norm: None,
             output_dropout: 0.0,
         };
+        let classifier = match C::CLASSIFIER {
+            Classifier::Pooled => ClassifierInput::Pooled,
+            Classifier::Dense => ClassifierInput::FirstToken,
+        };
+        let spec = Spec::new(config.dialect().title, text, vec![stack], classifier);
         Spec {
-            title: config.title(),
-            vocab_size: layout.vocab_size,
-            dim_model: layout.dim_model,
-            embedding_size: layout.dim_model,
-            max_length: layout.max_length(),
-            pad_token_id: layout.pad_token_id,
-            padding_learns: false,
-            table_init: layout.table_init,
-            embedding_factor: 1.0,
-            length_scale: false,
-            stacks: vec![stack],
+            max_length: text.position_size.saturating_sub(layout.positions.first),
             head: HeadSpec {
-                size: layout.dim_model,
                 init: layout.head_init,
-                transform: Some((layout.norm, layout.word_activation)),
-                lm_bias: false,
-                logits_bias: false,
-                factor: 1.0,
-                classifier: Self::classifier(),
+                transform: Some((norm, layout.word_activation)),
                 classifier_dropout: layout.classifier_dropout_p,
+                ..spec.head
             },
-            problem_type: layout.problem_type,
-            label_names: config.labels().to_vec(),
-            has_spans: false,
-            decoder_start_token: None,
-            eos_token: None,
-            starts_with_sentinel: false,
+            ..spec
         }
     }
 
@@ -121,13 +103,13 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
     fn check_model_center(config: &C, head: Head) -> Result<()> {
         let missing = match head {
             Head::None | Head::CausalLm { .. } => return Ok(()),
-            Head::MaskedLm => return check_own_activation(config.layout().word_activation, config.title()),
+            Head::MaskedLm => return check_own_activation(config.layout().word_activation, config.dialect().title),
             Head::Classifier { .. } => "for classes that reads what a pooler or a map of its own yields",
             Head::NextSentence | Head::Pretraining => "for the next sentence",
         };
         let reason = format!("it has no head {missing}");
         let fix = "name a class with another head in config.json, or write the model as a Hugging Face directory";
-        Err(Error::model(format!("{} in ModelCenter's layout", config.title()), reason, fix))
+        Err(Error::model(format!("{} in ModelCenter's layout", config.dialect().title), reason, fix))
     }
 
     fn class(config: &C, head: Head) -> Cow<'static, str> {
@@ -166,7 +148,7 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
     }
 
     fn head(config: &mut C, head: TextHead, directory: &Path) -> Result<Head> {
-        let family = config.title();
+        let family = config.dialect().title;
         let refuse = |reason: String| Err(Error::argument("the head asked for", reason, Self::known_heads()));
         let head = match head {
             TextHead::None => Head::None,
@@ -181,24 +163,16 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         if head.has_sentences() && !C::HAS_SENTENCES {
             return refuse(format!("{family} is not trained on pairs of sentences and has no head for the next one"));
         }
-        if head.is_masked_lm() && !config.layout().tied {
+        if head.is_masked_lm() && !config.text().tied {
             let reason = "tie_word_embeddings is false: a masked-token head with a matrix of its own";
             return Err(Error::model(directory.display().to_string(), reason, "use a model with tied embeddings"));
         }
         Ok(head)
     }
 
-    fn prepare(config: &mut C, _: &Path, options: &OpenOptions) -> Result<()> {
-        config.set_dropout(options.hidden_dropout, options.attention_dropout);
-        Ok(())
-    }
-
-    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        config.labels_mut()
-    }
-
-    fn validate(config: &C, place: &str) -> Result<()> {
-        config.validate(place)
+    fn set_hidden_dropout(config: &mut C, rate: f32) {
+        config.text_mut().set_hidden_dropout(rate, true);
+        *config.classifier_dropout() = rate;
     }
 
     /// Refuses heads of ModelCenter's files that compute something else than this crate's.
@@ -211,12 +185,14 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let layout = config.layout();
         match head {
             _ if !is_model_center => Ok(()),
-            TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadInit::Random => {
+            TextHead::Classification { .. } if config.text().cls_head.is_some() && values != HeadInit::Random => {
                 let reason = "the classification head of ModelCenter's encoders reads hidden states, not pooled ones";
                 let fix = "initialize a new head, or take another";
                 Err(Error::model(format!("{place}, field cls_head"), reason, fix))
             }
-            TextHead::MaskedLm | TextHead::Pretraining => check_own_activation(layout.word_activation, config.title()),
+            TextHead::MaskedLm | TextHead::Pretraining => {
+                check_own_activation(layout.word_activation, config.dialect().title)
+            }
             _ => Ok(()),
         }
     }

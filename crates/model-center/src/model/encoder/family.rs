@@ -4,32 +4,35 @@
 //! [`super::EncoderModel`] and [`open`](super::super::load::open).
 
 use super::EncoderHead;
-use crate::config::{Config, ProblemType};
+use crate::config::Fields;
+use crate::config::dialect::Spoken;
+use crate::config::ranges::{Ranges, refuse_other_encoders};
+use crate::config::rows::{self, RowConfig};
 use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::BlockConfig;
 use crate::model::position_table::PositionTable;
 use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
+use serde_json::{Map, Value};
 use std::fmt::Debug;
 
 /// A family of encoders, as its configuration describes it.
-pub trait EncoderFamily: Config + Clone + Debug + 'static {
+pub trait EncoderFamily: RowConfig + Debug {
     /// The input of its classifier.
     const CLASSIFIER: Classifier;
 
     /// Whether it has a next-sentence prediction head.
     const HAS_SENTENCES: bool;
 
-    /// Display name.
-    fn title(&self) -> &'static str;
-
     /// Prefix of its classes in `transformers`.
     fn class_prefix(&self) -> &'static str;
 
-    /// Sizes and dropout probabilities.
+    /// The modules around the blocks.
     fn layout(&self) -> Layout;
+
+    /// Dropout in the classifier, to be changed.
+    fn classifier_dropout(&mut self) -> &mut f32;
 
     /// Configuration of every block.
     fn block(&self) -> BlockConfig;
@@ -44,19 +47,6 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
 
     /// Tensors in checkpoints that a model with this head does not use; `*` matches any text.
     fn unused(head: EncoderHead) -> &'static [&'static str];
-
-    /// Names of a classifier's classes in order, empty if unknown.
-    fn labels(&self) -> &[String];
-
-    /// Number of outputs, class names and problem type of a classifier, to be changed.
-    fn labels_mut(&mut self) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>);
-
-    /// Overrides the file's dropout probabilities, where given: for hidden states and the classifier's input, and for
-    /// attention probabilities.
-    fn set_dropout(&mut self, hidden: Option<f32>, attention: Option<f32>);
-
-    /// Whether the fields are consistent; `place` names the source.
-    fn validate(&self, place: &str) -> Result<()>;
 }
 
 /// Input of a classifier's last layer.
@@ -71,44 +61,58 @@ pub enum Classifier {
 /// The modules of an encoder around its blocks.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// V.
-    pub vocab_size: usize,
-    /// D.
-    pub dim_model: usize,
-    /// Number of blocks.
-    pub num_layers: usize,
     /// Rows of the token type embedding.
     pub type_size: usize,
-    /// Rows of the position embedding table, including the unused rows before the first token's.
-    pub position_size: usize,
     /// Position of each token. Tokens are counted by id, whatever the attention mask is: each that is not the padding
     /// token counts.
     pub positions: PositionTable,
-    /// The padding token, whose embedding gets no gradient.
-    pub pad_token_id: Option<usize>,
-    /// Initializer of the embedding tables.
-    pub table_init: Init,
     /// Initializer of the heads' linear layers.
     pub head_init: Init,
-    /// After the sum of the embeddings, and in the masked-LM head.
-    pub norm: NormOptions,
     /// In the masked-LM head.
     pub word_activation: Activation,
-    /// Dropout probability after the sum of the embeddings.
-    pub dropout_p: f32,
     /// Dropout in the classifier.
     pub classifier_dropout_p: f32,
-    /// Whether the masked-LM head is tied to the token embedding.
-    pub tied: bool,
-    /// Outputs of the classifier, if the configuration specifies them.
-    pub cls_head: Option<usize>,
-    /// Problem type of the classifier, if the configuration specifies one.
-    pub problem_type: Option<ProblemType>,
 }
 
-impl Layout {
-    /// The maximum sequence length, in tokens.
-    pub fn max_length(&self) -> usize {
-        self.position_size.saturating_sub(self.positions.first)
+/// Takes the configuration of an encoder. The dropout of hidden states is the default of the classifier's and, in
+/// ModelCenter's files, of the attention's.
+pub(in crate::model) fn take<C: EncoderFamily>(fields: &mut Fields) -> Result<C> {
+    let dialect = C::dialect_of(fields)?;
+    dialect.spoken(fields)?;
+    refuse_other_encoders(fields, dialect.title)?;
+    let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
+    let states_attention = stated(&["attention_probs_dropout_prob", "attention_dropout_p"]);
+    let states_classifier = stated(&["classifier_dropout", "classifier_dropout_p"]);
+    // Equal to `dropout_p`, under a name from ModelCenter's dialect of other families.
+    let embedding = fields.take_number("embedding_dropout_p")?;
+    let (mut config, spoken) = rows::take_config::<C>(fields)?;
+    let text = config.text_mut();
+    let dropout = text.dropout_p;
+    if embedding.is_some_and(|p| p != dropout) {
+        return Err(dialect.unsupported(fields, "embedding_dropout_p", "dropout_p"));
+    }
+    text.embedding_dropout_p = dropout;
+    if spoken == Spoken::ModelCenter && !states_attention {
+        text.attention_dropout_p = dropout;
+    }
+    if !states_classifier {
+        *config.classifier_dropout() = dropout;
+    }
+    Ok(config)
+}
+
+/// Checks the fields that all encoders have; `place` names the source.
+pub(in crate::model) fn validate<C: EncoderFamily>(config: &C, place: &str) -> Result<()> {
+    config.text().validate(place)?;
+    let Layout { type_size, classifier_dropout_p, .. } = config.layout();
+    let ranges = Ranges { place };
+    ranges.sizes(&[("type_size", type_size)])?;
+    ranges.dropouts(&[("classifier_dropout_p", classifier_dropout_p)])
+}
+
+/// In Hugging Face's files `null` stands for a classifier's dropout that equals the one of hidden states.
+pub(in crate::model) fn adjust_hf<C: EncoderFamily>(config: &C, map: &mut Map<String, Value>) {
+    if config.layout().classifier_dropout_p == config.text().dropout_p {
+        map.insert("classifier_dropout".to_string(), Value::Null);
     }
 }

@@ -33,7 +33,7 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
     let heads = heads.into_iter().chain(["nsp_projection"]).flat_map(|name| {
         ["weight", "bias"].map(|kind| Rule::owned(format!("{name}.{kind}"), format!("{name}.{kind}")))
     });
-    let (block, layers) = (family.block(), family.layout().num_layers);
+    let (block, layers) = (family.block(), family.text().num_layers);
     let stack = model_center::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
     let table = model_center::table(&[stack], heads.collect());
     match head {

@@ -2,7 +2,7 @@
 //! classifier at the EOS token.
 
 use super::{Around, Seq2SeqFamily, Sinusoids};
-use crate::config::{ProblemType, TextConfig};
+use crate::config::TextConfig;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, DirectoryLayout, NameTable, TensorSource, Weights};
 use crate::layer::{PositionsConfig, TransformerBlock};
@@ -48,38 +48,24 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
 
     fn spec(config: &C) -> Spec {
         let (text, layout) = (config.text(), config.layout());
-        let init = Init::normal(text.outer_std());
+        let stacks = vec![
+            stack(text, "encoder", text.num_layers, layout.encoder),
+            stack(text, "decoder", config.decoder_layers(), layout.decoder),
+        ];
+        let spec = Spec::new(C::DIALECT.title, text, stacks, ClassifierInput::EosToken);
         Spec {
-            title: C::DIALECT.title,
-            vocab_size: text.vocab_size,
-            dim_model: text.dim_model,
-            embedding_size: text.dim_model,
-            max_length: text.position_size,
-            pad_token_id: text.pad_token_id,
             padding_learns: layout.padding_learns,
-            table_init: init,
             embedding_factor: layout.word_factor,
-            length_scale: false,
-            stacks: vec![
-                stack(text, "encoder", text.num_layers, layout.encoder),
-                stack(text, "decoder", config.decoder_layers(), layout.decoder),
-            ],
             head: HeadSpec {
-                size: text.dim_model,
-                init,
-                transform: None,
-                lm_bias: false,
                 logits_bias: layout.logits_bias,
                 factor: layout.head_factor,
-                classifier: ClassifierInput::EosToken,
                 classifier_dropout: layout.classifier_dropout,
+                ..spec.head
             },
-            problem_type: text.problem_type,
-            label_names: text.labels.clone(),
-            has_spans: false,
             decoder_start_token: config.decoder_start_token(),
             eos_token: config.eos_token(),
             starts_with_sentinel: C::BEGINS_WITH_SENTINELS,
+            ..spec
         }
     }
 
@@ -165,12 +151,11 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             let has_matrix = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
             config.text_mut().tied = !has_matrix;
         }
-        if let Some(rate) = options.hidden_dropout {
-            config.set_hidden_dropout(rate);
-        }
-        let text = config.text_mut();
-        text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
         Ok(())
+    }
+
+    fn set_hidden_dropout(config: &mut C, rate: f32) {
+        config.set_hidden_dropout(rate);
     }
 
     fn check_weights(config: &C, directory: &Path) -> Result<()> {
@@ -179,15 +164,6 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             true => Sinusoids::check(&Weights::open(directory)?, [text.position_size, text.dim_model]),
             false => Ok(()),
         }
-    }
-
-    fn labels_mut(config: &mut C) -> (&mut Option<usize>, &mut Vec<String>, &mut Option<ProblemType>) {
-        let text = config.text_mut();
-        (&mut text.cls_head, &mut text.labels, &mut text.problem_type)
-    }
-
-    fn validate(config: &C, place: &str) -> Result<()> {
-        config.text().validate(place)
     }
 
     fn allowed(_: &C, head: Head, values: HeadInit, _: bool) -> Allow {

@@ -1,0 +1,110 @@
+//! Options for opening a model directory.
+
+use super::text_model::TextHead;
+use crate::config::ProblemType;
+use bmtrain_core::{DType, Device};
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns};
+use bmtrain_dist::shard::Sharding;
+
+/// Where the weights of a head come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeadInit {
+    /// From the directory, which must have them.
+    #[default]
+    Directory,
+    /// From the directory if it has them; else initialized.
+    DirectoryOrRandom,
+    /// Initialized, whatever the directory has.
+    Random,
+}
+
+/// Options for opening a model.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// The device of its parameters.
+    pub device: Device,
+    /// Its family, for a directory whose `config.json` does not name one, as in ModelCenter's layout.
+    pub family: Option<String>,
+    /// Its head; `None` for the head of the directory's class.
+    pub head: Option<TextHead>,
+    /// The source of the head's weights.
+    pub head_values: HeadInit,
+    /// Patterns of tensors to ignore, in addition to tensors of other heads; `*` matches any text. Each must match a
+    /// tensor, and none may match a tensor that the model needs.
+    pub leave: Vec<String>,
+    /// Names of the classes in the order of the data; empty if they have none, or to take the names from the directory.
+    /// If a directory's classifier names its classes, these must be the same names; its order is kept.
+    pub labels: Vec<String>,
+    /// The problem type; `None` for the configuration's.
+    pub problem: Option<ProblemType>,
+    /// Dtype of the parameters.
+    pub dtype: DType,
+    /// Use the dtype of the stored weights instead, if the family computes in it: see [`Weights::dtype`]. A family
+    /// whose hidden states overflow f16 uses f32 in its place.
+    pub keep_dtype: bool,
+    /// Seed of the initialization.
+    pub seed: u64,
+    /// Store or recompute the blocks' activations.
+    pub recompute: Recompute,
+    /// Dropout probability of hidden states, to override the model's.
+    pub hidden_dropout: Option<f32>,
+    /// Dropout probability of attention, to override the model's.
+    pub attention_dropout: Option<f32>,
+    /// Dtype of the gradients, in which they are also reduced across ranks.
+    pub grad_dtype: DType,
+    /// Sharding of its parameters across data-parallel ranks.
+    pub sharding: Sharding,
+    /// Full names of frozen parameters.
+    pub frozen: NamePatterns,
+    /// Compare configuration and weights without loading: the returned model has no values.
+    pub only_check: bool,
+    /// Build the final model on the device but read only the headers of the weights: for devices that only count
+    /// memory.
+    pub leave_values: bool,
+}
+
+impl OpenOptions {
+    /// The defaults for a device: the model as the directory states it.
+    pub fn new(device: &Device) -> Self {
+        OpenOptions {
+            device: device.clone(),
+            family: None,
+            head: None,
+            head_values: HeadInit::Directory,
+            leave: Vec::new(),
+            labels: Vec::new(),
+            problem: None,
+            dtype: DType::F32,
+            keep_dtype: false,
+            seed: 0,
+            recompute: Recompute::Keep,
+            hidden_dropout: None,
+            attention_dropout: None,
+            grad_dtype: DType::F32,
+            sharding: Sharding::solo(),
+            frozen: NamePatterns::default(),
+            only_check: false,
+            leave_values: false,
+        }
+    }
+
+    /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].
+    pub fn builder(&self) -> BuilderOptions {
+        let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
+        BuilderOptions { init, sharding: self.sharding.clone(), ..self.sketch_builder() }
+    }
+
+    /// Options of its sketch, which takes no memory and is compared with the weights: replicated, on one rank.
+    pub fn sketch_builder(&self) -> BuilderOptions {
+        let frozen = self.frozen.clone();
+        BuilderOptions {
+            seed: self.seed,
+            dtype: self.dtype,
+            grad_dtype: self.grad_dtype,
+            init: InitMode::Deferred,
+            frozen,
+            ..BuilderOptions::default()
+        }
+    }
+}
