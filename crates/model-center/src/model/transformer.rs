@@ -219,7 +219,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
     fn verbalizer_position(&self) -> Result<VerbalizerPosition> {
         if !matches!(self.heads.kind(), Head::CausalLm { .. }) {
             let reason = format!("{} answers no prompts with the head that it has", self.spec.title);
-            let fix = "take a model with a language-modelling head, such as GPT-2 or T5";
+            let fix = "use a model with a language-modelling head";
             return Err(Error::argument("the head asked for", reason, fix));
         }
         if !self.spec.is_encoder_decoder() {
