@@ -176,12 +176,12 @@ impl Dialect {
     }
 
     /// The fields whose values in a file depend on each other, and that are only written by their rows.
-    fn derived(&self) -> [Row<TextConfig>; 7] {
+    pub(super) fn derived(&self) -> [Row<TextConfig>; 7] {
         [
             Row::new(self.dim_head, &["dim_head"], |t| Slot::Size(&mut t.dim_head)),
-            Row::new(self.dropout, &["dropout_p"], |t| Slot::Number(&mut t.dropout_p)),
-            Row::new(self.embedding_dropout, &["embedding_dropout_p"], |t| Slot::Number(&mut t.embedding_dropout_p)),
-            Row::new(self.attention_dropout, &["attention_dropout_p"], |t| Slot::Number(&mut t.attention_dropout_p)),
+            Row::new(self.dropout, &["dropout_p"], |t| Slot::Dropout(&mut t.dropout_p)),
+            Row::new(self.embedding_dropout, &["embedding_dropout_p"], |t| Slot::Dropout(&mut t.embedding_dropout_p)),
+            Row::new(self.attention_dropout, &["attention_dropout_p"], |t| Slot::Dropout(&mut t.attention_dropout_p)),
             Row::new(&[], &OUTER, |t| Slot::Number(t.outer_std.get_or_insert(t.init_std))),
             Row::new(self.init_std, &INNER, |t| Slot::Number(&mut t.init_std)),
             Row::new(&[], &["cls_head"], |t| Slot::OptionalSize(&mut t.cls_head)),

@@ -5,12 +5,12 @@
 //! names of one field with different values. Unknown fields are kept and written back.
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]. A family declares its configuration in its file of
-//! [`crate::model`], by the rows of [`rows`] and the parts that several share: [`TextConfig`], [`RotaryFields`],
-//! [`WindowFields`], [`EncoderDecoderFields`], [`CpmFields`]. Called by the
-//! models, the example binaries and [`crate::formats::directory`].
+//! [`crate::model`] with [`model_config!`](crate::model_config), from rows and the parts that several families share:
+//! [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`EncoderDecoderFields`], [`CpmFields`].
 
 pub(crate) mod activations;
 pub(crate) mod cpm;
+mod declare;
 pub mod dialect;
 pub(crate) mod encoder_decoder;
 pub(crate) mod fields;

@@ -1,12 +1,14 @@
 //! The fields that a family has beyond [`TextConfig`], one row each: names in both dialects and the member of the
 //! configuration. Reading and writing follow from the rows.
 //!
-//! Defines [`Row`], [`Slot`] and [`RowConfig`]; a family lists its rows in its file of [`crate::model`].
+//! Defines [`Row`], [`Slot`], [`ConfigRows`] and [`RowConfig`]; a family declares its fields in its file of
+//! [`crate::model`].
 
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Names, Spoken};
 use super::json::number;
+use super::ranges::Ranges;
 use super::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, WindowFields, labels, model_center};
 use crate::Result;
 
@@ -19,6 +21,10 @@ pub enum Slot<'a> {
     Flag(&'a mut bool),
     /// A finite number.
     Number(&'a mut f32),
+    /// A dropout probability, in `[0, 1)`.
+    Dropout(&'a mut f32),
+    /// A standard deviation of initial values.
+    Deviation(&'a mut f32),
     /// A positive integer; `null` is `None`, and a missing field the default.
     OptionalSize(&'a mut Option<usize>),
     /// An integer from 0; `null` is `None`, and a missing field the default.
@@ -72,7 +78,9 @@ pub fn take<C>(rows: &[Row<C>], config: &mut C, fields: &mut Fields, text: &Text
         let stated = match (row.slot)(config) {
             Slot::Size(size) => set(size, fields.take_any(&names, Fields::take_size)?),
             Slot::Flag(flag) => set(flag, fields.take_any(&names, Fields::take_flag)?),
-            Slot::Number(value) => set(value, fields.take_any(&names, Fields::take_number)?),
+            Slot::Number(value) | Slot::Dropout(value) | Slot::Deviation(value) => {
+                set(value, fields.take_any(&names, Fields::take_number)?)
+            }
             Slot::OptionalSize(size) => {
                 let stated = names.iter().any(|name| fields.has(name));
                 let given = fields.take_any(&names, Fields::take_size)?;
@@ -115,7 +123,7 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
         let value = match (row.slot)(&mut config) {
             Slot::Size(size) | Slot::KvHeads(size) => json!(size),
             Slot::Flag(flag) => json!(flag),
-            Slot::Number(value) => number(*value),
+            Slot::Number(value) | Slot::Dropout(value) | Slot::Deviation(value) => number(*value),
             Slot::OptionalSize(size) | Slot::OptionalIndex(size) => json!(size),
             Slot::Rotary(rotary) => {
                 rotary.write(map);
@@ -134,7 +142,7 @@ pub fn write<C: Clone>(rows: &[Row<C>], config: &C, text: &TextConfig, spoken: S
 pub(crate) fn take_common<C>(rows: &[Row<C>], common: &str, config: &mut C, fields: &mut Fields) -> Result<()> {
     let all = fields.take_number(common)?;
     for row in rows {
-        let (&[name], Slot::Number(target)) = (row.model_center, (row.slot)(config)) else { continue };
+        let (&[name], Slot::Deviation(target)) = (row.model_center, (row.slot)(config)) else { continue };
         let own = fields.take_number(name)?;
         if let (Some(a), Some(b)) = (all, own)
             && a != b
@@ -147,24 +155,22 @@ pub(crate) fn take_common<C>(rows: &[Row<C>], common: &str, config: &mut C, fiel
     Ok(())
 }
 
-/// The sizes among the rows under ModelCenter's names.
-pub(crate) fn sizes<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static str, usize)> {
-    let mut config = config.clone();
-    let size = |row: &Row<C>| match (row.slot)(&mut config) {
-        Slot::Size(size) => Some((*row.model_center.first()?, *size)),
-        _ => None,
-    };
-    rows.iter().filter_map(size).collect()
-}
-
-/// The numbers among the rows under ModelCenter's names.
-pub(crate) fn numbers<C: Clone>(rows: &[Row<C>], config: &C) -> Vec<(&'static str, f32)> {
-    let mut config = config.clone();
-    let number = |row: &Row<C>| match (row.slot)(&mut config) {
-        Slot::Number(value) => Some((*row.model_center.first()?, *value)),
-        _ => None,
-    };
-    rows.iter().filter_map(number).collect()
+/// Check sizes, dropout probabilities and standard deviations; `place` names the source.
+///
+/// # Errors
+/// A value out of range, under ModelCenter's name of the field, or Hugging Face's where it has none.
+pub(crate) fn check<C: Clone>(rows: &[Row<C>], config: &C, place: &str) -> Result<()> {
+    let (mut config, ranges) = (config.clone(), Ranges { place });
+    for row in rows {
+        let Some(name) = row.model_center.first().or(row.hugging_face.first()) else { continue };
+        match (row.slot)(&mut config) {
+            Slot::Size(size) => ranges.sizes(&[(name, *size)])?,
+            Slot::Dropout(rate) => ranges.dropouts(&[(name, *rate)])?,
+            Slot::Deviation(std) => ranges.deviations(&[(name, *std)])?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Key and value heads, if the file states them; else `silent` is what it means, which must divide too.
@@ -182,27 +188,23 @@ fn take_kv_heads(fields: &mut Fields, names: &[&str], heads: usize, silent: Opti
     Ok(given)
 }
 
-/// Implements [`RowConfig::text`] and [`RowConfig::text_mut`] by a member of the configuration.
-macro_rules! text_field {
-    ($($member:ident).+) => {
-        fn text(&self) -> &$crate::config::TextConfig {
-            &self.$($member).+
-        }
-
-        fn text_mut(&mut self) -> &mut $crate::config::TextConfig {
-            &mut self.$($member).+
-        }
-    };
-}
-pub(crate) use text_field;
-
-/// A configuration that is a [`TextConfig`] and rows: it implements [`Config`] by them.
-pub trait RowConfig: Clone + Default + 'static {
-    /// How its files are written.
-    const DIALECT: Dialect;
-
+/// The fields of a configuration: [`TextConfig`] and one row for each other. [`model_config!`](crate::model_config)
+/// declares and implements it.
+pub trait ConfigRows: Clone + Default + 'static {
     /// Its fields beyond the fields of all families.
     const ROWS: &'static [Row<Self>] = &[];
+
+    /// What all families have.
+    fn text(&self) -> &TextConfig;
+
+    /// The same, to change it.
+    fn text_mut(&mut self) -> &mut TextConfig;
+}
+
+/// A configuration that is a [`TextConfig`] and rows: it implements [`Config`](super::Config) by them.
+pub trait RowConfig: ConfigRows {
+    /// How its files are written.
+    const DIALECT: Dialect;
 
     /// The dialect of this configuration, where several families have one type of configuration.
     fn dialect(&self) -> &'static Dialect {
@@ -214,12 +216,6 @@ pub trait RowConfig: Clone + Default + 'static {
         Ok(const { &Self::DIALECT })
     }
 
-    /// What all families have.
-    fn text(&self) -> &TextConfig;
-
-    /// The same, to change it.
-    fn text_mut(&mut self) -> &mut TextConfig;
-
     /// Take the fields out of a file: the fields of [`take_config`], and what the family checks or derives besides.
     ///
     /// # Errors
@@ -230,18 +226,19 @@ pub trait RowConfig: Clone + Default + 'static {
 
     /// Check the fields, as reading a file ends with; `place` names the source.
     fn validate(&self, place: &str) -> Result<()> {
-        self.text().validate(place)
+        self.text().validate(place)?;
+        check(Self::ROWS, self, place)
     }
 
-    /// Change what [`Config::to_dict`] gives where it differs from the rows.
+    /// Change what [`Config::to_dict`](super::Config::to_dict) gives where it differs from the rows.
     fn adjust_dict(&self, _map: &mut Map<String, Value>) {}
 
-    /// Change what [`Config::to_hf_json`] gives where it differs from the rows.
+    /// Change what [`Config::to_hf_json`](super::Config::to_hf_json) gives where it differs from the rows.
     fn adjust_hf(&self, _map: &mut Map<String, Value>) -> Result<()> {
         Ok(())
     }
 
-    /// [`Config::to_model_center`].
+    /// [`Config::to_model_center`](super::Config::to_model_center).
     ///
     /// # Errors
     /// A family without a class in ModelCenter, or a model that the class does not compute.

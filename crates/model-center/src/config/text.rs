@@ -106,14 +106,9 @@ impl TextConfig {
 
     /// Check the fields; `place` names the source.
     pub fn validate(&self, place: &str) -> Result<()> {
+        rows::check(&Dialect::MODEL_CENTER.sizes(), self, place)?;
+        rows::check(&Dialect::MODEL_CENTER.derived(), self, place)?;
         let ranges = Ranges { place };
-        ranges.sizes(&rows::sizes(&Dialect::MODEL_CENTER.sizes(), self))?;
-        ranges.sizes(&[("dim_head", self.dim_head)])?;
-        ranges.dropouts(&[
-            ("dropout_p", self.dropout_p),
-            ("embedding_dropout_p", self.embedding_dropout_p),
-            ("attention_dropout_p", self.attention_dropout_p),
-        ])?;
         ranges.deviations(&[("initializer_range", self.init_std), ("emb_init_std", self.outer_std())])?;
         ranges.epsilon(self.norm_eps)?;
         ranges.padding(self.pad_token_id, self.vocab_size)?;

@@ -11,7 +11,7 @@ use super::registry::{Family, ModelEntry, Signature};
 use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{Row, RowConfig, text_field};
+use crate::config::rows::{ConfigRows, Row, RowConfig};
 use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable, Rule};
@@ -40,11 +40,20 @@ impl Default for BartConfig {
     }
 }
 
-impl RowConfig for BartConfig {
-    const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..encoder_decoder::DIALECT };
+impl ConfigRows for BartConfig {
     const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
 
-    text_field!(stacks.text);
+    fn text(&self) -> &TextConfig {
+        &self.stacks.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.stacks.text
+    }
+}
+
+impl RowConfig for BartConfig {
+    const DIALECT: Dialect = Dialect { title: "BART", model_type: "bart", ..encoder_decoder::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
         encoder_decoder::take(fields)

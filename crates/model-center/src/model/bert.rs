@@ -9,75 +9,63 @@ use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
 use crate::config::json::number;
 use crate::config::model_center::Class;
-use crate::config::ranges::Ranges;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
 use crate::config::{Fields, TextConfig};
 use crate::error::{Error, Result};
 use crate::formats::{Alias, NameTable};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::model_config;
 use bmtrain_dist::param::Init;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// Sizes and options of a BERT.
-///
-/// Defaults are taken from ModelCenter's `BertConfig`. Its options that no BERT uses (means of initializers,
-/// `length_scale`, `int8`, …) are accepted with the value that has no effect, and written.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/bert_config.py`; Devlin et al. 2019 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BertConfig {
-    /// The common fields. `dropout_p` and `embedding_dropout_p` are equal. In ModelCenter's files `init_std` is
-    /// `att_init_std` and `outer_std` is `emb_init_std`; Hugging Face's `initializer_range` is all four deviations.
-    pub text: TextConfig,
-    /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
-    pub type_size: usize,
-    /// Standard deviation of the feed-forward's initializer.
-    pub ffn_init_std: f32,
-    /// Standard deviation of the heads' initializer.
-    pub proj_init_std: f32,
-    /// Whether the attention's projections have a bias.
-    pub att_bias: bool,
-    /// Whether the feed-forward's linear layers have a bias.
-    pub ffn_bias: bool,
-    /// Divide attention scores by the square root of H.
-    pub attn_scale: bool,
-    /// The score of a masked position in ModelCenter. Here masked positions are excluded exactly and the value is only
-    /// kept: −10⁴ underflows to the same zero probability.
-    pub att_mask_value: f32,
-    /// Whether the weights were stored as f16. The recipe sets the dtype of training.
-    pub half: bool,
-    /// Dropout before the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
-    pub classifier_dropout_p: f32,
-}
-
-impl Default for BertConfig {
-    fn default() -> Self {
-        let text =
-            TextConfig { vocab_size: 119547, position_size: 512, norm_eps: 1e-12, tied: true, ..TextConfig::default() };
-        BertConfig {
-            type_size: 2,
-            ffn_init_std: text.init_std,
-            proj_init_std: text.init_std,
-            att_bias: true,
-            ffn_bias: true,
-            attn_scale: true,
-            att_mask_value: -1e4,
-            half: true,
-            classifier_dropout_p: 0.0,
-            text,
-        }
+model_config! {
+    /// Sizes and options of a BERT.
+    ///
+    /// Defaults are taken from ModelCenter's `BertConfig`. Its options that no BERT uses (means of initializers,
+    /// `length_scale`, `int8`, …) are accepted with the value that has no effect, and written.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/bert_config.py`; Devlin et al. 2019 for the architecture.
+    pub struct BertConfig {
+        /// The common fields. `dropout_p` and `embedding_dropout_p` are equal. In ModelCenter's files `init_std` is
+        /// `att_init_std` and `outer_std` is `emb_init_std`; Hugging Face's `initializer_range` is all four deviations.
+        text: TextConfig {
+            vocab_size: 119547,
+            position_size: 512,
+            norm_eps: 1e-12,
+            tied: true,
+            ..TextConfig::default()
+        };
+        /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
+        type_size: usize = 2, Size(required "type_vocab_size" => "type_size");
+        /// Standard deviation of the feed-forward's initializer.
+        ffn_init_std: f32 = 0.02;
+        /// Standard deviation of the heads' initializer.
+        proj_init_std: f32 = 0.02;
+        /// Whether the attention's projections have a bias.
+        att_bias: bool = true, Flag(=> "att_bias");
+        /// Whether the feed-forward's linear layers have a bias.
+        ffn_bias: bool = true, Flag(=> "ffn_bias");
+        /// Divide attention scores by the square root of H.
+        attn_scale: bool = true, Flag(=> "attn_scale");
+        /// The score of a masked position in ModelCenter. Here masked positions are excluded exactly and the value is
+        /// only kept: −10⁴ underflows to the same zero probability.
+        att_mask_value: f32 = -1e4;
+        /// Whether the weights were stored as f16. The recipe sets the dtype of training.
+        half: bool = true;
+        /// Dropout before the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
+        classifier_dropout_p: f32 = 0.0, Dropout("classifier_dropout" => "classifier_dropout_p");
     }
 }
 
 /// Standard deviations, all of them `initializer_range` in Hugging Face files.
 const DEVIATIONS: &[Row<BertConfig>] = &[
     Row::new(&["initializer_range"], &["emb_init_std"], |c| {
-        Slot::Number(c.text.outer_std.get_or_insert(c.text.init_std))
+        Slot::Deviation(c.text.outer_std.get_or_insert(c.text.init_std))
     }),
-    Row::new(&[], &["att_init_std"], |c| Slot::Number(&mut c.text.init_std)),
-    Row::new(&[], &["ffn_init_std"], |c| Slot::Number(&mut c.ffn_init_std)),
-    Row::new(&[], &["proj_init_std"], |c| Slot::Number(&mut c.proj_init_std)),
+    Row::new(&[], &["att_init_std"], |c| Slot::Deviation(&mut c.text.init_std)),
+    Row::new(&[], &["ffn_init_std"], |c| Slot::Deviation(&mut c.ffn_init_std)),
+    Row::new(&[], &["proj_init_std"], |c| Slot::Deviation(&mut c.proj_init_std)),
 ];
 
 /// Numbers of ModelCenter that have one value, and are written.
@@ -114,16 +102,6 @@ impl RowConfig for BertConfig {
         ..Dialect::HUGGING_FACE
     };
 
-    const ROWS: &'static [Row<Self>] = &[
-        Row::required(&["type_vocab_size"], &["type_size"], |c| Slot::Size(&mut c.type_size)),
-        Row::new(&["classifier_dropout"], &["classifier_dropout_p"], |c| Slot::Number(&mut c.classifier_dropout_p)),
-        Row::new(&[], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
-        Row::new(&[], &["ffn_bias"], |c| Slot::Flag(&mut c.ffn_bias)),
-        Row::new(&[], &["attn_scale"], |c| Slot::Flag(&mut c.attn_scale)),
-    ];
-
-    text_field!(text);
-
     fn read(fields: &mut Fields) -> Result<Self> {
         let spoken = Self::DIALECT.spoken(fields)?;
         // These take precedence over what the fields mean in other families.
@@ -140,8 +118,9 @@ impl RowConfig for BertConfig {
     }
 
     fn validate(&self, place: &str) -> Result<()> {
-        family::validate(self, place)?;
-        Ranges { place }.deviations(&rows::numbers(DEVIATIONS, self))
+        self.text.validate(place)?;
+        rows::check(Self::ROWS, self, place)?;
+        rows::check(DEVIATIONS, self, place)
     }
 
     fn adjust_dict(&self, map: &mut Map<String, Value>) {

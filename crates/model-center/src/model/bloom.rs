@@ -4,34 +4,26 @@ use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel,
 use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{RowConfig, text_field};
+use crate::config::rows::RowConfig;
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::PositionsConfig;
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// Sizes and options of a BLOOM. ModelCenter does not have the family; its names of the common fields are accepted.
-///
-/// Source: Le Scao et al. 2022 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BloomConfig {
-    /// The common fields. F is always 4 D and the activation the tanh form of GELU; there is no dropout after the
-    /// embeddings. Hugging Face's `seq_length` is the length of the training sequences and limits nothing. `extra`
-    /// holds `pretraining_tp` and `slow_but_exact`, which specify the number of parts to split sums into.
-    pub text: TextConfig,
-}
-
-/// F / D.
-const FF_FACTOR: usize = 4;
-
-impl Default for BloomConfig {
-    /// The smallest published model, with 560 million parameters.
-    fn default() -> Self {
-        let text = TextConfig {
+model_config! {
+    /// Sizes and options of a BLOOM. ModelCenter does not have the family; its names of the common fields are accepted.
+    ///
+    /// Source: Le Scao et al. 2022 for the architecture.
+    pub struct BloomConfig {
+        /// The common fields. F is always 4 D and the activation the tanh form of GELU; there is no dropout after the
+        /// embeddings. Hugging Face's `seq_length` is the length of the training sequences and limits nothing. `extra`
+        /// holds `pretraining_tp` and `slow_but_exact`, which specify the number of parts to split sums into.
+        text: TextConfig {
             vocab_size: 250_880,
             dim_model: 1024,
             num_heads: 16,
@@ -42,9 +34,11 @@ impl Default for BloomConfig {
             tied: true,
             ..TextConfig::default()
         };
-        BloomConfig { text }
     }
 }
+
+/// F / D.
+const FF_FACTOR: usize = 4;
 
 impl RowConfig for BloomConfig {
     const DIALECT: Dialect = Dialect {
@@ -69,8 +63,6 @@ impl RowConfig for BloomConfig {
         ],
         ..Dialect::HUGGING_FACE
     };
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;

@@ -12,8 +12,8 @@ use super::registry::{Family, ModelEntry};
 use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::Class;
-use crate::config::rows::{Row, RowConfig, text_field};
-use crate::config::{CpmFields, Fields};
+use crate::config::rows::{ConfigRows, Row, RowConfig};
+use crate::config::{CpmFields, Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
@@ -34,11 +34,20 @@ pub struct Cpm1Config {
     pub cpm: CpmFields,
 }
 
-impl RowConfig for Cpm1Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
+impl ConfigRows for Cpm1Config {
     const ROWS: &'static [Row<Self>] = &cpm::rows();
 
-    text_field!(cpm.text);
+    fn text(&self) -> &TextConfig {
+        &self.cpm.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.cpm.text
+    }
+}
+
+impl RowConfig for Cpm1Config {
+    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         cpm::take(fields)

@@ -11,7 +11,7 @@ use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{Row, RowConfig, Slot, text_field};
+use crate::config::rows::{ConfigRows, Row, RowConfig, Slot};
 use crate::config::{CpmFields, Fields, TextConfig, encoder_decoder};
 use crate::error::Result;
 use crate::formats::{NameTable, model_center};
@@ -45,8 +45,7 @@ impl Default for Cpm2Config {
     }
 }
 
-impl RowConfig for Cpm2Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2", || Cpm2Config::default().cpm.text);
+impl ConfigRows for Cpm2Config {
     const ROWS: &'static [Row<Self>] = &{
         let [buckets, distance, init_std, length_scale, attn_scale] = cpm::rows();
         [
@@ -60,7 +59,17 @@ impl RowConfig for Cpm2Config {
         ]
     };
 
-    text_field!(cpm.text);
+    fn text(&self) -> &TextConfig {
+        &self.cpm.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.cpm.text
+    }
+}
+
+impl RowConfig for Cpm2Config {
+    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2", || Cpm2Config::default().cpm.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_layers = fields.peek("num_layers").is_some();

@@ -6,38 +6,29 @@ use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
-/// Sizes and options of a GPT-2.
-///
-/// Defaults are taken from ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initializers,
-/// `length_scale`, `int8`, …) are accepted with the value that has no effect.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/gpt2_config.py`; Radford et al. 2019 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gpt2Config {
-    /// The common fields. ModelCenter's vocabulary has one token more than GPT-2. `init_std` applies to most weights:
-    /// see [`Gpt2Config::residual_std`]. `extra` holds `reorder_and_upcast_attn`, which requests attention scores in
-    /// f32: they always are.
-    pub text: TextConfig,
-    /// Divide attention scores by the square root of H. Hugging Face: `scale_attn_weights`.
-    pub attn_scale: bool,
-    /// Divide attention scores by the number of the block, counted from 1. Hugging Face:
-    /// `scale_attn_by_inverse_layer_idx`.
-    pub scale_by_layer: bool,
-}
-
-impl Default for Gpt2Config {
-    fn default() -> Self {
-        let text = TextConfig {
+model_config! {
+    /// Sizes and options of a GPT-2.
+    ///
+    /// Defaults are taken from ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initializers,
+    /// `length_scale`, `int8`, …) are accepted with the value that has no effect.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/gpt2_config.py`; Radford et al. 2019 for the architecture.
+    pub struct Gpt2Config {
+        /// The common fields. ModelCenter's vocabulary has one token more than GPT-2. `init_std` applies to most
+        /// weights: see [`Gpt2Config::residual_std`]. `extra` holds `reorder_and_upcast_attn`, which requests attention
+        /// scores in f32: they always are.
+        text: TextConfig {
             vocab_size: 50258,
             dim_model: 1024,
             num_heads: 16,
@@ -48,7 +39,11 @@ impl Default for Gpt2Config {
             tied: true,
             ..TextConfig::default()
         };
-        Gpt2Config { text, attn_scale: true, scale_by_layer: false }
+        /// Divide attention scores by the square root of H. Hugging Face: `scale_attn_weights`.
+        attn_scale: bool = true, Flag("scale_attn_weights" => "attn_scale");
+        /// Divide attention scores by the number of the block, counted from 1. Hugging Face:
+        /// `scale_attn_by_inverse_layer_idx`.
+        scale_by_layer: bool = false, Flag("scale_attn_by_inverse_layer_idx");
     }
 }
 
@@ -95,13 +90,6 @@ impl RowConfig for Gpt2Config {
         fixed: &[Fixed::BIASES, Fixed::PRE_NORM, &[("pos_bias_type", Fixed::Text("none"))]],
         ..Dialect::HUGGING_FACE
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::new(&["scale_attn_weights"], &["attn_scale"], |c| Slot::Flag(&mut c.attn_scale)),
-        Row::same(&["scale_attn_by_inverse_layer_idx"], |c| Slot::Flag(&mut c.scale_by_layer)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;

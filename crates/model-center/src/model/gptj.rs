@@ -11,41 +11,31 @@ use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::json::number;
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig, RotaryHeads};
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// Sizes and options of a GPT-J.
-///
-/// Defaults are taken from ModelCenter's `GPTjConfig`. It has no field for the maximum sequence length, whose default
-/// is from the model with 6 billion parameters.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the
-/// architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GptjConfig {
-    /// The common fields. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in Hugging Face's
-    /// it equals the standard deviation of the blocks.
-    pub text: TextConfig,
-    /// Number of elements of a head to rotate, from the first. Hugging Face: `rotary_dim`; ModelCenter:
-    /// `pos_rotary_dim`.
-    pub rotary_dim: usize,
-}
-
-/// Elements of a head to rotate if a file does not specify them.
-const ROTARY_DIM: usize = 64;
-
-impl Default for GptjConfig {
-    fn default() -> Self {
-        let text = TextConfig {
+model_config! {
+    /// Sizes and options of a GPT-J.
+    ///
+    /// Defaults are taken from ModelCenter's `GPTjConfig`. It has no field for the maximum sequence length, whose
+    /// default is from the model with 6 billion parameters.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the
+    /// architecture.
+    pub struct GptjConfig {
+        /// The common fields. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in Hugging
+        /// Face's it equals the standard deviation of the blocks.
+        text: TextConfig {
             vocab_size: 50400,
             dim_model: 4096,
             num_heads: 16,
@@ -56,9 +46,14 @@ impl Default for GptjConfig {
             outer_std: Some(1.0),
             ..TextConfig::default()
         };
-        GptjConfig { text, rotary_dim: ROTARY_DIM }
+        /// Number of elements of a head to rotate, from the first. Hugging Face: `rotary_dim`; ModelCenter:
+        /// `pos_rotary_dim`.
+        rotary_dim: usize = ROTARY_DIM, Size("rotary_dim" => "pos_rotary_dim");
     }
 }
+
+/// Elements of a head to rotate if a file does not specify them.
+const ROTARY_DIM: usize = 64;
 
 impl RowConfig for GptjConfig {
     const DIALECT: Dialect = Dialect {
@@ -83,11 +78,6 @@ impl RowConfig for GptjConfig {
         ],
         ..Gpt2Config::DIALECT
     };
-
-    const ROWS: &'static [Row<Self>] =
-        &[Row::new(&["rotary_dim"], &["pos_rotary_dim"], |c| Slot::Size(&mut c.rotary_dim))];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         if fields.has("rotary_dim") && fields.peek("rotary_dim").is_none() {

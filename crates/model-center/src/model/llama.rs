@@ -7,32 +7,45 @@ use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed, FixedFields};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig, RotaryHeads};
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
 use std::borrow::Cow;
 
-/// Sizes and options of a Llama.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/llama_config.py`; Touvron et al. 2023 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LlamaConfig {
-    /// The common fields.
-    pub text: TextConfig,
-    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`; ModelCenter writes -1 for N.
-    pub num_heads_kv: usize,
-    /// Rotary embedding.
-    pub rotary: RotaryFields,
-    /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
-    pub att_bias: bool,
-    /// Whether the feed-forward's linear layers have biases. Hugging Face: `mlp_bias`.
-    pub ffn_bias: bool,
+model_config! {
+    /// Sizes and options of a Llama.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/llama_config.py`; Touvron et al. 2023 for the
+    /// architecture.
+    pub struct LlamaConfig {
+        /// The common fields.
+        text: TextConfig {
+            dim_model: 4096,
+            num_heads: 32,
+            dim_head: 128,
+            dim_ff: 11008,
+            num_layers: 32,
+            norm_eps: 1e-6,
+            ffn_activate_fn: Activation::Silu,
+            ffn_gated: true,
+            ..TextConfig::default()
+        };
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`; ModelCenter writes -1 for N.
+        num_heads_kv: usize = 32, KvHeads("num_key_value_heads" => "num_heads_kv");
+        /// Rotary embedding.
+        rotary: RotaryFields = RotaryFields { base: 10_000.0, scaling: RotaryScaling::None }, Rotary();
+        /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
+        att_bias: bool = false, Flag("attention_bias" => "att_bias");
+        /// Whether the feed-forward's linear layers have biases. Hugging Face: `mlp_bias`.
+        ffn_bias: bool = false, Flag("mlp_bias" => "ffn_bias");
+    }
 }
 
 /// Fields of ModelCenter that have one value in Llama and related families.
@@ -44,24 +57,6 @@ pub(crate) const FIXED: FixedFields = &[
     ("post_layer_norm", Fixed::Flag(false)),
     ("pos_bias_type", Fixed::Text("rotary")),
 ];
-
-impl Default for LlamaConfig {
-    fn default() -> Self {
-        let text = TextConfig {
-            dim_model: 4096,
-            num_heads: 32,
-            dim_head: 128,
-            dim_ff: 11008,
-            num_layers: 32,
-            norm_eps: 1e-6,
-            ffn_activate_fn: Activation::Silu,
-            ffn_gated: true,
-            ..TextConfig::default()
-        };
-        let rotary = RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
-        LlamaConfig { text, num_heads_kv: 32, rotary, att_bias: false, ffn_bias: false }
-    }
-}
 
 impl RowConfig for LlamaConfig {
     const DIALECT: Dialect = Dialect {
@@ -77,15 +72,6 @@ impl RowConfig for LlamaConfig {
         fixed: &[FIXED],
         ..Dialect::HUGGING_FACE
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::new(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
-        Row::new(&["attention_bias"], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
-        Row::new(&["mlp_bias"], &["ffn_bias"], |c| Slot::Flag(&mut c.ffn_bias)),
-        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_heads = fields.has("num_key_value_heads") || fields.has("num_heads_kv");

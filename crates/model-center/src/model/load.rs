@@ -8,7 +8,7 @@ use super::opening::open_with;
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
 use super::text_model::TextHead;
 use super::transformer::Transformer;
-use crate::config::rows::RowConfig;
+use crate::config::rows::{ConfigRows, RowConfig};
 use crate::config::{Config, ProblemType, are_default};
 use crate::error::{Error, Result};
 use crate::file::printable;

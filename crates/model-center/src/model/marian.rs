@@ -8,7 +8,7 @@ use super::registry::{Family, ModelEntry, Signature};
 use super::seq2seq::{Added, Classes, EncoderDecoder, Seq2SeqModel};
 use crate::config::dialect::Dialect;
 use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{Row, RowConfig, text_field};
+use crate::config::rows::{ConfigRows, Row, RowConfig};
 use crate::config::{EncoderDecoderFields, Fields, TextConfig};
 use crate::error::Result;
 use serde_json::{Map, Value};
@@ -36,6 +36,18 @@ impl Default for MarianConfig {
     }
 }
 
+impl ConfigRows for MarianConfig {
+    const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
+
+    fn text(&self) -> &TextConfig {
+        &self.stacks.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.stacks.text
+    }
+}
+
 impl RowConfig for MarianConfig {
     const DIALECT: Dialect = Dialect {
         title: "Marian",
@@ -44,9 +56,6 @@ impl RowConfig for MarianConfig {
         model_center: defaults,
         ..encoder_decoder::DIALECT
     };
-    const ROWS: &'static [Row<Self>] = &encoder_decoder::rows();
-
-    text_field!(stacks.text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let words = fields.peek_size("decoder_vocab_size")?;

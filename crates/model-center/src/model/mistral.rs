@@ -5,35 +5,29 @@ use super::llama::{self, LlamaConfig};
 use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{Fields, RotaryFields, TextConfig};
 use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
+use crate::model_config;
 
-/// Sizes and options of a Mistral.
-///
-/// ModelCenter has no Mistral: its names mean the same as for a Llama, and defaults are taken from transformers.
-///
-/// Source: Jiang et al. 2023 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MistralConfig {
-    /// The common fields.
-    pub text: TextConfig,
-    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
-    pub num_heads_kv: usize,
-    /// Rotary embedding.
-    pub rotary: RotaryFields,
-    /// Size of the sliding window: the number of keys a token attends to, its own included; `None` for no limit. The
-    /// default is 4096 if the file omits the field; `null` means no limit.
-    pub sliding_window: Option<usize>,
-}
-
-impl Default for MistralConfig {
-    fn default() -> Self {
-        let LlamaConfig { text, rotary, .. } = LlamaConfig::default();
-        let text = TextConfig { dim_ff: 14336, position_size: 131_072, ..text };
-        MistralConfig { text, num_heads_kv: 8, rotary, sliding_window: Some(4096) }
+model_config! {
+    /// Sizes and options of a Mistral.
+    ///
+    /// ModelCenter has no Mistral: its names mean the same as for a Llama, and defaults are taken from transformers.
+    ///
+    /// Source: Jiang et al. 2023 for the architecture.
+    pub struct MistralConfig {
+        /// The common fields.
+        text: TextConfig { dim_ff: 14336, position_size: 131_072, ..LlamaConfig::default().text };
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+        num_heads_kv: usize = 8, KvHeads(required "num_key_value_heads" => "num_heads_kv");
+        /// Rotary embedding.
+        rotary: RotaryFields = LlamaConfig::default().rotary, Rotary();
+        /// Size of the sliding window: the number of keys a token attends to, its own included; `None` for no limit.
+        /// The default is 4096 if the file omits the field; `null` means no limit.
+        sliding_window: Option<usize> = Some(4096), OptionalSize("sliding_window");
     }
 }
 
@@ -46,14 +40,6 @@ impl RowConfig for MistralConfig {
         fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(false)), ("ffn_bias", Fixed::Flag(false))]],
         ..LlamaConfig::DIALECT
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
-        Row::same(&["sliding_window"], |c| Slot::OptionalSize(&mut c.sliding_window)),
-        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;

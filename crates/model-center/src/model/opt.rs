@@ -8,11 +8,12 @@ use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
 use crate::formats::{NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use serde_json::{Map, Value, json};
@@ -21,30 +22,16 @@ use std::borrow::Cow;
 /// The epsilon of OPT's norms, which its files do not state.
 const NORM_EPS: f32 = 1e-5;
 
-/// Sizes and options of an OPT.
-///
-/// Defaults are taken from ModelCenter's `OPTConfig`. Its `post_layer_norm` is unrelated to the post-norm blocks of the
-/// model with 350 million parameters, which ModelCenter does not have: see [`OptConfig::norm_before`].
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OptConfig {
-    /// The common fields. There is no dropout after the embeddings. `extra` holds `layerdrop`, which is 0.
-    pub text: TextConfig,
-    /// Pre-norm blocks if true, post-norm if false. Hugging Face: `do_layer_norm_before`.
-    pub norm_before: bool,
-    /// Whether a pre-norm model lacks the final norm. Hugging Face: `_remove_final_layer_norm`.
-    pub no_final_norm: bool,
-    /// Whether attention and feed-forward have biases. Hugging Face: `enable_bias`.
-    pub bias: bool,
-    /// Dimension of the token embeddings; if it is not D, linear layers project to D and back. Hugging Face:
-    /// `word_embed_proj_dim`.
-    pub dim_word: usize,
-}
-
-impl Default for OptConfig {
-    fn default() -> Self {
-        let text = TextConfig {
+model_config! {
+    /// Sizes and options of an OPT.
+    ///
+    /// Defaults are taken from ModelCenter's `OPTConfig`. Its `post_layer_norm` is unrelated to the post-norm blocks of
+    /// the model with 350 million parameters, which ModelCenter does not have: see [`OptConfig::norm_before`].
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
+    pub struct OptConfig {
+        /// The common fields. There is no dropout after the embeddings. `extra` holds `layerdrop`, which is 0.
+        text: TextConfig {
             vocab_size: 50272,
             dropout_p: 0.1,
             attention_dropout_p: 0.1,
@@ -54,8 +41,15 @@ impl Default for OptConfig {
             pad_token_id: Some(1),
             ..TextConfig::default()
         };
-        let dim_word = text.dim_model;
-        OptConfig { text, norm_before: true, no_final_norm: false, bias: true, dim_word }
+        /// Pre-norm blocks if true, post-norm if false. Hugging Face: `do_layer_norm_before`.
+        norm_before: bool = true, Flag("do_layer_norm_before");
+        /// Whether a pre-norm model lacks the final norm. Hugging Face: `_remove_final_layer_norm`.
+        no_final_norm: bool = false, Flag("_remove_final_layer_norm");
+        /// Whether attention and feed-forward have biases. Hugging Face: `enable_bias`.
+        bias: bool = true, Flag("enable_bias" => "att_bias", "ffn_bias");
+        /// Dimension of the token embeddings; if it is not D, linear layers project to D and back. Hugging Face:
+        /// `word_embed_proj_dim`.
+        dim_word: usize = TextConfig::default().dim_model, Size("word_embed_proj_dim");
     }
 }
 
@@ -88,15 +82,6 @@ impl RowConfig for OptConfig {
         ],
         ..encoder_decoder::DIALECT
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::new(&["enable_bias"], &["att_bias", "ffn_bias"], |c| Slot::Flag(&mut c.bias)),
-        Row::same(&["do_layer_norm_before"], |c| Slot::Flag(&mut c.norm_before)),
-        Row::same(&["_remove_final_layer_norm"], |c| Slot::Flag(&mut c.no_final_norm)),
-        Row::same(&["word_embed_proj_dim"], |c| Slot::Size(&mut c.dim_word)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;

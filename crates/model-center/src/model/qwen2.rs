@@ -6,34 +6,33 @@ use super::llama::{self, LlamaConfig};
 use super::load;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, RowConfig};
 use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
 use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
+use crate::model_config;
 
-/// Sizes and options of a Qwen 2.
-///
-/// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
-///
-/// Source: Yang et al. 2024 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Qwen2Config {
-    /// The common fields.
-    pub text: TextConfig,
-    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
-    pub num_heads_kv: usize,
-    /// Rotary embedding.
-    pub rotary: RotaryFields,
-    /// Sliding windows.
-    pub windows: WindowFields,
-}
-
-impl Default for Qwen2Config {
-    fn default() -> Self {
-        let LlamaConfig { text, rotary, .. } = LlamaConfig::default();
-        let text = TextConfig { vocab_size: 151_936, dim_ff: 22016, position_size: 32768, ..text };
-        Qwen2Config { text, num_heads_kv: 32, rotary, windows: WindowFields::default() }
+model_config! {
+    /// Sizes and options of a Qwen 2.
+    ///
+    /// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
+    ///
+    /// Source: Yang et al. 2024 for the architecture.
+    pub struct Qwen2Config {
+        /// The common fields.
+        text: TextConfig {
+            vocab_size: 151_936,
+            dim_ff: 22016,
+            position_size: 32768,
+            ..LlamaConfig::default().text
+        };
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+        num_heads_kv: usize = 32, KvHeads(required "num_key_value_heads" => "num_heads_kv");
+        /// Rotary embedding.
+        rotary: RotaryFields = LlamaConfig::default().rotary, Rotary();
+        /// Sliding windows.
+        windows: WindowFields = WindowFields::default(), Windows();
     }
 }
 
@@ -46,14 +45,6 @@ impl RowConfig for Qwen2Config {
         fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(false))]],
         ..LlamaConfig::DIALECT
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
-        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
-        Row::same(&[], |c| Slot::Windows(&mut c.windows)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;

@@ -6,36 +6,31 @@ use super::load;
 use super::qwen2::Qwen2Config;
 use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
-use crate::config::{Fields, RotaryFields, TextConfig, WindowFields};
+use crate::config::rows::{self, RowConfig};
+use crate::config::{Fields, RotaryFields, WindowFields};
 use crate::error::Result;
 use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
+use crate::model_config;
 use bmtrain_dist::nn::norm::NormOptions;
 
-/// Sizes and options of a Qwen 3.
-///
-/// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
-///
-/// Source: Yang et al. 2025 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Qwen3Config {
-    /// The common fields.
-    pub text: TextConfig,
-    /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
-    pub num_heads_kv: usize,
-    /// Rotary embedding.
-    pub rotary: RotaryFields,
-    /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
-    pub att_bias: bool,
-    /// Sliding windows.
-    pub windows: WindowFields,
-}
-
-impl Default for Qwen3Config {
-    fn default() -> Self {
-        let Qwen2Config { text, num_heads_kv, rotary, windows } = Qwen2Config::default();
-        Qwen3Config { text, num_heads_kv, rotary, att_bias: false, windows }
+model_config! {
+    /// Sizes and options of a Qwen 3.
+    ///
+    /// ModelCenter has no Qwen: its names mean the same as for a Llama, and defaults are taken from transformers.
+    ///
+    /// Source: Yang et al. 2025 for the architecture.
+    pub struct Qwen3Config {
+        /// The common fields.
+        text: Qwen2Config::default().text;
+        /// K, key and value heads, a divisor of N. Hugging Face: `num_key_value_heads`.
+        num_heads_kv: usize = 32, KvHeads(required "num_key_value_heads" => "num_heads_kv");
+        /// Rotary embedding.
+        rotary: RotaryFields = LlamaConfig::default().rotary, Rotary();
+        /// Whether attention's projections have biases. Hugging Face: `attention_bias`.
+        att_bias: bool = false, Flag("attention_bias" => "att_bias");
+        /// Sliding windows.
+        windows: WindowFields = WindowFields::default(), Windows();
     }
 }
 
@@ -50,15 +45,6 @@ impl RowConfig for Qwen3Config {
         head_required: true,
         ..LlamaConfig::DIALECT
     };
-
-    const ROWS: &'static [Row<Self>] = &[
-        Row::required(&["num_key_value_heads"], &["num_heads_kv"], |c| Slot::KvHeads(&mut c.num_heads_kv)),
-        Row::new(&["attention_bias"], &["att_bias"], |c| Slot::Flag(&mut c.att_bias)),
-        Row::same(&[], |c| Slot::Rotary(&mut c.rotary)),
-        Row::same(&[], |c| Slot::Windows(&mut c.windows)),
-    ];
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let (config, _) = rows::take_config(fields)?;

@@ -10,33 +10,46 @@ use super::registry::{Family, ModelEntry, Signature};
 use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
 use crate::config::ranges::Ranges;
-use crate::config::rows::{Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, ConfigRows, RowConfig};
 use crate::config::{Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{Alias, NameTable};
 use crate::layer::{BlockConfig, Placement};
+use crate::model_config;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Sizes and options of a RoBERTa.
-///
-/// Defaults are taken from ModelCenter's `RobertaConfig`. Its options that no RoBERTa uses (means of initializers,
-/// `length_scale`, `int8`, …) are accepted with the value that has no effect.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/roberta_config.py`; Liu et al. 2019 for the architecture.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RobertaConfig {
-    /// The common fields. `position_size` counts the rows of the position embedding table, including the unused rows up
-    /// to the padding token's id. `dropout_p` and `embedding_dropout_p` are equal.
-    pub text: TextConfig,
-    /// The model type. Hugging Face: `model_type`.
-    pub name: RobertaName,
-    /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
-    pub type_size: usize,
-    /// Dropout in the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
-    pub classifier_dropout_p: f32,
+model_config! {
+    /// Sizes and options of a RoBERTa.
+    ///
+    /// Defaults are taken from ModelCenter's `RobertaConfig`. Its options that no RoBERTa uses (means of initializers,
+    /// `length_scale`, `int8`, …) are accepted with the value that has no effect.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/roberta_config.py`; Liu et al. 2019 for the architecture.
+    pub struct RobertaConfig {
+        /// The common fields. `position_size` counts the rows of the position embedding table, including the unused
+        /// rows up to the padding token's id. `dropout_p` and `embedding_dropout_p` are equal.
+        text: TextConfig {
+            vocab_size: 50265,
+            dim_model: 1024,
+            num_heads: 16,
+            dim_head: 64,
+            dim_ff: 4096,
+            num_layers: 24,
+            position_size: 514,
+            tied: true,
+            pad_token_id: Some(1),
+            ..TextConfig::default()
+        };
+        /// The model type. Hugging Face: `model_type`.
+        name: RobertaName = RobertaName::Roberta;
+        /// Rows of the token type embedding. Hugging Face: `type_vocab_size`.
+        type_size: usize = 1, Size(required "type_vocab_size" => "type_size");
+        /// Dropout in the classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`; else `dropout_p`.
+        classifier_dropout_p: f32 = 0.0, Dropout("classifier_dropout" => "classifier_dropout_p");
+    }
 }
 
 /// The families with this computation.
@@ -98,24 +111,6 @@ impl RobertaName {
     }
 }
 
-impl Default for RobertaConfig {
-    fn default() -> Self {
-        let text = TextConfig {
-            vocab_size: 50265,
-            dim_model: 1024,
-            num_heads: 16,
-            dim_head: 64,
-            dim_ff: 4096,
-            num_layers: 24,
-            position_size: 514,
-            tied: true,
-            pad_token_id: Some(1),
-            ..TextConfig::default()
-        };
-        RobertaConfig { text, name: RobertaName::Roberta, type_size: 1, classifier_dropout_p: 0.0 }
-    }
-}
-
 impl RobertaConfig {
     /// The row of the position embedding table for the first token: one past the padding token's id.
     ///
@@ -149,11 +144,6 @@ impl RowConfig for RobertaConfig {
         ..Dialect::HUGGING_FACE
     };
 
-    const ROWS: &'static [Row<Self>] = &[
-        Row::required(&["type_vocab_size"], &["type_size"], |c| Slot::Size(&mut c.type_size)),
-        Row::new(&["classifier_dropout"], &["classifier_dropout_p"], |c| Slot::Number(&mut c.classifier_dropout_p)),
-    ];
-
     fn dialect(&self) -> &'static Dialect {
         self.name.dialect()
     }
@@ -162,15 +152,14 @@ impl RowConfig for RobertaConfig {
         Ok(RobertaName::of(fields)?.dialect())
     }
 
-    text_field!(text);
-
     fn read(fields: &mut Fields) -> Result<Self> {
         let name = RobertaName::of(fields)?;
         Ok(RobertaConfig { name, ..family::take(fields)? })
     }
 
     fn validate(&self, place: &str) -> Result<()> {
-        family::validate(self, place)?;
+        self.text.validate(place)?;
+        rows::check(Self::ROWS, self, place)?;
         let ranges = Ranges { place };
         let (title, first) = (self.name.title(), self.first_position());
         if self.text.pad_token_id.is_none() {

@@ -9,13 +9,14 @@ use crate::config::activations;
 use crate::config::dialect::{Dialect, Fixed, Spoken};
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{self, Row, RowConfig, Slot, text_field};
+use crate::config::rows::{self, ConfigRows, RowConfig};
 use crate::config::text::UNLIMITED;
 use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
 use crate::error::{Error, Result};
 use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig};
+use crate::model_config;
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -77,28 +78,39 @@ impl HeadScale {
     }
 }
 
-/// Sizes and options of a T5.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture.
-/// Initializers are ModelCenter's; `initializer_factor` of transformers is kept but has no effect.
-#[derive(Debug, Clone, PartialEq)]
-pub struct T5Config {
-    /// T5 or mT5.
-    pub kind: T5Kind,
-    /// The common fields; `num_layers` counts encoder blocks.
-    pub text: TextConfig,
-    /// Number of decoder blocks.
-    pub num_decoder_layers: usize,
-    /// Number of relative position buckets. Hugging Face: `relative_attention_num_buckets`.
-    pub position_bias_num_buckets: usize,
-    /// Distances from here on share the last bucket. Hugging Face: `relative_attention_max_distance`.
-    pub position_bias_max_distance: usize,
-    /// Standard deviation of the initializer of the relative position biases.
-    pub pos_init_std: f32,
-    /// Factor of the hidden states before the head.
-    pub scale: HeadScale,
-    /// The decoder start token, if the file specifies one.
-    pub decoder_start_token_id: Option<usize>,
+model_config! {
+    /// Sizes and options of a T5.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture.
+    /// Initializers are ModelCenter's; `initializer_factor` of transformers is kept but has no effect.
+    pub struct T5Config {
+        /// The common fields; `num_layers` counts encoder blocks.
+        text: TextConfig {
+            vocab_size: 32128,
+            num_layers: 12,
+            position_size: UNLIMITED,
+            norm_eps: 1e-6,
+            ffn_activate_fn: Activation::Relu,
+            tied: true,
+            pad_token_id: Some(0),
+            ..TextConfig::default()
+        };
+        /// T5 or mT5.
+        kind: T5Kind = T5Kind::T5;
+        /// Number of decoder blocks.
+        num_decoder_layers: usize = 12, Size("num_decoder_layers");
+        /// Number of relative position buckets. Hugging Face: `relative_attention_num_buckets`.
+        position_bias_num_buckets: usize = 32, Size("relative_attention_num_buckets" => "position_bias_num_buckets");
+        /// Distances from here on share the last bucket. Hugging Face: `relative_attention_max_distance`.
+        position_bias_max_distance: usize = 128,
+            Size("relative_attention_max_distance" => "position_bias_max_distance");
+        /// Standard deviation of the initializer of the relative position biases.
+        pos_init_std: f32 = 1.0, Deviation(=> "pos_init_std");
+        /// Factor of the hidden states before the head.
+        scale: HeadScale = HeadScale::One;
+        /// The decoder start token, if the file specifies one.
+        decoder_start_token_id: Option<usize> = Some(0), OptionalIndex("decoder_start_token_id");
+    }
 }
 
 /// The field names of T5's files.
@@ -150,31 +162,6 @@ const MT5_DIALECT: Dialect = Dialect {
     ..T5_DIALECT
 };
 
-impl Default for T5Config {
-    fn default() -> Self {
-        let text = TextConfig {
-            vocab_size: 32128,
-            num_layers: 12,
-            position_size: UNLIMITED,
-            norm_eps: 1e-6,
-            ffn_activate_fn: Activation::Relu,
-            tied: true,
-            pad_token_id: Some(0),
-            ..TextConfig::default()
-        };
-        T5Config {
-            kind: T5Kind::T5,
-            text,
-            num_decoder_layers: 12,
-            position_bias_num_buckets: 32,
-            position_bias_max_distance: 128,
-            pos_init_std: 1.0,
-            scale: HeadScale::One,
-            decoder_start_token_id: Some(0),
-        }
-    }
-}
-
 /// Reads the factor of the hidden states before the head; it defaults to 1 / √D if `is_scaled`, else to 1.
 fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<HeadScale> {
     let root = fields.take_flag("scale_decoder_outputs")?;
@@ -198,18 +185,6 @@ fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<Head
 impl RowConfig for T5Config {
     const DIALECT: Dialect = T5_DIALECT;
 
-    const ROWS: &'static [Row<Self>] = &[
-        Row::same(&["num_decoder_layers"], |c| Slot::Size(&mut c.num_decoder_layers)),
-        Row::new(&["relative_attention_num_buckets"], &["position_bias_num_buckets"], |c| {
-            Slot::Size(&mut c.position_bias_num_buckets)
-        }),
-        Row::new(&["relative_attention_max_distance"], &["position_bias_max_distance"], |c| {
-            Slot::Size(&mut c.position_bias_max_distance)
-        }),
-        Row::new(&[], &["pos_init_std"], |c| Slot::Number(&mut c.pos_init_std)),
-        Row::same(&["decoder_start_token_id"], |c| Slot::OptionalIndex(&mut c.decoder_start_token_id)),
-    ];
-
     fn dialect(&self) -> &'static Dialect {
         self.kind.dialect()
     }
@@ -217,8 +192,6 @@ impl RowConfig for T5Config {
     fn dialect_of(fields: &Fields) -> Result<&'static Dialect> {
         Ok(T5Kind::of(fields)?.dialect())
     }
-
-    text_field!(text);
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let kind = T5Kind::of(fields)?;
@@ -248,9 +221,8 @@ impl RowConfig for T5Config {
 
     fn validate(&self, place: &str) -> Result<()> {
         self.text.validate(place)?;
+        rows::check(Self::ROWS, self, place)?;
         let ranges = Ranges { place };
-        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
-        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
         let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
         let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
         ranges.distances([buckets, distance], names)?;

@@ -6,7 +6,7 @@
 use super::EncoderHead;
 use crate::config::Fields;
 use crate::config::dialect::Spoken;
-use crate::config::ranges::{Ranges, refuse_other_encoders};
+use crate::config::ranges::refuse_other_encoders;
 use crate::config::rows::{self, RowConfig};
 use crate::error::Result;
 use crate::formats::NameTable;
@@ -99,15 +99,6 @@ pub(in crate::model) fn take<C: EncoderFamily>(fields: &mut Fields) -> Result<C>
         *config.classifier_dropout() = dropout;
     }
     Ok(config)
-}
-
-/// Checks the fields that all encoders have; `place` names the source.
-pub(in crate::model) fn validate<C: EncoderFamily>(config: &C, place: &str) -> Result<()> {
-    config.text().validate(place)?;
-    let Layout { type_size, classifier_dropout_p, .. } = config.layout();
-    let ranges = Ranges { place };
-    ranges.sizes(&[("type_size", type_size)])?;
-    ranges.dropouts(&[("classifier_dropout_p", classifier_dropout_p)])
 }
 
 /// In Hugging Face's files `null` stands for a classifier's dropout that equals the one of hidden states.

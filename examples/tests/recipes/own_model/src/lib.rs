@@ -3,7 +3,7 @@
 
 use bmtrain_dist::nn::{Norm, NormOptions};
 use bmtrain_dist::prelude::{Block, Builder, Ctx, Result, Var, ops};
-use model_center::config::rows::{Row, RowConfig, Slot};
+use model_center::config::rows::RowConfig;
 use model_center::config::{Dialect, LlamaConfig, TextConfig};
 use model_center::formats::{NameTable, Rule};
 use model_center::layer::{Attention, BlockCache, BlockConfig, FeedForward, PositionsConfig, Shared};
@@ -25,12 +25,14 @@ pub static TABLES: &[&[ModelEntry]] = &[
 /// A toy with its head.
 pub type Toy = DecoderModel<ToyConfig, ToyBlock>;
 
-/// Sizes and options.
-#[derive(Debug, Clone, Default)]
-pub struct ToyConfig {
-    pub text: TextConfig,
-    /// Factor of what attention and feed-forward add.
-    pub factor: f32,
+model_center::model_config! {
+    /// Sizes and options.
+    pub struct ToyConfig {
+        /// The common fields.
+        text: TextConfig::default();
+        /// Factor of what attention and feed-forward add.
+        factor: f32 = 0.0, Number(required "residual_multiplier" =>);
+    }
 }
 
 impl RowConfig for ToyConfig {
@@ -45,16 +47,6 @@ impl RowConfig for ToyConfig {
         model_center: TextConfig::default,
         ..LlamaConfig::DIALECT
     };
-    const ROWS: &'static [Row<Self>] =
-        &[Row::required(&["residual_multiplier"], &[], |config| Slot::Number(&mut config.factor))];
-
-    fn text(&self) -> &TextConfig {
-        &self.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.text
-    }
 }
 
 /// One block: `y = x + factor * attention(norm(x))`, `z = y + factor * ffn(norm(y))`.
