@@ -55,13 +55,11 @@ impl Default for CpmFields {
     }
 }
 
-/// How the files of one of them are written; `defaults` are its class's.
-pub(crate) const fn dialect(title: &'static str, model_type: &'static str, defaults: fn() -> TextConfig) -> Dialect {
+/// How the files of one of them are written.
+pub(crate) const fn dialect(title: &'static str, model_type: &'static str) -> Dialect {
     Dialect {
         title,
         model_type,
-        hugging_face: defaults,
-        model_center: defaults,
         fixed: &[
             Fixed::NO_BIASES,
             &[("post_layer_norm", Fixed::Flag(false)), ("pos_bias_type", Fixed::Text("relative"))],

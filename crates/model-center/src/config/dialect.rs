@@ -56,10 +56,8 @@ pub struct Dialect {
     pub activation: Names,
     /// Whether the feed-forward layers have gates; `None` where the name of the function states it.
     pub gated: Option<bool>,
-    /// What transformers takes where a file is silent. Sizes must be stated.
-    pub hugging_face: fn() -> TextConfig,
-    /// What ModelCenter takes, sizes too.
-    pub model_center: fn() -> TextConfig,
+    /// The defaults of transformers where they are not the configuration's, which are ModelCenter's. Sizes have none.
+    pub hugging_face: fn(TextConfig) -> TextConfig,
     /// Fields of ModelCenter that have one value in this family, which a file may state. Families share lists.
     pub fixed: &'static [FixedFields],
 }
@@ -128,8 +126,7 @@ impl Dialect {
         norm_eps: &[],
         activation: &[],
         gated: None,
-        hugging_face: TextConfig::default,
-        model_center: TextConfig::default,
+        hugging_face: |defaults| defaults,
         fixed: &[],
     };
 

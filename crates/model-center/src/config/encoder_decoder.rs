@@ -47,8 +47,6 @@ pub(crate) const DIALECT: Dialect = Dialect {
     init_std: &["init_std"],
     norm_eps: &[],
     activation: &["activation_function"],
-    hugging_face: defaults,
-    model_center: defaults,
     fixed: &[&[("is_encoder_decoder", Fixed::Flag(true))]],
     ..Dialect::HUGGING_FACE
 };
@@ -130,8 +128,8 @@ pub(crate) const fn rows<C: HasStacks>() -> [Row<C>; 7] {
 pub(crate) fn take<C: HasStacks>(fields: &mut Fields) -> Result<C> {
     let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
     let counts_classes = ["id2label", "num_labels", "cls_head"].iter().any(|name| fields.peek(name).is_some());
-    let (text, spoken) = C::DIALECT.take(fields)?;
     let mut config = C::default();
+    let (text, spoken) = C::DIALECT.take(fields, config.text().clone())?;
     let stacks = config.stacks_mut();
     *stacks = EncoderDecoderFields::of(text, stacks.decoder_start_token_id);
     let text = &mut stacks.text;

@@ -249,8 +249,8 @@ pub trait RowConfig: ConfigRows {
 
 /// Take the common fields and the fields of the rows.
 pub fn take_config<C: RowConfig>(fields: &mut Fields) -> Result<(C, Spoken)> {
-    let (text, spoken) = C::dialect_of(fields)?.take(fields)?;
     let mut config = C::default();
+    let (text, spoken) = C::dialect_of(fields)?.take(fields, config.text().clone())?;
     take(C::ROWS, &mut config, fields, &text, spoken)?;
     *config.text_mut() = text;
     Ok((config, spoken))

@@ -7,16 +7,15 @@ use crate::Result;
 use serde_json::Value;
 
 impl Dialect {
-    /// Take the fields that all families have. What is left is the family's own; when it has taken that, the rest goes
+    /// Take the fields that all families have; `defaults` are the configuration's. What is left is the family's own; when it has taken that, the rest goes
     /// to [`TextConfig::extra`] by [`Dialect::finish`].
     ///
     /// # Errors
     /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a
     /// wrong type or that the family never has.
-    pub fn take(&self, fields: &mut Fields) -> Result<(TextConfig, Spoken)> {
+    pub fn take(&self, fields: &mut Fields, defaults: TextConfig) -> Result<(TextConfig, Spoken)> {
         let spoken = self.spoken(fields)?;
-        let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };
-        let mut text = defaults();
+        let mut text = if spoken == Spoken::HuggingFace { (self.hugging_face)(defaults) } else { defaults };
         self.take_sizes(fields, &mut text, spoken)?;
         self.take_numbers(fields, &mut text, spoken)?;
         self.refuse_variants(fields)?;

@@ -91,13 +91,12 @@ impl RowConfig for BertConfig {
     const DIALECT: Dialect = Dialect {
         title: "BERT",
         model_type: "bert",
-        hugging_face: || TextConfig {
+        hugging_face: |defaults| TextConfig {
             dropout_p: 0.1,
             attention_dropout_p: 0.1,
             pad_token_id: Some(0),
-            ..BertConfig::default().text
+            ..defaults
         },
-        model_center: || BertConfig::default().text,
         fixed: &[FIXED],
         ..Dialect::HUGGING_FACE
     };

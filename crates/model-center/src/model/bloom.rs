@@ -54,8 +54,6 @@ impl RowConfig for BloomConfig {
         attention_dropout: &["attention_dropout"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &[],
-        hugging_face: || BloomConfig::default().text,
-        model_center: || BloomConfig::default().text,
         fixed: &[
             Fixed::BIASES,
             Fixed::PRE_NORM,
@@ -67,7 +65,7 @@ impl RowConfig for BloomConfig {
     fn read(fields: &mut Fields) -> Result<Self> {
         Self::DIALECT.take_no_embedding_dropout(fields)?;
         let position_size = fields.take_either("seq_length", "position_size", Fields::take_size)?;
-        let (mut text, _) = Self::DIALECT.take(fields)?;
+        let (mut text, _) = Self::DIALECT.take(fields, Self::default().text)?;
         text.position_size = position_size.unwrap_or(text.position_size);
         text.embedding_dropout_p = 0.0;
         let inner = fields.peek_size("n_inner")?.unwrap_or(text.dim_ff);

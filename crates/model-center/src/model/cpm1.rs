@@ -47,7 +47,7 @@ impl ConfigRows for Cpm1Config {
 }
 
 impl RowConfig for Cpm1Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1", || CpmFields::default().text);
+    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1");
 
     fn read(fields: &mut Fields) -> Result<Self> {
         cpm::take(fields)

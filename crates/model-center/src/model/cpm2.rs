@@ -69,7 +69,7 @@ impl ConfigRows for Cpm2Config {
 }
 
 impl RowConfig for Cpm2Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2", || Cpm2Config::default().cpm.text);
+    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2");
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_layers = fields.peek("num_layers").is_some();

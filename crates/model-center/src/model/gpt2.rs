@@ -79,14 +79,13 @@ impl RowConfig for Gpt2Config {
         attention_dropout: &["attn_pdrop"],
         norm_eps: &["layer_norm_epsilon"],
         activation: &["activation_function"],
-        hugging_face: || TextConfig {
+        hugging_face: |defaults| TextConfig {
             dropout_p: 0.1,
             embedding_dropout_p: 0.1,
             attention_dropout_p: 0.1,
             ffn_activate_fn: Activation::GeluTanh,
-            ..Gpt2Config::default().text
+            ..defaults
         },
-        model_center: || Gpt2Config::default().text,
         fixed: &[Fixed::BIASES, Fixed::PRE_NORM, &[("pos_bias_type", Fixed::Text("none"))]],
         ..Dialect::HUGGING_FACE
     };

@@ -59,13 +59,12 @@ impl RowConfig for GptjConfig {
     const DIALECT: Dialect = Dialect {
         title: "GPT-J",
         model_type: "gptj",
-        hugging_face: || TextConfig {
+        hugging_face: |defaults| TextConfig {
             init_std: 0.02,
             outer_std: None,
             ffn_activate_fn: Activation::GeluTanh,
-            ..GptjConfig::default().text
+            ..defaults
         },
-        model_center: || GptjConfig::default().text,
         fixed: &[
             Fixed::PRE_NORM,
             &[

@@ -67,8 +67,6 @@ impl RowConfig for LlamaConfig {
         attention_dropout: &["attention_dropout"],
         norm_eps: &["rms_norm_eps"],
         gated: Some(true),
-        hugging_face: || LlamaConfig::default().text,
-        model_center: || LlamaConfig::default().text,
         fixed: &[FIXED],
         ..Dialect::HUGGING_FACE
     };

@@ -49,13 +49,7 @@ impl ConfigRows for MarianConfig {
 }
 
 impl RowConfig for MarianConfig {
-    const DIALECT: Dialect = Dialect {
-        title: "Marian",
-        model_type: "marian",
-        hugging_face: defaults,
-        model_center: defaults,
-        ..encoder_decoder::DIALECT
-    };
+    const DIALECT: Dialect = Dialect { title: "Marian", model_type: "marian", ..encoder_decoder::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let words = fields.peek_size("decoder_vocab_size")?;

@@ -35,8 +35,6 @@ impl RowConfig for MistralConfig {
     const DIALECT: Dialect = Dialect {
         title: "Mistral",
         model_type: "mistral",
-        hugging_face: || MistralConfig::default().text,
-        model_center: || MistralConfig::default().text,
         fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(false)), ("ffn_bias", Fixed::Flag(false))]],
         ..LlamaConfig::DIALECT
     };

@@ -68,8 +68,7 @@ impl RowConfig for OptConfig {
         num_layers: &["num_hidden_layers"],
         num_heads: &["num_attention_heads"],
         dim_ff: &["ffn_dim"],
-        hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
-        model_center: || OptConfig::default().text,
+        hugging_face: |defaults| TextConfig { attention_dropout_p: 0.0, ..defaults },
         fixed: &[
             Fixed::PRE_NORM,
             &[

@@ -40,8 +40,6 @@ impl RowConfig for Qwen2Config {
     const DIALECT: Dialect = Dialect {
         title: "Qwen 2",
         model_type: "qwen2",
-        hugging_face: || Qwen2Config::default().text,
-        model_center: || Qwen2Config::default().text,
         fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(false))]],
         ..LlamaConfig::DIALECT
     };

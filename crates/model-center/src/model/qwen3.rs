@@ -38,8 +38,6 @@ impl RowConfig for Qwen3Config {
     const DIALECT: Dialect = Dialect {
         title: "Qwen 3",
         model_type: "qwen3",
-        hugging_face: || Qwen3Config::default().text,
-        model_center: || Qwen3Config::default().text,
         fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
         // All models of the family have the same head dimension, independent of D.
         head_required: true,

@@ -124,13 +124,7 @@ impl RowConfig for RobertaConfig {
     const DIALECT: Dialect = Dialect {
         title: RobertaName::Roberta.title(),
         model_type: RobertaName::Roberta.model_type(),
-        hugging_face: || TextConfig {
-            dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            norm_eps: 1e-12,
-            ..RobertaConfig::default().text
-        },
-        model_center: || RobertaConfig::default().text,
+        hugging_face: |defaults| TextConfig { dropout_p: 0.1, attention_dropout_p: 0.1, norm_eps: 1e-12, ..defaults },
         fixed: &[
             Fixed::BIASES,
             &[

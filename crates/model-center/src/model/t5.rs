@@ -131,13 +131,12 @@ const T5_DIALECT: Dialect = Dialect {
     // T5 has its own field for the activation.
     activation: &[],
     gated: None,
-    hugging_face: || TextConfig {
+    hugging_face: |defaults| TextConfig {
         dropout_p: 0.1,
         embedding_dropout_p: 0.1,
         attention_dropout_p: 0.1,
-        ..T5Config::default().text
+        ..defaults
     },
-    model_center: || T5Config::default().text,
     fixed: &[
         Fixed::NO_BIASES,
         Fixed::PRE_NORM,
@@ -154,10 +153,10 @@ const T5_DIALECT: Dialect = Dialect {
 const MT5_DIALECT: Dialect = Dialect {
     title: "mT5",
     model_type: T5Kind::MT5.model_type(),
-    hugging_face: || TextConfig {
+    hugging_face: |defaults| TextConfig {
         ffn_activate_fn: Activation::GeluTanh,
         ffn_gated: true,
-        ..(T5_DIALECT.hugging_face)()
+        ..(T5_DIALECT.hugging_face)(defaults)
     },
     ..T5_DIALECT
 };

@@ -43,8 +43,6 @@ impl RowConfig for ToyConfig {
         dim_head: &[],
         norm_eps: &["layer_norm_eps"],
         gated: Some(false),
-        hugging_face: TextConfig::default,
-        model_center: TextConfig::default,
         ..LlamaConfig::DIALECT
     };
 }
