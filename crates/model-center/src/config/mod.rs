@@ -6,10 +6,9 @@
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]. A family declares its configuration in its file of
 //! [`crate::model`] with [`model_config!`](crate::model_config), from rows and the parts that several families share:
-//! [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`EncoderDecoderFields`], [`CpmFields`].
+//! [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`EncoderDecoderFields`].
 
 pub(crate) mod activations;
-pub(crate) mod cpm;
 mod declare;
 pub mod dialect;
 pub(crate) mod encoder_decoder;
@@ -26,7 +25,6 @@ mod variants;
 mod windows;
 
 pub use crate::model::registry::configs::*;
-pub use cpm::CpmFields;
 pub use dialect::Dialect;
 pub use encoder_decoder::{EncoderDecoderFields, HasStacks};
 pub use fields::Fields;

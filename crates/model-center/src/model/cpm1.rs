@@ -9,58 +9,95 @@ use super::block::block_without_biases;
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::load;
 use super::registry::{Family, ModelEntry};
-use crate::config::cpm::{self, HasCpm};
-use crate::config::dialect::Dialect;
+use crate::config::dialect::{Dialect, Fixed};
 use crate::config::model_center::Class;
-use crate::config::rows::{ConfigRows, Row, RowConfig};
-use crate::config::{CpmFields, Fields, TextConfig};
+use crate::config::ranges::Ranges;
+use crate::config::rows::{self, ConfigRows, RowConfig};
+use crate::config::text::UNLIMITED;
+use crate::config::{Fields, TextConfig};
 use crate::error::Result;
 use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig};
+use crate::model_config;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use serde_json::{Map, Value};
 
-/// Sizes and options of a CPM-1.
-///
-/// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on,
-/// a tied head, and weights of variance one.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Cpm1Config {
-    /// All fields.
-    pub cpm: CpmFields,
-}
-
-impl ConfigRows for Cpm1Config {
-    const ROWS: &'static [Row<Self>] = &cpm::rows();
-
-    fn text(&self) -> &TextConfig {
-        &self.cpm.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.cpm.text
+model_config! {
+    /// Sizes and options of a CPM-1.
+    ///
+    /// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both
+    /// on, a tied head, and weights of variance one. Only ModelCenter has the family: files have its names, to which a
+    /// written directory adds `model_type`, `architectures` and the dtype of the weights.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
+    pub struct Cpm1Config {
+        /// The common fields. There is no dropout after the embeddings. `position_size` bounds no table, and files need
+        /// not state it.
+        text: TextConfig {
+            vocab_size: 30968,
+            dim_ff: 1920,
+            position_size: UNLIMITED,
+            norm_eps: 1e-6,
+            ffn_gated: true,
+            ..TextConfig::default()
+        };
+        /// Number of relative position buckets.
+        position_bias_num_buckets: usize = 32, Size("position_bias_num_buckets");
+        /// Distances from here on share the last bucket.
+        position_bias_max_distance: usize = 128, Size("position_bias_max_distance");
+        /// Standard deviation of the initializer of the relative position biases.
+        pos_init_std: f32 = 1.0, Deviation("pos_init_std");
+        /// Divide the input of each linear layer by the square root of its dimension.
+        length_scale: bool = false, Flag("length_scale");
+        /// Divide attention scores by the square root of H.
+        attn_scale: bool = false, Flag("attn_scale");
     }
 }
 
 impl RowConfig for Cpm1Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-1", "cpm1");
+    const DIALECT: Dialect = Dialect {
+        title: "CPM-1",
+        model_type: "cpm1",
+        fixed: &[
+            Fixed::NO_BIASES,
+            &[("post_layer_norm", Fixed::Flag(false)), ("pos_bias_type", Fixed::Text("relative"))],
+        ],
+        ..Dialect::MODEL_CENTER
+    };
 
     fn read(fields: &mut Fields) -> Result<Self> {
-        cpm::take(fields)
+        take(fields)
+    }
+
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text.validate(place)?;
+        rows::check(Self::ROWS, self, place)?;
+        Ranges { place }.distances([self.position_bias_num_buckets, self.position_bias_max_distance], BUCKETS)
     }
 
     fn adjust_dict(&self, map: &mut Map<String, Value>) {
-        cpm::adjust_dict(&self.cpm, map);
+        adjust_dict(&self.text, map);
     }
 }
 
-impl HasCpm for Cpm1Config {
-    fn cpm_mut(&mut self) -> &mut CpmFields {
-        &mut self.cpm
+/// The fields of relative position buckets.
+pub(super) const BUCKETS: [&str; 2] = ["position_bias_num_buckets", "position_bias_max_distance"];
+
+/// Takes a configuration without dropout after the embeddings.
+pub(super) fn take<C: RowConfig>(fields: &mut Fields) -> Result<C> {
+    C::DIALECT.take_no_embedding_dropout(fields)?;
+    let (mut config, _) = rows::take_config::<C>(fields)?;
+    config.text_mut().embedding_dropout_p = 0.0;
+    Ok(config)
+}
+
+/// Leaves out what the files do not have: dropout after the embeddings, and a `position_size` that bounds nothing.
+pub(super) fn adjust_dict(text: &TextConfig, map: &mut Map<String, Value>) {
+    map.shift_remove("embedding_dropout_p");
+    if text.position_size == UNLIMITED {
+        map.shift_remove("position_size");
     }
 }
 
@@ -74,24 +111,34 @@ impl DecoderFamily for Cpm1Config {
     const HAS_SPANS: bool = true;
 
     fn layout(&self) -> Layout {
-        let text = &self.cpm.text;
-        // Keys after the query have relative position buckets of their own even without a context.
-        let positions = PositionsConfig::Relative(relative(&self.cpm, true));
+        let text = &self.text;
+        let relative = RelativeConfig {
+            heads: text.num_heads,
+            buckets: self.position_bias_num_buckets,
+            max_distance: self.position_bias_max_distance,
+            // Keys after the query have relative position buckets of their own even without a context.
+            bidirectional: true,
+            init: Init::normal(self.pos_init_std),
+        };
         Layout {
             padding_learns: true,
-            length_scale: self.cpm.length_scale,
-            ..Layout::new(text.dim_model, positions, NormOptions::rms(text.dim_model, text.norm_eps))
+            length_scale: self.length_scale,
+            ..Layout::new(
+                text.dim_model,
+                PositionsConfig::Relative(relative),
+                NormOptions::rms(text.dim_model, text.norm_eps),
+            )
         }
     }
 
     fn block(&self, _layer: usize) -> BlockConfig {
-        let block = block(&self.cpm);
+        let block = block(&self.text, self.length_scale, self.attn_scale);
         BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
     }
 
     /// Only ModelCenter names its parameters.
     fn names(&self, _head: DecoderHead) -> NameTable {
-        let (block, layers) = (self.block(0), self.cpm.text.num_layers);
+        let (block, layers) = (self.block(0), self.text.num_layers);
         let mut rules = model_center::decoder_heads();
         rules.push(Rule::new("decoder.relative_attention_bias.weight", "position_bias.relative_attention_bias"));
         let stack = model_center::Stack { ours: "decoder", theirs: "encoder", block: &block, layers };
@@ -103,21 +150,10 @@ impl DecoderFamily for Cpm1Config {
     }
 }
 
-/// Relative position biases.
-pub(super) fn relative(cpm: &CpmFields, bidirectional: bool) -> RelativeConfig {
-    RelativeConfig {
-        heads: cpm.text.num_heads,
-        buckets: cpm.position_bias_num_buckets,
-        max_distance: cpm.position_bias_max_distance,
-        bidirectional,
-        init: Init::normal(cpm.pos_init_std),
-    }
-}
-
 /// A block with bidirectional attention.
-pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
-    let (length_scale, block) = (cpm.length_scale, block_without_biases(&cpm.text));
-    let scale = if cpm.attn_scale { block.attention.scale } else { 1.0 };
+pub(super) fn block(text: &TextConfig, length_scale: bool, attn_scale: bool) -> BlockConfig {
+    let block = block_without_biases(text);
+    let scale = if attn_scale { block.attention.scale } else { 1.0 };
     BlockConfig {
         attention: AttentionConfig { scale, length_scale, ..block.attention },
         ffn: FeedForwardConfig { length_scale, ..block.ffn },

@@ -3,78 +3,60 @@
 //!
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
-use super::cpm1::{block, relative};
+use super::cpm1::{self, Cpm1Config, block};
 use super::load;
 use super::registry::{Family, ModelEntry};
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::cpm::{self, HasCpm};
 use crate::config::dialect::Dialect;
 use crate::config::model_center::{Class, RELATIVE};
 use crate::config::ranges::Ranges;
-use crate::config::rows::{ConfigRows, Row, RowConfig, Slot};
-use crate::config::{CpmFields, Fields, TextConfig, encoder_decoder};
+use crate::config::rows::{self, ConfigRows, RowConfig};
+use crate::config::{Fields, TextConfig, encoder_decoder};
 use crate::error::Result;
 use crate::formats::{NameTable, model_center};
 use crate::layer::BlockConfig;
+use crate::layer::position::RelativeConfig;
+use crate::model_config;
 use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
 use serde_json::{Map, Value, json};
 
-/// Sizes and options of a CPM-2.
-///
-/// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on,
-/// and weights of variance one. A tied head and a classification head, which newer versions have, are not supported
-/// here. Its 190 sentinels are ordinary tokens of the vocabulary.
-///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Cpm2Config {
-    /// The fields of CPM-1; `num_layers` counts encoder blocks.
-    pub cpm: CpmFields,
-    /// Number of decoder blocks.
-    pub num_decoder_layers: usize,
-    /// The decoder start token, if the file specifies one. ModelCenter has no such field: its decoder gets its input as
-    /// given, beginning with a sentinel.
-    pub decoder_start_token_id: Option<usize>,
-}
-
-impl Default for Cpm2Config {
-    fn default() -> Self {
-        let cpm = CpmFields::default();
-        let text = TextConfig { vocab_size: 26240, ..cpm.text };
-        Cpm2Config { cpm: CpmFields { text, ..cpm }, num_decoder_layers: 12, decoder_start_token_id: None }
-    }
-}
-
-impl ConfigRows for Cpm2Config {
-    const ROWS: &'static [Row<Self>] = &{
-        let [buckets, distance, init_std, length_scale, attn_scale] = cpm::rows();
-        [
-            buckets,
-            distance,
-            init_std,
-            length_scale,
-            attn_scale,
-            Row::same(&["num_decoder_layers"], |c| Slot::Size(&mut c.num_decoder_layers)),
-            Row::same(&["decoder_start_token_id"], |c| Slot::OptionalIndex(&mut c.decoder_start_token_id)),
-        ]
-    };
-
-    fn text(&self) -> &TextConfig {
-        &self.cpm.text
-    }
-
-    fn text_mut(&mut self) -> &mut TextConfig {
-        &mut self.cpm.text
+model_config! {
+    /// Sizes and options of a CPM-2.
+    ///
+    /// Defaults are taken from ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both
+    /// on, and weights of variance one. A tied head and a classification head, which newer versions have, are not
+    /// supported here. Its 190 sentinels are ordinary tokens of the vocabulary.
+    ///
+    /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
+    pub struct Cpm2Config {
+        /// The common fields, as of CPM-1; `num_layers` counts encoder blocks.
+        text: TextConfig { vocab_size: 26240, ..Cpm1Config::default().text };
+        /// Number of relative position buckets.
+        position_bias_num_buckets: usize = 32, Size("position_bias_num_buckets");
+        /// Distances from here on share the last bucket.
+        position_bias_max_distance: usize = 128, Size("position_bias_max_distance");
+        /// Standard deviation of the initializer of the relative position biases.
+        pos_init_std: f32 = 1.0, Deviation("pos_init_std");
+        /// Divide the input of each linear layer by the square root of its dimension.
+        length_scale: bool = false, Flag("length_scale");
+        /// Divide attention scores by the square root of H.
+        attn_scale: bool = false, Flag("attn_scale");
+        /// Number of decoder blocks.
+        num_decoder_layers: usize = 12, Size("num_decoder_layers");
+        /// The decoder start token, if the file specifies one. ModelCenter has no such field: its decoder gets its
+        /// input as given, beginning with a sentinel.
+        decoder_start_token_id: Option<usize> = None, OptionalIndex("decoder_start_token_id");
     }
 }
 
 impl RowConfig for Cpm2Config {
-    const DIALECT: Dialect = cpm::dialect("CPM-2", "cpm2");
+    const DIALECT: Dialect = Dialect { title: "CPM-2", model_type: "cpm2", ..Cpm1Config::DIALECT };
 
     fn read(fields: &mut Fields) -> Result<Self> {
         let states_layers = fields.peek("num_layers").is_some();
-        let mut config: Self = cpm::take(fields)?;
-        let text = &mut config.cpm.text;
+        let mut config: Self = cpm1::take(fields)?;
+        let text = &mut config.text;
         encoder_decoder::take_encoder_layers(fields, text, states_layers)?;
         // ModelCenter has two further heads, not supported here: a classifier, and a language-modelling head tied
         // to the embedding table without its scale.
@@ -84,22 +66,21 @@ impl RowConfig for Cpm2Config {
         if text.cls_head.is_some() {
             return Err(Self::DIALECT.unsupported(fields, "cls_head", "null"));
         }
-        let ranges = Ranges { place: fields.place() };
-        ranges.sizes(&[("num_decoder_layers", config.num_decoder_layers)])?;
-        ranges.decoder_start_token(config.decoder_start_token_id, text.vocab_size)?;
         Ok(config)
     }
 
-    fn adjust_dict(&self, map: &mut Map<String, Value>) {
-        cpm::adjust_dict(&self.cpm, map);
-        map.shift_remove("num_layers");
-        map.insert("num_encoder_layers".to_string(), json!(self.cpm.text.num_layers));
+    fn validate(&self, place: &str) -> Result<()> {
+        self.text.validate(place)?;
+        rows::check(Self::ROWS, self, place)?;
+        let ranges = Ranges { place };
+        ranges.distances([self.position_bias_num_buckets, self.position_bias_max_distance], cpm1::BUCKETS)?;
+        ranges.decoder_start_token(self.decoder_start_token_id, self.text.vocab_size)
     }
-}
 
-impl HasCpm for Cpm2Config {
-    fn cpm_mut(&mut self) -> &mut CpmFields {
-        &mut self.cpm
+    fn adjust_dict(&self, map: &mut Map<String, Value>) {
+        cpm1::adjust_dict(&self.text, map);
+        map.shift_remove("num_layers");
+        map.insert("num_encoder_layers".to_string(), json!(self.text.num_layers));
     }
 }
 
@@ -125,23 +106,30 @@ impl Seq2SeqFamily for Cpm2Config {
     }
 
     fn layout(&self) -> Layout {
-        let text = &self.cpm.text;
+        let text = &self.text;
+        let relative = RelativeConfig {
+            heads: text.num_heads,
+            buckets: self.position_bias_num_buckets,
+            max_distance: self.position_bias_max_distance,
+            bidirectional: true,
+            init: Init::normal(self.pos_init_std),
+        };
         let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
-        let head_factor = if self.cpm.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
-        Layout { head_factor, ..Layout::of_distances(relative(&self.cpm, true), output_norm, 0.0) }
+        let head_factor = if self.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
+        Layout { head_factor, ..Layout::of_distances(relative, output_norm, 0.0) }
     }
 
     fn encoder_block(&self) -> BlockConfig {
-        block(&self.cpm)
+        block(&self.text, self.length_scale, self.attn_scale)
     }
 
     fn decoder_block(&self) -> BlockConfig {
-        block(&self.cpm).attending_to_encoder()
+        block(&self.text, self.length_scale, self.attn_scale).attending_to_encoder()
     }
 
     /// Only ModelCenter names its parameters.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let encoder = (&self.encoder_block(), self.cpm.text.num_layers);
+        let encoder = (&self.encoder_block(), self.text.num_layers);
         model_center::encoder_decoder(encoder, (&self.decoder_block(), self.num_decoder_layers))
     }
 

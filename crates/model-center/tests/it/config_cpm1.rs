@@ -47,7 +47,7 @@ fn defaults_are_those_of_model_center() {
 #[test]
 fn the_published_model_is_read_and_written_back() {
     let config = with(&[]).unwrap();
-    let (cpm, text) = (&config.cpm, &config.cpm.text);
+    let (cpm, text) = (&config, &config.text);
     assert_eq!((text.dim_model, text.num_heads, text.dim_head, text.dim_ff, text.num_layers), (2560, 32, 80, 6400, 32));
     assert_eq!((text.ffn_activate_fn, text.ffn_gated, text.tied, text.init_std), (Activation::Gelu, true, true, 1.0));
     assert_eq!((cpm.length_scale, cpm.attn_scale), (true, true));
@@ -63,7 +63,7 @@ fn the_published_model_is_read_and_written_back() {
     let map = config.to_hf_json(&header).unwrap();
     assert_eq!((&map["model_type"], &map["torch_dtype"]), (&json!("cpm1"), &json!("float16")));
     // A rate of all, where the file does not speak of attention's own; nothing of the embeddings is dropped.
-    let text = with(&[("dropout_p", json!(0.1))]).unwrap().cpm.text;
+    let text = with(&[("dropout_p", json!(0.1))]).unwrap().text;
     assert_eq!((text.dropout_p, text.attention_dropout_p, text.embedding_dropout_p), (0.1, 0.1, 0.0));
 }
 

@@ -45,7 +45,7 @@ fn defaults_are_those_of_model_center() {
 #[test]
 fn the_published_model_is_read_and_written_back() {
     let config = with(&[]).unwrap();
-    let text = &config.cpm.text;
+    let text = &config.text;
     assert_eq!(
         (text.vocab_size, text.dim_model, text.num_heads, text.dim_head, text.dim_ff),
         (26240, 4096, 64, 64, 10240)

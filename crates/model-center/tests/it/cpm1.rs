@@ -7,7 +7,7 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::{BuilderOptions, widen};
 use goldens::directories::{check_model_center, logits, opened};
 use goldens::{directory, inputs};
-use model_center::config::{Cpm1Config, CpmFields, TextConfig};
+use model_center::config::{Cpm1Config, TextConfig};
 use model_center::model::cpm1::Cpm1;
 use model_center::model::decoder::DecoderHead;
 use model_center::model::{Batch, TextModel};
@@ -89,12 +89,11 @@ fn weights_of_variance_one_make_logits_of_variance_one() {
             dim_ff: 160,
             num_layers: 2,
             init_std: 1.0,
-            ..CpmFields::default().text
+            ..Cpm1Config::default().text
         };
-        let cpm = CpmFields { text, length_scale: true, attn_scale: true, ..CpmFields::default() };
+        let config = Cpm1Config { text, length_scale: true, attn_scale: true, ..Cpm1Config::default() };
         let head = DecoderHead::CausalLm { tied };
-        let model =
-            Cpm1::new(&device, Cpm1Config { cpm }, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
+        let model = Cpm1::new(&device, config, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
         let batch = Batch::next_tokens(32, (0..256).map(|index| index % 301).collect(), None);
         let scores = model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
         let values = widen(scores.logits.unwrap().value()).unwrap();

@@ -195,10 +195,10 @@ fn fields_that_are_left_out_are_those_that_are_lost() {
     gpt2.scale_by_layer = true;
     assert_eq!(left(&gpt2), ["scale_attn_by_inverse_layer_idx"]);
     let mut cpm = Cpm1Config::default();
-    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    (cpm.text.dropout_p, cpm.text.attention_dropout_p) = (0.1, 0.1);
     assert_eq!(left(&cpm), none);
     let mut cpm = Cpm2Config::default();
-    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    (cpm.text.dropout_p, cpm.text.attention_dropout_p) = (0.1, 0.1);
     assert_eq!(left(&cpm), none);
     let mut opt = OptConfig::default();
     (opt.text.dim_model, opt.dim_word) = (1024, 1024);
