@@ -3,22 +3,10 @@
 //!
 //! Defines [`LikeBart`], the shared implementation, which Marian uses too.
 
-use super::block::block;
-use super::fairseq;
-use super::load;
-use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry, Signature};
+use super::prelude::*;
 use super::seq2seq::{Added, Around, Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::dialect::Dialect;
-use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{ConfigRows, Row, RowConfig};
-use crate::config::{EncoderDecoderFields, Fields, TextConfig};
-use crate::error::Result;
-use crate::formats::{Alias, NameTable, Rule};
-use crate::layer::{BlockConfig, FeedForwardConfig, Placement};
-use bmtrain_dist::nn::norm::NormOptions;
-use serde_json::{Map, Value};
-use std::borrow::Cow;
+use crate::config::EncoderDecoderFields;
+use crate::config::encoder_decoder::HasStacks;
 use std::fmt::Debug;
 
 /// The decoder start token is the EOS token.

@@ -1,23 +1,9 @@
 //! BERT (Devlin et al., 2019): absolute positions, a classifier on the pooler, heads for masked-LM and next-sentence
 //! prediction.
 
-use super::block::block;
 use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
-use super::load;
-use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed, FixedFields, Spoken};
+use super::prelude::*;
 use crate::config::json::number;
-use crate::config::model_center::Class;
-use crate::config::rows::{self, ConfigRows, Row, RowConfig, Slot};
-use crate::config::{Fields, TextConfig};
-use crate::error::{Error, Result};
-use crate::formats::{Alias, NameTable};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
-use crate::model_config;
-use bmtrain_dist::param::Init;
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 
 model_config! {
     /// Sizes and options of a BERT.

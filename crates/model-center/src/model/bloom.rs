@@ -1,19 +1,7 @@
 //! BLOOM (Le Scao et al., 2022): ALiBi, a norm after the embedding, pre-norm blocks, a tied language-modelling head.
 
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::RowConfig;
-use crate::config::{Fields, TextConfig};
-use crate::error::Result;
-use crate::formats::{NameTable, Rule};
-use crate::layer::PositionsConfig;
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
+use super::prelude::*;
 
 model_config! {
     /// Sizes and options of a BLOOM. ModelCenter does not have the family; its names of the common fields are accepted.

@@ -5,24 +5,9 @@
 //!
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
-use super::block::block_without_biases;
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::load;
-use super::registry::{Family, ModelEntry};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::model_center::Class;
-use crate::config::ranges::Ranges;
-use crate::config::rows::{self, ConfigRows, RowConfig};
-use crate::config::text::UNLIMITED;
-use crate::config::{Fields, TextConfig};
-use crate::error::Result;
-use crate::formats::{NameTable, Rule, model_center};
-use crate::layer::position::RelativeConfig;
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig};
-use crate::model_config;
-use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
-use serde_json::{Map, Value};
+use super::prelude::*;
+use crate::formats::model_center;
 
 model_config! {
     /// Sizes and options of a CPM-1.

@@ -4,22 +4,9 @@
 //! ModelCenter treats the last relative position bucket as padding and never trains it. Here it is trained.
 
 use super::cpm1::{self, Cpm1Config, block};
-use super::load;
-use super::registry::{Family, ModelEntry};
+use super::prelude::*;
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::dialect::Dialect;
-use crate::config::model_center::{Class, RELATIVE};
-use crate::config::ranges::Ranges;
-use crate::config::rows::{self, ConfigRows, RowConfig};
-use crate::config::{Fields, TextConfig, encoder_decoder};
-use crate::error::Result;
-use crate::formats::{NameTable, model_center};
-use crate::layer::BlockConfig;
-use crate::layer::position::RelativeConfig;
-use crate::model_config;
-use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
-use serde_json::{Map, Value, json};
+use crate::formats::model_center;
 
 model_config! {
     /// Sizes and options of a CPM-2.

@@ -1,21 +1,7 @@
 //! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a tied language-modelling head.
 
-use super::block::block;
-use super::decoder::{Classes, Count, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::model_center::Class;
-use crate::config::rows::{self, RowConfig};
-use crate::config::{Fields, TextConfig};
-use crate::error::Result;
-use crate::formats::{NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
-use std::borrow::Cow;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::prelude::*;
 
 model_config! {
     /// Sizes and options of a GPT-2.

@@ -3,26 +3,10 @@
 //!
 //! ModelCenter's GPT-J has a norm for each of the two; its converter fills both with the same values.
 
-use super::block::block;
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::gpt2::Gpt2Config;
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed, Spoken};
+use super::prelude::*;
 use crate::config::json::number;
-use crate::config::model_center::Class;
-use crate::config::rows::{self, RowConfig};
-use crate::config::{ClassFields, Fields, HfHeader, TextConfig, model_center};
-use crate::error::Result;
-use crate::formats::{NameTable, Rule};
-use crate::layer::position::{RotaryConfig, RotaryScaling};
-use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig, RotaryHeads};
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_dist::nn::norm::NormOptions;
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 
 model_config! {
     /// Sizes and options of a GPT-J.

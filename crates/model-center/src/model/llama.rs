@@ -1,23 +1,8 @@
 //! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary embeddings, gated feed-forward
 //! layers, and grouped-query attention.
 
-use super::block::block_without_biases;
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed, FixedFields};
-use crate::config::model_center::Class;
-use crate::config::rows::{self, RowConfig};
-use crate::config::{ClassFields, Fields, HfHeader, RotaryFields, TextConfig, model_center};
-use crate::error::Result;
-use crate::formats::{NameTable, Rule};
-use crate::layer::position::{RotaryConfig, RotaryScaling};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, PositionsConfig, RotaryHeads};
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_dist::nn::norm::NormOptions;
-use std::borrow::Cow;
+use super::prelude::*;
 
 model_config! {
     /// Sizes and options of a Llama.

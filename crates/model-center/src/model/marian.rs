@@ -2,16 +2,10 @@
 //! sinusoidal positions and no norm after the embeddings.
 
 use super::bart::LikeBart;
-use super::fairseq;
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
+use super::prelude::*;
 use super::seq2seq::{Added, Classes, EncoderDecoder, Seq2SeqModel};
-use crate::config::dialect::Dialect;
-use crate::config::encoder_decoder::{self, HasStacks};
-use crate::config::rows::{ConfigRows, Row, RowConfig};
-use crate::config::{EncoderDecoderFields, Fields, TextConfig};
-use crate::error::Result;
-use serde_json::{Map, Value};
+use crate::config::EncoderDecoderFields;
+use crate::config::encoder_decoder::HasStacks;
 
 /// The padding token, which is also the decoder start token.
 const PADDING: usize = 58_100;

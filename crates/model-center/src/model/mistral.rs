@@ -2,15 +2,7 @@
 
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama::{self, LlamaConfig};
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, RowConfig};
-use crate::config::{Fields, RotaryFields, TextConfig};
-use crate::error::Result;
-use crate::formats::NameTable;
-use crate::layer::{AttentionConfig, BlockConfig};
-use crate::model_config;
+use super::prelude::*;
 
 model_config! {
     /// Sizes and options of a Mistral.

@@ -37,6 +37,7 @@ mod open_options;
 pub mod opening;
 pub mod opt;
 pub mod position_table;
+pub mod prelude;
 pub mod qwen2;
 pub mod qwen3;
 pub mod registry;

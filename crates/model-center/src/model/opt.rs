@@ -1,23 +1,8 @@
 //! OPT (Zhang et al., 2022): learned positions that count tokens, pre-norm blocks with ReLU, a tied language-modelling
 //! head. The model with 350 million parameters has post-norm blocks and a smaller token embedding dimension.
 
-use super::block::block;
-use super::decoder::{Classes, Count, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
-use super::fairseq;
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::model_center::Class;
-use crate::config::rows::{self, RowConfig};
-use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
-use crate::error::{Error, Result};
-use crate::formats::{NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
+use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use super::prelude::*;
 
 /// The epsilon of OPT's norms, which its files do not state.
 const NORM_EPS: f32 = 1e-5;

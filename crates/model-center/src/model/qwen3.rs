@@ -2,17 +2,8 @@
 
 use super::decoder::{Classes, Decoder, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama::{self, LlamaConfig};
-use super::load;
+use super::prelude::*;
 use super::qwen2::Qwen2Config;
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::rows::{self, RowConfig};
-use crate::config::{Fields, RotaryFields, WindowFields};
-use crate::error::Result;
-use crate::formats::NameTable;
-use crate::layer::{AttentionConfig, BlockConfig};
-use crate::model_config;
-use bmtrain_dist::nn::norm::NormOptions;
 
 model_config! {
     /// Sizes and options of a Qwen 3.

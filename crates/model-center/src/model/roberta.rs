@@ -2,24 +2,8 @@
 //! classification head with a dense layer instead of the pooler, no next-sentence prediction. XLM-RoBERTa (Conneau et
 //! al., 2020) and CamemBERT (Martin et al., 2020) are the same computation with the same parameter names.
 
-use super::block::block;
 use super::encoder::{Classifier, Encoder, EncoderFamily, EncoderHead, EncoderModel, Layout, family, names};
-use super::load;
-use super::position_table::{Count, PositionTable};
-use super::registry::{Family, ModelEntry, Signature};
-use crate::config::dialect::{Dialect, Fixed};
-use crate::config::model_center::Class;
-use crate::config::ranges::Ranges;
-use crate::config::rows::{self, ConfigRows, RowConfig};
-use crate::config::{Fields, TextConfig};
-use crate::error::Result;
-use crate::formats::{Alias, NameTable};
-use crate::layer::{BlockConfig, Placement};
-use crate::model_config;
-use bmtrain_core::kernel::Activation;
-use bmtrain_dist::param::Init;
-use serde_json::{Map, Value};
-use std::borrow::Cow;
+use super::prelude::*;
 
 model_config! {
     /// Sizes and options of a RoBERTa.

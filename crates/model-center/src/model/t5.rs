@@ -1,28 +1,11 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, relative position biases from
 //! one bucket table per stack, unscaled attention scores, no other biases.
 
-use super::block::block_without_biases;
-use super::load;
-use super::registry::{Family, ModelEntry, Signature};
+use super::prelude::*;
 use super::seq2seq::{Classes, EncoderDecoder, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::activations;
-use crate::config::dialect::{Dialect, Fixed, Spoken};
-use crate::config::model_center::{Class, RELATIVE};
-use crate::config::ranges::Ranges;
-use crate::config::rows::{self, ConfigRows, RowConfig};
-use crate::config::text::UNLIMITED;
-use crate::config::{ClassFields, Fields, HfHeader, TextConfig, encoder_decoder, model_center};
-use crate::error::{Error, Result};
-use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center as names};
-use crate::layer::position::RelativeConfig;
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig};
-use crate::model_config;
+use crate::formats::{DirectoryLayout, model_center as names};
 use bmtrain_core::dtype::DType;
-use bmtrain_core::kernel::Activation;
-use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
-use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 
 /// T5 or mT5, which differ in names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -51,15 +51,12 @@ fn the_published_model_is_read_and_written_back() {
         (26240, 4096, 64, 64, 10240)
     );
     assert_eq!((text.num_layers, config.num_decoder_layers, text.tied, text.init_std), (24, 24, false, 1.0));
-    assert_eq!((config.cpm.length_scale, config.cpm.attn_scale, config.decoder_start_token_id), (true, true, None));
+    assert_eq!((config.length_scale, config.attn_scale, config.decoder_start_token_id), (true, true, None));
     let header = configs::header("CPM2ForConditionalGeneration", DType::F32);
     configs::check_written(&config, &header);
     assert_eq!(config.to_hf_json(&header).unwrap()["model_type"], json!("cpm2"));
     let uneven = with(&[("num_decoder_layers", json!(3)), ("decoder_start_token_id", json!(5))]).unwrap();
-    assert_eq!(
-        (uneven.cpm.text.num_layers, uneven.num_decoder_layers, uneven.decoder_start_token_id),
-        (24, 3, Some(5))
-    );
+    assert_eq!((uneven.text.num_layers, uneven.num_decoder_layers, uneven.decoder_start_token_id), (24, 3, Some(5)));
     configs::check_written(&uneven, &header);
 }
 

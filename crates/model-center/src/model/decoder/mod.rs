@@ -7,7 +7,6 @@ pub mod family;
 use crate::layer::TransformerBlock;
 
 pub use super::head::Head as DecoderHead;
-pub use super::position_table::{Count, PositionTable};
 pub use architecture::Decoder;
 pub use family::{Classes, DecoderBlock, DecoderFamily, Layout};
 

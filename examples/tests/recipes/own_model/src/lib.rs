@@ -1,16 +1,13 @@
 //! A family of models in a crate of its own: a small decoder whose block multiplies what attention and feed-forward add
 //! by a factor. [`TABLES`] is what a [`Registry`](model_center::model::Registry) takes; `src/bin` has the programs.
 
-use bmtrain_dist::nn::{Norm, NormOptions};
+use bmtrain_dist::nn::Norm;
 use bmtrain_dist::prelude::{Block, Builder, Ctx, Result, Var, ops};
-use model_center::config::rows::RowConfig;
-use model_center::config::{Dialect, LlamaConfig, TextConfig};
-use model_center::formats::{NameTable, Rule};
-use model_center::layer::{Attention, BlockCache, BlockConfig, FeedForward, PositionsConfig, Shared};
-use model_center::model::decoder::{
-    Classes, Count, Decoder, DecoderBlock, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable,
-};
-use model_center::model::{MODELS, ModelEntry, load};
+use model_center::config::LlamaConfig;
+use model_center::layer::{Attention, BlockCache, FeedForward, Shared};
+use model_center::model::MODELS;
+use model_center::model::decoder::{Classes, Decoder, DecoderBlock, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use model_center::model::prelude::*;
 
 /// The families of `model-center` and this one: what a registry takes.
 pub static TABLES: &[&[ModelEntry]] = &[
@@ -25,7 +22,7 @@ pub static TABLES: &[&[ModelEntry]] = &[
 /// A toy with its head.
 pub type Toy = DecoderModel<ToyConfig, ToyBlock>;
 
-model_center::model_config! {
+model_config! {
     /// Sizes and options.
     pub struct ToyConfig {
         /// The common fields.
