@@ -1,14 +1,14 @@
 //! Declaration of a family's configuration: each field once, with type, default and names in files.
 
 /// Declares a configuration: [`TextConfig`](crate::config::TextConfig), which holds the fields of all families, and the
-/// fields of one. A field is stated once: its type, its default, the [`Slot`](crate::config::rows::Slot) that reads,
-/// checks and writes it, and its names in files as `Hugging Face => ModelCenter`. Names without an arrow are those of
-/// both; `required` marks what a Hugging Face file must state. A field without a slot is the family's to read and
-/// write.
+/// fields of one.
 ///
-/// The macro defines the struct, its [`Default`] and its
-/// [`ConfigRows`](crate::config::rows::ConfigRows); the family adds
-/// [`RowConfig`](crate::config::rows::RowConfig).
+/// A field is stated once: its type, its default, the [`Slot`](crate::config::rows::Slot) that reads, checks and writes
+/// it, and its names in files as `Hugging Face => ModelCenter`. Names without an arrow apply to both; `required` marks
+/// what a Hugging Face file must state. The family itself reads and writes a field without a slot.
+///
+/// The macro defines the struct, its [`Default`] and its [`ConfigRows`](crate::config::rows::ConfigRows); the family
+/// adds [`RowConfig`](crate::config::rows::RowConfig).
 ///
 /// ```
 /// use model_center::config::rows::ConfigRows;

@@ -7,8 +7,8 @@ use crate::Result;
 use serde_json::Value;
 
 impl Dialect {
-    /// Take the fields that all families have; `defaults` are the configuration's. What is left is the family's own; when it has taken that, the rest goes
-    /// to [`TextConfig::extra`] by [`Dialect::finish`].
+    /// Take the fields that all families have; `defaults` are the configuration's. What is left is the family's own;
+    /// when it has taken that, the rest goes to [`TextConfig::extra`] by [`Dialect::finish`].
     ///
     /// # Errors
     /// A file that [`Dialect::spoken`] refuses; sizes that are missing, two names that disagree, values of a

@@ -40,8 +40,8 @@ pub struct OpenOptions {
     pub problem: Option<ProblemType>,
     /// Dtype of the parameters.
     pub dtype: DType,
-    /// Use the dtype of the stored weights instead, if the family computes in it: see [`Weights::dtype`]. A family
-    /// whose hidden states overflow f16 uses f32 in its place.
+    /// Use the [dtype of the stored weights](crate::formats::Weights::dtype) instead, if the family computes in it. A
+    /// family whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
     /// Seed of the initialization.
     pub seed: u64,
