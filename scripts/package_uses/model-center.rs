@@ -4,7 +4,7 @@ use model_center::bmtrain_core::{Ctx, Device};
 use model_center::bmtrain_dist::block::BlockOptions;
 use model_center::bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
-use model_center::config::BertConfig;
+use model_center::config::{BertConfig, TextConfig};
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead;
@@ -12,7 +12,7 @@ use model_center::model::TextModel;
 
 fn main() -> Result<()> {
     let device = Device::cpu(1)?;
-    let config = BertConfig {
+    let text = TextConfig {
         vocab_size: 40,
         dim_model: 24,
         num_heads: 4,
@@ -20,8 +20,9 @@ fn main() -> Result<()> {
         dim_ff: 48,
         num_layers: 2,
         position_size: 16,
-        ..BertConfig::default()
+        ..BertConfig::default().text
     };
+    let config = BertConfig { text, ..BertConfig::default() };
     let head = EncoderHead::Classifier { outputs: 3 };
     let bert = Bert::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
     let mask = vec![1, 1, 1, 0, 1, 1, 1, 1];
