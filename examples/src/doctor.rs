@@ -1,9 +1,10 @@
 //! The doctor program: what a run would find on this machine, and the fix for each thing that is missing.
 
 use crate::terminal;
+use bmtrain_core::cpu::{Caches, InstructionSet};
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
 use bmtrain_core::limits::{Limit, limits};
-use bmtrain_dist::launch::cuda_options;
+use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::Parser;
 use model_center::run::{ExitStatus, available_cpus, memory};
 use model_center::{Error, Result};
@@ -45,6 +46,7 @@ fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
         writeln!(text, "{what:<12} {value}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
     };
     line("processors", &processors())?;
+    line("instructions", &instructions()?)?;
     let limits = limits(None);
     if limits.is_empty() {
         line("limits", "none")?;
@@ -87,6 +89,16 @@ fn processors() -> String {
     let gibibytes = |bytes: u64| format!("{:.1} GiB of memory available", bytes as f64 / f64::from(1 << 30));
     let free = memory::available_bytes().map_or_else(|| "memory unknown".into(), gibibytes);
     format!("{} for this process, {free}", available_cpus())
+}
+
+/// The instruction sets of the processor, and the one that programs use.
+fn instructions() -> Result<String> {
+    let sets: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
+    let used = cpu_options(1)?.instruction_set;
+    let Caches { l2, l3 } = Caches::of_this_machine();
+    let cache = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let (l2, l3) = (cache(l2), cache(l3));
+    Ok(format!("{}; {used} is used (BMTRAIN_CPU names another); caches L2 {l2} a core, L3 {l3}", sets.join(", ")))
 }
 
 fn describe(device: &Installed) -> String {
@@ -162,6 +174,7 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
     let kept = cuda.cache.as_deref().map(kept).unwrap_or_default();
     json!({
         "processors": available_cpus(),
+        "instruction_sets": InstructionSet::available().map(InstructionSet::name).collect::<Vec<_>>(),
         "available_memory_bytes": memory::available_bytes(),
         "limits": limits(None).iter().map(as_limit).collect::<Vec<Value>>(),
         "mpi": cfg!(feature = "mpi"),

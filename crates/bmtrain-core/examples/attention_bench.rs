@@ -6,6 +6,7 @@
 //! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
 
 use bmtrain_core::bench::{Rounds, measure, seconds};
+use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::kernel::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Distribution, Dropout, FillRandom, Heads,
@@ -39,8 +40,10 @@ fn main() -> Result<()> {
     let threads = arguments.next().and_then(|x| x.parse().ok()).unwrap_or(2);
     let budget = Duration::from_secs_f64(arguments.next().and_then(|x| x.parse().ok()).unwrap_or(1.0));
     let only: Vec<String> = arguments.collect();
-    let device = Device::cpu(threads)?;
-    println!("peak {:.1} GFLOP/s with {threads} threads", measure_peak(threads) / 1e9);
+    let cpu = CpuOptions::of_environment(threads, &|name| std::env::var_os(name))?;
+    let device = Device::cpu_with(cpu)?;
+    let peak = measure_peak(threads, cpu.instruction_set);
+    println!("peak {:.1} GFLOP/s with {threads} threads, {}", peak / 1e9, cpu.instruction_set);
     for case in [
         case("bert-base", [8, 12, 12, 128, 64], false, 0.0, DType::F32),
         case("bert-base-dropout", [8, 12, 12, 128, 64], false, 0.1, DType::F32),
@@ -54,13 +57,13 @@ fn main() -> Result<()> {
         case("grouped-causal", [1, 16, 4, 1024, 64], true, 0.0, DType::F32),
     ] {
         if only.is_empty() || only.iter().any(|name| name == case.name) {
-            time(&device, &case, threads, budget)?;
+            time(&device, &case, cpu, budget)?;
         }
     }
     Ok(())
 }
 
-fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Result<()> {
+fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Result<()> {
     let AttentionShape { batch, heads, kv_heads, queries: length, head_size, .. } = case.shape;
     let (width, kv_width) = (heads * head_size, kv_heads * head_size);
     let (row, rows) = (width + 2 * kv_width, batch * length);
@@ -130,7 +133,7 @@ fn time(device: &Device, case: &Case, threads: usize, budget: Duration) -> Resul
     let rounds = Rounds::within(0, 5, budget);
     let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(forward)?, seconds(backward)?]))?;
     let product = 2.0 * (batch * heads * length * length * head_size) as f64;
-    let peak = measure_peak(threads);
+    let peak = measure_peak(cpu.threads, cpu.instruction_set);
     let [forward, backward] = phases.map(|phase| phase.best());
     println!(
         "{} {:.3} {:.3} {:.0}% {:.0}%",

@@ -5,6 +5,7 @@
 //! A backend in a crate of its own copies this file and makes its own device.
 
 use bmtrain_core::conformance::{self, Case, Report};
+use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::{Device, Result};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,6 +14,12 @@ struct Options {
     threads: usize,
     bench: bool,
     start: String,
+}
+
+impl Options {
+    fn device(&self) -> Result<Device> {
+        Device::cpu_with(CpuOptions::of_environment(self.threads, &|name| std::env::var_os(name))?)
+    }
 }
 
 fn options() -> Result<Options, String> {
@@ -63,7 +70,7 @@ fn check(options: &Options, cases: &[Case]) -> Result<usize> {
     let mut report = Report::default();
     for case in cases {
         let before = report.entries.len();
-        conformance::run_rows(&|| Device::cpu(options.threads), std::slice::from_ref(case), &mut report)?;
+        conformance::run_rows(&|| options.device(), std::slice::from_ref(case), &mut report)?;
         report.entries[before..].iter().for_each(|entry| println!("{entry}"));
     }
     println!("{} checks of {} rows", report.entries.len(), cases.len());
@@ -72,7 +79,7 @@ fn check(options: &Options, cases: &[Case]) -> Result<usize> {
 
 /// Prints one line for each large row and dtype.
 fn bench(options: &Options, cases: &[Case]) -> Result<usize> {
-    let device = Device::cpu(options.threads)?;
+    let device = options.device()?;
     println!("{:<52} {:<5} {:>10} {:>10} {:>9} {:>9}", "row", "type", "forward", "backward", "GFLOP/s", "GB/s");
     for case in cases.iter().filter(|case| case.large) {
         for &dtype in &case.dtypes {

@@ -7,6 +7,7 @@
 //! the last cache go beyond 100 % of the triad.
 
 use bmtrain_core::conformance::{Figure, Sizes, Wanted, speed};
+use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::{DType, Device, Result};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,11 @@ fn main() -> Result<()> {
     for threads in counts {
         let triad = triad(threads);
         println!("{threads} thread(s): copy {:.1} GB/s, triad {:.1} GB/s", copy(threads) / 1e9, triad / 1e9);
-        speed(&Device::cpu(threads)?, &wanted, &mut |figure| print(&figure, triad))?;
+        speed(
+            &Device::cpu_with(CpuOptions::of_environment(threads, &|name| std::env::var_os(name))?)?,
+            &wanted,
+            &mut |figure| print(&figure, triad),
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! One rank's handle of a device: a backend and the pool of its memory. Cheap to clone, confined to the rank's thread.
 
 use crate::backend::{Backend, DeviceId, Lane};
+use crate::cpu::{CpuBackend, CpuOptions};
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::offload::HostAccount;
@@ -30,9 +31,17 @@ impl Device {
         Device { inner: Rc::new(Inner { backend, id, pool: RefCell::new(Pool::default()), host: Arc::default() }) }
     }
 
-    /// The CPU with this many threads.
+    /// The CPU with this many threads and the widest instruction set of the processor.
     pub fn cpu(threads: usize) -> Result<Self> {
-        Ok(Device::new(Arc::new(crate::cpu::CpuBackend::new(threads)?)))
+        Self::cpu_with(CpuOptions::new(threads))
+    }
+
+    /// The CPU with these settings.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`] for no threads and for an instruction set that the processor does not have.
+    pub fn cpu_with(options: CpuOptions) -> Result<Self> {
+        Ok(Device::new(Arc::new(CpuBackend::with(options)?)))
     }
 
     /// The backend.

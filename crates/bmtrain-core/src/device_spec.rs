@@ -1,7 +1,7 @@
 //! Which device a rank runs on, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
 
 use crate::backend::Backend;
-use crate::cpu::CpuBackend;
+use crate::cpu::{CpuBackend, CpuOptions};
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaBackend, CudaOptions, device_count, usable};
 use crate::error::{Error, Result};
@@ -58,8 +58,8 @@ pub struct DeviceRequest {
     pub local_rank: usize,
     /// Ranks of the host.
     pub local_size: usize,
-    /// Threads of the CPU backend, and for work of the host beside a CUDA device.
-    pub threads: usize,
+    /// The CPU backend, and the threads for work of the host beside a CUDA device.
+    pub cpu: CpuOptions,
     /// Where the CUDA backend finds what it needs.
     #[cfg(feature = "cuda")]
     pub cuda: CudaOptions,
@@ -142,7 +142,7 @@ impl Refused {
 
 fn on_cpu(request: &DeviceRequest, note: Option<String>) -> Result<Opened> {
     Ok(Opened {
-        backend: Arc::new(CpuBackend::new(request.threads)?),
+        backend: Arc::new(CpuBackend::with(request.cpu)?),
         cuda: None,
         #[cfg(feature = "cuda")]
         device: None,
@@ -174,7 +174,7 @@ fn open_cuda(number: usize, request: &DeviceRequest) -> Result<Opened> {
 
 #[cfg(feature = "cuda")]
 fn open_usable(number: usize, request: &DeviceRequest) -> Result<Opened> {
-    let options = CudaOptions { host_threads: request.threads, ..request.cuda.clone() };
+    let options = CudaOptions { host: Some(request.cpu), ..request.cuda.clone() };
     let backend = Arc::new(CudaBackend::open(number, &options)?);
     Ok(Opened {
         backend: Arc::clone(&backend) as Arc<dyn Backend>,
@@ -219,7 +219,7 @@ mod tests {
         let request = DeviceRequest {
             local_rank: 0,
             local_size: 1,
-            threads: 1,
+            cpu: CpuOptions::new(1),
             #[cfg(feature = "cuda")]
             cuda: CudaOptions::default(),
         };

@@ -71,7 +71,8 @@ pub fn run(options: &Options) -> Result<()> {
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
     if options.json {
         let line = serde_json::json!({
-            "threads": options.threads, "prompt_tokens": prompt.len(), "tokens": options.tokens,
+            "device": device.backend().name(), "threads": options.threads,
+            "prompt_tokens": prompt.len(), "tokens": options.tokens,
             "tokens_per_s": rate, "first_s": first, "ids": made, "peak_rss_bytes": peak,
         });
         println!("{line}");

@@ -107,9 +107,10 @@ pub fn run(options: &Options) -> Result<()> {
         }
     };
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
-    let Run { step, tokens, loss, floor, grown, segments } = &run;
+    let Run { device, step, tokens, loss, floor, grown, segments } = &run;
     if options.json {
         let line = serde_json::json!({
+            "device": device,
             "step_s": step,
             "tokens_per_s": tokens / step,
             "peak_rss_bytes": peak,
@@ -177,6 +178,8 @@ impl std::fmt::Display for Failure {
 
 /// What one rank measured.
 struct Run {
+    /// Name of the device.
+    device: String,
     /// Median seconds of a step.
     step: f64,
     /// Mean number of a step's tokens over all ranks, with padding.
@@ -240,7 +243,15 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let is_alone = ranks.size() == 1 && !options.no_floor;
     let length = lengths.iter().sum::<usize>() / lengths.len();
     let floor = if is_alone { Some(gemm_floor(device, shape, options.extent(length))?) } else { None };
-    Ok(Run { step: seconds.median(), tokens, loss, floor, grown, segments: device.memory().segments })
+    Ok(Run {
+        device: device.backend().name(),
+        step: seconds.median(),
+        tokens,
+        loss,
+        floor,
+        grown,
+        segments: device.memory().segments,
+    })
 }
 
 /// What a steady state must not need.
@@ -255,10 +266,10 @@ struct Growth {
 }
 
 impl Growth {
-    /// Count the large allocations of a step in which the scratch grew by so much. The scratch has four regions for
+    /// Count the large allocations of a step in which the scratch grew by so much. The scratch has five regions for
     /// each thread: of a step in which it grew, no more than these are its own.
     fn add_step(&mut self, scratch_bytes: usize, large: u64, threads: usize) {
-        let own = if scratch_bytes > 0 { 4 * threads as u64 } else { 0 };
+        let own = if scratch_bytes > 0 { 5 * threads as u64 } else { 0 };
         self.gemm_scratch_bytes += scratch_bytes as u64;
         self.large_allocations += large.saturating_sub(own);
     }

@@ -14,7 +14,7 @@ use crate::terminal;
 use bmtrain_core::conformance::Sizes;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
-use bmtrain_dist::launch::cuda_options;
+use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::{Parser, ValueEnum};
 use environment::Environment;
 use kernels::Ceilings;
@@ -175,7 +175,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let threads = available_cpus().max(1);
-    let cuda = CudaOptions { host_threads: threads, ..cuda_options() };
+    let cuda = CudaOptions { host: Some(cpu_options(threads)?), ..cuda_options() };
     let environment = match Environment::find(options.device, &cuda) {
         Ok(environment) => environment,
         Err(missing) => {

@@ -266,7 +266,7 @@ fn reduce_integers<T: Integer>(by: Reduction, sources: &[Source<'_>], out: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::forced::for_each_level;
+    use crate::cpu::instruction_set::for_each_set;
     use half::bf16;
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
                         false => Source::Bytes(bytemuck::cast_slice(&values[order[place]])),
                     })
                     .collect();
-                for_each_level(|_| {
+                for_each_set(|_| {
                     let mut out = values[order[own]].clone();
                     reduce(DType::F32, Reduction::Sum, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
                     assert_eq!(out, vec![expected; 1500], "{order:?}, own values in place {own}");
@@ -306,7 +306,7 @@ mod tests {
             for by in [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product] {
                 let first = [a; 20];
                 let sources = [Source::Bytes(bytemuck::cast_slice(&first)), Source::InPlace];
-                for_each_level(|level| {
+                for_each_set(|level| {
                     let mut out = [b; 20];
                     reduce(DType::F32, by, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
                     assert!(out.iter().all(|value| value.is_nan()), "{by:?} of {a} and {b}, {level:?}");

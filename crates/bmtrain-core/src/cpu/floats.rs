@@ -299,12 +299,12 @@ fn f32_to_f16(value: f32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::forced::for_each_level;
+    use super::super::instruction_set::for_each_set;
     use super::*;
 
     #[test]
     fn every_f16_becomes_its_f32_and_back() {
-        for_each_level(|level| {
+        for_each_set(|set| {
             let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
             let (mut wide, mut back) = (vec![0.0; halves.len()], vec![f16::ZERO; halves.len()]);
             widen_f16(&halves, &mut wide);
@@ -312,9 +312,9 @@ mod tests {
             for ((half, wide), back) in halves.iter().zip(&wide).zip(&back) {
                 assert!(
                     wide.to_bits() == half.to_f32().to_bits() || (wide.is_nan() && half.is_nan()),
-                    "{level:?}: {half:?}"
+                    "{set:?}: {half:?}"
                 );
-                assert!(back.to_bits() == half.to_bits() || (back.is_nan() && half.is_nan()), "{level:?}: {half:?}");
+                assert!(back.to_bits() == half.to_bits() || (back.is_nan() && half.is_nan()), "{set:?}: {half:?}");
             }
         });
     }
@@ -324,17 +324,14 @@ mod tests {
         // Every upper half of an f32 with the lower halves at which roundings of both types change.
         for low in [0u32, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff] {
             let wide: Vec<f32> = (0..=u32::from(u16::MAX)).map(|high| f32::from_bits(high << 16 | low)).collect();
-            for_each_level(|level| {
+            for_each_set(|set| {
                 let (mut halves, mut brains) = (vec![f16::ZERO; wide.len()], vec![bf16::ZERO; wide.len()]);
                 narrow_f16(&wide, &mut halves);
                 narrow_bf16(&wide, &mut brains);
                 for ((wide, half), brain) in wide.iter().zip(halves).zip(brains) {
                     let same = |a: u16, b: u16| a == b || wide.is_nan();
-                    assert!(same(half.to_bits(), f16::from_f32(*wide).to_bits()), "{level:?}: {wide:e} became {half}");
-                    assert!(
-                        same(brain.to_bits(), bf16::from_f32(*wide).to_bits()),
-                        "{level:?}: {wide:e} became {brain}"
-                    );
+                    assert!(same(half.to_bits(), f16::from_f32(*wide).to_bits()), "{set:?}: {wide:e} became {half}");
+                    assert!(same(brain.to_bits(), bf16::from_f32(*wide).to_bits()), "{set:?}: {wide:e} became {brain}");
                     assert!(!wide.is_nan() || (half.is_nan() && brain.is_nan()));
                 }
             });

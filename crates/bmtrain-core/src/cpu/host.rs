@@ -57,7 +57,8 @@ impl HostAdam<'_> {
         }
         let elements = Elements { parameter, master: self.master, m: self.m, v: self.v, grad };
         let sum = moved.as_ref().map(|_| Mutex::new(Sum::ZERO));
-        step(threads, &self.settings, self.factor, elements, sum.as_ref());
+        let take = || step(threads, &self.settings, self.factor, elements, sum.as_ref());
+        threads.instruction_set().within(take);
         if let (Some(moved), Some(sum)) = (moved, sum) {
             moved.merge(sum.into_inner().unwrap_or_else(PoisonError::into_inner));
         }

@@ -187,7 +187,7 @@ super::simd::vectorised! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::forced::for_each_level;
+    use super::super::instruction_set::for_each_set;
     use super::super::simd::vectorised;
     use super::*;
     use crate::conformance::reference::{activation as exact, normal_cdf};
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn exponentials_are_within_two_units_in_the_last_place_and_exact_at_the_ends() {
-        for_each_level(|level| {
+        for_each_set(|set| {
             let x = grid(87.0);
             let mut y = x.clone();
             map_exp(&mut y);
@@ -240,7 +240,7 @@ mod tests {
                 let exact = f64::from(*x).exp();
                 // 1.1 units with fused multiply-add; the others round once more in each step.
                 let units = (f64::from(*y) - exact).abs() / ulp(exact);
-                assert!(units < 2.0, "{level:?}: exp({x:e}) = {y:e}, off by {units} units");
+                assert!(units < 2.0, "{set:?}: exp({x:e}) = {y:e}, off by {units} units");
             }
             let mut ends = [f32::NEG_INFINITY, -1e30, -87.7, 88.8, 1e30, f32::INFINITY, f32::NAN, 0.0, -87.3, 88.3];
             map_exp(&mut ends);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn hyperbolic_tangents_are_within_four_units_in_the_last_place() {
-        for_each_level(|level| {
+        for_each_set(|set| {
             let x = grid(20.0);
             let mut y = x.clone();
             map_tanh(&mut y);
@@ -261,7 +261,7 @@ mod tests {
                 let exact = f64::from(*x).tanh();
                 let units = (f64::from(*y) - exact).abs() / ulp(exact);
                 // 3 units with fused multiply-add.
-                assert!(units < 4.0, "{level:?}: tanh({x:e}) = {y:e}, off by {units} units");
+                assert!(units < 4.0, "{set:?}: tanh({x:e}) = {y:e}, off by {units} units");
             }
             let mut ends = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -1e30, -0.0];
             map_tanh(&mut ends);
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_normal_distribution_and_its_density_are_within_a_few_roundings() {
-        for_each_level(|level| {
+        for_each_set(|set| {
             let x = grid(14.0);
             let (mut cdf, mut density) = (x.clone(), x.clone());
             map_normal(&mut cdf, &mut density);
@@ -281,9 +281,9 @@ mod tests {
                 let exact = normal_cdf(wide);
                 let error = (f64::from(*cdf) - exact).abs();
                 // The error of the fit is 1.2e-8, the rest are roundings near 1/2.
-                assert!(error < 2.5e-7, "{level:?}: Phi({x}) = {cdf}, off by {error:e}");
+                assert!(error < 2.5e-7, "{set:?}: Phi({x}) = {cdf}, off by {error:e}");
                 let exact = (-0.5 * wide * wide).exp() / std::f64::consts::TAU.sqrt();
-                assert!((f64::from(*density) - exact).abs() < 2e-7, "{level:?}: density({x}) = {density}");
+                assert!((f64::from(*density) - exact).abs() < 2e-7, "{set:?}: density({x}) = {density}");
             }
             let (mut ends, mut rest) = ([f32::NEG_INFINITY, f32::INFINITY, f32::NAN, 1e30, -1e30], [0.0; 5]);
             map_normal(&mut ends, &mut rest);
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn activations_and_their_slopes_agree_with_doubles() {
-        for_each_level(|level| {
+        for_each_set(|set| {
             for activation in Activation::ALL {
                 let x = grid(12.0);
                 let (mut y, mut slope) = (x.clone(), x.clone());
@@ -306,11 +306,11 @@ mod tests {
                     let tolerance = 2.5e-7 * f64::from(x.abs()).max(1.0) * 2.0;
                     assert!(
                         (f64::from(*y) - value).abs() < tolerance,
-                        "{level:?} {activation:?}({x}) = {y}, not {value}"
+                        "{set:?} {activation:?}({x}) = {y}, not {value}"
                     );
                     assert!(
                         (f64::from(*slope) - derivative).abs() < 2.0 * tolerance,
-                        "{level:?} {activation:?}'({x}) = {slope}, not {derivative}"
+                        "{set:?} {activation:?}'({x}) = {slope}, not {derivative}"
                     );
                 }
             }

@@ -10,17 +10,20 @@
 
 mod access;
 mod attention;
+mod caches;
 mod cross_entropy;
 mod elementwise;
 pub(crate) mod floats;
 pub mod gemm;
 pub(crate) mod host;
+pub(crate) mod instruction_set;
 mod lanes;
 mod loss;
 mod math;
 pub(crate) mod memory;
 mod norm;
 mod optimizer;
+mod options;
 mod random;
 mod reduce;
 mod rotary;
@@ -34,7 +37,10 @@ use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+pub use caches::Caches;
+pub use instruction_set::InstructionSet;
 use lanes::Lanes;
+pub use options::CpuOptions;
 use std::sync::Arc;
 use threads::Threads;
 
@@ -51,9 +57,17 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend with this many threads of its own.
+    /// A backend with this many threads of its own and the widest instruction set of the processor.
     pub fn new(threads: usize) -> Result<Self> {
-        Ok(CpuBackend { id: DeviceId::fresh(), lanes: Lanes::default(), threads: Arc::new(Threads::new(threads)?) })
+        Self::with(CpuOptions::new(threads))
+    }
+
+    /// A backend with these settings.
+    ///
+    /// # Errors
+    /// As for [`Threads::with`].
+    pub fn with(options: CpuOptions) -> Result<Self> {
+        Ok(CpuBackend { id: DeviceId::fresh(), lanes: Lanes::default(), threads: Arc::new(Threads::with(options)?) })
     }
 
     /// The threads.
@@ -91,6 +105,10 @@ impl<T> Late<T> {
 }
 
 fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
+    threads.instruction_set().within(|| dispatch(threads, kernel))
+}
+
+fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
         Kernel::Gemm(a) => gemm::launch::gemm(threads, a),
         Kernel::NormForward(a) => norm::forward(threads, a),
@@ -133,9 +151,10 @@ fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
 
 impl Backend for CpuBackend {
     fn name(&self) -> String {
+        let set = self.threads.instruction_set();
         match self.threads.count() {
-            1 => "cpu (1 thread)".into(),
-            count => format!("cpu ({count} threads)"),
+            1 => format!("cpu (1 thread, {set})"),
+            count => format!("cpu ({count} threads, {set})"),
         }
     }
 

@@ -3,6 +3,8 @@
 //! Work is cut into pieces by its size alone; threads take pieces as they come. Since no sum crosses a piece in an
 //! order that depends on who computed it, results have the same bits for any number of threads.
 
+use super::instruction_set::InstructionSet;
+use super::options::CpuOptions;
 use crate::error::{Error, Result};
 use crate::limits::Resource;
 use rayon::prelude::*;
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Threads {
     pool: rayon::ThreadPool,
     count: usize,
+    instruction_set: InstructionSet,
     /// Partial sums of kernels that reduce over rows, kept from call to call.
     partials: Mutex<Vec<f32>>,
     partial_bytes: AtomicUsize,
@@ -57,22 +60,40 @@ divide_tuples!(A, B, C);
 divide_tuples!(A, B, C, D);
 
 impl Threads {
-    /// A pool of `count` threads.
+    /// A pool of `count` threads with the widest instruction set of the processor.
+    ///
+    /// # Errors
+    /// As for [`Threads::with`].
     pub fn new(count: usize) -> Result<Self> {
-        if count == 0 {
-            return Err(Error::argument("threads", "at least one thread is needed"));
-        }
+        Self::with(CpuOptions::new(count))
+    }
+
+    /// A pool of threads with these settings.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no threads and for an instruction set that the processor does not have;
+    /// [`Error::Refused`] if the system gives no threads.
+    pub fn with(options: CpuOptions) -> Result<Self> {
+        options.check()?;
+        let CpuOptions { threads: count, instruction_set } = options;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(count)
             .thread_name(|index| format!("bmtrain-cpu-{index}"))
+            .start_handler(move |_| instruction_set.of_thread())
             .build()
             .map_err(|error| Error::refused(format!("pool of {count} threads"), Resource::Threads, error))?;
-        Ok(Threads { pool, count, partials: Mutex::default(), partial_bytes: AtomicUsize::new(0) })
+        let (partials, partial_bytes) = (Mutex::default(), AtomicUsize::new(0));
+        Ok(Threads { pool, count, instruction_set, partials, partial_bytes })
     }
 
     /// Number of threads.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// The instruction set of the threads.
+    pub fn instruction_set(&self) -> InstructionSet {
+        self.instruction_set
     }
 
     /// The pool, for kernels with a division of their own.

@@ -16,6 +16,19 @@ pub(super) trait Vector: Copy {
     unsafe fn multiply_add(self, x: Self, y: Self) -> Self;
 }
 
+/// Asks the caches to fetch the line of an element, which may be beyond the end.
+#[inline(always)]
+pub(super) fn prefetch(data: &[f32], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction is in the baseline, and a prefetch has no effect on validity.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(index).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (data, index);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Vector;

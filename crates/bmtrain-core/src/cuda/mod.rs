@@ -43,6 +43,7 @@ mod trace;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::CpuOptions;
 use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
@@ -111,8 +112,8 @@ pub struct CudaOptions {
     pub cache: Option<PathBuf>,
     /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
     pub tf32: bool,
-    /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
-    pub host_threads: usize,
+    /// Threads for work of the host beside the device, such as an offloaded optimizer.
+    pub host: Option<CpuOptions>,
 }
 
 /// How many CUDA devices there are.
@@ -134,10 +135,7 @@ impl CudaBackend {
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
         let images = Images::of_options(options);
-        let threads = match options.host_threads {
-            0 => None,
-            count => Some(Arc::new(Threads::new(count)?)),
-        };
+        let threads = options.host.map(Threads::with).transpose()?.map(Arc::new);
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,

@@ -2,6 +2,7 @@
 //! nothing about a real one.
 #![cfg(feature = "cuda")]
 
+use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::cuda::CudaOptions;
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DType, Device, DeviceChoice, DeviceRequest, Result, Segment, Tensor};
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 
 fn open(choice: DeviceChoice, ranks: usize, compiled: Option<PathBuf>) -> Result<Opened> {
     let cuda = CudaOptions { compiled, ..CudaOptions::default() };
-    choice.open(&DeviceRequest { local_rank: 0, local_size: ranks, threads: 1, cuda })
+    choice.open(&DeviceRequest { local_rank: 0, local_size: ranks, cpu: CpuOptions::new(1), cuda })
 }
 
 /// `auto` runs on the CPU and reports why; by name the device is refused for the same reason.

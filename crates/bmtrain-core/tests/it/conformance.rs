@@ -4,7 +4,7 @@ use bmtrain_core::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use bmtrain_core::conformance::{
     self, Case, Check, Outcome, Report, against_host, bench, compare_bits, compare_precision, run_finite_differences,
 };
-use bmtrain_core::cpu::CpuBackend;
+use bmtrain_core::cpu::{CpuBackend, CpuOptions, InstructionSet};
 use bmtrain_core::kernel::{Dest, Kernel, Multiply};
 use bmtrain_core::wrap::{Counting, Deferred};
 use bmtrain_core::{Backend, DType, Device, Error, Kernels, Lane, Result, Segment, Tensor};
@@ -30,6 +30,10 @@ fn all_pass(
     assert!(report.entries.len() > 50, "only {} checks ran", report.entries.len());
 }
 
+fn device(threads: usize, instruction_set: InstructionSet) -> Device {
+    Device::cpu_with(CpuOptions { threads, instruction_set }).unwrap()
+}
+
 #[test]
 fn names_of_rows_are_unique() {
     let cases = conformance::cases();
@@ -51,28 +55,35 @@ fn every_kernel_has_a_row() {
 
 #[test]
 fn every_gradient_agrees_with_finite_differences() {
-    let device = Device::cpu(2).unwrap();
     let cases: Vec<Case> = conformance::cases().into_iter().filter(Case::is_differentiable).collect();
-    all_pass("finite differences", &cases, |_| vec![DType::F32], |case, _| run_finite_differences(&device, case));
+    for instruction_set in InstructionSet::available() {
+        let (device, what) = (device(2, instruction_set), format!("finite differences, {instruction_set}"));
+        all_pass(&what, &cases, |_| vec![DType::F32], |case, _| run_finite_differences(&device, case));
+    }
 }
 
 #[test]
 fn kernels_agree_with_plain_host_arithmetic() {
-    let device = Device::cpu(2).unwrap();
     let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.host.is_some()).collect();
-    all_pass(
-        "host",
-        &cases,
-        |case| case.dtypes.clone(),
-        |case, dtype| Ok(against_host(&device, case, dtype)?.unwrap()),
-    );
+    for instruction_set in InstructionSet::available() {
+        let device = device(2, instruction_set);
+        all_pass(
+            &format!("host, {instruction_set}"),
+            &cases,
+            |case| case.dtypes.clone(),
+            |case, dtype| Ok(against_host(&device, case, dtype)?.unwrap()),
+        );
+    }
 }
 
 #[test]
 fn two_threads_give_the_bits_of_one() {
-    let (one, two) = (Device::cpu(1).unwrap(), Device::cpu(2).unwrap());
     let cases = conformance::cases();
-    all_pass("bits", &cases, |case| case.dtypes.clone(), |case, dtype| compare_bits(&one, &two, case, dtype));
+    for set in InstructionSet::available() {
+        let (one, two) = (device(1, set), device(2, set));
+        let what = format!("bits, {set}");
+        all_pass(&what, &cases, |case| case.dtypes.clone(), |case, dtype| compare_bits(&one, &two, case, dtype));
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! How many threads a rank has: processor cores are shared by the ranks that may use the same ones.
+//! How many threads a rank has (processor cores are shared by the ranks that may use the same ones), and which
+//! instruction set they use.
 
 use super::threads_per_rank;
 use crate::control::ControlGroup;
 use crate::error::Result;
 use crate::inspect::process::available_cpus;
+use bmtrain_core::cpu::CpuOptions;
 
 /// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have
 /// the same cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.
@@ -11,6 +13,15 @@ pub fn threads_of_rank(team: &ControlGroup) -> Result<usize> {
     let own = place();
     let all = team.gather_texts(&own)?;
     Ok(threads_per_rank(available_cpus(), sharers(&all, &own)))
+}
+
+/// Settings of a CPU backend with this many threads: the widest instruction set of the processor, or the one that
+/// `BMTRAIN_CPU` names in this process's environment (`portable`, `avx2`, `avx512`).
+///
+/// # Errors
+/// [`bmtrain_core::Error::NoDevice`] for an unknown set and for one that the processor does not have.
+pub fn cpu_options(threads: usize) -> bmtrain_core::Result<CpuOptions> {
+    CpuOptions::of_environment(threads, &|name| std::env::var_os(name))
 }
 
 fn sharers(all: &[String], own: &str) -> usize {

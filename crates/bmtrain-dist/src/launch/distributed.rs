@@ -5,7 +5,7 @@
 //! runs the work of this process's ranks. Called by training, generation and the benchmarks of collectives.
 
 use super::cuda_environment::cuda_options;
-use super::{Connection, Launch, RankDevice, run_group};
+use super::{Connection, Launch, RankDevice, cpu_options, run_group};
 use crate::ControlGroup;
 use crate::error::{Error, Result};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
@@ -151,7 +151,8 @@ impl ProcessGroup {
     pub fn open_device(&self, choice: DeviceChoice, rank: usize, threads: usize) -> Result<Opened> {
         let launch = &self.launch;
         let local_rank = if launch.ranks_in_process() > 1 { rank } else { launch.local_rank };
-        let request = DeviceRequest { local_rank, local_size: launch.local_size, threads, cuda: cuda_options() };
+        let (cpu, cuda) = (cpu_options(threads)?, cuda_options());
+        let request = DeviceRequest { local_rank, local_size: launch.local_size, cpu, cuda };
         Ok(choice.open(&request)?)
     }
 

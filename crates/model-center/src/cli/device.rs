@@ -1,10 +1,10 @@
-//! The device of a rank: the choice of the command line or the recipe, with the environment's CUDA variables.
+//! The device of a rank: the choice of the command line or the recipe, with the variables of the environment.
 
 use crate::run::available_cpus;
 use crate::{Error, Result};
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
-use bmtrain_dist::launch::cuda_options;
+use bmtrain_dist::launch::{cpu_options, cuda_options};
 
 /// The maximum of `device.threads` in a recipe.
 const MAX_THREADS: usize = 1024;
@@ -13,14 +13,15 @@ const MAX_THREADS: usize = 1024;
 /// first rank reports a fallback.
 ///
 /// # Errors
-/// A CUDA device that was asked for and cannot be used.
+/// A CUDA device that was asked for and cannot be used; an instruction set in `BMTRAIN_CPU` that this processor lacks.
 pub fn open(
     choice: DeviceChoice,
     (local_rank, local_size): (usize, usize),
     threads: usize,
     notify: bool,
 ) -> Result<Opened> {
-    let opened = choice.open(&DeviceRequest { local_rank, local_size, threads, cuda: cuda_options() })?;
+    let opened =
+        choice.open(&DeviceRequest { local_rank, local_size, cpu: cpu_options(threads)?, cuda: cuda_options() })?;
     if let Some(note) = opened.note.as_ref().filter(|_| notify) {
         crate::cli::terminal::note(note);
     }

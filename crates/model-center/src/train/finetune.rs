@@ -17,7 +17,9 @@ use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Device};
 use bmtrain_dist::ControlGroup;
-use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, init_distributed, threads_of_rank, threads_per_rank};
+use bmtrain_dist::launch::{
+    DistributedOptions, ProcessGroup, cpu_options, init_distributed, threads_of_rank, threads_per_rank,
+};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -143,7 +145,14 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create(config, begin, &trainer, display)?;
     // The peak of a CUDA device is not measured, and no share of it is shown.
-    run.set_peak(if on_processors { measure_peak(threads) * launch.world as f64 } else { 0.0 }, &trainer);
+    run.set_peak(
+        if on_processors {
+            measure_peak(threads, cpu_options(threads)?.instruction_set) * launch.world as f64
+        } else {
+            0.0
+        },
+        &trainer,
+    );
     let ended = match run.start(&mut trainer, threads) {
         Ok(()) => run.train(&mut trainer, profiled.as_deref()),
         Err(error) => Err(error),

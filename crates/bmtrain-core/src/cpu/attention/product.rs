@@ -7,7 +7,7 @@
 //! holds when adding. So how a long sum is cut into calls does not change its bits.
 #![allow(unsafe_code)]
 
-use crate::cpu::simd::{Level, level};
+use crate::cpu::instruction_set::InstructionSet;
 use crate::cpu::vector::Vector;
 
 /// Columns of a panel of [`Right`], and the width of the widest register tile.
@@ -84,13 +84,13 @@ pub(super) fn multiply(size: Size, a: Left<'_>, b: Right<'_>, c: &mut [f32], c_r
             add,
         },
     };
-    // SAFETY: the assertions cover every index of the operands and the result; the level is one that the machine has.
+    // SAFETY: the assertions cover every index of the operands and the result; the machine has the current set.
     unsafe {
-        match level() {
+        match InstructionSet::current() {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => x86::avx512(&whole),
+            InstructionSet::Avx512 => x86::avx512(&whole),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => x86::avx2(&whole),
+            InstructionSet::Avx2 => x86::avx2(&whole),
             _ => all_tiles::<Quad>(&whole),
         }
     }

@@ -1,30 +1,32 @@
-//! The table of innermost routines of one instruction set, and the choice of the table for this machine.
+//! The table of innermost routines of one instruction set.
 //!
 //! The routines themselves live in `x86.rs` and `portable.rs`.
 
-use std::sync::OnceLock;
-
+use super::left::PackRoutine;
 use super::portable;
+use crate::cpu::instruction_set::InstructionSet;
 
 pub(super) const MAX_TILE: usize = 512;
 
-/// One tile of a product: `C = alpha * A·B + beta * C` with `ROWS x (VECTORS * lanes)` elements of C.
+/// Tiles of a product, one below another: `C = alpha * A·B + beta * C`, each with `ROWS x (VECTORS * lanes)` elements
+/// of C.
 ///
-/// A is read one element at a time (`a + i * a_row + p * a_step`), B in vectors (`b + p * b_step + j`), so A may have
-/// any strides and only B must have adjacent columns.
-pub(super) struct Tile {
-    /// Length of the sum.
+/// A is read one element at a time and may have any strides.
+pub(super) struct Strip {
+    /// Number of tiles.
+    pub(super) tiles: usize,
+    /// Length of the sums.
     pub(super) k: usize,
-    /// Element (0, 0) of A.
+    /// Element (0, 0) of the first tile's rows of A.
     pub(super) a: *const f32,
-    /// Distance between rows of A.
+    /// Distance between the first rows of two tiles.
+    pub(super) a_tile: usize,
+    /// Distance between rows of A in a tile.
     pub(super) a_row: usize,
     /// Distance between columns of A.
     pub(super) a_step: usize,
-    /// Element (0, 0) of B.
+    /// A packed panel of B: rows of `VECTORS * lanes` elements, one after the other.
     pub(super) b: *const f32,
-    /// Distance between rows of B.
-    pub(super) b_step: usize,
     /// Element (0, 0) of C.
     pub(super) c: *mut f32,
     /// Distance between rows of C.
@@ -33,14 +35,17 @@ pub(super) struct Tile {
     pub(super) alpha: f32,
     /// Factor of what C holds; with 0 C is never read.
     pub(super) beta: f32,
+    /// What to fetch into the second-level cache meanwhile: any address, and a number of cache lines.
+    pub(super) next: *const f32,
+    pub(super) lines: usize,
 }
 
-/// Computes one [`Tile`].
+/// Computes one [`Strip`].
 ///
 /// # Safety
 /// The instruction set of the table must be present; for its rows and columns every address of A, B and C named in
-/// [`Tile`] must be valid, and no other thread may access these elements of C meanwhile.
-pub(super) type TileRoutine = unsafe fn(&Tile);
+/// [`Strip`] must be valid, and no other thread may access these elements of C meanwhile.
+pub(super) type StripRoutine = unsafe fn(&Strip);
 
 /// Writes the transpose of a `lanes x k` block: `to[p * width + j] = from[j * stride + p]`.
 ///
@@ -93,15 +98,21 @@ impl Dots {
 /// Computes one [`Dots`].
 ///
 /// # Safety
-/// As for [`TileRoutine`], for the addresses named in [`Dots`].
+/// As for [`StripRoutine`], for the addresses named in [`Dots`].
 pub(super) type DotsRoutine = unsafe fn(&Dots);
 
 /// The innermost routines of one instruction set.
 pub(super) struct Kernel {
-    pub(super) name: &'static str,
     pub(super) lanes: usize,
-    /// `tiles[rows - 1][vectors - 1]`.
-    pub(super) tiles: &'static [&'static [TileRoutine]],
+    /// Most terms summed in registers. With more, a panel of B crowds the first-level cache beside the tiles of A; with
+    /// fewer, C is read and written more often. It is fixed for an instruction set because results depend on it.
+    pub(super) stretch: usize,
+    /// `strips[rows of a tile - 1][vectors of a tile - 1]`.
+    pub(super) strips: &'static [&'static [StripRoutine]],
+    /// As `strips`, for an A packed by `pack_left`: `a_row` and `a_step` are not read.
+    pub(super) packed_strips: &'static [&'static [StripRoutine]],
+    /// Packs A for `packed_strips`.
+    pub(super) pack_left: PackRoutine,
     /// Transposes `lanes` rows.
     pub(super) transpose: TransposeRoutine,
     /// Packs rows whose elements are adjacent.
@@ -120,32 +131,22 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn rows(&self) -> usize {
-        self.tiles.len()
+        self.strips.len()
     }
 
     /// Columns of the widest tile: the width of a packed panel.
     pub(super) fn columns(&self) -> usize {
-        self.tiles[0].len() * self.lanes
+        self.strips[0].len() * self.lanes
     }
 
-    /// The best table for this machine, chosen once.
-    pub(super) fn of_this_machine() -> &'static Kernel {
-        static CHOSEN: OnceLock<&'static Kernel> = OnceLock::new();
-        CHOSEN.get_or_init(|| Self::available()[0])
-    }
-
-    pub(super) fn available() -> Vec<&'static Kernel> {
-        let mut tables: Vec<&'static Kernel> = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                tables.push(&super::x86::AVX512);
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                tables.push(&super::x86::AVX2);
-            }
+    /// The table of an instruction set.
+    pub(super) fn of(set: InstructionSet) -> &'static Kernel {
+        match set {
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512 => &super::x86::AVX512,
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx2 => &super::x86::AVX2,
+            _ => &portable::KERNEL,
         }
-        tables.push(&portable::KERNEL);
-        tables
     }
 }

@@ -49,7 +49,7 @@ pub(in crate::cpu) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
             gradient: slope.as_ref().map(|(points, times)| (*points, n, times as gemm::ActivationGradient<'_>)),
         },
     };
-    let threads = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads.pool()) };
+    let threads = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads) };
     if count == [1; 3] {
         return gemm::product(threads, first);
     }

@@ -7,31 +7,39 @@
 //! own loops.
 //!
 //! # How it works
-//! B is packed into panels of 64 columns (AVX-512) that fit the second-level cache; 16-bit numbers are
-//! widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`x86.rs`, `portable.rs`,
-//! chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
-//! Products of few rows skip the packing (`skinny.rs`); they are as fast as memory is read, so all threads read.
+//! B is packed into panels as wide as a tile, for all threads together; 16-bit numbers are widened on the way. Each
+//! thread packs rows of A, and sums of a tile (6 x 64 with AVX-512, 6 x 16 with AVX2) are kept in registers (`x86.rs`,
+//! `portable.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
+//! four ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
+//! of B; `stream.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read.
 //!
 //! # Numerics
-//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`),
-//! one after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone;
-//! on a path each element of C is summed separately, in the same order at every position of a tile, by one thread. So
-//! the bits of a result depend on shape, strides and machine, never on the number of threads or on which thread did
-//! what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2, 2048 in
+//! `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether `skinny.rs` computes
+//! a product follows from its shape and strides. Each element of C is summed separately, in the same order at every
+//! position of a tile. So the bits of a result depend on shape, strides and instruction set, never on the number of
+//! threads or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN.
+//! With `beta == 0`, C is not read.
 //!
 //! Rows that start at multiples of 64 bytes are read fastest.
 
 mod block;
+mod cut;
+mod job;
 mod kernel;
 pub(super) mod launch;
+mod left;
+mod narrow;
 mod operand;
-mod pack;
 mod peak;
 mod portable;
+mod right;
 mod schedule;
 mod scratch;
 mod shared;
 mod skinny;
+mod stream;
+mod wide;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -40,11 +48,13 @@ mod x86;
 mod tests;
 
 pub use operand::{Operand, Source, Target};
-pub use peak::{instruction_set, measure_peak};
+pub use peak::measure_peak;
 pub use scratch::bytes as scratch_bytes;
 
+use crate::cpu::{self, InstructionSet};
 use crate::error::Result;
-use block::GemmJob;
+use cut::Limits;
+use job::{Batch, GemmJob};
 use kernel::Kernel;
 
 /// Who computes.
@@ -54,7 +64,7 @@ pub enum Threads<'a> {
     Calling,
     /// The threads of a pool. Small products still run on the calling thread. The result has the same bits as with
     /// [`Threads::Calling`].
-    Pool(&'a rayon::ThreadPool),
+    Pool(&'a cpu::threads::Threads),
 }
 
 impl Threads<'_> {
@@ -62,8 +72,16 @@ impl Threads<'_> {
     pub fn count(&self) -> usize {
         match self {
             Threads::Calling => 1,
-            Threads::Pool(pool) => pool.current_num_threads().max(1),
+            Threads::Pool(threads) => threads.count(),
         }
+    }
+
+    /// The routines of the instruction set of these threads.
+    fn kernel(&self) -> &'static Kernel {
+        Kernel::of(match self {
+            Threads::Calling => InstructionSet::current(),
+            Threads::Pool(threads) => threads.instruction_set(),
+        })
     }
 }
 
@@ -145,7 +163,7 @@ pub struct BatchedProduct<'a> {
 /// Nothing is written then.
 pub fn product(threads: Threads<'_>, product: Product<'_>) -> Result<()> {
     let job = GemmJob::new(product)?;
-    schedule::run_one(threads, Kernel::of_this_machine(), &job);
+    schedule::run_one(threads, &Limits::of_this_machine(), &job);
     Ok(())
 }
 
@@ -156,7 +174,7 @@ pub fn product(threads: Threads<'_>, product: Product<'_>) -> Result<()> {
 /// [`crate::Error::Shape`] as for [`product`], and if products of the batch would write the same element.
 /// [`crate::Error::Argument`] if the epilogue holds matrices.
 pub fn product_batch(threads: Threads<'_>, batch: BatchedProduct<'_>) -> Result<()> {
-    let batch = block::Batch::new(batch)?;
-    schedule::run_batch(threads, Kernel::of_this_machine(), &batch);
+    let batch = Batch::new(batch)?;
+    schedule::run_batch(threads, &Limits::of_this_machine(), &batch);
     Ok(())
 }

@@ -6,18 +6,15 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use super::kernel::Kernel;
+use crate::cpu::InstructionSet;
 
-/// Name of the instruction set that products use on this machine: `avx512f`, `avx2+fma` or `portable`.
-pub fn instruction_set() -> &'static str {
-    Kernel::of_this_machine().name
-}
-
-/// Floating-point operations per second that `threads` threads reach together in registers, in about 0.15 s.
+/// Floating-point operations per second that `threads` threads reach together in registers with an
+/// instruction set, in about 0.15 s.
 ///
 /// Units: one fused multiply-add counts as two. Each thread runs short windows at the same time as the others and
 /// reports its fastest, so that neighbours on the machine disturb little; the sum over the threads counts.
-pub fn measure_peak(threads: usize) -> f64 {
-    let kernel = Kernel::of_this_machine();
+pub fn measure_peak(threads: usize, set: InstructionSet) -> f64 {
+    let kernel = Kernel::of(set);
     let barrier = Barrier::new(threads.max(1));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1))

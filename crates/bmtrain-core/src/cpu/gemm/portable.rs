@@ -3,14 +3,19 @@
 //! Defines [`KERNEL`], the last choice of `kernel.rs`, and on AArch64 the only one (there the sums are fused).
 #![allow(unsafe_code)]
 
-use super::kernel::{Dots, Kernel, Tile};
+use super::kernel::{Dots, Kernel, Strip};
+use super::left;
 
+/// Rows of a tile.
+const ROWS: usize = 4;
 const LANES: usize = 8;
 
 pub(super) static KERNEL: Kernel = Kernel {
-    name: "portable",
     lanes: LANES,
-    tiles: &[&[tile::<1>], &[tile::<2>], &[tile::<3>], &[tile::<4>]],
+    stretch: 768,
+    strips: &[&[strip::<1, 0>], &[strip::<2, 0>], &[strip::<3, 0>], &[strip::<4, 0>]],
+    packed_strips: &[&[strip::<1, ROWS>], &[strip::<2, ROWS>], &[strip::<3, ROWS>], &[strip::<4, ROWS>]],
+    pack_left: left::pack::<ROWS>,
     transpose,
     copy,
     dots: &[dots::<1, 2>, dots::<2, 2>],
@@ -26,26 +31,31 @@ fn multiply_add(x: f32, y: f32, sum: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { x.mul_add(y, sum) } else { x * y + sum }
 }
 
-/// See [`super::kernel::TileRoutine`].
-unsafe fn tile<const ROWS: usize>(t: &Tile) {
-    let mut sums = [[0.0f32; LANES]; ROWS];
-    for p in 0..t.k {
-        // SAFETY: the caller vouches for row p of B and for the ROWS elements of column p of A.
-        let columns = unsafe { t.b.add(p * t.b_step).cast::<[f32; LANES]>().read_unaligned() };
-        for (i, row) in sums.iter_mut().enumerate() {
-            // SAFETY: as above.
-            let x = unsafe { *t.a.add(i * t.a_row + p * t.a_step) };
-            for (sum, column) in row.iter_mut().zip(columns) {
-                *sum = multiply_add(x, column, *sum);
+/// See [`super::kernel::StripRoutine`].
+///
+/// STEP is the distance between columns of a packed A, or 0 if A is read in place.
+unsafe fn strip<const ROWS: usize, const STEP: usize>(t: &Strip) {
+    let (a_row, a_step) = if STEP > 0 { (1, STEP) } else { (t.a_row, t.a_step) };
+    for index in 0..t.tiles {
+        let mut sums = [[0.0f32; LANES]; ROWS];
+        for p in 0..t.k {
+            // SAFETY: the caller vouches for row p of B and for the ROWS elements of column p of A.
+            let columns = unsafe { t.b.add(p * LANES).cast::<[f32; LANES]>().read_unaligned() };
+            for (i, row) in sums.iter_mut().enumerate() {
+                // SAFETY: as above.
+                let x = unsafe { *t.a.add(index * t.a_tile + i * a_row + p * a_step) };
+                for (sum, column) in row.iter_mut().zip(columns) {
+                    *sum = multiply_add(x, column, *sum);
+                }
             }
         }
-    }
-    for (i, row) in sums.iter().enumerate() {
-        for (j, sum) in row.iter().enumerate() {
-            // SAFETY: the caller vouches for ROWS x LANES elements of C.
-            let c = unsafe { &mut *t.c.add(i * t.c_row + j) };
-            let value = t.alpha * sum;
-            *c = if t.beta == 0.0 { value } else { multiply_add(t.beta, *c, value) };
+        for (i, row) in sums.iter().enumerate() {
+            for (j, sum) in row.iter().enumerate() {
+                // SAFETY: the caller vouches for ROWS x LANES elements of C in each tile.
+                let c = unsafe { &mut *t.c.add((index * ROWS + i) * t.c_row + j) };
+                let value = t.alpha * sum;
+                *c = if t.beta == 0.0 { value } else { multiply_add(t.beta, *c, value) };
+            }
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Who computes what: splits products into units of work and hands them to threads.
+//! Who computes what: the way a product is computed, and the threads it is given to.
 //!
-//! A unit is a range of rows by a range of panels of columns. Threads take units as they get free (large ones first),
-//! so a slow neighbour costs little; the split has no influence on the result because each element is summed by one
-//! thread in an order given by the shape.
+//! The split has no influence on the result because each element is summed in an order given by the shape.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Threads;
-use super::block::{self, Batch, GemmJob};
+use super::cut::Limits;
+use super::job::{Batch, GemmJob};
 use super::kernel::Kernel;
 use super::scratch::{self, Scratch};
-use super::skinny;
+use super::stream::Stream;
+use super::wide::{Own, Wide};
+use super::{Threads, narrow, skinny, stream};
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
@@ -20,36 +20,12 @@ const WORTH_SPLITTING: f64 = 2.0e6;
 /// do faster.
 const BYTES_WORTH_SPLITTING: usize = 512 << 10;
 
-/// Columns of B packed at once. The packed panels (2.25 MiB) live in the third-level cache, one at a time in the
-/// second; the fewer times A is read again, the better, above all a transposed A.
-const COLUMNS_AT_ONCE: usize = 768;
-
-/// Rows and columns of a unit when sums of a 16-bit result are kept in scratch (1 MiB).
-const ROWS_OF_SUMS: usize = 1024;
-const COLUMNS_OF_SUMS: usize = 256;
-
-pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &GemmJob<'_>) {
-    if job.m == 0 || job.n == 0 {
-        return;
-    }
-    let workers = if is_worth_splitting(job) { threads.count() } else { 1 };
-    let units = Units::new(kernel, job, workers);
-    let work = |scratch: &mut Scratch| {
-        while let Some((rows, columns)) = units.next() {
-            block::run(kernel, job, rows, columns, scratch);
-        }
-    };
-    match threads {
-        // The calling thread begins at once and only the others are woken: of a product that takes as long as waking a
-        // thread does, that is half of the time. Others leave the work to the pool, whose threads have packed panels
-        // before.
-        Threads::Pool(pool) if workers > 1 && skinny::takes(job) => pool.in_place_scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|_| scratch::with(work));
-            }
-            scratch::with(work);
-        }),
-        _ => on_workers(threads, workers, work),
+pub(super) fn run_one(threads: Threads<'_>, limits: &Limits, job: &GemmJob<'_>) {
+    let kernel = threads.kernel();
+    if is_worth_splitting(job) {
+        scratch::with(|scratch| compute(threads, (kernel, limits), job, scratch));
+    } else {
+        scratch::with(|scratch| compute(Threads::Calling, (kernel, limits), job, scratch));
     }
 }
 
@@ -58,108 +34,105 @@ fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
     job.operations() >= WORTH_SPLITTING || reads_much()
 }
 
-pub(super) fn run_batch(threads: Threads<'_>, kernel: &Kernel, batch: &Batch<'_>) {
+pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>) {
+    let kernel = threads.kernel();
     let count = batch.count();
     if count < threads.count() {
         for index in 0..count {
-            run_one(threads, kernel, &batch.job(index));
+            run_one(threads, limits, &batch.job(index));
         }
         return;
     }
     let total = batch.first.operations() * count as f64;
     let workers = if total < WORTH_SPLITTING { 1 } else { threads.count() };
-    let next = AtomicUsize::new(0);
-    on_workers(threads, workers, |scratch| {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return;
-            }
-            let job = batch.job(index);
-            let units = Units::new(kernel, &job, 1);
-            while let Some((rows, columns)) = units.next() {
-                block::run(kernel, &job, rows, columns, scratch);
-            }
+    let next = Tickets::default();
+    let work = |scratch: &mut Scratch| {
+        while let Some(index) = next.one(0..count) {
+            compute(Threads::Calling, (kernel, limits), &batch.job(index), scratch);
         }
-    });
+    };
+    on_workers(threads, workers, || scratch::with(work), || scratch::with(work));
 }
 
-/// Runs `work` on `workers` threads at once, each with its own scratch.
-fn on_workers(threads: Threads<'_>, workers: usize, work: impl Fn(&mut Scratch) + Sync) {
+/// Runs `first` on one of the pool's threads and `others` on the rest of `workers` threads at once. The calling thread
+/// sleeps meanwhile: one more thread than there are cores would take turns with the others.
+fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, first: impl FnOnce() + Send) {
     match threads {
-        Threads::Pool(pool) if workers > 1 => pool.scope(|scope| {
+        Threads::Pool(threads) if workers > 1 => threads.pool().scope(|scope| {
             for _ in 1..workers {
-                scope.spawn(|_| scratch::with(&work));
+                scope.spawn(|_| others());
             }
-            scratch::with(&work);
+            first();
         }),
-        _ => scratch::with(work),
+        _ => first(),
     }
 }
 
-/// The units of one product, taken one by one by any thread.
-struct Units {
-    m: usize,
-    n: usize,
-    panel: usize,
-    panels: usize,
-    row_blocks: usize,
-    /// Rows of a tile: units start on tiles, so that only the last has short ones.
-    rows: usize,
-    /// A unit takes this part of the panels that are left, within the two bounds that follow.
-    part: usize,
-    narrowest: usize,
-    widest: usize,
-    /// Panels handed out so far, counted through all row blocks.
-    taken: AtomicUsize,
+/// As [`on_workers`], but the calling thread begins at once and only the others are woken: of a product that takes as
+/// long as waking a thread does, that is half of the time.
+fn with_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mine: impl FnOnce()) {
+    match threads {
+        Threads::Pool(threads) if workers > 1 => threads.pool().in_place_scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|_| others());
+            }
+            mine();
+        }),
+        _ => mine(),
+    }
 }
 
-impl Units {
-    fn new(kernel: &Kernel, job: &GemmJob<'_>, workers: usize) -> Self {
-        let (m, n, rows) = (job.m, job.n, kernel.rows());
-        let panel = block::panel_columns(kernel, job);
-        let panels = n.div_ceil(panel);
-        let columns = if job.keeps_sums() { COLUMNS_OF_SUMS } else { COLUMNS_AT_ONCE };
-        let widest = (columns / panel).max(1);
-        let mut row_blocks = if job.keeps_sums() { m.div_ceil(ROWS_OF_SUMS) } else { 1 };
-        // Large units first for cache reuse, small ones last for balance.
-        let (mut part, mut narrowest) = (2 * workers, 1);
-        let shortest = 4 * rows;
-        if workers == 1 {
-            part = 1;
-        } else if job.a.col_stride != 1 && m > n && m / workers >= shortest {
-            // Every unit reads its rows of A once, and a transposed A costs most when few columns use what is read: so
-            // whole rows go to each thread, although each then packs all of B.
-            (row_blocks, part) = (row_blocks.max(workers), 1);
-        } else if job.a.col_stride != 1 && panels > widest && panels >= workers {
-            // For the same reason, wide units of equal size.
-            narrowest = panels.div_ceil(panels.div_ceil(widest).next_multiple_of(workers));
-        } else {
-            // Rows are split only when the panels alone cannot be shared out evenly: every row block packs B again.
-            let even = |blocks: usize| panels * blocks >= 3 * workers || (panels * blocks).is_multiple_of(workers);
-            while !even(row_blocks) && m / (row_blocks + 1) >= shortest {
-                row_blocks += 1;
-            }
-        }
-        Units { m, n, panel, panels, row_blocks, rows, part, narrowest, widest, taken: AtomicUsize::new(0) }
+/// One product on all of `threads`.
+fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>, scratch: &mut Scratch) {
+    if job.m == 0 || job.n == 0 {
+        return;
     }
-
-    fn next(&self) -> Option<(Range<usize>, Range<usize>)> {
-        let total = self.panels * self.row_blocks;
-        let mut start = self.taken.load(Ordering::Relaxed);
-        let run = loop {
-            if start >= total {
-                return None;
-            }
-            let share = (total - start).div_ceil(self.part).clamp(self.narrowest, self.widest);
-            let run = share.min(self.panels - start % self.panels);
-            match self.taken.compare_exchange_weak(start, start + run, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break run,
-                Err(now) => start = now,
+    let (workers, next) = (threads.count(), Tickets::default());
+    if skinny::takes(job) {
+        let work = |scratch: &mut Scratch| {
+            while let Some(run) = next.run(0..job.n.div_ceil(skinny::COLUMNS), |_, left| left.div_ceil(2 * workers)) {
+                let columns = run.start * skinny::COLUMNS..(run.end * skinny::COLUMNS).min(job.n);
+                skinny::run(kernel, job, columns, scratch);
             }
         };
-        let (block, first) = (start / self.panels, start % self.panels);
-        let edge = |block: usize| (self.m * block / self.row_blocks).next_multiple_of(self.rows).min(self.m);
-        Some((edge(block)..edge(block + 1), first * self.panel..((first + run) * self.panel).min(self.n)))
+        with_workers(threads, workers, || scratch::with(work), || work(scratch));
+    } else if stream::takes(job) {
+        let Scratch { left, lines, phase_sums, .. } = scratch;
+        let product = Stream::new(kernel, job, workers, phase_sums);
+        let of_thread = |Scratch { left, lines, .. }: &mut Scratch| product.work(left, lines);
+        on_workers(threads, workers, || scratch::with(of_thread), || product.work(left, lines));
+    } else if narrow::takes(limits, job) {
+        let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
+        on_workers(threads, workers, || scratch::with(work), || work(scratch));
+    } else {
+        // Panels and sums that threads share are in the scratch of the calling one.
+        let Scratch { panels, phase_sums, left, lines, sums } = scratch;
+        let product = Wide::new((kernel, limits), job, workers, (panels, phase_sums));
+        let of_thread = |Scratch { left, lines, sums, .. }: &mut Scratch| product.work(Own { left, lines, sums });
+        on_workers(threads, workers, || scratch::with(of_thread), || product.work(Own { left, lines, sums }));
+    }
+}
+
+/// Numbers that threads take in ascending order.
+#[derive(Debug, Default)]
+pub(super) struct Tickets(AtomicUsize);
+
+impl Tickets {
+    /// The next number of a range, unless all are taken.
+    pub(super) fn one(&self, of: Range<usize>) -> Option<usize> {
+        self.run(of, |_, _| 1).map(|run| run.start)
+    }
+
+    /// The next `share(first, left)` numbers.
+    pub(super) fn run(&self, of: Range<usize>, share: impl Fn(usize, usize) -> usize) -> Option<Range<usize>> {
+        let mut first = self.0.load(Ordering::Relaxed);
+        while first < of.end {
+            let run = first..first + share(first, of.end - first);
+            match self.0.compare_exchange_weak(first, run.end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(run),
+                Err(now) => first = now,
+            }
+        }
+        None
     }
 }

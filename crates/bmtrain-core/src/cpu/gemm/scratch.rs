@@ -1,15 +1,18 @@
-//! "GEMM scratch": the memory that products pack and widen their operands into, one per thread, kept between products.
+//! "GEMM scratch": the memory that products pack and widen their operands into, kept between products.
 //!
-//! A thread's scratch grows to at most about 4 MiB: 2.25 MiB of packed B, 0.3 MiB of widened A, 0.2 MiB of widened B, 1
-//! MiB of sums for 16-bit results.
+//! The thread that starts a product lends the packed panels of B (at most 12 MiB, see `cut.rs`) to all that compute it.
+//! Beside them each thread holds its packed rows of A (0.6 MiB at most), widened lines (0.2 MiB) and, for 16-bit
+//! results, sums.
 
 crate::cpu::scratch::scratch! {
-    /// Packed panels of B.
+    /// Packed panels of B, in `wide.rs` for all threads of a product.
     panels,
-    /// Widened rows of A.
+    /// f32 sums of a 16-bit result between phases, for all threads of a product.
+    phase_sums,
+    /// Packed rows of A.
     left,
-    /// Widened lines of B on their way to a panel.
+    /// Widened lines on their way to a panel or a tile.
     lines,
-    /// f32 sums of a 16-bit result.
+    /// f32 sums of a 16-bit result between stretches.
     sums,
 }

@@ -57,6 +57,19 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// The `len` elements from `start` on of an f32 result, to fill.
+    ///
+    /// # Safety
+    /// No other thread may use these elements meanwhile.
+    #[allow(clippy::mut_from_ref)] // The elements are the caller's own, as it vouches.
+    pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [f32] {
+        match self.f32_at(start, len) {
+            // SAFETY: inside the slice, not used by others as the caller promises.
+            Some(data) => unsafe { std::slice::from_raw_parts_mut(data, len) },
+            None => &mut [],
+        }
+    }
+
     /// Elements `start..start + to.len()` as f32.
     ///
     /// # Safety

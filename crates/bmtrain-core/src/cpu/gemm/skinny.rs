@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::block::{GemmJob, finish};
+use super::block::finish;
+use super::job::GemmJob;
 use super::kernel::{Dots, Kernel};
 use super::operand::{Matrix, Source, widen};
 use super::scratch::Scratch;
@@ -31,13 +32,8 @@ pub(super) fn takes(job: &GemmJob<'_>) -> bool {
     along_k && job.m <= ROWS && job.k >= SHORTEST && job.n > 1
 }
 
-pub(super) fn run(
-    kernel: &Kernel,
-    job: &GemmJob<'_>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    scratch: &mut Scratch,
-) {
+pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scratch: &mut Scratch) {
+    let rows = 0..job.m;
     for j in columns.clone().step_by(COLUMNS) {
         let count = COLUMNS.min(columns.end - j);
         let mut sums = [0.0f32; ROWS * COLUMNS];
@@ -56,7 +52,7 @@ pub(super) fn run(
             line.iter_mut().for_each(|x| *x *= job.alpha);
             if job.beta != 0.0 {
                 let mut old = [0.0f32; COLUMNS];
-                // SAFETY: the unit owns these rows and columns.
+                // SAFETY: the task owns these rows and columns.
                 unsafe { job.c.read(job.c_start + i * job.ldc + j, &mut old[..count]) };
                 for (x, old) in line.iter_mut().zip(old) {
                     *x += job.beta * old;

@@ -2,9 +2,11 @@
 
 use half::{bf16, f16};
 
-use super::block::{Batch, GemmJob};
-use super::kernel::Kernel;
+use super::cut::Limits;
+use super::job::{Batch, GemmJob};
 use super::*;
+use crate::cpu::CpuOptions;
+use crate::cpu::instruction_set::for_each_set;
 use crate::error::Error;
 
 /// Reproducible numbers in -1..1 (a linear congruential generator: quality does not matter here).
@@ -140,7 +142,11 @@ impl Trial {
         }
     }
 
-    fn run(&self, kernel: &Kernel, threads: Threads<'_>) -> Outcome {
+    fn run(&self, threads: Threads<'_>) -> Outcome {
+        self.run_within(threads, &Limits::of_this_machine())
+    }
+
+    fn run_within(&self, threads: Threads<'_>, limits: &Limits) -> Outcome {
         let Case { shape: (m, n, k), a_transposed, b_transposed, kinds, alpha, beta, pad, epilogue } = self.case;
         let operand = if a_transposed { Operand::transposed } else { Operand::rows };
         let a = operand(self.a.source(), if a_transposed { m } else { k } + pad);
@@ -157,7 +163,7 @@ impl Trial {
         };
         let epilogue = if epilogue { everything } else { Epilogue::default() };
         let job = GemmJob::new(Product { m, n, k, alpha, a, b, beta, c: c.target(), ldc, epilogue }).unwrap();
-        schedule::run_one(threads, kernel, &job);
+        schedule::run_one(threads, limits, &job);
         Outcome { c, pre }
     }
 
@@ -211,15 +217,17 @@ impl Trial {
     }
 }
 
-fn check(kernel: &Kernel, threads: Threads<'_>, case: Case) -> Outcome {
+fn check(threads: Threads<'_>, case: Case) -> Outcome {
     let trial = Trial::new(case);
-    let outcome = trial.run(kernel, threads);
-    trial.verify(&outcome, kernel.name);
+    let outcome = trial.run(threads);
+    trial.verify(&outcome, InstructionSet::current().name());
     outcome
 }
 
-fn pool(threads: usize) -> rayon::ThreadPool {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
+/// Threads with the current instruction set.
+fn pool(threads: usize) -> cpu::threads::Threads {
+    let instruction_set = InstructionSet::current();
+    cpu::threads::Threads::with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
 }
 
 const SHAPES: [(usize, usize, usize); 16] = [
@@ -243,39 +251,38 @@ const SHAPES: [(usize, usize, usize); 16] = [
 
 #[test]
 fn every_transpose_and_shape_agrees_with_f64() {
-    let pool = pool(2);
-    for kernel in Kernel::available() {
+    for_each_set(|_| {
+        let pool = pool(2);
         for shape in SHAPES {
             for transposes in 0..4 {
                 for (alpha, beta, pad) in [(1.0, 0.0, 0), (0.5, 1.0, 3), (-1.5, 0.5, 1)] {
                     let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
-                    check(kernel, Threads::Pool(&pool), Case { alpha, beta, pad, ..case });
+                    check(Threads::Pool(&pool), Case { alpha, beta, pad, ..case });
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn every_type_and_the_epilogue_agree_with_f64() {
     let kinds = [Kind::F32, Kind::F16, Kind::Bf16];
-    for kernel in Kernel::available() {
+    for_each_set(|_| {
         for (shape, a) in SHAPES.into_iter().flat_map(|s| kinds.map(|a| (s, a))) {
             for (b, c) in kinds.into_iter().flat_map(|b| kinds.map(|c| (b, c))) {
                 let transposed = (shape.0 + shape.1) % 2 == 0;
                 for (beta, epilogue) in [(0.0, true), (0.5, false), (1.0, true)] {
                     let case = Case::plain(shape, transposed, a == b);
                     let case = Case { kinds: (a, b, c), beta, pad: 2, epilogue, ..case };
-                    check(kernel, Threads::Calling, case);
+                    check(Threads::Calling, case);
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    let (two, three) = (pool(2), pool(3));
     // The last is shared out for its bytes, not for its work.
     let shapes = [
         (130, 200, 600),
@@ -286,28 +293,78 @@ fn the_number_of_threads_changes_no_bit() {
         (400, 70, 550),
         (1, 960, 577),
     ];
-    for kernel in Kernel::available() {
+    for_each_set(|set| {
+        let (two, three) = (pool(2), pool(3));
         for shape in shapes {
             for transposes in 0..4 {
                 for (beta, c, epilogue) in [(0.0, Kind::F32, true), (1.0, Kind::F32, false), (0.5, Kind::Bf16, true)] {
                     let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
                     let case = Case { beta, epilogue, kinds: (Kind::F32, Kind::F32, c), ..case };
                     let trial = Trial::new(case);
-                    let alone = trial.run(kernel, Threads::Calling);
+                    let alone = trial.run(Threads::Calling);
                     for pool in [&two, &three] {
-                        let together = trial.run(kernel, Threads::Pool(pool));
-                        assert!(alone.c.bits() == together.c.bits(), "{}: {case:?}", kernel.name);
-                        assert!(alone.pre.bits() == together.pre.bits(), "{}: {case:?}", kernel.name);
+                        let together = trial.run(Threads::Pool(pool));
+                        assert!(alone.c.bits() == together.c.bits(), "{set}: {case:?}");
+                        assert!(alone.pre.bits() == together.pre.bits(), "{set}: {case:?}");
                     }
                 }
             }
         }
-    }
+    });
+}
+
+#[test]
+fn how_a_product_is_cut_changes_no_bit() {
+    // Phases of one panel and one stretch, and tasks of one step.
+    let small = Limits { panels: 1, depth: 1, left: 1, tallest: 1, narrow: 0, rows_of_sums: 50 };
+    let wider = Limits { panels: 400_000, depth: 800, ..small };
+    for_each_set(|set| {
+        let pool = pool(3);
+        for shape in [(130, 200, 600), (61, 300, 2000), (25, 70, 1700), (20, 65, 900), (12, 128, 1600)] {
+            for (transposes, c) in (0..4).flat_map(|t| [Kind::F32, Kind::Bf16].map(|c| (t, c))) {
+                let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
+                let trial = Trial::new(Case { beta: 0.5, epilogue: true, kinds: (Kind::F32, Kind::F32, c), ..case });
+                let whole = trial.run(Threads::Calling);
+                for (limits, threads) in
+                    [(small, Threads::Calling), (small, Threads::Pool(&pool)), (wider, Threads::Pool(&pool))]
+                {
+                    let cut = trial.run_within(threads, &limits);
+                    assert!(whole.c.bits() == cut.c.bits(), "{set}: {limits:?} {case:?}");
+                    assert!(whole.pre.bits() == cut.pre.bits(), "{set}: {limits:?} {case:?}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_row_has_the_same_bits_however_many_there_are_beside_a_row_major_right_side() {
+    // 8 rows are streamed, 9 are packed, 97 are cut into phases.
+    for_each_set(|set| {
+        let pool = pool(3);
+        for (n, k) in [(128, 70), (300, 2000), (515, 900)] {
+            let (a, b) = (numbers(97 * k, 3), numbers(k * n, 4));
+            let rows = |m: usize| {
+                let mut c = vec![0.5; m * n];
+                let a = Operand::rows(Source::F32(&a), k);
+                let b = Operand::rows(Source::F32(&b), n);
+                let epilogue = Epilogue::default();
+                let c_target = Target::F32(&mut c);
+                let whole = Product { m, n, k, alpha: 0.7, a, b, beta: 0.3, c: c_target, ldc: n, epilogue };
+                product(Threads::Pool(&pool), whole).unwrap();
+                c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let all = rows(97);
+            for m in [1, 8, 9] {
+                assert!(rows(m) == all[..m * n], "{set}: {m} of 97 rows, {n} columns, sums of {k}");
+            }
+        }
+    });
 }
 
 #[test]
 fn nan_and_infinity_are_not_skipped() {
-    for kernel in Kernel::available() {
+    for_each_set(|set| {
         for (m, b_transposed) in [(3, true), (3, false), (40, true), (40, false)] {
             let (n, k) = (70, 80);
             let mut a = vec![0.0f32; m * k];
@@ -317,7 +374,7 @@ fn nan_and_infinity_are_not_skipped() {
             let mut c = vec![0.0f32; m * n];
             let ldb = if b_transposed { k } else { n };
             let right = if b_transposed { Operand::transposed } else { Operand::rows };
-            let job = GemmJob::new(Product {
+            let whole = Product {
                 m,
                 n,
                 k,
@@ -328,16 +385,15 @@ fn nan_and_infinity_are_not_skipped() {
                 c: Target::F32(&mut c),
                 ldc: n,
                 epilogue: Epilogue::default(),
-            })
-            .unwrap();
-            schedule::run_one(Threads::Calling, kernel, &job);
+            };
+            product(Threads::Calling, whole).unwrap();
             let poisoned = if b_transposed { 0 } else { 7 };
             for (at, x) in c.iter().enumerate() {
                 let bad = at / n == 1 || at % n == poisoned;
-                assert_eq!(x.is_nan(), bad, "{}: {m} {b_transposed} at {at}: {x}", kernel.name);
+                assert_eq!(x.is_nan(), bad, "{set}: {m} {b_transposed} at {at}: {x}");
             }
         }
-    }
+    });
 }
 
 /// The plain product that the error tests bend.
@@ -446,9 +502,7 @@ fn ranks_with_a_pool_each_compute_at_the_same_time() {
             .map(|_| {
                 scope.spawn(move || {
                     let own = pool(1);
-                    (0..4)
-                        .map(|_| check(Kernel::of_this_machine(), Threads::Pool(&own), case).c.bits())
-                        .collect::<Vec<_>>()
+                    (0..4).map(|_| check(Threads::Pool(&own), case).c.bits()).collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -461,12 +515,13 @@ fn ranks_with_a_pool_each_compute_at_the_same_time() {
 fn scratch_stays_small_and_stops_growing() {
     // On a thread of its own, whose scratch nothing else has used.
     std::thread::spawn(|| {
+        // More than fits the panels of one phase.
         let largest =
-            Case { kinds: (Kind::Bf16, Kind::Bf16, Kind::Bf16), ..Case::plain((1200, 800, 1030), false, true) };
-        check(Kernel::of_this_machine(), Threads::Calling, largest);
+            Case { kinds: (Kind::Bf16, Kind::Bf16, Kind::Bf16), ..Case::plain((200, 900, 3700), false, true) };
+        check(Threads::Calling, largest);
         let held = scratch::with(|s| s.bytes());
-        assert!(held > 0 && held <= 4 << 20, "{held} bytes");
-        check(Kernel::of_this_machine(), Threads::Calling, largest);
+        assert!(held > 0 && held <= 15 << 20, "{held} bytes");
+        check(Threads::Calling, largest);
         assert_eq!(held, scratch::with(|s| s.bytes()));
         assert!(scratch_bytes() >= held);
     })
@@ -476,6 +531,6 @@ fn scratch_stays_small_and_stops_growing() {
 
 #[test]
 fn the_peak_is_a_plausible_rate() {
-    let rate = measure_peak(1);
+    let rate = measure_peak(1, InstructionSet::best());
     assert!((1e8..1e13).contains(&rate), "{rate}");
 }

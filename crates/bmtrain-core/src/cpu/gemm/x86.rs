@@ -1,17 +1,27 @@
 //! Innermost routines for x86-64, written once for both widths of vectors.
 //!
-//! AVX-512F: 6 x 64 tiles, 24 of the 32 vector registers hold sums. Four vectors of B per step (and not two, as is
-//! usual) keep the loads of A below one per two multiply-adds, so A needs no packing; 64 columns divide the widths of
-//! the usual models and their heads. AVX2 and FMA: 6 x 16 tiles, 12 of the 16 vector registers hold sums.
+//! AVX-512F: 6 x 64 tiles, 24 of the 32 vector registers hold sums; four vectors of B per step (and not two, as is
+//! usual) keep the loads of A below one per two multiply-adds, and 64 columns divide the widths of the usual models and
+//! their heads. AVX2 and FMA: 6 x 16 tiles, 12 of the 16 vector registers hold sums.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 
-use super::kernel::{Dots, Kernel, Tile, TileRoutine};
+use super::kernel::{Dots, Kernel, Strip, StripRoutine};
+use super::left;
 use crate::cpu::vector::Vector;
 
 /// How many rows ahead `copy` looks.
 const ROWS_AHEAD: usize = 8;
+
+/// Rows of a tile.
+const ROWS: usize = 6;
+
+/// How far ahead A is fetched from the second-level cache: four updates of the addresses.
+const AHEAD: usize = 4 * UNROLL * ROWS;
+
+/// Steps of k between two updates of the addresses.
+const UNROLL: usize = 4;
 
 /// f32 per cache line.
 const LINE: usize = 16;
@@ -31,39 +41,84 @@ trait Wide<const LANES: usize>: Vector {
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES];
 }
 
-/// See [`super::kernel::TileRoutine`].
+/// See [`super::kernel::StripRoutine`].
+///
+/// STEP is the distance between columns of a packed A, or 0 if A is read in place. Of a packed A all offsets are known,
+/// so several steps of k share one update of the addresses, which a chain of additions would otherwise make the limit.
 #[inline(always)]
-unsafe fn tile<V: Wide<LANES>, const LANES: usize, const ROWS: usize, const VECTORS: usize>(t: &Tile) {
+unsafe fn strip<V: Wide<LANES>, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
+    t: &Strip,
+) {
     // SAFETY: the caller vouches for every address that follows from the strides of `t` and from ROWS and VECTORS;
     // prefetches have no effect on validity.
     unsafe {
-        let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
-        let (mut a, mut b) = (t.a, t.b);
-        for i in 0..ROWS {
-            for j in (0..VECTORS * LANES).step_by(LINE) {
-                _mm_prefetch::<_MM_HINT_T0>(t.c.add(i * t.c_row + j).cast());
-            }
-        }
-        for _ in 0..t.k {
-            let mut columns = [V::splat(0.0); VECTORS];
-            for (v, column) in columns.iter_mut().enumerate() {
-                *column = V::load(b.add(v * LANES));
-            }
-            for (i, row) in sums.iter_mut().enumerate() {
-                let x = V::splat(*a.add(i * t.a_row));
-                for v in 0..VECTORS {
-                    row[v] = row[v].multiply_add(x, columns[v]);
+        let (a_row, a_step) = if STEP > 0 { (1, STEP) } else { (t.a_row, t.a_step) };
+        let unroll = if STEP > 0 { UNROLL } else { 1 };
+        let fetch_sums = |c: *mut f32| {
+            for i in 0..ROWS {
+                for j in (0..VECTORS * LANES).step_by(LINE) {
+                    _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(i * t.c_row + j).cast());
                 }
             }
-            a = a.wrapping_add(t.a_step);
-            b = b.wrapping_add(t.b_step);
-        }
+        };
         let (alpha, beta) = (V::splat(t.alpha), V::splat(t.beta));
-        for (i, row) in sums.iter().enumerate() {
-            for (v, sum) in row.iter().enumerate() {
-                let c = t.c.add(i * t.c_row + v * LANES);
-                let value = alpha.multiply(*sum);
-                if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) }.store(c);
+        let mut next = t.next;
+        let last = next.wrapping_add(t.lines * LINE);
+        let share = t.lines.div_ceil(t.tiles.max(1)) * LINE;
+        fetch_sums(t.c);
+        for index in 0..t.tiles {
+            let (mut a, mut b, mut left) = (t.a.add(index * t.a_tile), t.b, t.k);
+            let c = t.c.add(index * ROWS * t.c_row);
+            fetch_sums(c.wrapping_add(ROWS * t.c_row));
+            let end = next.wrapping_add(share).min(last);
+            let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+            while left >= unroll {
+                if next < end {
+                    _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                    next = next.wrapping_add(LINE);
+                }
+                if STEP > 0 {
+                    _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD + LINE).cast());
+                }
+                for p in 0..unroll {
+                    step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
+                }
+                a = a.wrapping_add(unroll * a_step);
+                b = b.wrapping_add(unroll * VECTORS * LANES);
+                left -= unroll;
+            }
+            for p in 0..left {
+                step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
+            }
+            for (i, row) in sums.iter().enumerate() {
+                for (v, sum) in row.iter().enumerate() {
+                    let c = c.add(i * t.c_row + v * LANES);
+                    let value = alpha.multiply(*sum);
+                    if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) }.store(c);
+                }
+            }
+        }
+    }
+}
+
+/// One step of k: a column of A times a row of B.
+#[inline(always)]
+unsafe fn step<V: Vector, const ROWS: usize, const VECTORS: usize>(
+    sums: &mut [[V; VECTORS]; ROWS],
+    (a, a_row): (*const f32, usize),
+    b: *const f32,
+) {
+    // SAFETY: the caller vouches for ROWS elements of A and VECTORS vectors of B.
+    unsafe {
+        let mut columns = [V::splat(0.0); VECTORS];
+        for (v, column) in columns.iter_mut().enumerate() {
+            *column = V::load(b.add(v * V::LANES));
+        }
+        for (i, row) in sums.iter_mut().enumerate() {
+            let x = V::splat(*a.add(i * a_row));
+            for v in 0..VECTORS {
+                row[v] = row[v].multiply_add(x, columns[v]);
             }
         }
     }
@@ -286,20 +341,25 @@ impl Wide<8> for __m256 {
     }
 }
 
-macro_rules! tiles {
-    ($rows:literal, [$($vectors:literal),+]) => { &[$(tile::<$rows, $vectors>),+] as &[TileRoutine] };
+macro_rules! strips {
+    ($step:expr, [$($rows:literal),+], $vectors:tt) => { &[$(strips!(of $rows, $step, $vectors)),+] };
+    (of $rows:literal, $step:expr, [$($vectors:literal),+]) => {
+        &[$(strip::<$rows, $vectors, { $step }>),+] as &[StripRoutine]
+    };
 }
 
 /// The table of an instruction set, with routines that are compiled for it.
 macro_rules! table {
-    ($table:ident, $name:literal, $features:literal, $vector:ty, $lanes:literal, $vectors:tt, [$($dots:literal),+]) => {
+    (
+        $table:ident, $features:literal, $vector:ty, $lanes:literal, $stretch:literal, $vectors:tt, [$($dots:literal),+]
+    ) => {
         pub(super) static $table: Kernel = {
             const COLUMNS: usize = $vectors.len() * $lanes;
 
             #[target_feature(enable = $features)]
-            unsafe fn tile<const ROWS: usize, const VECTORS: usize>(t: &Tile) {
+            unsafe fn strip<const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip) {
                 // SAFETY: by the caller, as everywhere below.
-                unsafe { super::x86::tile::<$vector, $lanes, ROWS, VECTORS>(t) }
+                unsafe { super::x86::strip::<$vector, $lanes, ROWS, VECTORS, STEP>(t) }
             }
 
             #[target_feature(enable = $features)]
@@ -327,16 +387,11 @@ macro_rules! table {
             }
 
             Kernel {
-                name: $name,
                 lanes: $lanes,
-                tiles: &[
-                    tiles!(1, $vectors),
-                    tiles!(2, $vectors),
-                    tiles!(3, $vectors),
-                    tiles!(4, $vectors),
-                    tiles!(5, $vectors),
-                    tiles!(6, $vectors),
-                ],
+                stretch: $stretch,
+                strips: strips!(0, [1, 2, 3, 4, 5, 6], $vectors),
+                packed_strips: strips!(ROWS, [1, 2, 3, 4, 5, 6], $vectors),
+                pack_left: left::pack::<ROWS>,
                 transpose,
                 copy,
                 dots: &[$(dots::<$dots, 4>),+],
@@ -351,5 +406,5 @@ macro_rules! table {
 
 // 4 x 4 dot products and no larger: with more rows the addresses no longer fit the general registers and speed falls by
 // a quarter.
-table!(AVX512, "avx512f", "avx512f", __m512, 16, [1, 2, 3, 4], [1, 2, 3, 4]);
-table!(AVX2, "avx2+fma", "avx2,fma", __m256, 8, [1, 2], [1, 2, 3]);
+table!(AVX512, "avx512f", __m512, 16, 768, [1, 2, 3, 4], [1, 2, 3, 4]);
+table!(AVX2, "avx2,fma", __m256, 8, 384, [1, 2], [1, 2, 3]);

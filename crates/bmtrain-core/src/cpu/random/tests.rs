@@ -2,14 +2,14 @@
 
 use super::dropout_multipliers;
 use crate::DType;
-use crate::cpu::simd::forced::for_each_level;
+use crate::cpu::instruction_set::for_each_set;
 use crate::device::Device;
 use crate::kernel::*;
 use crate::philox::{self, Key};
 use crate::tensor::Tensor;
 
 #[test]
-fn multipliers_follow_the_generator_for_any_start_and_length_on_every_level() {
+fn multipliers_follow_the_generator_for_any_start_and_length_on_every_instruction_set() {
     let dropout = Dropout::new(0.3, Key::new(5, "site"), 7, 3).unwrap().unwrap();
     let multiplier = |element: u64| {
         let block = element / 4;
@@ -17,14 +17,14 @@ fn multipliers_follow_the_generator_for_any_start_and_length_on_every_level() {
         let word = philox::block(dropout.key, counter)[(element % 4) as usize];
         if word < dropout.threshold { 0.0 } else { dropout.scale }
     };
-    for_each_level(|level| {
+    for_each_set(|set| {
         // The last start makes the block number carry into the upper counter.
         for start in [0, 1, 2, 3, 63, 64, 1 << 20, (1 << 34) - 70] {
             for len in [0, 1, 2, 5, 61, 63, 64, 65, 128, 1000] {
                 let mut out = vec![f32::NAN; len];
                 dropout_multipliers(&dropout, start, &mut out);
                 let expected: Vec<f32> = (0..len as u64).map(|i| multiplier(start + i)).collect();
-                assert_eq!(out, expected, "{level:?}: {len} from {start}");
+                assert_eq!(out, expected, "{set:?}: {len} from {start}");
             }
         }
     });
@@ -43,6 +43,6 @@ fn every_level_of_vector_code_samples_the_same_bits() {
         [Distribution::Normal(1.0, 2.0), Distribution::Uniform(-3.0, 5.0), Distribution::TruncatedNormal(0.5, 0.1)]
     {
         let best = sampled(distribution);
-        for_each_level(|level| assert_eq!(sampled(distribution), best, "{level:?}"));
+        for_each_set(|set| assert_eq!(sampled(distribution), best, "{set:?}"));
     }
 }

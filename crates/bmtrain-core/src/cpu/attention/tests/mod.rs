@@ -4,7 +4,7 @@ mod case;
 mod reference;
 
 use super::tiles::{Scheme, Settings};
-use crate::cpu::simd::forced;
+use crate::cpu::instruction_set::for_each_set;
 use case::{Case, Data, Masking, Results, run};
 use reference::reference;
 
@@ -108,7 +108,7 @@ fn sixteen_bit_numbers_fused_strides_and_added_gradients_equal_f64_arithmetic() 
 
 #[test]
 fn every_instruction_set_equals_f64_arithmetic() {
-    forced::for_each_level(|_| {
+    for_each_set(|_| {
         for head_size in [3, 32, 64, 80] {
             let case = Case { queries: 67, keys: 75, head_size, dropout: 0.1, bias: Some(false), ..Case::default() };
             check(&case, settings());

@@ -9,7 +9,7 @@ use crate::cpu::scratch::Region;
 
 /// Panels whose rows are copied side by side: longer runs of memory at a time, but no more targets than the first-level
 /// cache has ways, since panels tend to be a multiple of its size apart.
-const SIDE_BY_SIDE: usize = 4;
+pub(super) const SIDE_BY_SIDE: usize = 4;
 
 /// Packs rows `rows` and columns `columns` of B: panel after panel of `kernel.columns()` columns, the last one padded
 /// to a multiple of the lanes, each with `to[p * width + j]` for its row p and column j.

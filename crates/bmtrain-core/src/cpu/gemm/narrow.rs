@@ -1,0 +1,58 @@
+//! Products of some rows: each thread packs all of A, then takes columns, whose part of B it packs for itself.
+//!
+//! What is packed is used at once, from the nearest caches, and no thread waits for another.
+
+use super::block::{self, Pass, Sums};
+use super::cut::{Limits, Stretches};
+use super::job::GemmJob;
+use super::kernel::Kernel;
+use super::left::{self, Left};
+use super::operand::Target;
+use super::right;
+use super::schedule::Tickets;
+use super::scratch::Scratch;
+use super::shared::Shared;
+
+/// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
+pub(super) fn takes(limits: &Limits, job: &GemmJob<'_>) -> bool {
+    job.m <= limits.narrow && job.m * job.k <= 4 * limits.left
+}
+
+/// What one of the threads does; panels of columns are given out by `next`.
+pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
+    let stretches = Stretches::new(kernel, job.k);
+    let (width, rows) = (kernel.columns(), 0..job.m);
+    let share = |_: usize, left: usize| left.div_ceil(2 * workers).min(right::SIDE_BY_SIDE);
+    let take = || next.run(0..job.n.div_ceil(width), share);
+    let Scratch { panels, left, lines, sums, .. } = scratch;
+    let Some(mut run) = take() else { return };
+
+    let at = |k: usize| left::packed_len(kernel, job.m, k);
+    let packs = Left::in_place(kernel, job, &rows, &(0..job.k)).is_none();
+    let left = left.take(if packs { at(job.k) } else { 0 });
+    for k in (0..stretches.count).map(|index| stretches.range(index)).filter(|_| packs) {
+        (kernel.pack_left)(&job.a, rows.clone(), k.clone(), lines, &mut left[at(k.start)..at(k.end)]);
+    }
+    loop {
+        let columns = run.start * width..(run.end * width).min(job.n);
+        let leading = columns.len().next_multiple_of(kernel.lanes);
+        let sums = (stretches.count > 1 && !job.c.is_f32()).then(|| {
+            let data = Shared::new(Target::F32(sums.take(rows.len() * leading)));
+            Sums { data, leading, i: 0, j: columns.start }
+        });
+        for index in 0..stretches.count {
+            let k = stretches.range(index);
+            let a = Left::in_place(kernel, job, &rows, &k);
+            let a = a.unwrap_or_else(|| Left::packed(kernel, &left[at(k.start)..at(k.end)], k.len()));
+            let panels = panels.take(leading * k.len());
+            right::pack(kernel, &job.b, k.clone(), columns.clone(), lines, panels);
+            let panel = |j: usize, len: usize| &panels[(j - columns.start) * k.len()..][..len];
+            let pass = Pass::new(kernel, job, &stretches, index, sums);
+            block::run(&pass, &a, (rows.clone(), columns.clone()), panel);
+        }
+        match take() {
+            Some(more) => run = more,
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The instruction sets that the CPU backend is compiled for, and which of them the running code uses.
+//!
+//! A backend has one ([`CpuOptions`](super::CpuOptions)). Its kernels are compiled for all; `launch` and the threads of
+//! the backend's pool set [`InstructionSet::current`], which the inner loops ask.
+
+use crate::error::{Error, Result};
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// An instruction set with vectors of f32.
+///
+/// Results have the same bits on every machine with the set, and may differ in the last bits from another set's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InstructionSet {
+    /// What every processor of the target has, without fused multiply-add on x86-64.
+    Portable,
+    /// 256-bit vectors with fused multiply-add: AVX2 and FMA.
+    Avx2,
+    /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
+    Avx512,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<InstructionSet>> = const { Cell::new(None) };
+}
+
+impl InstructionSet {
+    /// Every set, the widest last.
+    pub const ALL: [Self; 3] = [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512];
+
+    /// The name that [`InstructionSet::from_str`] reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            InstructionSet::Portable => "portable",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let available = match self {
+            InstructionSet::Portable => true,
+            InstructionSet::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            InstructionSet::Avx512 => {
+                InstructionSet::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+            }
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let available = self == InstructionSet::Portable;
+        available
+    }
+
+    /// The sets of this processor, the widest last.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|set| set.is_available())
+    }
+
+    /// The widest set of this processor.
+    pub fn best() -> Self {
+        static BEST: OnceLock<InstructionSet> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().last().unwrap_or(InstructionSet::Portable))
+    }
+
+    /// The set that the calling thread's loops use: its backend's, otherwise the best.
+    pub(crate) fn current() -> Self {
+        CURRENT.get().unwrap_or_else(Self::best)
+    }
+
+    /// Run `work` with loops of this set, which the caller knows to be available.
+    pub(super) fn within<R>(self, work: impl FnOnce() -> R) -> R {
+        struct Restore(Option<InstructionSet>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0);
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(self)));
+        work()
+    }
+
+    /// Make it the set of the calling thread for good.
+    pub(super) fn of_thread(self) {
+        CURRENT.set(Some(self));
+    }
+
+    /// Refuse a set that this processor does not have.
+    pub(super) fn check(self) -> Result<()> {
+        if self.is_available() {
+            return Ok(());
+        }
+        let has: Vec<&str> = Self::available().map(Self::name).collect();
+        Err(Error::argument("cpu", format!("this processor does not have {self}; it has {}", has.join(", "))))
+    }
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for InstructionSet {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|set| set.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::argument("cpu", format!("unknown instruction set {text:?}: there are {names}"))
+        })
+    }
+}
+
+/// Runs `work` once with each set of this machine.
+#[cfg(test)]
+pub(crate) fn for_each_set(work: impl Fn(InstructionSet)) {
+    for set in InstructionSet::available() {
+        set.within(|| work(set));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_others_are_refused_with_the_known_ones() {
+        for set in InstructionSet::ALL {
+            assert_eq!(set.to_string().parse::<InstructionSet>().unwrap(), set);
+        }
+        let error = "avx".parse::<InstructionSet>().unwrap_err().to_string();
+        assert!(error.contains("portable, avx2, avx512"), "{error}");
+    }
+
+    #[test]
+    fn a_set_holds_within_its_work_and_on_its_thread_only() {
+        let outside = InstructionSet::current();
+        InstructionSet::Portable.within(|| {
+            assert_eq!(InstructionSet::current(), InstructionSet::Portable);
+            InstructionSet::best().within(|| assert_eq!(InstructionSet::current(), InstructionSet::best()));
+            assert_eq!(InstructionSet::current(), InstructionSet::Portable);
+            let elsewhere = std::thread::spawn(InstructionSet::current).join().unwrap();
+            assert_eq!(elsewhere, InstructionSet::best());
+        });
+        assert_eq!(InstructionSet::current(), outside);
+    }
+}

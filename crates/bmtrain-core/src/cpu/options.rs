@@ -1,0 +1,70 @@
+//! What a CPU backend is made with.
+
+use super::instruction_set::InstructionSet;
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+
+/// Settings of a CPU backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads of the backend's pool, at least one.
+    pub threads: usize,
+    /// The instruction set of its kernels.
+    pub instruction_set: InstructionSet,
+}
+
+impl CpuOptions {
+    /// The environment variable that [`CpuOptions::of_environment`] reads.
+    pub const VARIABLE: &'static str = "BMTRAIN_CPU";
+
+    /// This many threads and the widest instruction set of the processor.
+    pub fn new(threads: usize) -> Self {
+        CpuOptions { threads, instruction_set: InstructionSet::best() }
+    }
+
+    /// As [`CpuOptions::new`], with the instruction set that `BMTRAIN_CPU` names if the environment has it. A library
+    /// never asks the environment by itself: programs do, and pass what `std::env::var_os` answers.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] for an unknown set and for one that the processor does not have.
+    pub fn of_environment(threads: usize, lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let mut options = CpuOptions::new(threads);
+        if let Some(text) = lookup(Self::VARIABLE).filter(|text| !text.is_empty()) {
+            let named = |error| match error {
+                Error::Argument { reason, .. } => {
+                    let asked = format!("cpu with {}={}", Self::VARIABLE, text.to_string_lossy());
+                    Error::NoDevice { asked, reason, fix: "name an instruction set of this processor, or none" }
+                }
+                other => other,
+            };
+            options.instruction_set = text.to_string_lossy().parse().map_err(named)?;
+            options.instruction_set.check().map_err(named)?;
+        }
+        Ok(options)
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.threads == 0 {
+            return Err(Error::argument("threads", "at least one thread is needed"));
+        }
+        self.instruction_set.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_names_an_instruction_set_of_this_processor() {
+        let of = |text: &'static str| CpuOptions::of_environment(3, &move |_| Some(text.into()));
+        assert_eq!(of("").unwrap(), CpuOptions::new(3));
+        assert_eq!(of("portable").unwrap().instruction_set, InstructionSet::Portable);
+        let error = of("sse9").unwrap_err().to_string();
+        assert!(error.contains("BMTRAIN_CPU") && error.contains("portable, avx2, avx512"), "{error}");
+        for set in InstructionSet::ALL.into_iter().filter(|set| !set.is_available()) {
+            let error = of(set.name()).unwrap_err().to_string();
+            assert!(error.contains("this processor does not have"), "{error}");
+        }
+    }
+}
