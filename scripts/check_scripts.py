@@ -198,17 +198,18 @@ class Verdicts(InScratch):
     def speed(self, claim, torch_values, our_value):
         """The last line and exit status for given figures of PyTorch's runs and a constant one of ours."""
         key, values = speed.CLAIMS[claim]["key"], iter(torch_values)
-        base = {"step_s": 1.0, "tokens_per_s": 1.0, "peak_rss_bytes": 1.0, "torch": "0", "gemm_floor_s": 1.0}
+        base = {"device": "cpu (2 threads, avx2)", "step_s": 1.0, "tokens_per_s": 1.0, "peak_rss_bytes": 1.0,
+                "torch": "0", "gemm_floor_s": 1.0}
         with mock.patch.object(speed, "run_torch", lambda _claim, *_options: base | {key: next(values)}), \
                 mock.patch.object(speed, "run_ours", lambda *_arguments: base | {key: our_value}):
             return call(speed.main, [claim, "bench", "--no-compile"])
 
     def test_the_median_ratio_decides(self):
         calm = [100, 101, 99, 100, 102, 98, 100]
-        self.assertEqual(self.speed("speed-bert-base", calm, 120), (0, "speed-bert-base 1.200x ok\n"))
-        self.assertEqual(self.speed("speed-bert-base", calm, 119), (1, "speed-bert-base 1.190x short\n"))
-        self.assertEqual(self.speed("rss-bert-base", calm, 65), (0, "rss-bert-base 0.650x ok\n"))
-        self.assertEqual(self.speed("rss-bert-base", calm, 66), (1, "rss-bert-base 0.660x short\n"))
+        self.assertEqual(self.speed("speed-bert-base", calm, 120), (0, "speed-bert-base 1.200x,avx2 ok\n"))
+        self.assertEqual(self.speed("speed-bert-base", calm, 119), (1, "speed-bert-base 1.190x,avx2 short\n"))
+        self.assertEqual(self.speed("rss-bert-base", calm, 65), (0, "rss-bert-base 0.650x,avx2 ok\n"))
+        self.assertEqual(self.speed("rss-bert-base", calm, 66), (1, "rss-bert-base 0.660x,avx2 short\n"))
 
     def test_a_wide_spread_is_noisy_whatever_the_ratio(self):
         wide = [100, 120, 80, 100, 125, 75, 100]
@@ -218,14 +219,14 @@ class Verdicts(InScratch):
     def test_decoding_is_judged_by_speed_only_where_the_words_agree(self):
         def decode(theirs, mine, ids=(1, 2)):
             values = iter(theirs)
-            base = {"torch": "0", "peak_rss_bytes": 1.0}
+            base = {"device": "cpu (2 threads, avx2)", "torch": "0", "peak_rss_bytes": 1.0}
             torch = lambda _directory: base | {"tokens_per_s": next(values), "ids": [1, 2]}  # noqa: E731
             with mock.patch.object(speed_decode, "torch_decode", torch), \
                     mock.patch.object(speed_decode, "ours", lambda *_: base | {"tokens_per_s": mine, "ids": list(ids)}):
                 return call(speed_decode.main, ["bench", "directory"])
 
-        self.assertEqual(decode([10] * 7, 15), (0, "speed-decode 1.500x ok\n"))
-        self.assertEqual(decode([10] * 7, 14.9), (1, "speed-decode 1.490x short\n"))
+        self.assertEqual(decode([10] * 7, 15), (0, "speed-decode 1.500x,avx2 ok\n"))
+        self.assertEqual(decode([10] * 7, 14.9), (1, "speed-decode 1.490x,avx2 short\n"))
         self.assertEqual(decode([10] * 7, 15, ids=(1, 3))[0], 1)
         self.assertEqual(decode([10, 12, 10, 10, 10, 10, 10], 20)[0], 75)
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Usage: scripts/claims.sh [ID]
+# Usage: scripts/claims.sh [ID [ARGUMENTS...]]
 #
 # Measures one of the project's claims afresh. The last line is `ID FIGURE ok|short`; the exit status is 0 or 1, and 75
 # with `noisy` in place of ok when the machine is too busy to tell. Everything else goes to stderr.
-# Without an id: the list of claims. docs/claims.md describes each claim and how it is measured.
+# Without an id: the list of claims. docs/claims.md describes each claim and how it is measured. Claims of speed on the
+# CPU take `--isa avx2` or `--isa avx512` and hold both sides to that instruction set.
 #
 # Some measure against PyTorch and install it into the cache on first use (about 6 GB; $BMTRAIN_CACHE, by default
 # ~/.cache/bmtrain).
@@ -24,5 +25,5 @@ claims | awk -v id="$1" '$1 == id { found = 1 } END { exit !found }' ||
     fail "claims.sh $1" "there is no claim of this name" "run scripts/claims.sh for the list"
 case "$1" in
 parity-*) exec "$root/scripts/claims/parity.sh" "${1#parity-}" ;;
-*) exec "$root/scripts/claims/$1.sh" ;;
+*) exec "$root/scripts/claims/$1.sh" "${@:2}" ;;
 esac

@@ -6,4 +6,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 build step_bench
 python="$("$root/scripts/python_env.sh")"
-exec "$python" "$root/scripts/claims/speed.py" "$id" "$bin/step_bench"
+exec "$python" "$root/scripts/claims/speed.py" "$id" "$bin/step_bench" "$@"

@@ -10,4 +10,4 @@ build convert decode_bench
 python="$("$root/scripts/python_env.sh")"
 scratch
 "$bin/convert" "$cache/assets/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$scratch/model" --dtype f32 >&2
-"$python" "$root/scripts/claims/speed_decode.py" "$bin/decode_bench" "$scratch/model"
+"$python" "$root/scripts/claims/speed_decode.py" "$bin/decode_bench" "$scratch/model" "$@"

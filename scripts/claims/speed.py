@@ -1,11 +1,12 @@
 """Our training step against PyTorch's, in turn, on this machine.
 
     python speed.py {speed-bert-base|speed-minilm|speed-gpt2|speed-t5|rss-bert-base|rss-gpt2} STEP_BENCH [--pairs 7]
-    [--no-compile]
+    [--no-compile] [--isa avx2|avx512]
 
 Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same
 model, batch and dtype; which of the two goes first changes with every pair. The figure is the median over the pairs of
-ours / PyTorch's: tokens per second, or peak resident memory.
+ours / PyTorch's: tokens per second, or peak resident memory; the instruction set that ours used follows it. --isa holds
+both to one.
 
 The last line on stdout is `ID FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values
 spread by more than 10 %: largest less smallest, over their median. On stderr: every pair, the medians of both sides,
@@ -19,6 +20,8 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+import instruction_sets
 
 TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
 THREADS = 2
@@ -103,7 +106,9 @@ def main():
     parser.add_argument("bench", type=Path, help="our step_bench program")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    instruction_sets.add_option(parser)
     arguments = parser.parse_args()
+    instruction_sets.hold(arguments.isa)
     if arguments.pairs < 3:
         parser.error("--pairs: a median and a spread need at least 3")
     claim = CLAIMS[arguments.id]
@@ -132,7 +137,7 @@ def main():
     figure = statistics.median(ratios)
     reached = figure >= claim["bound"] if claim["better"] == "more" else figure <= claim["bound"]
     outcome = "noisy" if noise > MOST_SPREAD else "ok" if reached else "short"
-    verdict(f"{arguments.id} {figure:.3f}x", outcome)
+    verdict(f"{arguments.id} {figure:.3f}x,{instruction_sets.used(ours[0])}", outcome)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Our greedy decoding against transformers' in PyTorch, in turn, on this machine.
 
-    python speed_decode.py DECODE_BENCH DIRECTORY [--pairs 7]
+    python speed_decode.py DECODE_BENCH DIRECTORY [--pairs 7] [--isa avx2|avx512]
 
 Runs scripts/torch_decode.py and our decode_bench alternately on the same model directory, each in a process of its own,
 two threads each, one text, 32-bit floats; which of the two goes first changes with every pair. Both must generate the
@@ -17,6 +17,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import instruction_sets
 from speed import MOST_SPREAD, THREADS, run, say, spread, verdict
 
 TORCH_DECODE = Path(__file__).resolve().parents[1] / "torch_decode.py"
@@ -38,7 +39,9 @@ def main():
     parser.add_argument("bench", type=Path, help="our decode_bench program")
     parser.add_argument("directory", type=Path, help="a model directory")
     parser.add_argument("--pairs", type=int, default=7)
+    instruction_sets.add_option(parser)
     arguments = parser.parse_args()
+    instruction_sets.hold(arguments.isa)
     if arguments.pairs < 3:
         parser.error("--pairs: a median and a spread need at least 3")
 
@@ -63,7 +66,7 @@ def main():
     figure = statistics.median(ratios)
     # Different tokens are wrong on any machine.
     outcome = "short" if not same else "noisy" if noise > MOST_SPREAD else "ok" if figure >= LEAST else "short"
-    verdict(f"speed-decode {figure:.3f}x", outcome)
+    verdict(f"speed-decode {figure:.3f}x,{instruction_sets.used(mine[0])}", outcome)
 
 
 if __name__ == "__main__":
