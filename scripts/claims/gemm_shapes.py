@@ -22,13 +22,10 @@ import sys
 from pathlib import Path
 
 import instruction_sets
+from speed import say, verdict
 
 PRODUCTS = Path(__file__).resolve().parents[1] / "peers" / "products.py"
 LEAST, MEAN, WEIGHT_GRADIENTS = 0.95, 1.0, 0.75
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def lines_of(command, environment, text=""):
@@ -92,8 +89,7 @@ def main():
     if gradients:
         ok &= arguments.isa != "avx2" or min(gradients) >= WEIGHT_GRADIENTS
         figure += f",weight_gradients_{min(gradients):.2f}_of_peak"
-    print(f"gemm-shapes {figure} {'ok' if ok else 'short'}")
-    sys.exit(0 if ok else 1)
+    verdict(f"gemm-shapes {figure}", "ok" if ok else "short")
 
 
 if __name__ == "__main__":
