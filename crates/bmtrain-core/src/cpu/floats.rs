@@ -277,7 +277,7 @@ vectorised! {
 /// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts
 /// right subnormals as well.
 #[inline(always)]
-fn f16_to_f32(bits: u16) -> f32 {
+pub(super) fn f16_to_f32(bits: u16) -> f32 {
     let (sign, size) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
     let value = (f32::from_bits(size) * f32::from_bits(0x7780_0000)).to_bits();
     let value = if size >= 0x0f80_0000 { size | 0x7f80_0000 } else { value };

@@ -14,9 +14,11 @@ use std::sync::OnceLock;
 /// Results have the same bits on every machine with the set, and may differ in the last bits from another set's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InstructionSet {
-    /// What every processor of the target has, without fused multiply-add on x86-64.
+    /// Plain Rust without fused multiply-add, for every processor.
     Portable,
-    /// 256-bit vectors with fused multiply-add: AVX2 and FMA.
+    /// 128-bit vectors with fused multiply-add: NEON, which every AArch64 processor has.
+    Neon,
+    /// 256-bit vectors with fused multiply-add: AVX2, FMA and F16C.
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
@@ -28,12 +30,14 @@ thread_local! {
 
 impl InstructionSet {
     /// Every set, the widest last.
-    pub const ALL: [Self; 3] = [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512];
+    pub const ALL: [Self; 4] =
+        [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512];
 
     /// The name that [`InstructionSet::from_str`] reads.
     pub fn name(self) -> &'static str {
         match self {
             InstructionSet::Portable => "portable",
+            InstructionSet::Neon => "neon",
             InstructionSet::Avx2 => "avx2",
             InstructionSet::Avx512 => "avx512",
         }
@@ -44,7 +48,10 @@ impl InstructionSet {
         #[cfg(target_arch = "x86_64")]
         let available = match self {
             InstructionSet::Portable => true,
-            InstructionSet::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            InstructionSet::Neon => false,
+            InstructionSet::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
             InstructionSet::Avx512 => {
                 InstructionSet::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -54,7 +61,8 @@ impl InstructionSet {
             }
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let available = self == InstructionSet::Portable;
+        let available =
+            self == InstructionSet::Portable || cfg!(target_arch = "aarch64") && self == InstructionSet::Neon;
         available
     }
 
@@ -136,7 +144,7 @@ mod tests {
             assert_eq!(set.to_string().parse::<InstructionSet>().unwrap(), set);
         }
         let error = "avx".parse::<InstructionSet>().unwrap_err().to_string();
-        assert!(error.contains("portable, avx2, avx512"), "{error}");
+        assert!(error.contains("portable, neon, avx2, avx512"), "{error}");
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Memory that the threads of a stem work in and keep between calls.
 
+use super::vector::LINE;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// f32 per cache line; vectors that straddle two lines cost two loads.
-const LINE: usize = 16;
 
 /// f32 of one use; it grows to the longest call.
 #[derive(Debug)]
@@ -23,7 +21,8 @@ impl Region {
         self.data.len() * size_of::<f32>()
     }
 
-    /// `len` elements of arbitrary content, the first at the start of a cache line.
+    /// `len` elements of arbitrary content, the first at the start of a cache line: vectors that straddle two lines cost
+    /// two loads.
     pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
         self.take_of(len, len)
     }

@@ -4,13 +4,13 @@
 
 /// The instruction set of a loop.
 pub(crate) trait Isa {
-    /// `a * b + c`, rounded once where the machine can, twice where it would take a function call.
+    /// `a * b + c`, rounded once by instruction sets that can.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
 }
 
 /// Instruction sets with fused multiply-add.
 pub(crate) struct Fused;
-/// Instruction sets without.
+/// The portable set: a product and a sum, whatever the machine has, so that its results are the same on all of them.
 pub(crate) struct Separate;
 
 impl Isa for Fused {
@@ -57,8 +57,12 @@ macro_rules! vectorised {
                     InstructionSet::Avx512 => return unsafe { avx512($($argument),*) },
                     // SAFETY: as above.
                     InstructionSet::Avx2 => return unsafe { avx2($($argument),*) },
-                    InstructionSet::Portable => {}
+                    _ => {}
                 }
+            }
+            #[cfg(target_arch = "aarch64")]
+            if $crate::cpu::InstructionSet::current() == $crate::cpu::InstructionSet::Neon {
+                return body::<$crate::cpu::simd::Fused>($($argument),*);
             }
             body::<$crate::cpu::simd::Separate>($($argument),*)
         }

@@ -3,7 +3,12 @@
 //! Loops are generic over [`Vector`] and always inlined, into a function that is compiled for the instruction set.
 #![allow(unsafe_code)]
 
-/// A vector register of f32.
+use super::simd::{Isa, Separate};
+
+/// f32 per cache line.
+pub(super) const LINE: usize = 16;
+
+/// A vector register of f32, or two that are used as one.
 ///
 /// # Safety
 /// The methods need the instructions of the type, and valid addresses of `LANES` elements.
@@ -12,21 +17,79 @@ pub(super) trait Vector: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
-    /// `self + x * y`, rounded once where the machine can.
+    /// `self + x * y`, rounded once where the instruction set can.
     unsafe fn multiply_add(self, x: Self, y: Self) -> Self;
+}
+
+/// The caches to fetch a line into: the first level and all behind it, or those from the second on.
+pub(super) const NEAREST: u8 = 1;
+pub(super) const SECOND: u8 = 2;
+
+/// Asks the caches from [`NEAREST`] or [`SECOND`] on to fetch the line of an address, which may be any.
+#[inline(always)]
+pub(super) fn fetch<const LEVEL: u8>(address: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        // SAFETY: the instruction is in the baseline, and a prefetch has no effect on validity.
+        unsafe {
+            if LEVEL == NEAREST {
+                _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(address.cast());
+            }
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        use std::arch::asm;
+        // SAFETY: as above.
+        unsafe {
+            if LEVEL == NEAREST {
+                asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+            } else {
+                asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+            }
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
 }
 
 /// Asks the caches to fetch the line of an element, which may be beyond the end.
 #[inline(always)]
 pub(super) fn prefetch(data: &[f32], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction is in the baseline, and a prefetch has no effect on validity.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(index).cast()) };
+    fetch::<NEAREST>(data.as_ptr().wrapping_add(index));
+}
+
+/// Eight numbers in plain Rust, for the portable set: compilers keep them in registers.
+#[derive(Clone, Copy)]
+pub(super) struct Eight(pub(super) [f32; 8]);
+
+impl Vector for Eight {
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Eight([value; 8])
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, index);
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: by the caller; an array of f32 needs no more alignment than one.
+        Eight(unsafe { *from.cast() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as in `load`.
+        unsafe { *to.cast() = self.0 }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, x: Self, y: Self) -> Self {
+        Eight(std::array::from_fn(|i| Separate::mul_add(x.0[i], y.0[i], self.0[i])))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -67,4 +130,48 @@ mod x86 {
     }
     vector!(__m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
     vector!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+}
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::Pair;
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::Vector;
+    use std::arch::aarch64::*;
+
+    /// Two registers of NEON: eight lanes, as many as everything else that is packed in groups expects at least.
+    #[derive(Clone, Copy)]
+    pub(in crate::cpu) struct Pair(pub(in crate::cpu) float32x4_t, pub(in crate::cpu) float32x4_t);
+
+    impl Vector for Pair {
+        const LANES: usize = 8;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: every processor of the target has the instructions.
+            unsafe { Pair(vdupq_n_f32(value), vdupq_n_f32(value)) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as above; the caller has a valid address.
+            unsafe { Pair(vld1q_f32(from), vld1q_f32(from.add(4))) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as in `load`.
+            unsafe {
+                vst1q_f32(to, self.0);
+                vst1q_f32(to.add(4), self.1);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn multiply_add(self, x: Self, y: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { Pair(vfmaq_f32(self.0, x.0, y.0), vfmaq_f32(self.1, x.1, y.1)) }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::comm::{Collective, Reduction};
 use crate::dtype::DType;
 use crate::error::Result;
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// A rank's end of a communicator. Dropped without [`Connection::finish`], it is broken off: what is queued on the
@@ -29,7 +29,7 @@ unsafe impl Send for Connection {}
 impl Connection {
     /// Begin to come together with the ranks that have the same id. The device has to be current.
     pub(super) fn begin(library: &Arc<Library>, id: &[u8; 128], (rank, size): (usize, usize)) -> Result<Self> {
-        let id = ncclUniqueId { internal: id.map(u8::cast_signed).map(c_char::from) };
+        let id = ncclUniqueId { internal: bytemuck::cast(*id) };
         let (mut handle, mut config) = (std::ptr::null_mut(), config());
         let (ranks, own) = (number(size)?, number(rank)?);
         // SAFETY: places for a handle and settings, which NCCL copies before it returns; the device is current.

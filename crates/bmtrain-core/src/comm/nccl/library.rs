@@ -159,7 +159,7 @@ impl Library {
         // SAFETY: a place for an id.
         let status = unsafe { (self.functions.ncclGetUniqueId)(&raw mut id) };
         self.answer("ncclGetUniqueId", status)?;
-        Ok(id.internal.map(c_char::cast_unsigned))
+        Ok(bytemuck::cast(id.internal))
     }
 
     /// An answer as a result of this crate; a call that goes on counts as done.

@@ -8,7 +8,9 @@
 #![allow(unsafe_code)]
 
 use crate::cpu::instruction_set::InstructionSet;
-use crate::cpu::vector::Vector;
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::vector::Pair;
+use crate::cpu::vector::{Eight, Vector};
 
 /// Columns of a panel of [`Right`], and the width of the widest register tile.
 pub(super) const PANEL: usize = 64;
@@ -91,7 +93,9 @@ pub(super) fn multiply(size: Size, a: Left<'_>, b: Right<'_>, c: &mut [f32], c_r
             InstructionSet::Avx512 => x86::avx512(&whole),
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx2 => x86::avx2(&whole),
-            _ => all_tiles::<Quad>(&whole),
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::Neon => all_tiles::<Pair>(&whole),
+            _ => all_tiles::<Eight>(&whole),
         }
     }
 }
@@ -207,39 +211,15 @@ unsafe fn one_tile<V: Sums, const ROWS: usize, const VECTORS: usize>(t: &Tile) {
     }
 }
 
-/// Four numbers, for machines without the wider sets.
-#[derive(Clone, Copy)]
-struct Quad([f32; 4]);
-
-impl Sums for Quad {
+impl Sums for Eight {
     const ROWS: usize = 2;
-    const VECTORS: usize = 4;
+    const VECTORS: usize = 2;
 }
 
-impl Vector for Quad {
-    const LANES: usize = 4;
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Quad([value; 4])
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: by the caller; an array of f32 needs no more alignment than one.
-        Quad(unsafe { *from.cast() })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as in `load`.
-        unsafe { *to.cast() = self.0 }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply_add(self, x: Self, y: Self) -> Self {
-        Quad(std::array::from_fn(|i| self.0[i] + x.0[i] * y.0[i]))
-    }
+#[cfg(target_arch = "aarch64")]
+impl Sums for Pair {
+    const ROWS: usize = 6;
+    const VECTORS: usize = 2;
 }
 
 #[cfg(target_arch = "x86_64")]

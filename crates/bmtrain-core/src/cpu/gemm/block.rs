@@ -9,14 +9,12 @@ use super::kernel::{Kernel, MAX_TILE, Strip};
 use super::left::Left;
 use super::operand::widen;
 use super::shared::Shared;
+use crate::cpu::vector::LINE;
 
 /// Sums so short that writing C takes longer. Rows of C tend to be on pages of their own, so few rows are then written
 /// at a time, by all panels, which the cache keeps.
 const SHORT: usize = 32;
 const SHORT_TILES: usize = 8;
-
-/// f32 per cache line.
-const LINE: usize = 16;
 
 /// A panel of B as the tile routine reads it.
 struct Right<'s> {

@@ -1,8 +1,9 @@
 //! The table of innermost routines of one instruction set.
 //!
-//! The routines themselves live in `x86.rs` and `portable.rs`.
+//! The routines themselves are in `tile.rs`, for the vectors of `x86.rs`, `neon.rs` and `portable.rs`.
 
 use super::left::PackRoutine;
+use super::operand::Source;
 use super::portable;
 use crate::cpu::instruction_set::InstructionSet;
 
@@ -71,8 +72,8 @@ pub(super) struct Dots {
     pub(super) x: *const f32,
     /// Distance between rows of x.
     pub(super) x_row: usize,
-    /// Row 0 of y.
-    pub(super) y: *const f32,
+    /// Row 0 of y, of the dtype of the routine.
+    pub(super) y: *const u8,
     /// Distance between rows of y.
     pub(super) y_row: usize,
     /// Result (0, 0).
@@ -81,7 +82,6 @@ pub(super) struct Dots {
     pub(super) out_row: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Dots {
     /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of
     /// them, does not find the next ones; of long rows it is the same row.
@@ -101,6 +101,14 @@ impl Dots {
 /// As for [`StripRoutine`], for the addresses named in [`Dots`].
 pub(super) type DotsRoutine = unsafe fn(&Dots);
 
+/// Dot products with rows of y of one dtype.
+pub(super) struct DotRoutines {
+    /// `several[rows of x - 1]` takes [`Kernel::dot_columns`] rows of y.
+    pub(super) several: &'static [DotsRoutine],
+    /// Like `several`, for one row of y.
+    pub(super) single: &'static [DotsRoutine],
+}
+
 /// The innermost routines of one instruction set.
 pub(super) struct Kernel {
     pub(super) lanes: usize,
@@ -117,11 +125,11 @@ pub(super) struct Kernel {
     pub(super) transpose: TransposeRoutine,
     /// Packs rows whose elements are adjacent.
     pub(super) copy: CopyRoutine,
-    /// `dots[rows of x - 1]` takes [`Kernel::dot_columns`] rows of y.
-    pub(super) dots: &'static [DotsRoutine],
-    /// Like `dots`, for one row of y.
-    pub(super) single_dots: &'static [DotsRoutine],
-    /// Rows of y in one call of `dots`.
+    /// Dot products with rows of y of each dtype.
+    pub(super) dots_f32: DotRoutines,
+    pub(super) dots_f16: DotRoutines,
+    pub(super) dots_bf16: DotRoutines,
+    /// Rows of y in one call of [`DotRoutines::several`].
     pub(super) dot_columns: usize,
     /// Runs fused multiply-adds in registers `rounds` times; returns a value so that they are not removed.
     pub(super) spin: unsafe fn(rounds: usize) -> f32,
@@ -139,6 +147,15 @@ impl Kernel {
         self.strips[0].len() * self.lanes
     }
 
+    /// Dot products with rows as `data` holds them.
+    pub(super) fn dots(&self, data: Source<'_>) -> &DotRoutines {
+        match data {
+            Source::F32(_) => &self.dots_f32,
+            Source::F16(_) => &self.dots_f16,
+            Source::Bf16(_) => &self.dots_bf16,
+        }
+    }
+
     /// The table of an instruction set.
     pub(super) fn of(set: InstructionSet) -> &'static Kernel {
         match set {
@@ -146,6 +163,8 @@ impl Kernel {
             InstructionSet::Avx512 => &super::x86::AVX512,
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx2 => &super::x86::AVX2,
+            #[cfg(target_arch = "aarch64")]
+            InstructionSet::Neon => &super::neon::NEON,
             _ => &portable::KERNEL,
         }
     }

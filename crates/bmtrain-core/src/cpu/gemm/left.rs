@@ -9,7 +9,7 @@ use super::job::GemmJob;
 use super::kernel::Kernel;
 use super::operand::{Matrix, Source, widen};
 use crate::cpu::scratch::Region;
-use crate::cpu::vector::prefetch;
+use crate::cpu::vector::{LINE, prefetch};
 
 /// From this many columns of the result on, rows of A are packed.
 const COLUMNS_WORTH_PACKING: usize = 96;
@@ -17,9 +17,6 @@ const COLUMNS_WORTH_PACKING: usize = 96;
 /// Columns of a transposed A that are packed together: each is a run of memory on a page of its own, and while these
 /// are read the next ones are fetched.
 const COLUMNS_AT_ONCE: usize = 16;
-
-/// f32 per cache line.
-const LINE: usize = 16;
 
 /// Rows of A over a stretch.
 pub(super) struct Left<'s> {

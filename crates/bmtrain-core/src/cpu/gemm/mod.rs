@@ -8,15 +8,15 @@
 //!
 //! # How it works
 //! B is packed into panels as wide as a tile, for all threads together; 16-bit numbers are widened on the way. Each
-//! thread packs rows of A, and sums of a tile (6 x 64 with AVX-512, 6 x 16 with AVX2) are kept in registers (`x86.rs`,
-//! `portable.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
+//! thread packs rows of A, and sums of a tile (6 x 64 with AVX-512, 6 x 16 with AVX2 and NEON) are kept in registers
+//! (`tile.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
 //! four ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `stream.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read.
 //!
 //! # Numerics
-//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2, 2048 in
-//! `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether `skinny.rs` computes
-//! a product follows from its shape and strides. Each element of C is summed separately, in the same order at every
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and NEON,
+//! 2048 in `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether `skinny.rs`
+//! computes a product follows from its shape and strides. Each element of C is summed separately, in the same order at every
 //! position of a tile. So the bits of a result depend on shape, strides and instruction set, never on the number of
 //! threads or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN.
 //! With `beta == 0`, C is not read.
@@ -39,8 +39,11 @@ mod scratch;
 mod shared;
 mod skinny;
 mod stream;
+mod tile;
 mod wide;
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -55,7 +58,6 @@ use crate::cpu::{self, InstructionSet};
 use crate::error::Result;
 use cut::Limits;
 use job::{Batch, GemmJob};
-use kernel::Kernel;
 
 /// Who computes.
 #[derive(Debug, Clone, Copy)]
@@ -76,12 +78,12 @@ impl Threads<'_> {
         }
     }
 
-    /// The routines of the instruction set of these threads.
-    fn kernel(&self) -> &'static Kernel {
-        Kernel::of(match self {
+    /// The instruction set of these threads.
+    fn instruction_set(&self) -> InstructionSet {
+        match self {
             Threads::Calling => InstructionSet::current(),
             Threads::Pool(threads) => threads.instruction_set(),
-        })
+        }
     }
 }
 

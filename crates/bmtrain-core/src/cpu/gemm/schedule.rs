@@ -2,6 +2,7 @@
 //!
 //! The split has no influence on the result because each element is summed in an order given by the shape.
 
+use rayon::Scope;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,12 +22,10 @@ const WORTH_SPLITTING: f64 = 2.0e6;
 const BYTES_WORTH_SPLITTING: usize = 512 << 10;
 
 pub(super) fn run_one(threads: Threads<'_>, limits: &Limits, job: &GemmJob<'_>) {
-    let kernel = threads.kernel();
-    if is_worth_splitting(job) {
-        scratch::with(|scratch| compute(threads, (kernel, limits), job, scratch));
-    } else {
-        scratch::with(|scratch| compute(Threads::Calling, (kernel, limits), job, scratch));
-    }
+    let set = threads.instruction_set();
+    let threads = if is_worth_splitting(job) { threads } else { Threads::Calling };
+    // The calling thread may work too, with loops that ask for its set.
+    set.within(|| scratch::with(|scratch| compute(threads, (Kernel::of(set), limits), job, scratch)));
 }
 
 fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
@@ -35,7 +34,8 @@ fn is_worth_splitting(job: &GemmJob<'_>) -> bool {
 }
 
 pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>) {
-    let kernel = threads.kernel();
+    let set = threads.instruction_set();
+    let kernel = Kernel::of(set);
     let count = batch.count();
     if count < threads.count() {
         for index in 0..count {
@@ -51,35 +51,43 @@ pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>
             compute(Threads::Calling, (kernel, limits), &batch.job(index), scratch);
         }
     };
-    on_workers(threads, workers, || scratch::with(work), || scratch::with(work));
+    set.within(|| on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || scratch::with(work)));
 }
 
-/// Runs `first` on one of the pool's threads and `others` on the rest of `workers` threads at once. The calling thread
-/// sleeps meanwhile: one more thread than there are cores would take turns with the others.
-fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, first: impl FnOnce() + Send) {
-    match threads {
-        Threads::Pool(threads) if workers > 1 => threads.pool().scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|_| others());
-            }
-            first();
-        }),
-        _ => first(),
+/// Where the work that holds the scratch of the calling thread is done.
+#[derive(Clone, Copy)]
+enum Mine {
+    /// On one of the pool's threads, while the calling thread sleeps: one more thread than there are cores would take
+    /// turns with the others.
+    InPool,
+    /// On the calling thread, which begins at once while the others are woken: of a product that takes as long as
+    /// waking a thread does, that is half of the time.
+    Here,
+}
+
+/// Runs `mine` on one thread and `others` on the rest of `workers` threads.
+fn on_workers(
+    threads: Threads<'_>,
+    (workers, place): (usize, Mine),
+    others: impl Fn() + Sync,
+    mine: impl FnOnce() + Send,
+) {
+    let Threads::Pool(threads) = threads else { return mine() };
+    if workers <= 1 {
+        return mine();
+    }
+    let others = &others;
+    match place {
+        Mine::InPool => threads.pool().scope(|scope| share(scope, workers, others, mine)),
+        Mine::Here => threads.pool().in_place_scope(|scope| share(scope, workers, others, mine)),
     }
 }
 
-/// As [`on_workers`], but the calling thread begins at once and only the others are woken: of a product that takes as
-/// long as waking a thread does, that is half of the time.
-fn with_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mine: impl FnOnce()) {
-    match threads {
-        Threads::Pool(threads) if workers > 1 => threads.pool().in_place_scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|_| others());
-            }
-            mine();
-        }),
-        _ => mine(),
+fn share<'s>(scope: &Scope<'s>, workers: usize, others: &'s (impl Fn() + Sync), mine: impl FnOnce()) {
+    for _ in 1..workers {
+        scope.spawn(|_| others());
     }
+    mine();
 }
 
 /// One product on all of `threads`.
@@ -95,21 +103,26 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
                 skinny::run(kernel, job, columns, scratch);
             }
         };
-        with_workers(threads, workers, || scratch::with(work), || work(scratch));
+        on_workers(threads, (workers, Mine::Here), || scratch::with(work), || work(scratch));
     } else if stream::takes(job) {
         let Scratch { left, lines, phase_sums, .. } = scratch;
         let product = Stream::new(kernel, job, workers, phase_sums);
         let of_thread = |Scratch { left, lines, .. }: &mut Scratch| product.work(left, lines);
-        on_workers(threads, workers, || scratch::with(of_thread), || product.work(left, lines));
+        on_workers(threads, (workers, Mine::InPool), || scratch::with(of_thread), || product.work(left, lines));
     } else if narrow::takes(limits, job) {
         let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
-        on_workers(threads, workers, || scratch::with(work), || work(scratch));
+        on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
     } else {
         // Panels and sums that threads share are in the scratch of the calling one.
         let Scratch { panels, phase_sums, left, lines, sums } = scratch;
         let product = Wide::new((kernel, limits), job, workers, (panels, phase_sums));
         let of_thread = |Scratch { left, lines, sums, .. }: &mut Scratch| product.work(Own { left, lines, sums });
-        on_workers(threads, workers, || scratch::with(of_thread), || product.work(Own { left, lines, sums }));
+        on_workers(
+            threads,
+            (workers, Mine::InPool),
+            || scratch::with(of_thread),
+            || product.work(Own { left, lines, sums }),
+        );
     }
 }
 

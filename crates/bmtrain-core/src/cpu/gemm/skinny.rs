@@ -21,7 +21,7 @@ const ROWS: usize = 16;
 /// it fit the buffer of a tile.
 pub(super) const COLUMNS: usize = 24;
 
-/// Longest stretch of the sum; bounds the scratch of widened operands (16 and 24 rows: 128 and 192 KiB).
+/// Longest stretch of the sum: as much of x as the caches keep between two panels.
 const STRETCH: usize = 2048;
 
 /// Shortest sum for which adding up lanes is cheap beside the products.
@@ -34,16 +34,16 @@ pub(super) fn takes(job: &GemmJob<'_>) -> bool {
 
 pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scratch: &mut Scratch) {
     let rows = 0..job.m;
+    let x = Lines::of_left(job, &mut scratch.left);
     for j in columns.clone().step_by(COLUMNS) {
         let count = COLUMNS.min(columns.end - j);
         let mut sums = [0.0f32; ROWS * COLUMNS];
         let sums = &mut sums[..rows.len() * COLUMNS];
         for start in (0..job.k).step_by(STRETCH) {
             let k = STRETCH.min(job.k - start);
-            let x = lines(&job.a, job.a.row_stride, rows.clone(), start, k, &mut scratch.left);
-            let w = lines(&job.b, job.b.col_stride, j..j + count, start, k, &mut scratch.lines);
+            let w = Lines { data: job.b.data, start: job.b.start + j * job.b.col_stride, row: job.b.col_stride };
             let mut part = [0.0f32; ROWS * COLUMNS];
-            block(kernel, k, x, w, &mut part, (rows.len(), count));
+            block(kernel, k, x.from(start), w.from(start), &mut part, (rows.len(), count));
             for (sum, part) in sums.iter_mut().zip(part) {
                 *sum += part;
             }
@@ -63,51 +63,66 @@ pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scr
     }
 }
 
-/// Some lines of an operand over a stretch: in place if they are f32, else widened. Returns the slice and the distance
-/// between lines.
-fn lines<'s>(
-    of: &Matrix<'s>,
-    stride: usize,
-    which: Range<usize>,
+/// Lines of an operand, along k.
+#[derive(Clone, Copy)]
+struct Lines<'s> {
+    data: Source<'s>,
+    /// Index of the first element.
     start: usize,
-    k: usize,
-    scratch: &'s mut Region,
-) -> (&'s [f32], usize) {
-    let first = of.start + which.start * stride + start;
-    if let Source::F32(data) = of.data {
-        return (&data[first..], stride);
-    }
-    let wide = scratch.take(which.len() * k);
-    for (line, to) in wide.chunks_exact_mut(k).enumerate() {
-        widen(of.data, first + line * stride, to);
-    }
-    (wide, k)
+    /// Distance between lines.
+    row: usize,
 }
 
-/// Dot products of `m` lines of x with `n` lines of w, in the shapes the kernel has.
-fn block(kernel: &Kernel, k: usize, x: (&[f32], usize), w: (&[f32], usize), out: &mut [f32], (m, n): (usize, usize)) {
+impl<'s> Lines<'s> {
+    /// The rows of A: in place if they are f32, else widened, since every panel of columns meets them.
+    fn of_left(job: &GemmJob<'s>, scratch: &'s mut Region) -> Self {
+        let Matrix { data, start, row_stride, .. } = job.a;
+        if let Source::F32(_) = data {
+            return Lines { data, start, row: row_stride };
+        }
+        let wide = scratch.take(job.m * job.k);
+        for (i, line) in wide.chunks_exact_mut(job.k).enumerate() {
+            widen(data, start + i * row_stride, line);
+        }
+        Lines { data: Source::F32(wide), start: 0, row: job.k }
+    }
+
+    /// The same lines from element `distance` on.
+    fn from(self, distance: usize) -> Self {
+        Lines { start: self.start + distance, ..self }
+    }
+
+    /// The address of element `index`, and how many elements there are from it on.
+    fn at(&self, index: usize) -> (*const u8, usize) {
+        let first = self.start + index;
+        match self.data {
+            Source::F32(data) => (data[first..].as_ptr().cast(), data.len() - first),
+            Source::F16(data) => (data[first..].as_ptr().cast(), data.len() - first),
+            Source::Bf16(data) => (data[first..].as_ptr().cast(), data.len() - first),
+        }
+    }
+}
+
+/// Dot products of `m` lines of x, which are f32, with `n` lines of w, in the shapes the kernel has.
+fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32], (m, n): (usize, usize)) {
+    let routines = kernel.dots(w.data);
     let mut i = 0;
     while i < m {
         // Calls of about equal height: short ones have few sums per load. Rows outside, columns inside, because a few
         // rows of x fit the first-level cache.
         let left = m - i;
-        let tall = left.div_ceil(left.div_ceil(kernel.dots.len()));
+        let tall = left.div_ceil(left.div_ceil(routines.several.len()));
         let mut j = 0;
         while j < n {
             let (routines, wide) =
-                if j + kernel.dot_columns <= n { (kernel.dots, kernel.dot_columns) } else { (kernel.single_dots, 1) };
-            assert!((i + tall - 1) * x.1 + k <= x.0.len() && (j + wide - 1) * w.1 + k <= w.0.len());
+                if j + kernel.dot_columns <= n { (routines.several, kernel.dot_columns) } else { (routines.single, 1) };
+            let ((x_data, x_len), (y, y_len)) = (x.at(i * x.row), w.at(j * w.row));
+            assert!((tall - 1) * x.row + k <= x_len && (wide - 1) * w.row + k <= y_len);
             assert!((i + tall - 1) * COLUMNS + j + wide <= out.len());
-            let dots = Dots {
-                k,
-                x: x.0[i * x.1..].as_ptr(),
-                x_row: x.1,
-                y: w.0[j * w.1..].as_ptr(),
-                y_row: w.1,
-                out: out[i * COLUMNS + j..].as_mut_ptr(),
-                out_row: COLUMNS,
-            };
-            // SAFETY: the kernel was chosen for this machine; the assertions above are its conditions on lengths.
+            let out = out[i * COLUMNS + j..].as_mut_ptr();
+            let dots = Dots { k, x: x_data.cast(), x_row: x.row, y, y_row: w.row, out, out_row: COLUMNS };
+            // SAFETY: the kernel was chosen for this machine; the assertions above are its conditions on lengths; w is
+            // of the routines' dtype, and the x of `run` is f32.
             unsafe { routines[tall - 1](&dots) };
             j += wide;
         }

@@ -1,248 +1,40 @@
-//! Innermost routines for x86-64, written once for both widths of vectors.
+//! Innermost routines for x86-64.
 //!
 //! AVX-512F: 6 x 64 tiles, 24 of the 32 vector registers hold sums; four vectors of B per step (and not two, as is
 //! usual) keep the loads of A below one per two multiply-adds, and 64 columns divide the widths of the usual models and
 //! their heads. AVX2 and FMA: 6 x 16 tiles, 12 of the 16 vector registers hold sums.
+//!
+//! Dot products are of 4 x 4 rows and no more: with more the addresses no longer fit the general registers and speed
+//! falls by a quarter.
 #![allow(unsafe_code)]
 
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-use super::kernel::{Dots, Kernel, Strip, StripRoutine};
+use super::kernel::{DotRoutines, Dots, Kernel, Strip};
 use super::left;
-use crate::cpu::vector::Vector;
+use super::tile::{self, Wide};
+use crate::cpu::simd::Fused;
 
-/// How many rows ahead `copy` looks.
-const ROWS_AHEAD: usize = 8;
+tile::table!(
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
+    AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4], dots [1, 2, 3, 4] by 4
+);
+tile::table!(
+    #[target_feature(enable = "avx2,fma,f16c")]
+    AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2], dots [1, 2, 3] by 4
+);
 
-/// Rows of a tile.
-const ROWS: usize = 6;
-
-/// How far ahead A is fetched from the second-level cache: four updates of the addresses.
-const AHEAD: usize = 4 * UNROLL * ROWS;
-
-/// Steps of k between two updates of the addresses.
-const UNROLL: usize = 4;
-
-/// f32 per cache line.
-const LINE: usize = 16;
-
-/// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
-const SPIN_VECTORS: usize = 12;
-
-/// What the routines need beside [`Vector`].
-trait Wide<const LANES: usize>: Vector {
-    /// Whether `load_first` exists.
-    const MASKS: bool;
-    unsafe fn multiply(self, other: Self) -> Self;
-    /// The sum of the lanes.
-    unsafe fn sum(self) -> f32;
-    /// `count` elements, and zeros in the other lanes.
-    unsafe fn load_first(from: *const f32, count: usize) -> Self;
-    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES];
-}
-
-/// See [`super::kernel::StripRoutine`].
-///
-/// STEP is the distance between columns of a packed A, or 0 if A is read in place. Of a packed A all offsets are known,
-/// so several steps of k share one update of the addresses, which a chain of additions would otherwise make the limit.
+/// # Safety
+/// The machine has AVX-512.
 #[inline(always)]
-unsafe fn strip<V: Wide<LANES>, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
-    t: &Strip,
-) {
-    // SAFETY: the caller vouches for every address that follows from the strides of `t` and from ROWS and VECTORS;
-    // prefetches have no effect on validity.
-    unsafe {
-        let (a_row, a_step) = if STEP > 0 { (1, STEP) } else { (t.a_row, t.a_step) };
-        let unroll = if STEP > 0 { UNROLL } else { 1 };
-        let fetch_sums = |c: *mut f32| {
-            for i in 0..ROWS {
-                for j in (0..VECTORS * LANES).step_by(LINE) {
-                    _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(i * t.c_row + j).cast());
-                }
-            }
-        };
-        let (alpha, beta) = (V::splat(t.alpha), V::splat(t.beta));
-        let mut next = t.next;
-        let last = next.wrapping_add(t.lines * LINE);
-        let share = t.lines.div_ceil(t.tiles.max(1)) * LINE;
-        fetch_sums(t.c);
-        for index in 0..t.tiles {
-            let (mut a, mut b, mut left) = (t.a.add(index * t.a_tile), t.b, t.k);
-            let c = t.c.add(index * ROWS * t.c_row);
-            fetch_sums(c.wrapping_add(ROWS * t.c_row));
-            let end = next.wrapping_add(share).min(last);
-            let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
-            while left >= unroll {
-                if next < end {
-                    _mm_prefetch::<_MM_HINT_T1>(next.cast());
-                    next = next.wrapping_add(LINE);
-                }
-                if STEP > 0 {
-                    _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD).cast());
-                    _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD + LINE).cast());
-                }
-                for p in 0..unroll {
-                    step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
-                }
-                a = a.wrapping_add(unroll * a_step);
-                b = b.wrapping_add(unroll * VECTORS * LANES);
-                left -= unroll;
-            }
-            for p in 0..left {
-                step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
-            }
-            for (i, row) in sums.iter().enumerate() {
-                for (v, sum) in row.iter().enumerate() {
-                    let c = c.add(i * t.c_row + v * LANES);
-                    let value = alpha.multiply(*sum);
-                    if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) }.store(c);
-                }
-            }
-        }
-    }
-}
-
-/// One step of k: a column of A times a row of B.
-#[inline(always)]
-unsafe fn step<V: Vector, const ROWS: usize, const VECTORS: usize>(
-    sums: &mut [[V; VECTORS]; ROWS],
-    (a, a_row): (*const f32, usize),
-    b: *const f32,
-) {
-    // SAFETY: the caller vouches for ROWS elements of A and VECTORS vectors of B.
-    unsafe {
-        let mut columns = [V::splat(0.0); VECTORS];
-        for (v, column) in columns.iter_mut().enumerate() {
-            *column = V::load(b.add(v * V::LANES));
-        }
-        for (i, row) in sums.iter_mut().enumerate() {
-            let x = V::splat(*a.add(i * a_row));
-            for v in 0..VECTORS {
-                row[v] = row[v].multiply_add(x, columns[v]);
-            }
-        }
-    }
-}
-
-/// See [`super::kernel::TransposeRoutine`]; square blocks in registers.
-#[inline(always)]
-unsafe fn transpose<V: Wide<LANES>, const LANES: usize>(
-    from: *const f32,
-    stride: usize,
-    k: usize,
-    to: *mut f32,
-    width: usize,
-) {
-    // SAFETY: p + LANES <= k, so the loads stay inside the k elements of each of the LANES rows and the stores inside
-    // the k rows of `to`; the caller vouches for both.
-    unsafe {
-        let mut p = 0;
-        while p + LANES <= k {
-            let mut rows = [V::splat(0.0); LANES];
-            for (j, row) in rows.iter_mut().enumerate() {
-                *row = V::load(from.add(j * stride + p));
-            }
-            for (j, row) in V::transpose(rows).into_iter().enumerate() {
-                row.store(to.add((p + j) * width));
-            }
-            p += LANES;
-        }
-        while p < k {
-            for j in 0..LANES {
-                *to.add(p * width + j) = *from.add(j * stride + p);
-            }
-            p += 1;
-        }
-    }
-}
-
-/// See [`super::kernel::CopyRoutine`].
-#[inline(always)]
-unsafe fn copy<V: Vector, const COLUMNS: usize>(
-    from: *const f32,
-    stride: usize,
-    k: usize,
-    to: *mut f32,
-    panels: usize,
-) {
-    for p in 0..k {
-        for panel in 0..panels {
-            let (from, to) =
-                (from.wrapping_add(p * stride + panel * COLUMNS), to.wrapping_add((panel * k + p) * COLUMNS));
-            for j in (0..COLUMNS).step_by(V::LANES) {
-                // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
-                unsafe {
-                    // Rows are on different pages, where the hardware does not look ahead.
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ROWS_AHEAD * stride + j).cast());
-                    V::load(from.add(j)).store(to.add(j));
-                }
-            }
-        }
-    }
-}
-
-/// See [`super::kernel::DotsRoutine`].
-#[inline(always)]
-unsafe fn dots<V: Wide<LANES>, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-    // SAFETY: the caller vouches for k elements of each row; whole vectors are loaded only where LANES of them are
-    // left, a part of a vector under a mask; a prefetch beyond them has no effect.
-    unsafe {
-        let mut sums = [[V::splat(0.0); COLUMNS]; ROWS];
-        let ahead = d.ahead(COLUMNS);
-        let mut p = 0;
-        while p + LANES <= d.k {
-            let mut y = [V::splat(0.0); COLUMNS];
-            for (j, y) in y.iter_mut().enumerate() {
-                let from = d.y.add(j * d.y_row + p);
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
-                *y = V::load(from);
-            }
-            for (i, row) in sums.iter_mut().enumerate() {
-                let x = V::load(d.x.add(i * d.x_row + p));
-                for j in 0..COLUMNS {
-                    row[j] = row[j].multiply_add(x, y[j]);
-                }
-            }
-            p += LANES;
-        }
-        if V::MASKS && p < d.k {
-            for (i, row) in sums.iter_mut().enumerate() {
-                let x = V::load_first(d.x.add(i * d.x_row + p), d.k - p);
-                for (j, sum) in row.iter_mut().enumerate() {
-                    *sum = sum.multiply_add(x, V::load_first(d.y.add(j * d.y_row + p), d.k - p));
-                }
-            }
-            p = d.k;
-        }
-        for (i, row) in sums.iter().enumerate() {
-            for (j, sum) in row.iter().enumerate() {
-                let mut total = sum.sum();
-                for q in p..d.k {
-                    total = (*d.x.add(i * d.x_row + q)).mul_add(*d.y.add(j * d.y_row + q), total);
-                }
-                *d.out.add(i * d.out_row + j) = total;
-            }
-        }
-    }
-}
-
-/// See [`Kernel::spin`].
-#[inline(always)]
-unsafe fn spin<V: Wide<LANES>, const LANES: usize>(rounds: usize) -> f32 {
-    // SAFETY: the caller has the instructions.
-    unsafe {
-        let mut sums = [V::splat(0.0); SPIN_VECTORS];
-        let (x, y) = (V::splat(std::hint::black_box(0.999)), V::splat(std::hint::black_box(0.001)));
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = y.multiply_add(*sum, x);
-            }
-        }
-        sums.into_iter().map(|sum| sum.sum()).sum()
-    }
+unsafe fn widen_bf16_512(narrow: __m256i) -> __m512 {
+    // SAFETY: by the caller.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(narrow))) }
 }
 
 impl Wide<16> for __m512 {
+    type Set = Fused;
     const MASKS: bool = true;
 
     #[inline(always)]
@@ -255,6 +47,30 @@ impl Wide<16> for __m512 {
     unsafe fn sum(self) -> f32 {
         // SAFETY: as above.
         unsafe { _mm512_reduce_add_ps(self) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: as above; the caller vouches for 16 elements.
+        unsafe { widen_bf16_512(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first_bf16(from: *const bf16, count: usize) -> Self {
+        // SAFETY: the caller vouches for `count` elements, and no others are read.
+        unsafe { widen_bf16_512(_mm256_maskz_loadu_epi16((1 << count) - 1, from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first_f16(from: *const f16, count: usize) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((1 << count) - 1, from.cast())) }
     }
 
     #[inline(always)]
@@ -295,7 +111,7 @@ impl Wide<16> for __m512 {
 }
 
 impl Wide<8> for __m256 {
-    const MASKS: bool = false;
+    type Set = Fused;
 
     #[inline(always)]
     unsafe fn multiply(self, other: Self) -> Self {
@@ -313,8 +129,19 @@ impl Wide<8> for __m256 {
         }
     }
 
-    unsafe fn load_first(_: *const f32, _: usize) -> Self {
-        unreachable!("it has no masks")
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: as above; the caller vouches for eight elements.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]
@@ -340,71 +167,3 @@ impl Wide<8> for __m256 {
         }
     }
 }
-
-macro_rules! strips {
-    ($step:expr, [$($rows:literal),+], $vectors:tt) => { &[$(strips!(of $rows, $step, $vectors)),+] };
-    (of $rows:literal, $step:expr, [$($vectors:literal),+]) => {
-        &[$(strip::<$rows, $vectors, { $step }>),+] as &[StripRoutine]
-    };
-}
-
-/// The table of an instruction set, with routines that are compiled for it.
-macro_rules! table {
-    (
-        $table:ident, $features:literal, $vector:ty, $lanes:literal, $stretch:literal, $vectors:tt, [$($dots:literal),+]
-    ) => {
-        pub(super) static $table: Kernel = {
-            const COLUMNS: usize = $vectors.len() * $lanes;
-
-            #[target_feature(enable = $features)]
-            unsafe fn strip<const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip) {
-                // SAFETY: by the caller, as everywhere below.
-                unsafe { super::x86::strip::<$vector, $lanes, ROWS, VECTORS, STEP>(t) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize) {
-                // SAFETY: as above.
-                unsafe { super::x86::transpose::<$vector, $lanes>(from, stride, k, to, width) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
-                // SAFETY: as above.
-                unsafe { super::x86::copy::<$vector, COLUMNS>(from, stride, k, to, panels) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-                // SAFETY: as above.
-                unsafe { super::x86::dots::<$vector, $lanes, ROWS, COLUMNS>(d) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn spin(rounds: usize) -> f32 {
-                // SAFETY: as above.
-                unsafe { super::x86::spin::<$vector, $lanes>(rounds) }
-            }
-
-            Kernel {
-                lanes: $lanes,
-                stretch: $stretch,
-                strips: strips!(0, [1, 2, 3, 4, 5, 6], $vectors),
-                packed_strips: strips!(ROWS, [1, 2, 3, 4, 5, 6], $vectors),
-                pack_left: left::pack::<ROWS>,
-                transpose,
-                copy,
-                dots: &[$(dots::<$dots, 4>),+],
-                single_dots: &[$(dots::<$dots, 1>),+],
-                dot_columns: 4,
-                spin,
-                spin_operations: SPIN_VECTORS * $lanes * 2,
-            }
-        };
-    };
-}
-
-// 4 x 4 dot products and no larger: with more rows the addresses no longer fit the general registers and speed falls by
-// a quarter.
-table!(AVX512, "avx512f", __m512, 16, 768, [1, 2, 3, 4], [1, 2, 3, 4]);
-table!(AVX2, "avx2,fma", __m256, 8, 384, [1, 2], [1, 2, 3]);

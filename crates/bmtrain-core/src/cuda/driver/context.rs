@@ -7,7 +7,7 @@ use crate::device_spec::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use crate::panics::catch;
 use cudarc::driver::{DriverError, result, sys};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_int};
 use std::sync::Arc;
 
 /// A device's primary context, shared with whatever else in the process uses that device.
@@ -123,12 +123,11 @@ impl Context {
 
 fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
     // Domain, bus, device and function in hexadecimal digits: 13 bytes, or some more where there are many domains.
-    let mut text: [c_char; 64] = [0; 64];
+    let mut text = [0u8; 64];
     // SAFETY: the device was returned by `get`; at most that number of bytes is written.
-    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, device) };
+    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as c_int, device) };
     answer("cuDeviceGetPCIBusId", status.result())?;
-    let bytes = text.map(c_char::cast_unsigned);
-    let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| failure("cuDeviceGetPCIBusId", "a text without end"))?;
+    let text = CStr::from_bytes_until_nul(&text).map_err(|_| failure("cuDeviceGetPCIBusId", "a text without end"))?;
     Ok(text.to_string_lossy().into_owned())
 }
 

@@ -1,0 +1,359 @@
+//! The innermost routines, written once for vectors of any instruction set, and the table of them for one.
+#![allow(unsafe_code)]
+
+use half::{bf16, f16};
+
+pub(super) use super::kernel::StripRoutine;
+use super::kernel::{Dots, Strip};
+use crate::cpu::simd::Isa;
+use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
+
+/// How many rows ahead `copy` looks.
+const ROWS_AHEAD: usize = 8;
+
+/// Steps of k between two updates of the addresses.
+const UNROLL: usize = 4;
+
+/// How many updates of the addresses ahead A is fetched from the second-level cache.
+const AHEAD: usize = 4;
+
+/// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
+pub(super) const SPIN_VECTORS: usize = 12;
+
+/// What the routines need beside [`Vector`].
+pub(super) trait Wide<const LANES: usize>: Vector {
+    /// How single numbers are multiplied and added.
+    type Set: Isa;
+    /// Whether `load_first` exists.
+    const MASKS: bool = false;
+    unsafe fn multiply(self, other: Self) -> Self;
+    /// The sum of the lanes.
+    unsafe fn sum(self) -> f32;
+    unsafe fn load_bf16(from: *const bf16) -> Self;
+    unsafe fn load_f16(from: *const f16) -> Self;
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES];
+
+    /// `count` elements, and zeros in the other lanes.
+    unsafe fn load_first(_from: *const f32, _count: usize) -> Self {
+        unreachable!("it has no masks")
+    }
+    unsafe fn load_first_bf16(_from: *const bf16, _count: usize) -> Self {
+        unreachable!("it has no masks")
+    }
+    unsafe fn load_first_f16(_from: *const f16, _count: usize) -> Self {
+        unreachable!("it has no masks")
+    }
+}
+
+/// An element as memory holds it; vectors of them are widened on the way into registers.
+pub(super) trait Stored: Copy {
+    unsafe fn load<V: Wide<LANES>, const LANES: usize>(from: *const Self) -> V;
+    unsafe fn load_first<V: Wide<LANES>, const LANES: usize>(from: *const Self, count: usize) -> V;
+    fn widen(self) -> f32;
+}
+
+macro_rules! stored {
+    ($type:ty, $load:ident, $load_first:ident, $widen:expr) => {
+        impl Stored for $type {
+            #[inline(always)]
+            unsafe fn load<V: Wide<LANES>, const LANES: usize>(from: *const Self) -> V {
+                // SAFETY: by the caller.
+                unsafe { V::$load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_first<V: Wide<LANES>, const LANES: usize>(from: *const Self, count: usize) -> V {
+                // SAFETY: by the caller.
+                unsafe { V::$load_first(from, count) }
+            }
+
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                $widen(self)
+            }
+        }
+    };
+}
+stored!(f32, load, load_first, |x: f32| x);
+stored!(bf16, load_bf16, load_first_bf16, |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16));
+stored!(f16, load_f16, load_first_f16, |x: f16| crate::cpu::floats::f16_to_f32(x.to_bits()));
+
+/// See [`super::kernel::StripRoutine`].
+///
+/// STEP is the distance between columns of a packed A, or 0 if A is read in place. Of a packed A all offsets are known,
+/// so several steps of k share one update of the addresses, which a chain of additions would otherwise make the limit.
+#[inline(always)]
+pub(super) unsafe fn strip<V, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip)
+where
+    V: Wide<LANES>,
+{
+    // SAFETY: the caller vouches for every address that follows from the strides of `t` and from ROWS and VECTORS;
+    // prefetches have no effect on validity.
+    unsafe {
+        let (a_row, a_step) = if STEP > 0 { (1, STEP) } else { (t.a_row, t.a_step) };
+        let unroll = if STEP > 0 { UNROLL } else { 1 };
+        let fetch_sums = |c: *mut f32| {
+            for i in 0..ROWS {
+                for j in (0..VECTORS * LANES).step_by(LINE) {
+                    fetch::<NEAREST>(c.wrapping_add(i * t.c_row + j));
+                }
+            }
+        };
+        let (alpha, beta) = (V::splat(t.alpha), V::splat(t.beta));
+        let mut next = t.next;
+        let last = next.wrapping_add(t.lines * LINE);
+        let share = t.lines.div_ceil(t.tiles.max(1)) * LINE;
+        fetch_sums(t.c);
+        for index in 0..t.tiles {
+            let (mut a, mut b, mut left) = (t.a.wrapping_add(index * t.a_tile), t.b, t.k);
+            let c = t.c.add(index * ROWS * t.c_row);
+            fetch_sums(c.wrapping_add(ROWS * t.c_row));
+            let end = next.wrapping_add(share).min(last);
+            let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+            while left >= unroll {
+                if next < end {
+                    fetch::<SECOND>(next);
+                    next = next.wrapping_add(LINE);
+                }
+                if STEP > 0 {
+                    fetch::<NEAREST>(a.wrapping_add(AHEAD * UNROLL * STEP));
+                    fetch::<NEAREST>(a.wrapping_add(AHEAD * UNROLL * STEP + LINE));
+                }
+                for p in 0..unroll {
+                    step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
+                }
+                a = a.wrapping_add(unroll * a_step);
+                b = b.wrapping_add(unroll * VECTORS * LANES);
+                left -= unroll;
+            }
+            for p in 0..left {
+                step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
+            }
+            for (i, row) in sums.iter().enumerate() {
+                for (v, sum) in row.iter().enumerate() {
+                    let c = c.add(i * t.c_row + v * LANES);
+                    let value = alpha.multiply(*sum);
+                    if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) }.store(c);
+                }
+            }
+        }
+    }
+}
+
+/// One step of k: a column of A times a row of B.
+#[inline(always)]
+unsafe fn step<V: Vector, const ROWS: usize, const VECTORS: usize>(
+    sums: &mut [[V; VECTORS]; ROWS],
+    (a, a_row): (*const f32, usize),
+    b: *const f32,
+) {
+    // SAFETY: the caller vouches for ROWS elements of A and VECTORS vectors of B.
+    unsafe {
+        let mut columns = [V::splat(0.0); VECTORS];
+        for (v, column) in columns.iter_mut().enumerate() {
+            *column = V::load(b.add(v * V::LANES));
+        }
+        for (i, row) in sums.iter_mut().enumerate() {
+            let x = V::splat(*a.add(i * a_row));
+            for v in 0..VECTORS {
+                row[v] = row[v].multiply_add(x, columns[v]);
+            }
+        }
+    }
+}
+
+/// See [`super::kernel::TransposeRoutine`]; square blocks in registers.
+#[inline(always)]
+pub(super) unsafe fn transpose<V: Wide<LANES>, const LANES: usize>(
+    from: *const f32,
+    stride: usize,
+    k: usize,
+    to: *mut f32,
+    width: usize,
+) {
+    // SAFETY: p + LANES <= k, so the loads stay inside the k elements of each of the LANES rows and the stores inside
+    // the k rows of `to`; the caller vouches for both.
+    unsafe {
+        let mut p = 0;
+        while p + LANES <= k {
+            let mut rows = [V::splat(0.0); LANES];
+            for (j, row) in rows.iter_mut().enumerate() {
+                *row = V::load(from.add(j * stride + p));
+            }
+            for (j, row) in V::transpose(rows).into_iter().enumerate() {
+                row.store(to.add((p + j) * width));
+            }
+            p += LANES;
+        }
+        while p < k {
+            for j in 0..LANES {
+                *to.add(p * width + j) = *from.add(j * stride + p);
+            }
+            p += 1;
+        }
+    }
+}
+
+/// See [`super::kernel::CopyRoutine`].
+#[inline(always)]
+pub(super) unsafe fn copy<V: Vector, const COLUMNS: usize>(
+    from: *const f32,
+    stride: usize,
+    k: usize,
+    to: *mut f32,
+    panels: usize,
+) {
+    for p in 0..k {
+        for panel in 0..panels {
+            let (from, to) =
+                (from.wrapping_add(p * stride + panel * COLUMNS), to.wrapping_add((panel * k + p) * COLUMNS));
+            for j in (0..COLUMNS).step_by(V::LANES) {
+                // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
+                unsafe {
+                    // Rows are on different pages, where the hardware does not look ahead.
+                    fetch::<NEAREST>(from.wrapping_add(ROWS_AHEAD * stride + j));
+                    V::load(from.add(j)).store(to.add(j));
+                }
+            }
+        }
+    }
+}
+
+/// See [`super::kernel::DotsRoutine`].
+#[inline(always)]
+pub(super) unsafe fn dots<V, T, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(d: &Dots)
+where
+    V: Wide<LANES>,
+    T: Stored,
+{
+    // SAFETY: the caller vouches for k elements of each row; whole vectors are loaded only where LANES of them are
+    // left, a part of a vector under a mask; a prefetch beyond them has no effect.
+    unsafe {
+        let mut sums = [[V::splat(0.0); COLUMNS]; ROWS];
+        let (y_rows, ahead) = (d.y.cast::<T>(), d.ahead(COLUMNS));
+        let mut p = 0;
+        while p + LANES <= d.k {
+            let mut y = [V::splat(0.0); COLUMNS];
+            for (j, y) in y.iter_mut().enumerate() {
+                let from = y_rows.add(j * d.y_row + p);
+                fetch::<NEAREST>(from.wrapping_add(ahead).cast());
+                *y = T::load(from);
+            }
+            for (i, row) in sums.iter_mut().enumerate() {
+                let x = V::load(d.x.add(i * d.x_row + p));
+                for j in 0..COLUMNS {
+                    row[j] = row[j].multiply_add(x, y[j]);
+                }
+            }
+            p += LANES;
+        }
+        if V::MASKS && p < d.k {
+            for (i, row) in sums.iter_mut().enumerate() {
+                let x = V::load_first(d.x.add(i * d.x_row + p), d.k - p);
+                for (j, sum) in row.iter_mut().enumerate() {
+                    *sum = sum.multiply_add(x, T::load_first(y_rows.add(j * d.y_row + p), d.k - p));
+                }
+            }
+            p = d.k;
+        }
+        for (i, row) in sums.iter().enumerate() {
+            for (j, sum) in row.iter().enumerate() {
+                let mut total = sum.sum();
+                for q in p..d.k {
+                    total = V::Set::mul_add(*d.x.add(i * d.x_row + q), (*y_rows.add(j * d.y_row + q)).widen(), total);
+                }
+                *d.out.add(i * d.out_row + j) = total;
+            }
+        }
+    }
+}
+
+/// See [`super::kernel::Kernel::spin`].
+#[inline(always)]
+pub(super) unsafe fn spin<V: Wide<LANES>, const LANES: usize>(rounds: usize) -> f32 {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let mut sums = [V::splat(0.0); SPIN_VECTORS];
+        let (x, y) = (V::splat(std::hint::black_box(0.999)), V::splat(std::hint::black_box(0.001)));
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = y.multiply_add(*sum, x);
+            }
+        }
+        sums.into_iter().map(|sum| sum.sum()).sum()
+    }
+}
+
+macro_rules! strips {
+    ($step:literal, [$($rows:literal),+], $vectors:tt) => { &[$(tile::strips!(of $rows, $step, $vectors)),+] };
+    (of $rows:literal, $step:literal, [$($vectors:literal),+]) => {
+        &[$(strip::<$rows, $vectors, $step> as tile::StripRoutine),+] as &[tile::StripRoutine]
+    };
+}
+pub(super) use strips;
+
+/// The table of an instruction set, whose routines are compiled with the attributes.
+///
+/// `height` is the last number of `rows`: a macro cannot tell the length of a list where one of its functions needs it.
+macro_rules! table {
+    (
+        $(#[$attribute:meta])*
+        $table:ident: $vector:ty, lanes $lanes:literal, stretch $stretch:literal, rows $rows:tt, height $height:literal,
+        vectors $vectors:tt, dots [$($dots:literal),+] by $dot_columns:literal
+    ) => {
+        pub(super) static $table: Kernel = {
+            const COLUMNS: usize = $vectors.len() * $lanes;
+
+            $(#[$attribute])*
+            unsafe fn strip<const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip) {
+                // SAFETY: by the caller, as everywhere below.
+                unsafe { tile::strip::<$vector, $lanes, ROWS, VECTORS, STEP>(t) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize) {
+                // SAFETY: as above.
+                unsafe { tile::transpose::<$vector, $lanes>(from, stride, k, to, width) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
+                // SAFETY: as above.
+                unsafe { tile::copy::<$vector, COLUMNS>(from, stride, k, to, panels) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn dots<T: tile::Stored, const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
+                // SAFETY: as above.
+                unsafe { tile::dots::<$vector, T, $lanes, ROWS, COLUMNS>(d) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn spin(rounds: usize) -> f32 {
+                // SAFETY: as above.
+                unsafe { tile::spin::<$vector, $lanes>(rounds) }
+            }
+
+            const fn dots_of<T: tile::Stored>() -> DotRoutines {
+                DotRoutines { several: &[$(dots::<T, $dots, $dot_columns>),+], single: &[$(dots::<T, $dots, 1>),+] }
+            }
+
+            Kernel {
+                lanes: $lanes,
+                stretch: $stretch,
+                strips: tile::strips!(0, $rows, $vectors),
+                packed_strips: tile::strips!($height, $rows, $vectors),
+                pack_left: left::pack::<$height>,
+                transpose,
+                copy,
+                dots_f32: dots_of::<f32>(),
+                dots_f16: dots_of::<half::f16>(),
+                dots_bf16: dots_of::<half::bf16>(),
+                dot_columns: $dot_columns,
+                spin,
+                spin_operations: tile::SPIN_VECTORS * $lanes * 2,
+            }
+        };
+    };
+}
+pub(super) use table;
