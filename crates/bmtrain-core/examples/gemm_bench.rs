@@ -5,7 +5,7 @@
 //!
 //! Each figure is the best of many short runs, S seconds together (0.4): neighbours on the machine make runs longer,
 //! never shorter. With `--json` every figure is a record with the strides of its operands, for other programs that
-//! compute the same. `BMTRAIN_CPU` names the instruction set: portable, avx2, avx512.
+//! compute the same. `BMTRAIN_CPU` names the instruction set: portable, neon, avx2, avx512.
 
 use std::error::Error;
 use std::time::Duration;

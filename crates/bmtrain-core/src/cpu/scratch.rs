@@ -21,8 +21,8 @@ impl Region {
         self.data.len() * size_of::<f32>()
     }
 
-    /// `len` elements of arbitrary content, the first at the start of a cache line: vectors that straddle two lines cost
-    /// two loads.
+    /// `len` elements of arbitrary content, the first at the start of a cache line: a vector that straddles two lines
+    /// costs two loads.
     pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
         self.take_of(len, len)
     }

@@ -21,7 +21,7 @@ pub(super) trait Vector: Copy {
     unsafe fn multiply_add(self, x: Self, y: Self) -> Self;
 }
 
-/// The caches to fetch a line into: the first level and all behind it, or those from the second on.
+/// The caches to fetch a line into: all levels, or those from the second on.
 pub(super) const NEAREST: u8 = 1;
 pub(super) const SECOND: u8 = 2;
 
@@ -140,7 +140,7 @@ mod neon {
     use super::Vector;
     use std::arch::aarch64::*;
 
-    /// Two registers of NEON: eight lanes, as many as everything else that is packed in groups expects at least.
+    /// Two registers of NEON: eight lanes, which is the least that packing and epilogues expect.
     #[derive(Clone, Copy)]
     pub(in crate::cpu) struct Pair(pub(in crate::cpu) float32x4_t, pub(in crate::cpu) float32x4_t);
 

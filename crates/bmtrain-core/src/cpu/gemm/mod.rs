@@ -14,11 +14,12 @@
 //! of B; `stream.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read.
 //!
 //! # Numerics
-//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and NEON,
-//! 2048 in `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether `skinny.rs`
-//! computes a product follows from its shape and strides. Each element of C is summed separately, in the same order at every
-//! position of a tile. So the bits of a result depend on shape, strides and instruction set, never on the number of
-//! threads or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN.
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
+//! NEON, 2048 in `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether
+//! `skinny.rs` computes a product follows from its shape and strides. Each element of C is summed separately, in the
+//! same order at every position of a tile. So the bits of a result depend on shape, strides and instruction set, never
+//! on the number of threads or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times
+//! infinity is NaN.
 //! With `beta == 0`, C is not read.
 //!
 //! Rows that start at multiples of 64 bytes are read fastest.

@@ -18,7 +18,8 @@ use crate::cpu::simd::Fused;
 
 tile::table!(
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
-    AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4], dots [1, 2, 3, 4] by 4
+    AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4],
+    dots [1, 2, 3, 4] by 4
 );
 tile::table!(
     #[target_feature(enable = "avx2,fma,f16c")]
