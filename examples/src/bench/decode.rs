@@ -1,5 +1,7 @@
-//! Benchmark of greedy decoding with a KV cache, one sequence at a time. `scripts/torch_decode.py` measures PyTorch.
+//! Benchmark of greedy decoding with a KV cache, one sequence at a time. `scripts/torch_decode.py` measures PyTorch,
+//! `scripts/claims/llama_decode.py` llama.cpp.
 
+use crate::opened::Stored;
 use crate::profile::TimedDevice;
 use anyhow::{Context, Result, bail};
 use bmtrain_core::bench::{Rounds, measure};
@@ -12,8 +14,8 @@ use model_center::tokenizer::AutoTokenizer;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Time greedy decoding of a model directory. A round generates one token, and then --tokens: the time of the further
-/// tokens is the difference.
+/// Time greedy decoding of a model directory. A round generates one token, and then --tokens: the first is the time of
+/// the prompt, and the time of the further tokens is the difference.
 ///
 /// Example: decode_bench models/smollm2 --tokens 64 --threads 2
 #[derive(Debug, Parser)]
@@ -23,6 +25,12 @@ pub struct Options {
     /// Prompt.
     #[arg(long, default_value = "The sea was calm that morning, and the captain told us that")]
     pub prompt: String,
+    /// Use only this many tokens of the prompt, its first.
+    #[arg(long, value_name = "N")]
+    pub prompt_tokens: Option<usize>,
+    /// Dtype of the weights in memory and of what is computed with them.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: Stored,
     /// Tokens of a round, at least 2; end tokens are ignored.
     #[arg(long, default_value_t = 64)]
     pub tokens: usize,
@@ -51,11 +59,18 @@ pub fn run(options: &Options) -> Result<()> {
     let timed = TimedDevice::open(options.device, (0, 1), options.threads, options.profile)?;
     let device = &timed.device;
     let tokenizer = AutoTokenizer::open(&options.directory)?;
-    let open = OpenOptions { keep_dtype: false, ..GenerationSetup::open_options(device) };
+    let dtype = options.dtype.dtype();
+    let open = OpenOptions { dtype, keep_dtype: false, ..GenerationSetup::open_options(device) };
     let model = GenerationSetup::open_model(&options.directory, Registry::default(), &open)?.model;
     tokenizer.require_rows(model.info().vocab_size)?;
     let tokens = tokenizer.tokenize(&[&options.prompt])?.pop().context("the prompt has no tokens")?;
-    let prompt = tokenizer.template(false).assemble(&tokens, &[], None)?.input_ids;
+    let mut prompt = tokenizer.template(false).assemble(&tokens, &[], None)?.input_ids;
+    if let Some(count) = options.prompt_tokens {
+        if count == 0 || count > prompt.len() {
+            bail!("--prompt-tokens {count} of a prompt of {}: use a number from 1 to that", prompt.len());
+        }
+        prompt.truncate(count);
+    }
 
     let run = |tokens: usize| decode(&*model, device, &prompt, tokens);
     run(2)?;
@@ -68,22 +83,24 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     timed.print_profile(&whole);
     let (rate, first) = (rates.median(), firsts.median());
+    let prompt_rate = prompt.len() as f64 / first;
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
     if options.json {
         let line = serde_json::json!({
-            "device": device.backend().name(), "threads": options.threads,
+            "device": device.backend().name(), "threads": options.threads, "dtype": dtype.to_string(),
             "prompt_tokens": prompt.len(), "tokens": options.tokens,
-            "tokens_per_s": rate, "first_s": first, "ids": made, "peak_rss_bytes": peak,
+            "prompt_tokens_per_s": prompt_rate, "tokens_per_s": rate, "first_s": first,
+            "prompt_ids": prompt, "ids": made, "peak_rss_bytes": peak,
         });
         println!("{line}");
     } else {
-        let text = tokenizer.decode(&made, false)?;
+        let text = tokenizer.decode(&[prompt.as_slice(), &made].concat(), false)?;
         println!(
-            "{} tokens after {}: {rate:.1} tokens/s, first {first:.3} s, peak {} MB\n{}{text}",
+            "{} tokens after {} in {dtype}: {rate:.1} tokens/s, prompt {prompt_rate:.1} tokens/s, first {first:.3} s, \
+             peak {} MB\n{text}",
             options.tokens,
             prompt.len(),
             peak >> 20,
-            options.prompt
         );
     }
     Ok(())
