@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Usage: scripts/llama_env.sh avx2|avx512
+#
+# Makes, on first use, the Python environment with a pinned llama.cpp that comparisons of generation need, compiled for
+# the instruction set, in the cache ($BMTRAIN_CACHE, by default ~/.cache/bmtrain; 80 MB to fetch, 200 MB on disk, some
+# ten minutes on two cores). Prints the path of its interpreter. Neither the library nor its tests need it.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+avx2) avx512=OFF ;;
+avx512) avx512=ON ;;
+*) fail "llama_env.sh ${1:-}" "an instruction set is needed" "use avx2 or avx512" ;;
+esac
+
+# A change of these lines makes a new environment. gguf writes the model files.
+packages=(llama-cpp-python==0.3.36 gguf==0.19.0 numpy==2.4.6)
+# The instruction sets that our CPU kernels use, whatever this machine has beyond them. What is not listed is as
+# llama.cpp has it: a release build, OpenMP, and its own fast matrix products. Images are left out.
+options=(GGML_NATIVE=OFF GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_BMI2=ON GGML_FMA=ON GGML_F16C=ON
+    "GGML_AVX512=$avx512" LLAVA_BUILD=OFF)
+key="$1-$(printf '%s\n' "${packages[@]}" "${options[@]}" | sha256sum | cut -c 1-8)"
+final="$cache/llama/$key"
+
+if [ ! -e "$final/complete" ]; then
+    need_pip
+    need cmake "install CMake 3.21 or later, on Debian: apt-get install cmake"
+    need c++ "install a C++ compiler, on Debian: apt-get install g++"
+    mkdir -p "$cache/llama" 2>/dev/null ||
+        fail "cannot write to the cache $cache" "the directory $cache/llama cannot be made" \
+            "set BMTRAIN_CACHE to a directory you can write to"
+    if command -v flock >/dev/null 2>&1; then
+        exec 9>"$cache/llama/.lock"
+        flock 9
+    fi
+fi
+if [ ! -e "$final/complete" ]; then
+    note "building ${packages[*]} for $1 in $final"
+    log="$cache/llama/$key.log"
+    rm -rf "$final"
+    # pip would take a wheel that it built for another instruction set: no cache. One job for each processor, unless
+    # CMAKE_BUILD_PARALLEL_LEVEL is set.
+    if ! { python3 -m venv --without-pip "$final" &&
+        CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" CMAKE_ARGS="${options[*]/#/-D}" \
+            python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check --no-cache-dir \
+            --no-binary llama-cpp-python "${packages[@]}"; \
+        } >"$log" 2>&1; then
+        grep -iE 'error|could not|no space' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
+        rm -rf "$final"
+        fail "cannot build llama.cpp in $final" "pip, CMake or the compiler failed (log: $log)" \
+            "connect to the network, make sure 1 GB is free and pip is 22.3 or later, and run the same command again"
+    fi
+    touch "$final/complete"
+fi
+printf '%s\n' "$final/bin/python"
