@@ -30,6 +30,7 @@ import same_digests  # noqa: E402
 import size  # noqa: E402
 import speed  # noqa: E402
 import speed_decode  # noqa: E402
+import speed_llama_cpp  # noqa: E402
 import speed_offload  # noqa: E402
 import unpack  # noqa: E402
 import words  # noqa: E402
@@ -229,6 +230,36 @@ class Verdicts(InScratch):
         self.assertEqual(decode([10] * 7, 14.9), (1, "speed-decode 1.490x,avx2 short\n"))
         self.assertEqual(decode([10] * 7, 15, ids=(1, 3))[0], 1)
         self.assertEqual(decode([10, 12, 10, 10, 10, 10, 10], 20)[0], 75)
+
+    def test_llama_cpp_is_held_against_each_dtype_in_both_parts(self):
+        text = self.dir / "text"
+        text.write_text("text")
+
+        def compared(slow, theirs=(10, 10, 10, 10, 10)):
+            """Ours is as fast but for `slow`: a dtype, a key and its value."""
+            values = {dtype: iter(theirs) for dtype in speed_llama_cpp.DTYPES}
+            base = {"device": "cpu (2 threads, avx2)", "peak_rss_bytes": 1, "ids": [1], "prompt_ids": [2],
+                    "prompt_tokens_per_s": 10, "tokens_per_s": 10}
+
+            def llama(path, prompt):
+                self.assertEqual(prompt, [2])
+                return base | {"llama_cpp_python": "0", "system_info": "", "tokens_per_s": next(values[path.stem])}
+
+            def ours(_bench, _directory, dtype, *_rest):
+                return base | ({slow[1]: slow[2]} if dtype == slow[0] else {})
+
+            with mock.patch.object(speed_llama_cpp, "llama_decode", llama), \
+                    mock.patch.object(speed_llama_cpp, "ours", ours):
+                return call(speed_llama_cpp.main, ["bench", self.dir, text, "--isa", "avx2"])
+
+        with mock.patch.dict("os.environ"):
+            self.assertEqual(compared(("bf16", "tokens_per_s", 9)), (
+                0, "speed-llama-cpp f32:prompt=1.000x,f32:generation=1.000x,bf16:prompt=1.000x,bf16:generation=0.900x,"
+                   "avx2 ok\n"))
+            self.assertEqual(compared(("f32", "prompt_tokens_per_s", 8.9)), (
+                1, "speed-llama-cpp f32:prompt=0.890x,f32:generation=1.000x,bf16:prompt=1.000x,bf16:generation=1.000x,"
+                   "avx2 short\n"))
+            self.assertEqual(compared(("f32", "tokens_per_s", 20), (10, 12, 10, 10, 10))[0], 75)
 
     def test_an_optimizer_step_is_held_against_both_of_pytorchs(self):
         def offload(default, fused):
