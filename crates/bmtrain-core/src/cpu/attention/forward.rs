@@ -11,10 +11,13 @@ use super::score::{Rules, ScoreTile};
 use super::scratch::{self, Scratch};
 use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
+use crate::cpu::floats::{Floats, FloatsMut};
+use crate::cpu::gemm::{self, Epilogue, Operand, Product};
 use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward, AttentionShape};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
@@ -30,10 +33,13 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     };
     let blocks = tiles::blocks(0..shape.queries, pass.tiles.queries, 1);
     let count = blocks.clone().count();
+    let failure = OnceLock::new();
     let work = |piece: usize| {
         let (head, block) = (piece / count, piece % count);
-        if let Some(queries) = blocks.clone().nth(block) {
-            scratch::with(|scratch| pass.block(head / shape.heads, head % shape.heads, queries, scratch));
+        let Some(queries) = blocks.clone().nth(block) else { return };
+        let done = scratch::with(|scratch| pass.block(head / shape.heads, head % shape.heads, queries, scratch));
+        if let Err(error) = done {
+            let _ = failure.set(error);
         }
     };
     let pieces = shape.batch * shape.heads * count;
@@ -41,7 +47,7 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
         true => (0..pieces).for_each(work),
         false => threads.for_each(pieces, work),
     }
-    Ok(())
+    failure.into_inner().map_or(Ok(()), Err)
 }
 
 /// Whether waking a second thread costs more than it saves, as for one query and a few dozen keys in decoding.
@@ -66,8 +72,10 @@ struct Forward<'a> {
 
 impl Forward<'_> {
     /// All keys for one block of queries of head `n` of sequence `b`.
-    fn block(&self, b: usize, n: usize, queries: Range<usize>, scratch: &mut Scratch) {
+    fn block(&self, b: usize, n: usize, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
         let rules = &self.rules;
+        // Decoding: keys and values are met once, and laying them out would take longer than to read them in place.
+        let one = rules.shape.queries == 1;
         let h = rules.shape.head_size;
         let Tiles { queries: most_rows, keys: most_keys, head } = self.tiles;
         let kv = n / (rules.shape.heads / rules.shape.kv_heads);
@@ -96,16 +104,27 @@ impl Forward<'_> {
             }
             let place = ScoreTile { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
             let padded = keys.len().next_multiple_of(16);
-            self.k.rows(b, kv, keys.clone(), key, head);
-            transpose_panels(key, head, (keys.len(), h), panels);
-            let size = Size { m: rows, n: padded, k: h, add: false };
-            multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
+            if one {
+                let (data, stride) = self.k.in_place(b, kv, keys.clone());
+                dot_products(&query[..h], Operand::transposed(data, stride), &mut scores[..keys.len()])?;
+            } else {
+                self.k.rows(b, kv, keys.clone(), key, head);
+                transpose_panels(key, head, (keys.len(), h), panels);
+                let size = Size { m: rows, n: padded, k: h, add: false };
+                multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
+            }
             let tile =
                 Soften { rules, place, scores, stride: most_keys, largest, sum, out, out_stride: head, row: space };
             rows::soften(tile);
-            self.v.rows(b, kv, keys.clone(), key, head);
             let size = Size { m: rows, n: head, k: keys.len(), add: true };
-            multiply(size, Left { data: scores, row: most_keys, step: 1 }, Right::rows(key, head), out, head);
+            let values = match self.v.in_place(b, kv, keys.clone()) {
+                (Floats::F32(data), stride) if one && head == h => Right::rows(data, stride),
+                _ => {
+                    self.v.rows(b, kv, keys.clone(), key, head);
+                    Right::rows(key, head)
+                }
+            };
+            multiply(size, Left { data: scores, row: most_keys, step: 1 }, values, out, head);
         }
         // SAFETY: this block of queries of this head is one piece of work.
         unsafe {
@@ -118,5 +137,14 @@ impl Forward<'_> {
                 self.out.row(b, n, l, &out[r * head..][..h], factor);
             }
         }
+        Ok(())
     }
+}
+
+/// Products of one query with every key.
+fn dot_products(query: &[f32], keys: Operand<'_>, scores: &mut [f32]) -> Result<()> {
+    let (n, k) = (scores.len(), query.len());
+    let (a, c, epilogue) = (Operand::rows(Floats::F32(query), k), FloatsMut::F32(scores), Epilogue::default());
+    let product = Product { m: 1, n, k, alpha: 1.0, a, b: keys, beta: 0.0, c, ldc: n, epilogue };
+    gemm::product(gemm::Threads::Calling, product)
 }

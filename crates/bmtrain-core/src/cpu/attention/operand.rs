@@ -23,6 +23,12 @@ impl<'a> ReadHeads<'a> {
         Ok(ReadHeads { data: Floats::of(op, view)?, batch_stride, row_stride, head_size })
     }
 
+    /// Rows `range` of a head where they are, and the distance between two of them. The range is not empty.
+    pub(super) fn in_place(&self, sequence: usize, head: usize, range: Range<usize>) -> (Floats<'a>, usize) {
+        let start = sequence * self.batch_stride + head * self.head_size + range.start * self.row_stride;
+        (self.data.part(start, (range.len() - 1) * self.row_stride + self.head_size), self.row_stride)
+    }
+
     /// Rows `range` of a head, widened, one every `stride` elements of `to`; the elements between are zeroed.
     pub(super) fn rows(&self, sequence: usize, head: usize, range: Range<usize>, to: &mut [f32], stride: usize) {
         let start = sequence * self.batch_stride + head * self.head_size;

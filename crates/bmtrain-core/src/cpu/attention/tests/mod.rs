@@ -61,7 +61,7 @@ fn odd_sizes_equal_f64_arithmetic() {
 
 #[test]
 fn windows_and_biases_for_all_queries_equal_f64_arithmetic() {
-    for (queries, keys) in [(1, 1), (21, 21), (19, 37), (37, 19), (130, 130), (70, 333)] {
+    for (queries, keys) in [(1, 1), (21, 21), (19, 37), (37, 19), (130, 130), (70, 333), (1, 333)] {
         for window in [1, 2, 16, 17, 64, 400] {
             let mask = if window == 17 { Masking::Padding } else { Masking::None };
             let bias = (window < 64).then_some(window == 2);
