@@ -32,6 +32,7 @@ import speed  # noqa: E402
 import speed_decode  # noqa: E402
 import speed_llama_cpp  # noqa: E402
 import speed_offload  # noqa: E402
+import speed_peers  # noqa: E402
 import unpack  # noqa: E402
 import words  # noqa: E402
 
@@ -260,6 +261,24 @@ class Verdicts(InScratch):
                 1, "speed-llama-cpp f32:prompt=0.890x,f32:generation=1.000x,bf16:prompt=1.000x,bf16:generation=1.000x,"
                    "avx2 short\n"))
             self.assertEqual(compared(("f32", "tokens_per_s", 20), (10, 12, 10, 10, 10))[0], 75)
+
+    def test_every_peer_and_model_must_be_slower_and_larger(self):
+        def peers(theirs, largest=2.0, mine=25):
+            base = {"device": "cpu (2 threads, avx2)", "step_s": 1.0, "peak_rss_bytes": 1.0, "loss_first": 0.7,
+                    "loss": 0.6, "library": "peer", "version": "0", "backend": "gemm"}
+            values = iter(theirs)
+            # The last of the four comparisons is with the largest.
+            sizes = iter([2.0] * 9 + [largest] * 3)
+            peer = lambda *_: base | {"tokens_per_s": next(values), "peak_rss_bytes": next(sizes)}  # noqa: E731
+            with mock.patch.object(speed_peers, "run_peer", peer), \
+                    mock.patch.object(speed, "run_ours", lambda *_: base | {"tokens_per_s": mine}):
+                return call(speed_peers.main, ["bench", "directory", "--pairs", "3"])
+
+        four = "burn:minilm=2.50x,burn:bert-base=2.50x,candle:minilm=2.50x,candle:bert-base="
+        self.assertEqual(peers([10] * 12), (0, f"speed-peers {four}2.50x,avx2 ok\n"))
+        self.assertEqual(peers([10] * 9 + [10.1] * 3), (1, f"speed-peers {four}2.48x,avx2 short\n"))
+        self.assertEqual(peers([10] * 12, largest=1.0)[0], 1, "as much memory")
+        self.assertEqual(peers([10] * 11 + [12])[0], 75)
 
     def test_an_optimizer_step_is_held_against_both_of_pytorchs(self):
         def offload(default, fused):
