@@ -237,12 +237,5 @@ case "${1:-}" in
 '') usage "$0" >&2; exit 2 ;;
 esac
 for set in "$@"; do describe "$set"; done
-mkdir -p "$cache/assets" 2>/dev/null ||
-    fail "cannot write to the cache $cache" "the directory $cache/assets cannot be made" \
-        "set BMTRAIN_CACHE to a directory you can write to"
-# Two scripts that need the same set at the same time fetch it once.
-if command -v flock >/dev/null 2>&1; then
-    exec 9>"$cache/assets/.lock"
-    flock 9
-fi
+lock_cache assets
 for set in "$@"; do fetch "$set"; done

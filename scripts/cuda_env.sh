@@ -24,13 +24,7 @@ final="$cache/cuda/$key"
 
 if [ ! -e "$final/complete" ]; then
     need_pip
-    mkdir -p "$cache/cuda" 2>/dev/null ||
-        fail "cannot write to the cache $cache" "the directory $cache/cuda cannot be made" \
-            "set BMTRAIN_CACHE to a directory you can write to"
-    if command -v flock >/dev/null 2>&1; then
-        exec 9>"$cache/cuda/.lock"
-        flock 9
-    fi
+    lock_cache cuda
 fi
 if [ ! -e "$final/complete" ]; then
     note "installing ${packages[*]} into $final"

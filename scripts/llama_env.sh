@@ -28,13 +28,7 @@ if [ ! -e "$final/complete" ]; then
     need_pip
     need cmake "install CMake 3.21 or later, on Debian: apt-get install cmake"
     need c++ "install a C++ compiler, on Debian: apt-get install g++"
-    mkdir -p "$cache/llama" 2>/dev/null ||
-        fail "cannot write to the cache $cache" "the directory $cache/llama cannot be made" \
-            "set BMTRAIN_CACHE to a directory you can write to"
-    if command -v flock >/dev/null 2>&1; then
-        exec 9>"$cache/llama/.lock"
-        flock 9
-    fi
+    lock_cache llama
 fi
 if [ ! -e "$final/complete" ]; then
     note "building ${packages[*]} for $1 in $final"

@@ -2,7 +2,7 @@
 # Paths, and how a script reports errors. Sourced by the other scripts, not run.
 #
 # Sets root (the repository), cache (downloads and the Python environment; BMTRAIN_CACHE overrides it) and
-# target (cargo's build directory), and defines note, fail and need.
+# target (cargo's build directory), and defines note, fail, need and lock_cache.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -33,6 +33,18 @@ need_pip() {
 # need_cargo: cargo, or how to get it.
 need_cargo() {
     need cargo "install Rust with rustup (https://rustup.rs), then open a new shell or run: . \"\$HOME/.cargo/env\""
+}
+
+# lock_cache NAME: makes that directory of the cache, and holds its lock until the script ends: of two scripts that need
+# the same thing at the same time, one makes it.
+lock_cache() {
+    mkdir -p "$cache/$1" 2>/dev/null ||
+        fail "cannot write to the cache $cache" "the directory $cache/$1 cannot be made" \
+            "set BMTRAIN_CACHE to a directory you can write to"
+    if command -v flock >/dev/null 2>&1; then
+        exec 9>"$cache/$1/.lock"
+        flock 9
+    fi
 }
 
 # usage SCRIPT: prints the comment block at the top of a script, without the comment signs.

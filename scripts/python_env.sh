@@ -22,13 +22,7 @@ final="$cache/python/$key"
 
 if [ ! -e "$final/complete" ]; then
     need_pip
-    mkdir -p "$cache/python" 2>/dev/null ||
-        fail "cannot write to the cache $cache" "the directory $cache/python cannot be made" \
-            "set BMTRAIN_CACHE to a directory you can write to"
-    if command -v flock >/dev/null 2>&1; then
-        exec 9>"$cache/python/.lock"
-        flock 9
-    fi
+    lock_cache python
 fi
 if [ ! -e "$final/complete" ]; then
     note "installing ${packages[*]} into $final"

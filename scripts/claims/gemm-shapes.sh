@@ -5,20 +5,13 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-isa=avx2
-if [ "${1:-}" = --isa ]; then
-    isa="${2:-}"
-    shift 2
-fi
-case "$isa" in
-avx2) peer=gemm ;;
-avx512) peer=gemm,avx512 ;;
-*) fail "gemm-shapes --isa $isa" "there is no such instruction set" "use avx2 or avx512" ;;
-esac
+isa_option avx2 "$@"
+peer=gemm
+[ "$isa" = avx2 ] || peer+=,avx512
 need_cargo
 python="$("$root/scripts/python_env.sh")"
 (cd "$root" && cargo build --release --locked --quiet --package bmtrain-core --example gemm_bench) >&2
 (cd "$root/scripts/peers" &&
     cargo build --release --locked --quiet --features "$peer" --target-dir "$target/peers-$isa") >&2
 exec "$python" "$root/scripts/claims/gemm_shapes.py" "$bin/examples/gemm_bench" \
-    "$target/peers-$isa/release/gemm_peer" --isa "$isa" "$@"
+    "$target/peers-$isa/release/gemm_peer" --isa "$isa" ${rest[@]+"${rest[@]}"}

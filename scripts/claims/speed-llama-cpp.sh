@@ -5,11 +5,7 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-isa=avx2
-if [ "${1:-}" = --isa ]; then
-    isa="${2:-}"
-    shift 2
-fi
+isa_option avx2 "$@"
 need_pip
 python="$("$root/scripts/llama_env.sh" "$isa")"
 "$root/scripts/assets.sh" llama
@@ -22,4 +18,5 @@ for dtype in f32 bf16; do
     # Out of the file that llama.cpp reads, so that both sides have the same weights.
     "$bin/convert" "$scratch/$dtype.gguf" "$scratch/$dtype" --dtype "$dtype" >&2
 done
-"$python" "$root/scripts/claims/speed_llama_cpp.py" "$bin/decode_bench" "$scratch" "$assets/LICENSE" --isa "$isa" "$@"
+"$python" "$root/scripts/claims/speed_llama_cpp.py" "$bin/decode_bench" "$scratch" "$assets/LICENSE" --isa "$isa" \
+    ${rest[@]+"${rest[@]}"}

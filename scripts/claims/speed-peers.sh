@@ -7,12 +7,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 # Both multiply with the gemm crate, which has no variable for the instruction set: it is built for one. With AVX-512
 # it falls back to AVX2 where the processor has no other.
-isa=avx512
-case "$*" in *"--isa avx2"*) isa=avx2 ;; esac
+isa_option '' "$@"
+[ -z "$isa" ] || rest+=(--isa "$isa")
+isa="${isa:-avx512}"
 peers=burn,candle
 [ "$isa" = avx2 ] || peers+=,avx512
 need python3 "install Python 3, on Debian: apt-get install python3"
 build step_bench
 (cd "$root/scripts/peers" &&
     cargo build --release --locked --quiet --features "$peers" --target-dir "$target/peers-$isa") >&2
-exec python3 "$root/scripts/claims/speed_peers.py" "$bin/step_bench" "$target/peers-$isa/release" "$@"
+exec python3 "$root/scripts/claims/speed_peers.py" "$bin/step_bench" "$target/peers-$isa/release" \
+    ${rest[@]+"${rest[@]}"}

@@ -62,6 +62,18 @@ def run(command):
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
+def options(parser, pairs=7):
+    """Reads the arguments of a comparison in pairs; holds every program that is started from here on to --isa."""
+    parser.add_argument("--pairs", type=int, default=pairs)
+    instruction_sets.add_option(parser)
+    arguments = parser.parse_args()
+    if arguments.pairs < 3:
+        parser.error("--pairs: a median and a spread need at least 3")
+    instruction_sets.hold(arguments.isa)
+    say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
+    return arguments
+
+
 def target_of(claim):
     return ["--target", claim["target"]] if "target" in claim else []
 
@@ -104,16 +116,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("id", choices=CLAIMS)
     parser.add_argument("bench", type=Path, help="our step_bench program")
-    parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    instruction_sets.add_option(parser)
-    arguments = parser.parse_args()
-    instruction_sets.hold(arguments.isa)
-    if arguments.pairs < 3:
-        parser.error("--pairs: a median and a spread need at least 3")
+    arguments = options(parser)
     claim = CLAIMS[arguments.id]
 
-    say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
     ours, theirs, ratios = [], [], []
     for pair in range(arguments.pairs):
         if pair % 2 == 0:

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import instruction_sets
-from speed import MOST_SPREAD, THREADS, run, say, spread, verdict
+from speed import MOST_SPREAD, THREADS, options, run, say, spread, verdict
 
 TORCH_DECODE = Path(__file__).resolve().parents[1] / "torch_decode.py"
 TOKENS, ROUNDS = 64, 3
@@ -38,14 +38,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path, help="our decode_bench program")
     parser.add_argument("directory", type=Path, help="a model directory")
-    parser.add_argument("--pairs", type=int, default=7)
-    instruction_sets.add_option(parser)
-    arguments = parser.parse_args()
-    instruction_sets.hold(arguments.isa)
-    if arguments.pairs < 3:
-        parser.error("--pairs: a median and a spread need at least 3")
+    arguments = options(parser)
 
-    say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
     mine, theirs, ratios, same = [], [], [], True
     for pair in range(arguments.pairs):
         sides = [lambda: theirs.append(torch_decode(arguments.directory)),

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import instruction_sets
-from speed import MOST_SPREAD, THREADS, run, say, spread, verdict
+from speed import MOST_SPREAD, THREADS, options, run, say, spread, verdict
 
 LLAMA_DECODE = Path(__file__).resolve().parent / "llama_decode.py"
 PROMPT, TOKENS, ROUNDS = 512, 64, 3
@@ -72,16 +72,10 @@ def main():
     parser.add_argument("bench", type=Path, help="our decode_bench program")
     parser.add_argument("models", type=Path, help="a directory with both forms of the model in both dtypes")
     parser.add_argument("text", type=Path, help="a text of at least 512 tokens")
-    parser.add_argument("--pairs", type=int, default=5)
-    instruction_sets.add_option(parser)
-    arguments = parser.parse_args()
+    arguments = options(parser, pairs=5)
     if arguments.isa is None:
         parser.error("--isa is needed: llama.cpp is compiled for one")
-    if arguments.pairs < 3:
-        parser.error("--pairs: a median and a spread need at least 3")
-    instruction_sets.hold(arguments.isa)
 
-    say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
     records = measure(arguments, arguments.text.read_text())
     say(f"llama.cpp: {records['f32'][1][0]['system_info']}")
     ratios, noise = {}, 0.0

@@ -64,14 +64,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path, help="our step_bench program")
     parser.add_argument("peers", type=Path, help="the directory of the peers' programs")
-    parser.add_argument("--pairs", type=int, default=5)
-    instruction_sets.add_option(parser)
-    arguments = parser.parse_args()
-    instruction_sets.hold(arguments.isa)
-    if arguments.pairs < 3:
-        parser.error("--pairs: a median and a spread need at least 3")
+    arguments = speed.options(parser, pairs=5)
 
-    speed.say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
     figures, reached, noisy = [], True, False
     for peer in PEERS:
         for model, claim in MODELS.items():

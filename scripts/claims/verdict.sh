@@ -79,6 +79,29 @@ emulated_verdict() {
     verdict "$figure" ok
 }
 
+# isa_option DEFAULT ARGUMENTS...: sets isa to what `--isa` among the arguments names, else to the default, for programs
+# that are compiled for one instruction set; sets rest to the other arguments.
+isa_option() {
+    isa="$1"
+    rest=()
+    shift
+    while [ $# -gt 0 ]; do
+        case "$1" in
+        --isa=*) isa="${1#*=}" ;;
+        --isa)
+            isa="${2:-nothing}"
+            [ $# -eq 1 ] || shift
+            ;;
+        *) rest+=("$1") ;;
+        esac
+        shift
+    done
+    case "$isa" in
+    '' | avx2 | avx512) ;;
+    *) fail "$id --isa $isa" "it measures with AVX2 or AVX-512" "use avx2 or avx512" ;;
+    esac
+}
+
 # scratch: a directory that is removed when the script ends; sets scratch.
 scratch() {
     scratch="$(mktemp -d)"
