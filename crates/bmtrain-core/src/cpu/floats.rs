@@ -72,6 +72,15 @@ impl<'a> Floats<'a> {
         if matches!(self, Floats::F32(_)) { 4 } else { 2 }
     }
 
+    /// The address of element `index`.
+    pub(crate) fn address(&self, index: usize) -> *const u8 {
+        match self {
+            Floats::F32(data) => data[index..].as_ptr().cast(),
+            Floats::F16(data) => data[index..].as_ptr().cast(),
+            Floats::Bf16(data) => data[index..].as_ptr().cast(),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Floats::F32(data) => data.len(),

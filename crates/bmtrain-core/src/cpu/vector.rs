@@ -62,6 +62,38 @@ pub(super) fn prefetch(data: &[f32], index: usize) {
     fetch::<NEAREST>(data.as_ptr().wrapping_add(index));
 }
 
+/// `to[6 * p + i] = rows[i][p]`: a transpose whose rows are not a whole number of vectors.
+#[inline(always)]
+pub(super) fn interleave_6(rows: [&[f32; 4]; 6], to: &mut [f32; 24]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        // SAFETY: four numbers of each row and of each sixth of `to`; the instructions are in the baseline.
+        unsafe {
+            let [mut r0, mut r1, mut r2, mut r3, r4, r5] = rows.map(|row| _mm_loadu_ps(row.as_ptr()));
+            _MM_TRANSPOSE4_PS(&mut r0, &mut r1, &mut r2, &mut r3);
+            let (low, high) = (_mm_unpacklo_ps(r4, r5), _mm_unpackhi_ps(r4, r5));
+            let sixths = [
+                r0,
+                _mm_movelh_ps(low, r1),
+                _mm_shuffle_ps::<0xEE>(r1, low),
+                r2,
+                _mm_movelh_ps(high, r3),
+                _mm_shuffle_ps::<0xEE>(r3, high),
+            ];
+            for (to, sixth) in to.chunks_exact_mut(4).zip(sixths) {
+                _mm_storeu_ps(to.as_mut_ptr(), sixth);
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for (p, to) in to.chunks_exact_mut(6).enumerate() {
+        for (x, row) in to.iter_mut().zip(rows) {
+            *x = row[p];
+        }
+    }
+}
+
 /// Eight numbers in plain Rust, for the portable set: compilers keep them in registers.
 #[derive(Clone, Copy)]
 pub(super) struct Eight(pub(super) [f32; 8]);

@@ -7,7 +7,7 @@ use super::cut::Stretches;
 use super::job::GemmJob;
 use super::kernel::{Kernel, MAX_TILE, Strip};
 use super::left::Left;
-use super::operand::widen;
+use super::operand::{Source, widen};
 use super::shared::Shared;
 use crate::cpu::vector::LINE;
 
@@ -80,7 +80,7 @@ pub(super) fn run<'s>(
         let width = count.next_multiple_of(kernel.lanes);
         Right { data: packed(j, width * k), j, columns: count, width }
     };
-    let at_once = if k <= SHORT { SHORT_TILES * kernel.rows() } else { rows.len() };
+    let at_once = if k <= SHORT { SHORT_TILES * a.height } else { rows.len() };
     for start in rows.clone().step_by(at_once) {
         let block = start..(start + at_once).min(rows.end);
         for j in columns.clone().step_by(kernel.columns()) {
@@ -89,7 +89,7 @@ pub(super) fn run<'s>(
                 next if next < columns.end => right(next).data,
                 _ => &[],
             };
-            strip(pass, (a, (start - rows.start) / kernel.rows()), block.clone(), &b, next);
+            strip(pass, (a, (start - rows.start) / a.height), block.clone(), &b, next);
         }
     }
 }
@@ -97,54 +97,71 @@ pub(super) fn run<'s>(
 /// One panel of B: straight into C or the sums where possible, else tile by tile through a buffer. `next` is fetched
 /// meanwhile.
 fn strip(pass: &Pass<'_, '_>, (a, first_tile): (&Left<'_>, usize), rows: Range<usize>, b: &Right<'_>, next: &[f32]) {
-    let Pass { kernel, job, sums, last, .. } = *pass;
+    let Pass { job, sums, last, .. } = *pass;
     let first = pass.is_first();
     let beta = if first { job.beta } else { 1.0 };
-    let height = kernel.rows();
+    let height = a.height;
+    let bias = bias(pass, b);
     let to = match sums {
         Some(sums) if !(last || first && beta != 0.0) => {
             let start = sums.at(rows.start, b.j);
             sums.data.f32_at(start, (rows.len() - 1) * sums.leading + b.width).map(|to| (to, sums.leading))
         }
-        None if b.columns == b.width && !(last && job.has_epilogue()) => {
+        None if b.columns == b.width && (!last || bias.is_some() || !job.has_epilogue()) => {
             let start = job.c_start + rows.start * job.ldc + b.j;
             job.c.f32_at(start, (rows.len() - 1) * job.ldc + b.width).map(|to| (to, job.ldc))
         }
         _ => None,
     };
     if let Some((to, row)) = to {
-        let (whole, rest) = (rows.len() / height, rows.len() % height);
-        if whole > 0 {
-            multiply(pass, a, first_tile, (whole, height), b, (to, row), (beta, next));
-        }
-        if rest > 0 {
-            multiply(
-                pass,
-                a,
-                first_tile + whole,
-                (1, rest),
-                b,
-                (to.wrapping_add(whole * height * row), row),
-                (beta, &[]),
-            );
-        }
+        multiply_rows(pass, (a, first_tile), rows.len(), b, (to, row), With { beta, next, bias });
         return;
     }
+    let mut buffer = [0.0f32; MAX_TILE];
     let tiles = rows.len().div_ceil(height);
-    for (index, i) in rows.clone().step_by(height).enumerate() {
-        // Each tile fetches its part of the next panel.
-        let line = |tile: usize| next.len() / LINE * tile / tiles * LINE;
-        let next = &next[line(index)..line(index + 1)];
-        tile(pass, a, first_tile + index, i..(i + height).min(rows.end), b, (beta, next));
+    let at_once = (MAX_TILE / (height * b.width)).max(1);
+    for (index, i) in (0..tiles).step_by(at_once).zip(rows.clone().step_by(at_once * height)) {
+        // Each of them fetches its part of the next panel.
+        let line = |tile: usize| next.len() / LINE * tile.min(tiles) / tiles * LINE;
+        let next = &next[line(index)..line(index + at_once)];
+        let rows = i..(i + at_once * height).min(rows.end);
+        let buffer = &mut buffer[..rows.len() * b.width];
+        through_buffer(pass, (a, first_tile + index), rows, b, With { beta, next, bias: None }, buffer);
     }
 }
 
-fn tile(pass: &Pass<'_, '_>, a: &Left<'_>, index: usize, rows: Range<usize>, b: &Right<'_>, with: (f32, &[f32])) {
+/// The bias of a panel where that is the whole epilogue: tiles add it as they are stored.
+fn bias<'p>(pass: &Pass<'_, 'p>, b: &Right<'_>) -> Option<&'p [f32]> {
+    let job = pass.job;
+    match job.bias {
+        Some(Source::F32(bias)) if pass.last && b.columns == b.width && !job.changes_values() => {
+            Some(&bias[b.j..b.j + b.width])
+        }
+        _ => None,
+    }
+}
+
+/// What a tile does beside its sums.
+#[derive(Clone, Copy)]
+struct With<'s> {
+    beta: f32,
+    next: &'s [f32],
+    bias: Option<&'s [f32]>,
+}
+
+/// Tiles whose results are not stored as they are: rounded, with columns that C does not have, or changed by the
+/// epilogue.
+fn through_buffer(
+    pass: &Pass<'_, '_>,
+    a: (&Left<'_>, usize),
+    rows: Range<usize>,
+    b: &Right<'_>,
+    with: With<'_>,
+    buffer: &mut [f32],
+) {
     let Pass { job, sums, last, .. } = *pass;
-    let (count, width, beta) = (rows.len(), b.width, with.0);
-    let mut buffer = [0.0f32; MAX_TILE];
-    let buffer = &mut buffer[..count * width];
-    if beta != 0.0 {
+    let width = b.width;
+    if with.beta != 0.0 {
         for (i, line) in rows.clone().zip(buffer.chunks_exact_mut(width)) {
             // SAFETY: the task owns these rows and columns.
             unsafe {
@@ -155,7 +172,7 @@ fn tile(pass: &Pass<'_, '_>, a: &Left<'_>, index: usize, rows: Range<usize>, b: 
             }
         }
     }
-    multiply(pass, a, index, (1, count), b, (buffer.as_mut_ptr(), width), with);
+    multiply_rows(pass, a, rows.len(), b, (buffer.as_mut_ptr(), width), with);
     if last {
         finish(job, buffer, rows, b.j, b.columns, width);
         return;
@@ -171,6 +188,25 @@ fn tile(pass: &Pass<'_, '_>, a: &Left<'_>, index: usize, rows: Range<usize>, b: 
     }
 }
 
+/// Whole tiles from tile `first` of A on, and the shorter one below them.
+fn multiply_rows(
+    pass: &Pass<'_, '_>,
+    (a, first): (&Left<'_>, usize),
+    rows: usize,
+    b: &Right<'_>,
+    (c, c_row): (*mut f32, usize),
+    with: With<'_>,
+) {
+    let (whole, rest) = (rows / a.height, rows % a.height);
+    if whole > 0 {
+        multiply(pass, a, first, (whole, a.height), b, (c, c_row), with);
+    }
+    if rest > 0 {
+        let c = c.wrapping_add(whole * a.height * c_row);
+        multiply(pass, a, first + whole, (1, rest), b, (c, c_row), With { next: &[], ..with });
+    }
+}
+
 /// Calls a routine for `tiles` tiles of `rows` rows from tile `first` of A on, after checking what it will read. `c`
 /// must be valid for these rows and `b.width`.
 fn multiply(
@@ -180,7 +216,7 @@ fn multiply(
     (tiles, rows): (usize, usize),
     b: &Right<'_>,
     (c, c_row): (*mut f32, usize),
-    (beta, next): (f32, &[f32]),
+    With { beta, next, bias }: With<'_>,
 ) {
     let Pass { kernel, job, k, .. } = *pass;
     let start = a.start + first * a.tile;
@@ -189,6 +225,7 @@ fn multiply(
         assert!(last < a.data.len(), "gemm: tile of A out of range");
         assert!(k * b.width <= b.data.len(), "gemm: tile of B out of range");
     }
+    assert!(bias.is_none_or(|bias| bias.len() == b.width), "gemm: bias of another width");
     let strips = if a.packed { kernel.packed_strips } else { kernel.strips };
     let routine = strips[rows - 1][b.width / kernel.lanes - 1];
     let strip = Strip {
@@ -203,10 +240,12 @@ fn multiply(
         c_row,
         alpha: job.alpha,
         beta,
+        bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
         next: next.as_ptr(),
         lines: next.len() / LINE,
     };
-    // SAFETY: the kernel was chosen for this machine; A and B are inside their slices by the assertions above; C is
+    // SAFETY: the kernel was chosen for this machine; A and B are inside their slices by the assertions above, and so
+    // is the bias; C is
     // either a buffer of rows x width on the stack or, by `Shared::f32_at`, inside the result or its sums, where this
     // task owns the rows and columns.
     unsafe { routine(&strip) }
@@ -221,14 +260,14 @@ pub(super) fn finish(
     columns: usize,
     width: usize,
 ) {
-    if let Some(bias) = job.bias {
-        let mut values = [0.0f32; MAX_TILE];
-        widen(bias, j, &mut values[..columns]);
-        for line in buffer.chunks_exact_mut(width) {
-            for (x, value) in line.iter_mut().zip(&values) {
-                *x += value;
-            }
+    match job.bias {
+        Some(Source::F32(bias)) => add_bias(&bias[j..j + columns], buffer, width),
+        Some(bias) => {
+            let mut values = [0.0f32; MAX_TILE];
+            widen(bias, j, &mut values[..columns]);
+            add_bias(&values[..columns], buffer, width);
         }
+        None => {}
     }
     if let Some((target, leading)) = job.pre_activation {
         for (i, line) in rows.clone().zip(buffer.chunks_exact(width)) {
@@ -249,5 +288,13 @@ pub(super) fn finish(
     for (i, line) in rows.zip(buffer.chunks_exact(width)) {
         // SAFETY: the task owns these rows and columns.
         unsafe { job.c.write(job.c_start + i * job.ldc + j, &line[..columns]) };
+    }
+}
+
+fn add_bias(bias: &[f32], buffer: &mut [f32], width: usize) {
+    for line in buffer.chunks_exact_mut(width) {
+        for (x, value) in line.iter_mut().zip(bias) {
+            *x += value;
+        }
     }
 }

@@ -69,7 +69,12 @@ impl<'a> GemmJob<'a> {
     }
 
     pub(super) fn has_epilogue(&self) -> bool {
-        self.bias.is_some() || self.pre_activation.is_some() || self.activation.is_some() || self.gradient.is_some()
+        self.bias.is_some() || self.changes_values()
+    }
+
+    /// Whether there is more to the epilogue than a bias.
+    pub(super) fn changes_values(&self) -> bool {
+        self.pre_activation.is_some() || self.activation.is_some() || self.gradient.is_some()
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Strip {
     pub(super) alpha: f32,
     /// Factor of what C holds; with 0 C is never read.
     pub(super) beta: f32,
+    /// What is added to every row of the result in the end, or null.
+    pub(super) bias: *const f32,
     /// What to fetch into the second-level cache meanwhile: any address, and a number of cache lines.
     pub(super) next: *const f32,
     pub(super) lines: usize,
@@ -44,9 +46,33 @@ pub(super) struct Strip {
 /// Computes one [`Strip`].
 ///
 /// # Safety
-/// The instruction set of the table must be present; for its rows and columns every address of A, B and C named in
+/// The instruction set of the table must be present; for its rows and columns every address of A, B, C and the bias named in
 /// [`Strip`] must be valid, and no other thread may access these elements of C meanwhile.
 pub(super) type StripRoutine = unsafe fn(&Strip);
+
+/// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels.
+pub(super) struct RowStrip {
+    /// The rest, of an A packed by `pack_left`; of `b`, `next`, `lines` and `a_row` and `a_step` nothing is read.
+    pub(super) strip: Strip,
+    /// Row 0 of B, of the dtype of the routine.
+    pub(super) b: *const u8,
+    /// Distance between rows of B.
+    pub(super) b_row: usize,
+    /// Number of tiles side by side.
+    pub(super) panels: usize,
+    /// Room for as many f32 as all tiles have.
+    pub(super) sums: *mut f32,
+}
+
+/// Computes one [`RowStrip`].
+///
+/// # Safety
+/// As for [`StripRoutine`], for the addresses named in [`RowStrip`].
+pub(super) type RowStripRoutine = unsafe fn(&RowStrip);
+
+/// Tiles that read rows of B of one dtype: for each number of rows the widths in vectors, ascending from 1, with their
+/// routines.
+pub(super) type RowStripRoutines = &'static [&'static [(usize, RowStripRoutine)]];
 
 /// Writes the transpose of a `lanes x k` block: `to[p * width + j] = from[j * stride + p]`.
 ///
@@ -80,19 +106,9 @@ pub(super) struct Dots {
     pub(super) out: *mut f32,
     /// Distance between rows of the result.
     pub(super) out_row: usize,
-}
-
-impl Dots {
-    /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of
-    /// them, does not find the next ones; of long rows it is the same row.
-    pub(super) fn ahead(&self, columns: usize) -> usize {
-        /// What fits beside x in the first-level cache, in elements.
-        const MOST: usize = 4096;
-        /// 512 bytes.
-        const WITHIN: usize = 128;
-        let next = columns * self.y_row;
-        if next <= MOST { next } else { WITHIN }
-    }
+    /// Rows of y, a bit each, that are fetched so many elements ahead.
+    pub(super) fetched: u8,
+    pub(super) ahead: usize,
 }
 
 /// Computes one [`Dots`].
@@ -119,6 +135,10 @@ pub(super) struct Kernel {
     pub(super) strips: &'static [&'static [StripRoutine]],
     /// As `strips`, for an A packed by `pack_left`: `a_row` and `a_step` are not read.
     pub(super) packed_strips: &'static [&'static [StripRoutine]],
+    /// Tiles that read B in place, of each dtype.
+    pub(super) row_strips_f32: RowStripRoutines,
+    pub(super) row_strips_f16: RowStripRoutines,
+    pub(super) row_strips_bf16: RowStripRoutines,
     /// Packs A for `packed_strips`.
     pub(super) pack_left: PackRoutine,
     /// Transposes `lanes` rows.
@@ -153,6 +173,15 @@ impl Kernel {
             Source::F32(_) => &self.dots_f32,
             Source::F16(_) => &self.dots_f16,
             Source::Bf16(_) => &self.dots_bf16,
+        }
+    }
+
+    /// Tiles that read rows of B as `data` holds them.
+    pub(super) fn row_strips(&self, data: Source<'_>) -> RowStripRoutines {
+        match data {
+            Source::F32(_) => self.row_strips_f32,
+            Source::F16(_) => self.row_strips_f16,
+            Source::Bf16(_) => self.row_strips_bf16,
         }
     }
 

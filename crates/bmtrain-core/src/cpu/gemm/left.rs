@@ -9,7 +9,7 @@ use super::job::GemmJob;
 use super::kernel::Kernel;
 use super::operand::{Matrix, Source, widen};
 use crate::cpu::scratch::Region;
-use crate::cpu::vector::{LINE, prefetch};
+use crate::cpu::vector::{LINE, interleave_6, prefetch};
 
 /// From this many columns of the result on, rows of A are packed.
 const COLUMNS_WORTH_PACKING: usize = 96;
@@ -29,6 +29,8 @@ pub(super) struct Left<'s> {
     pub(super) row: usize,
     /// Distance between columns.
     pub(super) step: usize,
+    /// Rows of a tile.
+    pub(super) height: usize,
     /// Whether rows are interleaved, tile by tile.
     pub(super) packed: bool,
 }
@@ -46,14 +48,14 @@ impl<'s> Left<'s> {
             return None;
         }
         let start = start + rows.start * row_stride + k.start * col_stride;
-        let tile = kernel.rows() * row_stride;
-        Some(Left { data, start, tile, row: row_stride, step: col_stride, packed: false })
+        let height = kernel.rows();
+        Some(Left { data, start, tile: height * row_stride, row: row_stride, step: col_stride, height, packed: false })
     }
 
     /// Packed rows of A over a stretch of `k` terms.
     pub(super) fn packed(kernel: &Kernel, data: &'s [f32], k: usize) -> Self {
         let height = kernel.rows();
-        Left { data, start: 0, tile: height * k, row: 1, step: height, packed: true }
+        Left { data, start: 0, tile: height * k, row: 1, step: height, height, packed: true }
     }
 }
 
@@ -110,10 +112,15 @@ fn interleave<const ROWS: usize>(rows: [&[f32]; ROWS], to: &mut [f32]) {
     let blocks = rows.map(|row| row.as_chunks::<WIDTH>());
     let (whole, rest) = to.split_at_mut(blocks[0].0.len() * WIDTH * ROWS);
     for (block, to) in whole.chunks_exact_mut(WIDTH * ROWS).enumerate() {
-        let lines: [[f32; WIDTH]; ROWS] = std::array::from_fn(|i| blocks[i].0[block]);
-        for (p, to) in to.chunks_exact_mut(ROWS).enumerate() {
-            for (x, line) in to.iter_mut().zip(&lines) {
-                *x = line[p];
+        let lines: [&[f32; WIDTH]; ROWS] = std::array::from_fn(|i| &blocks[i].0[block]);
+        // ROWS is known to the compiler: one of the two branches remains.
+        if let (&[a, b, c, d, e, f], Ok(to)) = (&lines[..], <&mut [f32; 24]>::try_from(&mut *to)) {
+            interleave_6([a, b, c, d, e, f], to);
+        } else {
+            for (p, to) in to.chunks_exact_mut(ROWS).enumerate() {
+                for (x, line) in to.iter_mut().zip(lines) {
+                    *x = line[p];
+                }
             }
         }
     }

@@ -11,7 +11,7 @@
 //! thread packs rows of A, and sums of a tile (6 x 64 with AVX-512, 6 x 16 with AVX2 and NEON) are kept in registers
 //! (`tile.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
 //! four ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
-//! of B; `stream.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read.
+//! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read.
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
@@ -26,6 +26,7 @@
 
 mod block;
 mod cut;
+mod in_place;
 mod job;
 mod kernel;
 pub(super) mod launch;
@@ -39,7 +40,6 @@ mod schedule;
 mod scratch;
 mod shared;
 mod skinny;
-mod stream;
 mod tile;
 mod wide;
 

@@ -2,6 +2,8 @@
 //!
 //! What is packed is used at once, from the nearest caches, and no thread waits for another.
 
+use std::ops::Range;
+
 use super::block::{self, Pass, Sums};
 use super::cut::{Limits, Stretches};
 use super::job::GemmJob;
@@ -12,6 +14,7 @@ use super::right;
 use super::schedule::Tickets;
 use super::scratch::Scratch;
 use super::shared::Shared;
+use crate::cpu::scratch::Region;
 
 /// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
 pub(super) fn takes(limits: &Limits, job: &GemmJob<'_>) -> bool {
@@ -35,24 +38,38 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
     }
     loop {
         let columns = run.start * width..(run.end * width).min(job.n);
-        let leading = columns.len().next_multiple_of(kernel.lanes);
-        let sums = (stretches.count > 1 && !job.c.is_f32()).then(|| {
-            let data = Shared::new(Target::F32(sums.take(rows.len() * leading)));
-            Sums { data, leading, i: 0, j: columns.start }
-        });
-        for index in 0..stretches.count {
-            let k = stretches.range(index);
-            let a = Left::in_place(kernel, job, &rows, &k);
-            let a = a.unwrap_or_else(|| Left::packed(kernel, &left[at(k.start)..at(k.end)], k.len()));
-            let panels = panels.take(leading * k.len());
-            right::pack(kernel, &job.b, k.clone(), columns.clone(), lines, panels);
-            let panel = |j: usize, len: usize| &panels[(j - columns.start) * k.len()..][..len];
-            let pass = Pass::new(kernel, job, &stretches, index, sums);
-            block::run(&pass, &a, (rows.clone(), columns.clone()), panel);
-        }
+        let a = |k: &Range<usize>| {
+            let a = Left::in_place(kernel, job, &rows, k);
+            a.unwrap_or_else(|| Left::packed(kernel, &left[at(k.start)..at(k.end)], k.len()))
+        };
+        compute((kernel, job), &stretches, a, columns, (panels, lines, sums));
         match take() {
             Some(more) => run = more,
             None => return,
         }
+    }
+}
+
+/// Columns of all rows, whose part of B is packed here; `a` has the rows of A over a stretch.
+pub(super) fn compute<'s>(
+    (kernel, job): (&Kernel, &GemmJob<'_>),
+    stretches: &Stretches,
+    a: impl Fn(&Range<usize>) -> Left<'s>,
+    columns: Range<usize>,
+    (panels, lines, sums): (&mut Region, &mut Region, &mut Region),
+) {
+    let rows = 0..job.m;
+    let leading = columns.len().next_multiple_of(kernel.lanes);
+    let sums = (stretches.count > 1 && !job.c.is_f32()).then(|| {
+        let data = Shared::new(Target::F32(sums.take(rows.len() * leading)));
+        Sums { data, leading, i: 0, j: columns.start }
+    });
+    for index in 0..stretches.count {
+        let k = stretches.range(index);
+        let panels = panels.take(leading * k.len());
+        right::pack(kernel, &job.b, k.clone(), columns.clone(), lines, panels);
+        let panel = |j: usize, len: usize| &panels[(j - columns.start) * k.len()..][..len];
+        let pass = Pass::new(kernel, job, stretches, index, sums);
+        block::run(&pass, &a(&k), (rows.clone(), columns.clone()), panel);
     }
 }

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
 use super::left;
 use super::tile::{self, Stored, Wide};
 use crate::cpu::simd::Fused;
@@ -12,7 +12,8 @@ use crate::cpu::vector::{Eight, Pair, Vector};
 
 tile::table!(
     #[target_feature(enable = "neon")]
-    NEON: Pair, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2], dots [1, 2] by 4
+    NEON: Pair, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
+    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 4], 4: [1, 2], 5: [1, 2], 6: [1, 2]], dots [1, 2] by 4
 );
 
 impl Wide<8> for Pair {

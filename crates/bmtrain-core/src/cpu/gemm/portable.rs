@@ -3,14 +3,15 @@
 
 use half::{bf16, f16};
 
-use super::kernel::{DotRoutines, Dots, Kernel, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
 use super::left;
 use super::tile::{self, Stored, Wide};
 use crate::cpu::simd::Separate;
 use crate::cpu::vector::Eight;
 
 tile::table!(
-    KERNEL: Eight, lanes 8, stretch 768, rows [1, 2, 3, 4], height 4, vectors [1], dots [1, 2] by 2
+    KERNEL: Eight, lanes 8, stretch 768, rows [1, 2, 3, 4], height 4, vectors [1],
+    in_place [1: [1], 2: [1], 3: [1], 4: [1]], dots [1, 2] by 2
 );
 
 impl Wide<8> for Eight {

@@ -10,9 +10,8 @@ use super::cut::Limits;
 use super::job::{Batch, GemmJob};
 use super::kernel::Kernel;
 use super::scratch::{self, Scratch};
-use super::stream::Stream;
 use super::wide::{Own, Wide};
-use super::{Threads, narrow, skinny, stream};
+use super::{Threads, in_place, narrow, skinny};
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
@@ -104,11 +103,9 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, (workers, Mine::Here), || scratch::with(work), || work(scratch));
-    } else if stream::takes(job) {
-        let Scratch { left, lines, phase_sums, .. } = scratch;
-        let product = Stream::new(kernel, job, workers, phase_sums);
-        let of_thread = |Scratch { left, lines, .. }: &mut Scratch| product.work(left, lines);
-        on_workers(threads, (workers, Mine::InPool), || scratch::with(of_thread), || product.work(left, lines));
+    } else if in_place::takes(kernel, job) {
+        let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
+        on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
     } else if narrow::takes(limits, job) {
         let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));

@@ -10,6 +10,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::operand::{Source, Target, widen};
+use crate::cpu::vector::LINE;
 
 #[derive(Debug, Clone, Copy)]
 enum Address {
@@ -96,7 +97,14 @@ impl<'a> Shared<'a> {
         // SAFETY: inside the slice by the check, not used by others as the caller promises.
         unsafe {
             match self.address {
-                Address::F32(data) => std::slice::from_raw_parts_mut(data.add(start), from.len()).copy_from_slice(from),
+                Address::F32(data) => {
+                    let to = std::slice::from_raw_parts_mut(data.add(start), from.len());
+                    // The row of a tile: of a known length, so that no function is called for a cache line.
+                    match (to.as_chunks_mut::<LINE>(), from.as_chunks::<LINE>()) {
+                        ((to, []), (from, [])) => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+                        _ => to.copy_from_slice(from),
+                    }
+                }
                 Address::F16(data) => {
                     std::slice::from_raw_parts_mut(data.add(start), from.len()).convert_from_f32_slice(from)
                 }

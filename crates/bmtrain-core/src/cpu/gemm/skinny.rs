@@ -13,6 +13,7 @@ use super::kernel::{Dots, Kernel};
 use super::operand::{Matrix, Source, widen};
 use super::scratch::Scratch;
 use crate::cpu::scratch::Region;
+use crate::cpu::vector::LINE;
 
 /// Most rows of such a product.
 const ROWS: usize = 16;
@@ -21,8 +22,15 @@ const ROWS: usize = 16;
 /// it fit the buffer of a tile.
 pub(super) const COLUMNS: usize = 24;
 
-/// Longest stretch of the sum: as much of x as the caches keep between two panels.
+/// Longest stretch of the sum for one row of x.
 const STRETCH: usize = 2048;
+
+/// Elements of x and of w that the first-level cache keeps: of a sum over this stretch the rows of x, those of w that
+/// meet them, and those that are fetched meanwhile.
+const KEPT: usize = 7 << 10;
+
+/// Bytes of a long row that are fetched ahead.
+const WITHIN: usize = 512;
 
 /// Shortest sum for which adding up lanes is cheap beside the products.
 const SHORTEST: usize = 64;
@@ -35,12 +43,13 @@ pub(super) fn takes(job: &GemmJob<'_>) -> bool {
 pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scratch: &mut Scratch) {
     let rows = 0..job.m;
     let x = Lines::of_left(job, &mut scratch.left);
+    let stretch = stretch(kernel, job);
     for j in columns.clone().step_by(COLUMNS) {
         let count = COLUMNS.min(columns.end - j);
         let mut sums = [0.0f32; ROWS * COLUMNS];
         let sums = &mut sums[..rows.len() * COLUMNS];
-        for start in (0..job.k).step_by(STRETCH) {
-            let k = STRETCH.min(job.k - start);
+        for start in (0..job.k).step_by(stretch) {
+            let k = stretch.min(job.k - start);
             let w = Lines { data: job.b.data, start: job.b.start + j * job.b.col_stride, row: job.b.col_stride };
             let mut part = [0.0f32; ROWS * COLUMNS];
             block(kernel, k, x.from(start), w.from(start), &mut part, (rows.len(), count));
@@ -61,6 +70,12 @@ pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scr
         }
         finish(job, sums, rows.clone(), j, count, COLUMNS);
     }
+}
+
+/// Terms that are summed without a pause; they follow from the shape, since results depend on them.
+fn stretch(kernel: &Kernel, job: &GemmJob<'_>) -> usize {
+    let most = if job.m == 1 { STRETCH } else { KEPT / (job.m + 2 * kernel.dot_columns) };
+    job.k.div_ceil(job.k.div_ceil(most)).next_multiple_of(LINE)
 }
 
 /// Lines of an operand, along k.
@@ -95,37 +110,36 @@ impl<'s> Lines<'s> {
     /// The address of element `index`, and how many elements there are from it on.
     fn at(&self, index: usize) -> (*const u8, usize) {
         let first = self.start + index;
-        match self.data {
-            Source::F32(data) => (data[first..].as_ptr().cast(), data.len() - first),
-            Source::F16(data) => (data[first..].as_ptr().cast(), data.len() - first),
-            Source::Bf16(data) => (data[first..].as_ptr().cast(), data.len() - first),
-        }
+        (self.data.address(first), self.data.len() - first)
     }
 }
 
 /// Dot products of `m` lines of x, which are f32, with `n` lines of w, in the shapes the kernel has.
 fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32], (m, n): (usize, usize)) {
     let routines = kernel.dots(w.data);
-    let mut i = 0;
-    while i < m {
-        // Calls of about equal height: short ones have few sums per load. Rows outside, columns inside, because a few
-        // rows of x fit the first-level cache.
-        let left = m - i;
-        let tall = left.div_ceil(left.div_ceil(routines.several.len()));
-        let mut j = 0;
-        while j < n {
-            let (routines, wide) =
-                if j + kernel.dot_columns <= n { (routines.several, kernel.dot_columns) } else { (routines.single, 1) };
+    let mut j = 0;
+    while j < n {
+        let (routines, wide) =
+            if j + kernel.dot_columns <= n { (routines.several, kernel.dot_columns) } else { (routines.single, 1) };
+        // Long rows are one run of memory, of which the near future is fetched; of short ones the next group.
+        let ahead = if wide * w.row <= KEPT { wide * w.row } else { WITHIN / w.data.element_bytes() };
+        // Calls of about equal height: short ones have few sums per load. Each fetches some of the rows.
+        let calls = m.div_ceil(routines.len());
+        let mut i = 0;
+        for call in 0..calls {
+            let tall = (m - i).div_ceil(calls - call);
+            let fetched = (call..wide).step_by(calls).fold(0, |rows, j| rows | 1 << j);
             let ((x_data, x_len), (y, y_len)) = (x.at(i * x.row), w.at(j * w.row));
             assert!((tall - 1) * x.row + k <= x_len && (wide - 1) * w.row + k <= y_len);
             assert!((i + tall - 1) * COLUMNS + j + wide <= out.len());
             let out = out[i * COLUMNS + j..].as_mut_ptr();
-            let dots = Dots { k, x: x_data.cast(), x_row: x.row, y, y_row: w.row, out, out_row: COLUMNS };
+            let x_data = x_data.cast();
+            let dots = Dots { k, x: x_data, x_row: x.row, y, y_row: w.row, out, out_row: COLUMNS, fetched, ahead };
             // SAFETY: the kernel was chosen for this machine; the assertions above are its conditions on lengths; w is
             // of the routines' dtype, and the x of `run` is f32.
             unsafe { routines[tall - 1](&dots) };
-            j += wide;
+            i += tall;
         }
-        i += tall;
+        j += wide;
     }
 }

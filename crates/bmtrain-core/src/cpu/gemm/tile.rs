@@ -3,8 +3,8 @@
 
 use half::{bf16, f16};
 
-pub(super) use super::kernel::StripRoutine;
-use super::kernel::{Dots, Strip};
+use super::kernel::{Dots, RowStrip, Strip};
+pub(super) use super::kernel::{RowStripRoutine, StripRoutine};
 use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
@@ -16,6 +16,10 @@ const UNROLL: usize = 4;
 
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
+
+/// Rows of a B in place that are met at a time: of the usual widths so few that they and the next ones, some panels
+/// wide, stay in the first-level cache, and their pages in the nearest table of addresses.
+const ROWS_OF_B: usize = 64;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
 pub(super) const SPIN_VECTORS: usize = 12;
@@ -29,6 +33,12 @@ pub(super) trait Wide<const LANES: usize>: Vector {
     unsafe fn multiply(self, other: Self) -> Self;
     /// The sum of the lanes.
     unsafe fn sum(self) -> f32;
+    /// [`Wide::sum`] of each of four, with the same bits.
+    #[inline(always)]
+    unsafe fn sums(of: [Self; 4]) -> [f32; 4] {
+        // SAFETY: by the caller.
+        of.map(|vector| unsafe { vector.sum() })
+    }
     unsafe fn load_bf16(from: *const bf16) -> Self;
     unsafe fn load_f16(from: *const f16) -> Self;
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES];
@@ -99,7 +109,6 @@ where
                 }
             }
         };
-        let (alpha, beta) = (V::splat(t.alpha), V::splat(t.beta));
         let mut next = t.next;
         let last = next.wrapping_add(t.lines * LINE);
         let share = t.lines.div_ceil(t.tiles.max(1)) * LINE;
@@ -129,12 +138,60 @@ where
             for p in 0..left {
                 step(&mut sums, (a.add(p * a_step), a_row), b.add(p * VECTORS * LANES));
             }
-            for (i, row) in sums.iter().enumerate() {
-                for (v, sum) in row.iter().enumerate() {
-                    let c = c.add(i * t.c_row + v * LANES);
-                    let value = alpha.multiply(*sum);
-                    if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) }.store(c);
-                }
+            store(t, &sums, c);
+        }
+    }
+}
+
+/// `C = alpha * sums + beta * C + bias` for a tile.
+#[inline(always)]
+unsafe fn store<V, const LANES: usize, const ROWS: usize, const VECTORS: usize>(
+    t: &Strip,
+    sums: &[[V; VECTORS]; ROWS],
+    c: *mut f32,
+) where
+    V: Wide<LANES>,
+{
+    // SAFETY: the caller vouches for the elements of C.
+    unsafe {
+        let (alpha, beta, one) = (V::splat(t.alpha), V::splat(t.beta), V::splat(1.0));
+        for (i, row) in sums.iter().enumerate() {
+            for (v, sum) in row.iter().enumerate() {
+                let c = c.add(i * t.c_row + v * LANES);
+                let value = alpha.multiply(*sum);
+                let value = if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) };
+                // A product with one is exact.
+                let bias = t.bias.wrapping_add(v * LANES);
+                if t.bias.is_null() { value } else { value.multiply_add(one, V::load(bias)) }.store(c);
+            }
+        }
+    }
+}
+
+/// One step of k: a column of a packed A times a row of B in place; another row is fetched.
+#[inline(always)]
+unsafe fn row_step<V, T, const LANES: usize, const ROWS: usize, const VECTORS: usize>(
+    sums: &mut [[V; VECTORS]; ROWS],
+    a: *const f32,
+    b: *const T,
+    ahead: usize,
+) where
+    V: Wide<LANES>,
+    T: Stored,
+{
+    // SAFETY: the caller vouches for ROWS elements of A and VECTORS vectors of B; a prefetch has no effect on validity.
+    unsafe {
+        for j in (0..VECTORS * LANES).step_by(LINE * size_of::<f32>() / size_of::<T>()) {
+            fetch::<NEAREST>(b.wrapping_add(ahead + j).cast());
+        }
+        let mut columns = [V::splat(0.0); VECTORS];
+        for (v, column) in columns.iter_mut().enumerate() {
+            *column = T::load(b.add(v * LANES));
+        }
+        for (i, row) in sums.iter_mut().enumerate() {
+            let x = V::splat(*a.add(i));
+            for v in 0..VECTORS {
+                row[v] = row[v].multiply_add(x, columns[v]);
             }
         }
     }
@@ -219,6 +276,62 @@ pub(super) unsafe fn copy<V: Vector, const COLUMNS: usize>(
     }
 }
 
+/// See [`super::kernel::RowStripRoutine`].
+///
+/// Every row of B is another run of memory and, as like as not, another page. So some rows are met by the tiles of all
+/// panels, which keep their sums in memory, before the next rows are, and those are fetched meanwhile.
+#[inline(always)]
+pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
+    t: &RowStrip,
+) where
+    V: Wide<LANES>,
+    T: Stored,
+{
+    // SAFETY: the caller vouches for every address that follows from the strides of `t` and from ROWS and VECTORS;
+    // prefetches have no effect on validity.
+    unsafe {
+        let RowStrip { strip, b_row, panels, .. } = t;
+        let width = VECTORS * LANES;
+        for start in (0..strip.k).step_by(ROWS_OF_B) {
+            let end = strip.k.min(start + ROWS_OF_B);
+            let first = t.b.cast::<T>().wrapping_add(start * b_row);
+            for (index, panel) in (0..strip.tiles).flat_map(|i| (0..*panels).map(move |j| (i, j))) {
+                let mut a = strip.a.wrapping_add(index * strip.a_tile + start * STEP);
+                let mut b = first.wrapping_add(panel * width);
+                let kept = t.sums.add((index * panels + panel) * ROWS * width);
+                let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+                if start > 0 {
+                    for (i, sum) in sums.as_flattened_mut().iter_mut().enumerate() {
+                        *sum = V::load(kept.add(i * LANES));
+                    }
+                }
+                // The tiles below find the rows in the caches.
+                let ahead = if index == 0 { ROWS_OF_B * b_row } else { 0 };
+                let mut left = end - start;
+                while left >= UNROLL {
+                    for p in 0..UNROLL {
+                        row_step::<V, T, LANES, ROWS, VECTORS>(&mut sums, a.add(p * STEP), b, ahead);
+                        b = b.wrapping_add(*b_row);
+                    }
+                    a = a.wrapping_add(UNROLL * STEP);
+                    left -= UNROLL;
+                }
+                for p in 0..left {
+                    row_step::<V, T, LANES, ROWS, VECTORS>(&mut sums, a.add(p * STEP), b, ahead);
+                    b = b.wrapping_add(*b_row);
+                }
+                if end < strip.k {
+                    for (i, sum) in sums.as_flattened().iter().enumerate() {
+                        sum.store(kept.add(i * LANES));
+                    }
+                } else {
+                    store(strip, &sums, strip.c.add(index * ROWS * strip.c_row + panel * width));
+                }
+            }
+        }
+    }
+}
+
 /// See [`super::kernel::DotsRoutine`].
 #[inline(always)]
 pub(super) unsafe fn dots<V, T, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(d: &Dots)
@@ -230,14 +343,18 @@ where
     // left, a part of a vector under a mask; a prefetch beyond them has no effect.
     unsafe {
         let mut sums = [[V::splat(0.0); COLUMNS]; ROWS];
-        let (y_rows, ahead) = (d.y.cast::<T>(), d.ahead(COLUMNS));
+        let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
+            // Once for each cache line.
+            if p * size_of::<T>() % (LINE * size_of::<f32>()) == 0 {
+                for j in (0..COLUMNS).filter(|j| d.fetched >> j & 1 == 1) {
+                    fetch::<NEAREST>(y_rows.wrapping_add(j * d.y_row + p + d.ahead).cast());
+                }
+            }
             let mut y = [V::splat(0.0); COLUMNS];
             for (j, y) in y.iter_mut().enumerate() {
-                let from = y_rows.add(j * d.y_row + p);
-                fetch::<NEAREST>(from.wrapping_add(ahead).cast());
-                *y = T::load(from);
+                *y = T::load(y_rows.add(j * d.y_row + p));
             }
             for (i, row) in sums.iter_mut().enumerate() {
                 let x = V::load(d.x.add(i * d.x_row + p));
@@ -256,13 +373,21 @@ where
             }
             p = d.k;
         }
-        for (i, row) in sums.iter().enumerate() {
-            for (j, sum) in row.iter().enumerate() {
-                let mut total = sum.sum();
+        let (mut totals, flat) = ([[0.0; COLUMNS]; ROWS], sums.as_flattened());
+        let (fours, rest) = flat.as_chunks::<4>();
+        let (whole, last) = totals.as_flattened_mut().as_chunks_mut::<4>();
+        for (totals, four) in whole.iter_mut().zip(fours) {
+            *totals = V::sums(*four);
+        }
+        for (total, sum) in last.iter_mut().zip(rest) {
+            *total = sum.sum();
+        }
+        for (i, row) in totals.iter_mut().enumerate() {
+            for (j, total) in row.iter_mut().enumerate() {
                 for q in p..d.k {
-                    total = V::Set::mul_add(*d.x.add(i * d.x_row + q), (*y_rows.add(j * d.y_row + q)).widen(), total);
+                    *total = V::Set::mul_add(*d.x.add(i * d.x_row + q), (*y_rows.add(j * d.y_row + q)).widen(), *total);
                 }
-                *d.out.add(i * d.out_row + j) = total;
+                *d.out.add(i * d.out_row + j) = *total;
             }
         }
     }
@@ -292,6 +417,17 @@ macro_rules! strips {
 }
 pub(super) use strips;
 
+macro_rules! row_strips {
+    ($type:ty, $step:literal, [$($rows:literal: $vectors:tt),+]) => {
+        &[$(tile::row_strips!(of $type, $step, $rows, $vectors)),+]
+    };
+    (of $type:ty, $step:literal, $rows:literal, [$($vectors:literal),+]) => {
+        &[$(($vectors as usize, row_strip::<$type, $rows, $vectors, $step> as tile::RowStripRoutine)),+]
+            as &[(usize, tile::RowStripRoutine)]
+    };
+}
+pub(super) use row_strips;
+
 /// The table of an instruction set, whose routines are compiled with the attributes.
 ///
 /// `height` is the last number of `rows`: a macro cannot tell the length of a list where one of its functions needs it.
@@ -299,7 +435,7 @@ macro_rules! table {
     (
         $(#[$attribute:meta])*
         $table:ident: $vector:ty, lanes $lanes:literal, stretch $stretch:literal, rows $rows:tt, height $height:literal,
-        vectors $vectors:tt, dots [$($dots:literal),+] by $dot_columns:literal
+        vectors $vectors:tt, in_place $in_place:tt, dots [$($dots:literal),+] by $dot_columns:literal
     ) => {
         pub(super) static $table: Kernel = {
             const COLUMNS: usize = $vectors.len() * $lanes;
@@ -308,6 +444,14 @@ macro_rules! table {
             unsafe fn strip<const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip) {
                 // SAFETY: by the caller, as everywhere below.
                 unsafe { tile::strip::<$vector, $lanes, ROWS, VECTORS, STEP>(t) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn row_strip<T: tile::Stored, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
+                t: &RowStrip,
+            ) {
+                // SAFETY: as above.
+                unsafe { tile::row_strip::<$vector, T, $lanes, ROWS, VECTORS, STEP>(t) }
             }
 
             $(#[$attribute])*
@@ -343,6 +487,9 @@ macro_rules! table {
                 stretch: $stretch,
                 strips: tile::strips!(0, $rows, $vectors),
                 packed_strips: tile::strips!($height, $rows, $vectors),
+                row_strips_f32: tile::row_strips!(f32, $height, $in_place),
+                row_strips_f16: tile::row_strips!(half::f16, $height, $in_place),
+                row_strips_bf16: tile::row_strips!(half::bf16, $height, $in_place),
                 pack_left: left::pack::<$height>,
                 transpose,
                 copy,

@@ -11,7 +11,7 @@
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
 use super::left;
 use super::tile::{self, Wide};
 use crate::cpu::simd::Fused;
@@ -19,11 +19,14 @@ use crate::cpu::simd::Fused;
 tile::table!(
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
     AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4],
+    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4, 8], 3: [1, 2, 4, 8], 4: [1, 2, 4], 5: [1, 2, 4], 6: [1, 2, 4]],
     dots [1, 2, 3, 4] by 4
 );
 tile::table!(
     #[target_feature(enable = "avx2,fma,f16c")]
-    AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2], dots [1, 2, 3] by 4
+    AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
+    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2], 4: [1, 2], 5: [1, 2], 6: [1, 2]],
+    dots [1, 2, 3, 4] by 3
 );
 
 /// # Safety
@@ -127,6 +130,20 @@ impl Wide<8> for __m256 {
             let half = _mm_add_ps(_mm256_castps256_ps128(self), _mm256_extractf128_ps::<1>(self));
             let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
             _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(of: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as above; an array of four is written.
+        unsafe {
+            let [a, b, c, d] = of.map(|x| _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)));
+            let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+            let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+            let mut sums = [0.0; 4];
+            let (even, odd) = (_mm_shuffle_ps::<0x88>(ab, cd), _mm_shuffle_ps::<0xDD>(ab, cd));
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
+            sums
         }
     }
 

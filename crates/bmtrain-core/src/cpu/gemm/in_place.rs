@@ -1,0 +1,143 @@
+//! Products of few rows with a row-major B (`dx = dy·W` for a handful of tokens): B is read once and where it is, since
+//! packing it would take longer than the few rows repay.
+//!
+//! Every sum has the order of a tile over the same stretches, so the bits are the same as in `narrow.rs` and `wide.rs`.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::block::finish;
+use super::cut::Stretches;
+use super::job::GemmJob;
+use super::kernel::{Kernel, MAX_TILE, RowStrip, RowStripRoutine, Strip};
+use super::left::Left;
+use super::narrow;
+use super::operand::Matrix;
+use super::schedule::Tickets;
+use super::scratch::Scratch;
+use crate::cpu::scratch::Region;
+
+/// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
+const FEW: usize = 64;
+
+/// Panels that are computed side by side.
+const PANELS: usize = 4;
+
+pub(super) fn takes(kernel: &Kernel, job: &GemmJob<'_>) -> bool {
+    job.b.col_stride == 1 && job.m <= FEW && job.n >= kernel.lanes && job.k > 0
+}
+
+/// What one of the threads does; columns are given out by `next`.
+pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Tickets, usize), scratch: &mut Scratch) {
+    let Scratch { panels, left, lines, sums, phase_sums } = scratch;
+    let stretches = Stretches::new(kernel, job.k);
+    // Tiles of about equal height.
+    let heights = kernel.row_strips(job.b.data);
+    let height = job.m.div_ceil(job.m.div_ceil(heights.len()));
+    let widest = heights[height - 1].last().map_or(1, |(vectors, _)| *vectors) * kernel.lanes;
+    let share = |_: usize, left: usize| left.div_ceil(2 * workers).min(PANELS);
+    let take = || next.run(0..job.n.div_ceil(widest), share);
+    let Some(mut run) = take() else { return };
+
+    // Each tile packed over the whole sum.
+    let tile = kernel.rows() * job.k;
+    let left = left.take(job.m.div_ceil(height) * tile);
+    for (first, to) in (0..job.m).step_by(height).zip(left.chunks_exact_mut(tile)) {
+        (kernel.pack_left)(&job.a, first..(first + height).min(job.m), 0..job.k, lines, to);
+    }
+    let a = Left { data: left, start: 0, tile, row: 1, step: kernel.rows(), height, packed: true };
+    loop {
+        let mut columns = run.start * widest..(run.end * widest).min(job.n);
+        while columns.len() >= kernel.lanes {
+            let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
+            let width = vectors * kernel.lanes;
+            let end = columns.start + columns.len() / width * width;
+            compute((kernel, job), &stretches, &a, (columns.start..end, vectors), (sums, phase_sums));
+            columns.start = end;
+        }
+        if !columns.is_empty() {
+            // Fewer than a vector, which would reach into the next row of B.
+            let a = |k: &Range<usize>| Left { start: a.start + k.start * a.step, ..a };
+            narrow::compute((kernel, job), &stretches, a, columns, (panels, lines, sums));
+        }
+        match take() {
+            Some(more) => run = more,
+            None => return,
+        }
+    }
+}
+
+/// The widest tile of `rows` rows that has at most `vectors` vectors.
+fn routine(kernel: &Kernel, job: &GemmJob<'_>, rows: usize, vectors: usize) -> (usize, RowStripRoutine) {
+    let widths = kernel.row_strips(job.b.data)[rows - 1];
+    widths.iter().rfind(|(width, _)| *width <= vectors).copied().unwrap_or(widths[0])
+}
+
+/// Columns of all rows, in panels of `vectors` vectors: straight into C where it is f32 and the sums are final.
+fn compute(
+    (kernel, job): (&Kernel, &GemmJob<'_>),
+    stretches: &Stretches,
+    a: &Left<'_>,
+    (columns, vectors): (Range<usize>, usize),
+    (sums, results): (&mut Region, &mut Region),
+) {
+    let (m, n) = (job.m, columns.len());
+    let sums = sums.take(m * n);
+    let start = job.c_start + columns.start;
+    let direct = if job.has_epilogue() { None } else { job.c.f32_at(start, (m - 1) * job.ldc + n) };
+    let results = results.take(if direct.is_some() { 0 } else { m * n });
+    if direct.is_none() && job.beta != 0.0 {
+        for (i, line) in results.chunks_exact_mut(n).enumerate() {
+            // SAFETY: the task owns these columns.
+            unsafe { job.c.read(start + i * job.ldc, line) };
+        }
+    }
+    let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
+    for index in 0..stretches.count {
+        let k = stretches.range(index);
+        let beta = if index == 0 { job.beta } else { 1.0 };
+        for (first, rows) in [(0, a.height), (m / a.height * a.height, m % a.height)] {
+            let tiles = if rows == a.height { m / rows } else { usize::from(rows > 0) };
+            if tiles == 0 {
+                continue;
+            }
+            let Matrix { data, start, row_stride, .. } = job.b;
+            let b = start + k.start * row_stride + columns.start;
+            let from = first / a.height * a.tile + k.start * a.step;
+            let last = from + (tiles - 1) * a.tile + (k.len() - 1) * a.step + rows - 1;
+            assert!(last < a.data.len(), "gemm: rows of A out of range");
+            assert!(b + (k.len() - 1) * row_stride + n <= data.len(), "gemm: rows of B out of range");
+            let (width, routine) = routine(kernel, job, rows, vectors);
+            assert!(width == vectors && n.is_multiple_of(width * kernel.lanes) && tiles * rows * n <= sums.len());
+            let strip = Strip {
+                tiles,
+                k: k.len(),
+                a: a.data.as_ptr().wrapping_add(from),
+                a_tile: a.tile,
+                a_row: a.row,
+                a_step: a.step,
+                b: std::ptr::null(),
+                c: c.wrapping_add(first * c_row),
+                c_row,
+                alpha: job.alpha,
+                beta,
+                bias: std::ptr::null(),
+                next: std::ptr::null(),
+                lines: 0,
+            };
+            let panels = n / (width * kernel.lanes);
+            let strip = RowStrip { strip, b: data.address(b), b_row: row_stride, panels, sums: sums.as_mut_ptr() };
+            // SAFETY: the kernel was chosen for this machine; A and B are inside their slices, and there are as many
+            // sums as tiles have, by the assertions; C is inside the result, where this task owns the columns, or is
+            // `results`.
+            unsafe { routine(&strip) };
+        }
+    }
+    if direct.is_none() {
+        for (i, line) in results.chunks_exact_mut(n).enumerate() {
+            for (j, run) in (columns.start..).step_by(MAX_TILE).zip(line.chunks_mut(MAX_TILE)) {
+                finish(job, run, i..i + 1, j, run.len(), run.len());
+            }
+        }
+    }
+}
