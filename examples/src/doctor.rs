@@ -1,19 +1,22 @@
 //! The doctor program: what a run would find on this machine, and the fix for each thing that is missing.
 
+mod processors;
+
 use crate::terminal;
-use bmtrain_core::cpu::{Caches, InstructionSet};
+use bmtrain_core::cpu::{Caches, InstructionSet, Processors};
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
 use bmtrain_core::limits::{Limit, limits};
 use bmtrain_dist::launch::{cpu_options, cuda_options};
 use clap::Parser;
-use model_center::run::{ExitStatus, available_cpus, memory};
+use model_center::run::{ExitStatus, memory};
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Print what this machine has for training: processors, limits, CUDA devices and libraries, kept kernels; and a fix
-/// for each thing that is missing. Without a CUDA device everything runs on processors, so nothing here is a failure.
+/// Print what this machine has for training: processors and the threads on them, limits, CUDA devices and libraries,
+/// kept kernels; and a fix for each thing that is missing. Without a CUDA device everything runs on processors, so
+/// nothing here is a failure.
 ///
 /// Example: doctor
 #[derive(Debug, Clone, Parser)]
@@ -45,7 +48,9 @@ fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
     let mut line = |what: &str, value: &str| {
         writeln!(text, "{what:<12} {value}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
     };
-    line("processors", &processors())?;
+    for (name, value) in processors::as_text(Processors::of_this_process(), &available_memory()) {
+        line(name, &value)?;
+    }
     line("instructions", &instructions()?)?;
     let limits = limits(None);
     if limits.is_empty() {
@@ -85,10 +90,9 @@ fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
     Ok(text)
 }
 
-fn processors() -> String {
+fn available_memory() -> String {
     let gibibytes = |bytes: u64| format!("{:.1} GiB of memory available", bytes as f64 / f64::from(1 << 30));
-    let free = memory::available_bytes().map_or_else(|| "memory unknown".into(), gibibytes);
-    format!("{} for this process, {free}", available_cpus())
+    memory::available_bytes().map_or_else(|| "memory unknown".into(), gibibytes)
 }
 
 /// The instruction sets of the processor, and the one that programs use.
@@ -172,8 +176,9 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
         Err(reason) => json!({ "name": library.name, "missing": reason }),
     };
     let kept = cuda.cache.as_deref().map(kept).unwrap_or_default();
-    json!({
-        "processors": available_cpus(),
+    let found_here = Processors::of_this_process();
+    let mut object = json!({
+        "processors": found_here.count(),
         "instruction_sets": InstructionSet::available().map(InstructionSet::name).collect::<Vec<_>>(),
         "available_memory_bytes": memory::available_bytes(),
         "limits": limits(None).iter().map(as_limit).collect::<Vec<Value>>(),
@@ -186,5 +191,9 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
         "libraries": found.libraries.iter().map(library).collect::<Vec<Value>>(),
         "kernels": { "compiled": cuda.compiled, "cache": cuda.cache, "files": kept.files, "bytes": kept.bytes },
         "auto": conclusion(found),
-    })
+    });
+    if let (Value::Object(all), Value::Object(more)) = (&mut object, processors::as_json(found_here)) {
+        all.extend(more);
+    }
+    object
 }

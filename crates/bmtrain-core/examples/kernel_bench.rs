@@ -7,7 +7,7 @@
 //! the last cache go beyond 100 % of the triad.
 
 use bmtrain_core::conformance::{Figure, Sizes, Wanted, speed};
-use bmtrain_core::cpu::CpuOptions;
+use bmtrain_core::cpu::{CpuOptions, Processors};
 use bmtrain_core::{DType, Device, Result};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     let part_of_name = std::env::args().nth(1).unwrap_or_default();
     let dtypes = vec![DType::F32, DType::BF16, DType::F16];
     let wanted = Wanted { sizes: Sizes::BERT_BASE, dtypes, part_of_name, budget: Duration::from_millis(250) };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = Processors::of_this_process().default_threads();
     let mut counts = vec![1];
     if cores > 1 {
         counts.push(cores);

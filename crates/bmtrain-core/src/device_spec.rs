@@ -80,13 +80,15 @@ pub struct Opened {
 }
 
 impl DeviceChoice {
-    /// Open the device for a rank.
+    /// Open the device for a rank, which is the calling thread: it and the threads that it starts from now on are
+    /// pinned as [`CpuOptions::placement`] states.
     ///
     /// # Errors
     /// [`Error::NoDevice`] for a CUDA device that was asked for by name and cannot be used, with the reason: no driver,
     /// no such device, fewer devices than ranks, a device that is too old, a library that is missing. With `auto` such
     /// reasons lead to the CPU; only where there is a driver are they noted.
     pub fn open(self, request: &DeviceRequest) -> Result<Opened> {
+        request.cpu.placement.pin_rank();
         match self {
             DeviceChoice::Cpu => on_cpu(request, None),
             DeviceChoice::Auto => match cuda_of_rank(request) {

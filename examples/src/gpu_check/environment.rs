@@ -1,8 +1,8 @@
 //! What the check runs on: the device, the driver, the libraries; and what of it is missing.
 
 use super::report::Report;
+use bmtrain_core::cpu::Processors;
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Present, Survey, survey};
-use model_center::run::available_cpus;
 use serde_json::json;
 
 /// What was found of a machine that has all that is needed.
@@ -79,7 +79,7 @@ impl Environment {
             },
             "driver": self.found.driver.map(|(major, minor)| [major, minor]),
             "libraries": self.found.libraries.iter().map(library).collect::<Vec<_>>(),
-            "processors": available_cpus(),
+            "processors": Processors::of_this_process().count(),
         });
         report.part("environment", found);
     }

@@ -12,6 +12,7 @@ pub mod tiny;
 use crate::step::shape;
 use crate::terminal;
 use bmtrain_core::conformance::Sizes;
+use bmtrain_core::cpu::Processors;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
 use bmtrain_dist::launch::{cpu_options, cuda_options};
@@ -19,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use environment::Environment;
 use kernels::Ceilings;
 use model_center::Result;
-use model_center::run::{ExitStatus, available_cpus};
+use model_center::run::ExitStatus;
 use report::Report;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -174,7 +175,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         terminal::print(&Part::ALL.iter().map(line).collect::<Vec<_>>().join("\n"))?;
         return Ok(ExitStatus::Done);
     }
-    let threads = available_cpus().max(1);
+    let threads = Processors::of_this_process().default_threads();
     let cuda = CudaOptions { host: Some(cpu_options(threads)?), ..cuda_options() };
     let environment = match Environment::find(options.device, &cuda) {
         Ok(environment) => environment,

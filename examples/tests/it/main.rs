@@ -9,6 +9,7 @@ mod bench;
 mod ckpt;
 mod convert;
 mod docs;
+mod doctor;
 mod finetune;
 mod forward;
 mod generate;

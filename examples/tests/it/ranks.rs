@@ -38,6 +38,8 @@ fn elastic_sums_give_the_bytes_of_one_rank_on_any_number_at_any_level() {
         assert!(result(&fixture, &dir) == alone, "{dir} differs from one rank");
         assert_eq!(outcome.stdout.matches("trained 4 steps").count(), 1, "one rank speaks: {}", outcome.stdout);
     }
+    train(&fixture, "pinned", &["--ranks", "2"], &[&ELASTIC[..], &["device.pin_threads=cores"]].concat()).succeeded();
+    assert!(result(&fixture, "pinned") == alone, "pinned ranks differ from one rank");
 }
 
 #[test]

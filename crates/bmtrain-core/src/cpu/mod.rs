@@ -24,6 +24,8 @@ pub(crate) mod memory;
 mod norm;
 mod optimizer;
 mod options;
+mod placement;
+mod processors;
 mod random;
 mod reduce;
 mod rotary;
@@ -41,6 +43,8 @@ pub use caches::Caches;
 pub use instruction_set::InstructionSet;
 use lanes::Lanes;
 pub use options::CpuOptions;
+pub use placement::{Pinning, Placement};
+pub use processors::{Core, Processors};
 use std::sync::Arc;
 use threads::Threads;
 

@@ -1,6 +1,7 @@
 //! What a CPU backend is made with.
 
 use super::instruction_set::InstructionSet;
+use super::placement::Placement;
 use crate::error::{Error, Result};
 use std::ffi::OsString;
 
@@ -11,15 +12,17 @@ pub struct CpuOptions {
     pub threads: usize,
     /// The instruction set of its kernels.
     pub instruction_set: InstructionSet,
+    /// Where the threads run.
+    pub placement: Placement,
 }
 
 impl CpuOptions {
     /// The environment variable that [`CpuOptions::of_environment`] reads.
     pub const VARIABLE: &'static str = "BMTRAIN_CPU";
 
-    /// This many threads and the widest instruction set of the processor.
+    /// This many threads anywhere and the widest instruction set of the processor.
     pub fn new(threads: usize) -> Self {
-        CpuOptions { threads, instruction_set: InstructionSet::best() }
+        CpuOptions { threads, instruction_set: InstructionSet::best(), placement: Placement::ANYWHERE }
     }
 
     /// As [`CpuOptions::new`], with the instruction set that `BMTRAIN_CPU` names if the environment has it. A library
@@ -47,6 +50,7 @@ impl CpuOptions {
         if self.threads == 0 {
             return Err(Error::argument("threads", "at least one thread is needed"));
         }
+        self.placement.check()?;
         self.instruction_set.check()
     }
 }

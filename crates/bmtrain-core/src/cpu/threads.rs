@@ -71,15 +71,19 @@ impl Threads {
     /// A pool of threads with these settings.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no threads and for an instruction set that the processor does not have;
+    /// [`Error::Argument`] for no threads, for an instruction set that the processor does not have and for a placement
+    /// of a rank that does not exist;
     /// [`Error::Refused`] if the system gives no threads.
     pub fn with(options: CpuOptions) -> Result<Self> {
         options.check()?;
-        let CpuOptions { threads: count, instruction_set } = options;
+        let CpuOptions { threads: count, instruction_set, placement } = options;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(count)
             .thread_name(|index| format!("bmtrain-cpu-{index}"))
-            .start_handler(move |_| instruction_set.of_thread())
+            .start_handler(move |index| {
+                placement.pin_thread(index);
+                instruction_set.of_thread();
+            })
             .build()
             .map_err(|error| Error::refused(format!("pool of {count} threads"), Resource::Threads, error))?;
         let (partials, partial_bytes) = (Mutex::default(), AtomicUsize::new(0));
@@ -179,7 +183,9 @@ fn halve<D: Divide>(written: D, first: usize, rows: usize, at_once: usize, work:
 
 #[cfg(test)]
 mod tests {
+    use super::super::processors;
     use super::*;
+    use crate::cpu::{Pinning, Placement, Processors};
 
     #[test]
     fn every_row_is_handed_out_once_in_parts_cut_at_the_same_places() {
@@ -212,5 +218,19 @@ mod tests {
             threads.with_partials(20, |inner| assert_eq!(inner.len(), 20));
         });
         assert_eq!(threads.partial_bytes(), 400);
+    }
+
+    #[test]
+    fn each_thread_of_a_pinned_pool_has_a_core_of_its_own() {
+        let found = Processors::of_this_process();
+        let placement = Placement { pinning: Pinning::Cores, ..Placement::ANYWHERE };
+        let options = CpuOptions { placement, ..CpuOptions::new(found.cores.len()) };
+        let masks = Threads::with(options).unwrap().pool().broadcast(|_| processors::mask());
+        if found.has_mask {
+            let cores: Vec<_> = found.cores.iter().map(|core| Some(core.processors.clone())).collect();
+            assert_eq!(masks, cores);
+        }
+        let nowhere = Placement { index: 1, ..placement };
+        assert!(Threads::with(CpuOptions { placement: nowhere, ..options }).is_err());
     }
 }

@@ -53,32 +53,61 @@ pub(super) const MEMORY: &str = "memory of the control group";
 /// What version 1 states where no limit is set is this or more.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The tightest limit of each controller. `own` lists the groups of the process, `mount` is where their files are.
-pub(super) fn read(own: &Path, mount: &Path) -> Vec<Limit> {
-    let own = text(own).unwrap_or_default();
-    let mut found: Vec<Limit> = Vec::new();
+/// Where the groups of this process are listed, and where their files are.
+pub(super) const OWN: &str = "/proc/self/cgroup";
+pub(super) const MOUNT: &str = "/sys/fs/cgroup";
+
+/// A control group that bounds this process: one of its own, or an ancestor of one.
+pub(super) struct Group<'a> {
+    /// The controllers of its hierarchy; the one hierarchy of version 2 has no list of them.
+    controllers: &'a str,
+    pub(super) directory: PathBuf,
+}
+
+impl Group<'_> {
+    pub(super) fn is_version_2(&self) -> bool {
+        self.controllers.is_empty()
+    }
+
+    /// Whether the files of a controller can be in it.
+    pub(super) fn has(&self, controller: &str) -> bool {
+        self.is_version_2() || self.controllers.split(',').any(|listed| listed == controller)
+    }
+}
+
+/// All groups that bound the process whose groups `own` lists, below `mount`.
+pub(super) fn groups<'a>(own: &'a str, mount: &Path) -> Vec<Group<'a>> {
+    let mut groups = Vec::new();
     for line in own.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        // The one hierarchy of version 2 has no list of controllers; beside version 1 it is a directory of its own.
-        let (mounts, files) = match controllers {
-            "" => (vec![mount.to_path_buf(), mount.join("unified")], &VERSION_2),
-            listed => (vec![mount.join(listed)], &VERSION_1),
+        // Beside version 1, the hierarchy of version 2 is a directory of its own.
+        let mounts = match controllers {
+            "" => vec![mount.to_path_buf(), mount.join("unified")],
+            listed => vec![mount.join(listed)],
         };
-        let is_listed =
-            |files: &&Files| controllers.is_empty() || controllers.split(',').any(|c| c == files.controller);
-        for files in files.iter().filter(is_listed) {
-            let directories = mounts.iter().flat_map(|mount| directories(mount, group));
-            found.extend(directories.filter_map(|directory| limit(&directory, files)));
-        }
+        let directories = mounts.iter().flat_map(|mount| directories(mount, group));
+        groups.extend(directories.map(|directory| Group { controllers, directory }));
     }
-    let tightest = |resource| found.iter().filter(|limit| limit.resource == resource).min_by_key(|limit| limit.left());
-    [Resource::Memory, Resource::Threads].into_iter().filter_map(|resource| tightest(resource).cloned()).collect()
+    groups
 }
 
 fn directories(mount: &Path, group: &str) -> Vec<PathBuf> {
     let below: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     below.ancestors().map(|part| mount.join(part)).collect()
+}
+
+/// The tightest limit of each controller. `own` lists the groups of the process, `mount` is where their files are.
+pub(super) fn read(own: &Path, mount: &Path) -> Vec<Limit> {
+    let own = text(own).unwrap_or_default();
+    let of_group = |group: &Group<'_>| {
+        let files = if group.is_version_2() { &VERSION_2 } else { &VERSION_1 };
+        let listed = files.iter().filter(|files| group.has(files.controller));
+        listed.filter_map(|files| limit(&group.directory, files)).collect::<Vec<_>>()
+    };
+    let found: Vec<Limit> = groups(&own, mount).iter().flat_map(of_group).collect();
+    let tightest = |resource| found.iter().filter(|limit| limit.resource == resource).min_by_key(|limit| limit.left());
+    [Resource::Memory, Resource::Threads].into_iter().filter_map(|resource| tightest(resource).cloned()).collect()
 }
 
 fn limit(directory: &Path, files: &Files) -> Option<Limit> {
@@ -96,7 +125,7 @@ fn limit(directory: &Path, files: &Files) -> Option<Limit> {
 }
 
 /// A small file of the system.
-pub(super) fn text(path: &Path) -> Option<String> {
+pub(crate) fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)

@@ -3,7 +3,10 @@
 //! Read at the moment of an error, and by programs that print the limits.
 
 mod control_groups;
+mod cpu_quota;
 
+pub(crate) use control_groups::text;
+pub use cpu_quota::{CpuQuota, cpu_quota};
 use rustix::io::Errno;
 use rustix::process::{Resource as Kind, getrlimit};
 use std::fmt;
@@ -103,7 +106,7 @@ pub fn limits(resource: Option<Resource>) -> Vec<Limit> {
         }
         Some(resource) => limit.resource == resource,
     };
-    let groups = control_groups::read(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+    let groups = control_groups::read(Path::new(control_groups::OWN), Path::new(control_groups::MOUNT));
     own().into_iter().chain(groups).filter(is_meant).collect()
 }
 

@@ -31,7 +31,7 @@ fn all_pass(
 }
 
 fn device(threads: usize, instruction_set: InstructionSet) -> Device {
-    Device::cpu_with(CpuOptions { threads, instruction_set }).unwrap()
+    Device::cpu_with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
 }
 
 #[test]

@@ -5,12 +5,13 @@
 //! runs the work of this process's ranks. Called by training, generation and the benchmarks of collectives.
 
 use super::cuda_environment::cuda_options;
-use super::{Connection, Launch, RankDevice, cpu_options, run_group};
+use super::{Connection, Launch, RankDevice, run_group};
 use crate::ControlGroup;
 use crate::error::{Error, Result};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::cuda::nccl_paths;
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{Device, DeviceChoice, DeviceRequest};
@@ -147,12 +148,12 @@ impl ProcessGroup {
         }
     }
 
-    /// Open the device of the rank that is `rank` in this process.
-    pub fn open_device(&self, choice: DeviceChoice, rank: usize, threads: usize) -> Result<Opened> {
+    /// Open the device of the rank that is `rank` in this process, with these settings of its CPU backend. The calling
+    /// thread is pinned as they state.
+    pub fn open_device(&self, choice: DeviceChoice, rank: usize, cpu: CpuOptions) -> Result<Opened> {
         let launch = &self.launch;
         let local_rank = if launch.ranks_in_process() > 1 { rank } else { launch.local_rank };
-        let (cpu, cuda) = (cpu_options(threads)?, cuda_options());
-        let request = DeviceRequest { local_rank, local_size: launch.local_size, cpu, cuda };
+        let request = DeviceRequest { local_rank, local_size: launch.local_size, cpu, cuda: cuda_options() };
         Ok(choice.open(&request)?)
     }
 

@@ -16,7 +16,7 @@ pub mod store;
 mod variables;
 
 pub use connection::{Connection, RankDevice, Transport};
-pub use cores::{cpu_options, threads_of_rank};
+pub use cores::{cpu_options, cpu_options_of_rank};
 pub use cuda_environment::cuda_options;
 pub use distributed::{DistributedOptions, ProcessGroup, RankFailure, init_distributed};
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};

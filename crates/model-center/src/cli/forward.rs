@@ -65,7 +65,7 @@ pub struct Options {
     /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// Threads; by default all CPUs that this process may use.
+    /// Threads; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 }

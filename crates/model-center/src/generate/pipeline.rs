@@ -6,6 +6,7 @@ use super::{
 use crate::model::{Registry, TextModel};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
+use bmtrain_core::cpu::Processors;
 use bmtrain_core::{Ctx, Device};
 use std::path::Path;
 
@@ -46,7 +47,7 @@ impl TextGenerator {
     /// # Errors
     /// [`Error::Model`] for a directory without a tokenizer or a model that generates.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
-        let device = Device::cpu(crate::run::available_cpus())?;
+        let device = Device::cpu(Processors::of_this_process().default_threads())?;
         Self::open_on(directory, &device, Registry::default(), &GenerationOverrides::default())
     }
 

@@ -9,6 +9,7 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
 use super::sources::read_data;
 use crate::metrics::{Metric, MetricKind};
+use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
@@ -58,7 +59,12 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         quiet: r.flag("log.quiet", false),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_DIRECTORY) };
-    let device = DeviceSettings { name: read_device(r), threads: read_threads(r) };
+    let pinnings = Pinning::ALL.map(|pinning| (pinning.name(), pinning));
+    let device = DeviceSettings {
+        name: read_device(r),
+        threads: read_threads(r),
+        pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
+    };
     let parallel = ParallelSettings {
         zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
         prefetch: r.flag("parallel.prefetch", true),

@@ -121,7 +121,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("log.quiet", "Print errors and the result alone."),
     first("output.dir", "Directory of the run."),
     first("device.name", "Device of a rank; `auto` takes a CUDA device if there is one."),
-    first("device.threads", "Threads of a rank."),
+    first("device.threads", "Threads of the ranks of a host together; `auto` is one for each physical core."),
+    Meaning {
+        key: "device.pin_threads",
+        text: "What threads are pinned to: the NUMA nodes of the rank's cores, a core, nothing; `docs/devices.md`.",
+        since: "0.2",
+    },
     first("parallel.zero", "ZeRO level: what is sharded over the ranks, `docs/sharding.md`."),
     first("parallel.prefetch", "Gather the parameters of the next block while one computes."),
 ];

@@ -8,6 +8,7 @@ use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
+use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
@@ -285,8 +286,10 @@ pub struct OutputSettings {
 pub struct DeviceSettings {
     /// The device of a rank.
     pub name: DeviceChoice,
-    /// Threads of a rank: of its CPU backend, or for what the host does beside a CUDA device.
+    /// Threads of the ranks of a host together: of their CPU backends, or for what the host does beside CUDA devices.
     pub threads: Threads,
+    /// What the threads are pinned to.
+    pub pin_threads: Pinning,
 }
 
 /// The dtype of gradients and of their reduction over ranks.
@@ -348,10 +351,10 @@ pub struct ParallelSettings {
     pub prefetch: bool,
 }
 
-/// How many threads work.
+/// How many threads the ranks of a host have together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
-    /// The number of CPUs available to this process.
+    /// One for each physical core available to this process, see [`Processors::default_threads`].
     Auto,
     /// This number.
     Count(usize),
@@ -361,7 +364,7 @@ impl Threads {
     /// The number of threads on this machine.
     pub fn count(self) -> usize {
         match self {
-            Threads::Auto => crate::run::available_cpus(),
+            Threads::Auto => Processors::of_this_process().default_threads(),
             Threads::Count(count) => count,
         }
     }

@@ -1,5 +1,5 @@
-//! Memory and processors of this process, for the status line and the metrics file: from [`bmtrain_dist::inspect`].
+//! Memory of this process, for the status line and the metrics file: from [`bmtrain_dist::inspect`].
 
 pub use bmtrain_dist::inspect::process::{
-    Memory, Resident, available_bytes, available_cpus, now, peak_resident_bytes, resident, resident_bytes,
+    Memory, Resident, available_bytes, now, peak_resident_bytes, resident, resident_bytes,
 };

@@ -20,7 +20,7 @@ mod stop;
 
 pub use crate::error::OutputFault;
 pub use marker::{MAX_NAME_BYTES, is_output_name};
-pub use memory::{Memory, available_cpus};
+pub use memory::Memory;
 pub use metrics_log::{
     EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, Timing, deterministic_part,
     without_overtaken,

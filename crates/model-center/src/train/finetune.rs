@@ -17,9 +17,7 @@ use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Device};
 use bmtrain_dist::ControlGroup;
-use bmtrain_dist::launch::{
-    DistributedOptions, ProcessGroup, cpu_options, init_distributed, threads_of_rank, threads_per_rank,
-};
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,12 +114,15 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let begin = Instant::now();
     let RunConfig { setup, resolved, options, registry, group, .. } = config;
     let launch = group.launch();
-    let threads = match resolved.device.threads {
-        Threads::Count(count) => threads_per_rank(count, launch.local_size),
-        Threads::Auto => threads_of_rank(&ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?))?,
+    let asked = match resolved.device.threads {
+        Threads::Count(count) => Some(count),
+        Threads::Auto => None,
     };
+    let control = ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?);
+    let cpu = cpu_options_of_rank(&control, launch, asked, resolved.device.pin_threads)?;
+    let threads = cpu.threads;
     let is_first = ranks.rank() == 0;
-    let opened = group.open_device(resolved.device.name, ranks.rank(), threads)?;
+    let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
     let on_processors = opened.cuda.is_none();
     if on_processors {
@@ -146,11 +147,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let mut run = Run::create(config, begin, &trainer, display)?;
     // The peak of a CUDA device is not measured, and no share of it is shown.
     run.set_peak(
-        if on_processors {
-            measure_peak(threads, cpu_options(threads)?.instruction_set) * launch.world as f64
-        } else {
-            0.0
-        },
+        if on_processors { measure_peak(threads, cpu.instruction_set) * launch.world as f64 } else { 0.0 },
         &trainer,
     );
     let ended = match run.start(&mut trainer, threads) {

@@ -164,6 +164,7 @@ dir = "o"                       # r.toml:10
 [device]
 name = "auto"                   # default
 threads = "auto"                # default
+pin_threads = "nodes"           # default
 
 [parallel]
 zero = 3                        # default
@@ -228,6 +229,7 @@ fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
         "log.every=1",
         "log.quiet=true",
         "device.threads=3",
+        "device.pin_threads=none",
         "train.offload=true",
         "train.seed=1234",
         "train.batch_size=0x20",

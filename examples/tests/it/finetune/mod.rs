@@ -165,14 +165,15 @@ fn numbers_can_be_learnt_too() {
 }
 
 #[test]
-fn runs_and_thread_counts_give_the_same_bytes() {
+fn runs_thread_counts_and_pinning_give_the_same_bytes() {
     let fixture = Fixture::new();
     // Dropout is on: its randomness must not depend on threads either.
     let sets = ["train.steps=6", "train.warmup=2", "model.hidden_dropout=0.1", "model.attention_dropout=0.1"];
     train(&fixture, "first", &sets);
     train(&fixture, "second", &sets);
     train(&fixture, "threads", &[&sets[..], &["device.threads=2"]].concat());
-    for other in ["second", "threads"] {
+    train(&fixture, "pinned", &[&sets[..], &["device.threads=2", "device.pin_threads=cores"]].concat());
+    for other in ["second", "threads", "pinned"] {
         assert_eq!(weights(&fixture, other), weights(&fixture, "first"), "weights of {other}");
         assert_eq!(metrics(&fixture, other), metrics(&fixture, "first"), "metrics of {other}");
         for file in ["config.json", "README.md"] {

@@ -8,6 +8,7 @@ use super::group::{SharedGroup, ranks_in, ranks_where};
 use super::layout::{BELL, SLEEPERS};
 use crate::comm::call::{Call, What};
 use crate::comm::engine::{Group, blamed};
+use crate::cpu::Processors;
 use crate::error::Result;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -36,7 +37,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(ranks: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = Processors::of_this_process().parallelism();
         let most = if ranks <= cores { MOST_LOOKS } else { LEAST_LOOKS };
         Patience { most, looks: AtomicU32::new(most), waits: AtomicU32::new(0) }
     }

@@ -16,6 +16,7 @@ use crate::cli::terminal;
 use crate::model::Registry;
 use crate::run::ExitStatus;
 use bmtrain_core::DeviceChoice;
+use bmtrain_core::cpu::Pinning;
 use clap::Parser;
 use options::{MethodOptions, PromptOptions};
 use std::path::PathBuf;
@@ -74,9 +75,12 @@ pub struct Options {
     /// Dtype of the weights; by default the stored one.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Stored>,
-    /// Threads of all ranks together; by default all CPUs that this process may use.
+    /// Threads of all ranks together; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// What threads are pinned to: the NUMA nodes of a rank's cores (nodes), a core each (cores), or nothing (none).
+    #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
+    pub pin_threads: Pinning,
     /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,

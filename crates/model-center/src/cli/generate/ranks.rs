@@ -9,8 +9,9 @@ use crate::model::OpenOptions;
 use crate::run::{ExitStatus, StopFlag, listen, listen_to_interrupts};
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::cpu::{CpuOptions, Placement};
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, threads_per_rank};
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options, threads_per_rank};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,9 +84,12 @@ impl SharedRun {
     fn rank(&self, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         let GenerateRun { options, registry, setup, launch, settings, .. } = &self.run;
         let is_first = ranks.rank() == 0;
+        let placement =
+            Placement { pinning: options.pin_threads, index: ranks.rank(), ranks: launch.ranks_in_process() };
         let threads = threads_per_rank(self.run.threads, launch.local_size);
+        let cpu = CpuOptions { placement, ..cpu_options(threads)? };
         let notify = is_first && !options.quiet;
-        let opened = self.group.open_device(options.device, ranks.rank(), threads)?;
+        let opened = self.group.open_device(options.device, ranks.rank(), cpu)?;
         opened.note.iter().filter(|_| notify).for_each(|note| terminal::note(note));
         let ranks = self.group.communicator(&opened, ranks)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
