@@ -40,6 +40,7 @@ mod schedule;
 mod scratch;
 mod shared;
 mod skinny;
+mod table;
 mod tile;
 mod wide;
 

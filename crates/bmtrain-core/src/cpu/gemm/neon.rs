@@ -4,13 +4,14 @@
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
+use super::table;
 use super::tile::{self, Stored, Wide};
 use crate::cpu::simd::Fused;
 use crate::cpu::vector::{Eight, Pair, Vector};
 
-tile::table!(
+table::table!(
     #[target_feature(enable = "neon")]
     NEON: Pair, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
     in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 4], 4: [1, 2], 5: [1, 2], 6: [1, 2]], dots [1, 2] by 4

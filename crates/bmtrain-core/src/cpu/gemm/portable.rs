@@ -3,13 +3,14 @@
 
 use half::{bf16, f16};
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
+use super::table;
 use super::tile::{self, Stored, Wide};
 use crate::cpu::simd::Separate;
 use crate::cpu::vector::Eight;
 
-tile::table!(
+table::table!(
     KERNEL: Eight, lanes 8, stretch 768, rows [1, 2, 3, 4], height 4, vectors [1],
     in_place [1: [1], 2: [1], 3: [1], 4: [1]], dots [1, 2] by 2
 );

@@ -4,7 +4,6 @@
 use half::{bf16, f16};
 
 use super::kernel::{Dots, RowStrip, Strip};
-pub(super) use super::kernel::{RowStripRoutine, StripRoutine};
 use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
@@ -347,7 +346,7 @@ where
         let mut p = 0;
         while p + LANES <= d.k {
             // Once for each cache line.
-            if p * size_of::<T>() % (LINE * size_of::<f32>()) == 0 {
+            if (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>()) {
                 for j in (0..COLUMNS).filter(|j| d.fetched >> j & 1 == 1) {
                     fetch::<NEAREST>(y_rows.wrapping_add(j * d.y_row + p + d.ahead).cast());
                 }
@@ -408,99 +407,3 @@ pub(super) unsafe fn spin<V: Wide<LANES>, const LANES: usize>(rounds: usize) -> 
         sums.into_iter().map(|sum| sum.sum()).sum()
     }
 }
-
-macro_rules! strips {
-    ($step:literal, [$($rows:literal),+], $vectors:tt) => { &[$(tile::strips!(of $rows, $step, $vectors)),+] };
-    (of $rows:literal, $step:literal, [$($vectors:literal),+]) => {
-        &[$(strip::<$rows, $vectors, $step> as tile::StripRoutine),+] as &[tile::StripRoutine]
-    };
-}
-pub(super) use strips;
-
-macro_rules! row_strips {
-    ($type:ty, $step:literal, [$($rows:literal: $vectors:tt),+]) => {
-        &[$(tile::row_strips!(of $type, $step, $rows, $vectors)),+]
-    };
-    (of $type:ty, $step:literal, $rows:literal, [$($vectors:literal),+]) => {
-        &[$(($vectors as usize, row_strip::<$type, $rows, $vectors, $step> as tile::RowStripRoutine)),+]
-            as &[(usize, tile::RowStripRoutine)]
-    };
-}
-pub(super) use row_strips;
-
-/// The table of an instruction set, whose routines are compiled with the attributes.
-///
-/// `height` is the last number of `rows`: a macro cannot tell the length of a list where one of its functions needs it.
-macro_rules! table {
-    (
-        $(#[$attribute:meta])*
-        $table:ident: $vector:ty, lanes $lanes:literal, stretch $stretch:literal, rows $rows:tt, height $height:literal,
-        vectors $vectors:tt, in_place $in_place:tt, dots [$($dots:literal),+] by $dot_columns:literal
-    ) => {
-        pub(super) static $table: Kernel = {
-            const COLUMNS: usize = $vectors.len() * $lanes;
-
-            $(#[$attribute])*
-            unsafe fn strip<const ROWS: usize, const VECTORS: usize, const STEP: usize>(t: &Strip) {
-                // SAFETY: by the caller, as everywhere below.
-                unsafe { tile::strip::<$vector, $lanes, ROWS, VECTORS, STEP>(t) }
-            }
-
-            $(#[$attribute])*
-            unsafe fn row_strip<T: tile::Stored, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
-                t: &RowStrip,
-            ) {
-                // SAFETY: as above.
-                unsafe { tile::row_strip::<$vector, T, $lanes, ROWS, VECTORS, STEP>(t) }
-            }
-
-            $(#[$attribute])*
-            unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize) {
-                // SAFETY: as above.
-                unsafe { tile::transpose::<$vector, $lanes>(from, stride, k, to, width) }
-            }
-
-            $(#[$attribute])*
-            unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
-                // SAFETY: as above.
-                unsafe { tile::copy::<$vector, COLUMNS>(from, stride, k, to, panels) }
-            }
-
-            $(#[$attribute])*
-            unsafe fn dots<T: tile::Stored, const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-                // SAFETY: as above.
-                unsafe { tile::dots::<$vector, T, $lanes, ROWS, COLUMNS>(d) }
-            }
-
-            $(#[$attribute])*
-            unsafe fn spin(rounds: usize) -> f32 {
-                // SAFETY: as above.
-                unsafe { tile::spin::<$vector, $lanes>(rounds) }
-            }
-
-            const fn dots_of<T: tile::Stored>() -> DotRoutines {
-                DotRoutines { several: &[$(dots::<T, $dots, $dot_columns>),+], single: &[$(dots::<T, $dots, 1>),+] }
-            }
-
-            Kernel {
-                lanes: $lanes,
-                stretch: $stretch,
-                strips: tile::strips!(0, $rows, $vectors),
-                packed_strips: tile::strips!($height, $rows, $vectors),
-                row_strips_f32: tile::row_strips!(f32, $height, $in_place),
-                row_strips_f16: tile::row_strips!(half::f16, $height, $in_place),
-                row_strips_bf16: tile::row_strips!(half::bf16, $height, $in_place),
-                pack_left: left::pack::<$height>,
-                transpose,
-                copy,
-                dots_f32: dots_of::<f32>(),
-                dots_f16: dots_of::<half::f16>(),
-                dots_bf16: dots_of::<half::bf16>(),
-                dot_columns: $dot_columns,
-                spin,
-                spin_operations: tile::SPIN_VECTORS * $lanes * 2,
-            }
-        };
-    };
-}
-pub(super) use table;

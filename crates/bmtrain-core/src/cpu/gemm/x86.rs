@@ -11,18 +11,19 @@
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, Strip};
+use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
+use super::table;
 use super::tile::{self, Wide};
 use crate::cpu::simd::Fused;
 
-tile::table!(
+table::table!(
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")]
     AVX512: __m512, lanes 16, stretch 768, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2, 3, 4],
     in_place [1: [1, 2, 4, 8], 2: [1, 2, 4, 8], 3: [1, 2, 4, 8], 4: [1, 2, 4], 5: [1, 2, 4], 6: [1, 2, 4]],
     dots [1, 2, 3, 4] by 4
 );
-tile::table!(
+table::table!(
     #[target_feature(enable = "avx2,fma,f16c")]
     AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
     in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2], 4: [1, 2], 5: [1, 2], 6: [1, 2]],
