@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::block::finish;
-use super::cut::Stretches;
+use super::cut::{Limits, Stretches};
 use super::job::GemmJob;
 use super::kernel::{Kernel, MAX_TILE, RowStrip, RowStripRoutine, Strip};
 use super::left::Left;
@@ -23,8 +23,8 @@ const FEW: usize = 64;
 /// Panels that are computed side by side.
 const PANELS: usize = 4;
 
-pub(super) fn takes(kernel: &Kernel, job: &GemmJob<'_>) -> bool {
-    job.b.col_stride == 1 && job.m <= FEW && job.n >= kernel.lanes && job.k > 0
+pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+    job.b.col_stride == 1 && job.m <= FEW && job.n >= kernel.lanes && job.k > 0 && narrow::packs_all(limits, job)
 }
 
 /// What one of the threads does; columns are given out by `next`.

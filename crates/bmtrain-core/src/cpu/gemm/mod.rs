@@ -15,12 +15,11 @@
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and
-//! NEON, 2048 in `skinny.rs`), one after the other. The stretches follow from k and the instruction set; whether
-//! `skinny.rs` computes a product follows from its shape and strides. Each element of C is summed separately, in the
-//! same order at every position of a tile. So the bits of a result depend on shape, strides and instruction set, never
-//! on the number of threads or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times
-//! infinity is NaN.
-//! With `beta == 0`, C is not read.
+//! NEON), one after the other; in `skinny.rs` of at most 2048, fewer for more rows. The stretches follow from the shape
+//! and the instruction set; whether `skinny.rs` computes a product follows from its shape and strides. Each element of
+//! C is summed separately, in the same order at every position of a tile. So the bits of a result depend on shape,
+//! strides and instruction set, never on the number of threads or on which thread did what. Nothing is skipped: NaN and
+//! infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!
 //! Rows that start at multiples of 64 bytes are read fastest.
 

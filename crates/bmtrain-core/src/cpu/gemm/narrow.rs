@@ -16,9 +16,13 @@ use super::scratch::Scratch;
 use super::shared::Shared;
 use crate::cpu::scratch::Region;
 
-/// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
 pub(super) fn takes(limits: &Limits, job: &GemmJob<'_>) -> bool {
-    job.m <= limits.narrow && job.m * job.k <= 4 * limits.left
+    job.m <= limits.narrow && packs_all(limits, job)
+}
+
+/// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
+pub(super) fn packs_all(limits: &Limits, job: &GemmJob<'_>) -> bool {
+    job.m * job.k <= 4 * limits.left
 }
 
 /// What one of the threads does; panels of columns are given out by `next`.

@@ -103,7 +103,7 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, (workers, Mine::Here), || scratch::with(work), || work(scratch));
-    } else if in_place::takes(kernel, job) {
+    } else if in_place::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
     } else if narrow::takes(limits, job) {
