@@ -197,13 +197,13 @@ class Sentences(InScratch):
 
 
 class Verdicts(InScratch):
-    def speed(self, claim, torch_values, our_value):
-        """The last line and exit status for given figures of PyTorch's runs and a constant one of ours."""
-        key, values = speed.CLAIMS[claim]["key"], iter(torch_values)
+    def speed(self, claim, torch_values, *our_values):
+        """The last line and exit status for given figures of PyTorch's runs and constant ones of ours."""
+        keys, values = sorted(speed.bounds(speed.CLAIMS[claim])), iter(torch_values)
         base = {"device": "cpu (2 threads, avx2)", "step_s": 1.0, "tokens_per_s": 1.0, "peak_rss_bytes": 1.0,
                 "torch": "0", "gemm_floor_s": 1.0}
-        with mock.patch.object(speed, "run_torch", lambda _claim, *_options: base | {key: next(values)}), \
-                mock.patch.object(speed, "run_ours", lambda *_arguments: base | {key: our_value}):
+        with mock.patch.object(speed, "run_torch", lambda *_: base | dict.fromkeys(keys, next(values))), \
+                mock.patch.object(speed, "run_ours", lambda *_: base | dict(zip(keys, our_values))):
             return call(speed.main, [claim, "bench", "--no-compile"])
 
     def test_the_median_ratio_decides(self):
@@ -212,6 +212,12 @@ class Verdicts(InScratch):
         self.assertEqual(self.speed("speed-bert-base", calm, 119), (1, "speed-bert-base 1.190x,avx2 short\n"))
         self.assertEqual(self.speed("rss-bert-base", calm, 65), (0, "rss-bert-base 0.650x,avx2 ok\n"))
         self.assertEqual(self.speed("rss-bert-base", calm, 66), (1, "rss-bert-base 0.660x,avx2 short\n"))
+
+    def test_memory_and_speed_have_a_bound_each(self):
+        name, calm = "rss-bert-base-recompute", [100, 101, 99, 100, 102, 98, 100]
+        self.assertEqual(self.speed(name, calm, 55, 95), (0, f"{name} memory=0.550x,speed=0.950x,avx2 ok\n"))
+        self.assertEqual(self.speed(name, calm, 56, 95), (1, f"{name} memory=0.560x,speed=0.950x,avx2 short\n"))
+        self.assertEqual(self.speed(name, calm, 55, 94), (1, f"{name} memory=0.550x,speed=0.940x,avx2 short\n"))
 
     def test_a_wide_spread_is_noisy_whatever_the_ratio(self):
         wide = [100, 120, 80, 100, 125, 75, 100]

@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
 # claims: id and claim of every row of the table.
 claims() {
-    awk -F ' *\\| *' '/^\| `/ { gsub(/`/, "", $2); printf "%-21s %s\n", $2, $3 }' "$root/docs/claims.md"
+    awk -F ' *\\| *' '/^\| `/ { gsub(/`/, "", $2); printf "%-23s %s\n", $2, $3 }' "$root/docs/claims.md"
 }
 
 case "${1:-}" in

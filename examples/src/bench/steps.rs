@@ -59,9 +59,10 @@ pub struct Options {
     /// Dtype of the parameters.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Precision,
-    /// Run every block again on the backward pass instead of keeping what it saved.
-    #[arg(long)]
-    pub recompute: bool,
+    /// Which blocks are recomputed on the backward pass instead of keeping their activations.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "none", default_missing_value = "blocks",
+        num_args = 0..=1)]
+    pub recompute: Recomputed,
     /// Print the time of each kernel; slows the step a little.
     #[arg(long)]
     pub profile: bool,
@@ -74,6 +75,27 @@ pub struct Options {
     /// One line of JSON instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which blocks are recomputed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Recomputed {
+    /// None.
+    None,
+    /// All of them.
+    Blocks,
+    /// Those whose activations do not fit into the memory that gradients take later.
+    Auto,
+}
+
+impl Recomputed {
+    fn policy(self) -> Recompute {
+        match self {
+            Recomputed::None => Recompute::Keep,
+            Recomputed::Blocks => Recompute::Checkpoint,
+            Recomputed::Auto => Recompute::Auto,
+        }
+    }
 }
 
 /// Dtypes of parameters.
@@ -208,7 +230,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         Precision::F32 => DType::F32,
         Precision::Bf16 => DType::BF16,
     };
-    let blocks = BlockOptions { recompute: if options.recompute { Recompute::Checkpoint } else { Recompute::Keep } };
+    let blocks = BlockOptions { recompute: options.recompute.policy() };
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
     let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
     let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };

@@ -8,4 +8,4 @@ mod ending;
 
 #[cfg(any(test, feature = "testing"))]
 pub use counting::{CountingHeap, HeapCounts, LARGE, counts};
-pub use ending::{EndingHeap, fallible, reserve_stack, share_arena};
+pub use ending::{EndingHeap, fallible, release_unused, reserve_stack, share_arena};

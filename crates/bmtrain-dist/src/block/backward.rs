@@ -71,8 +71,8 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
 
     fn saved_bytes(&self) -> usize {
         let step_bytes = |step: &RecordedBlock<B>| match &step.saved {
-            SavedBlock::Tape(tape) => tape.tape.saved_bytes(),
-            SavedBlock::Inputs(carry) => carry.bundle.vars().iter().map(|var| var.value().bytes()).sum(),
+            SavedBlock::Tape(tape) | SavedBlock::Either(tape, _) => tape.tape.saved_bytes(),
+            SavedBlock::Inputs(inputs) => inputs.bytes(),
         };
         self.steps.iter().map(step_bytes).sum()
     }
@@ -110,6 +110,11 @@ impl<B: Block + 'static> ListBackward<B> {
         }
         let tape = match saved {
             SavedBlock::Tape(tape) => tape,
+            SavedBlock::Either(tape, inputs) => {
+                // Named, so that they are dropped before the tape runs.
+                drop(inputs);
+                tape
+            }
             SavedBlock::Inputs(carry) => {
                 BlockTape::record(&self.list, place, &carry, &self.shared, &self.cx).map_err(core_error)?.1
             }

@@ -91,6 +91,11 @@ impl<C: Bundle> Detached<C> {
         self.needs_grad.contains(&true)
     }
 
+    /// Bytes of its variables.
+    pub(super) fn bytes(&self) -> usize {
+        self.bundle.vars().iter().map(|var| var.value().bytes()).sum()
+    }
+
     /// The bundle and its variables as inputs of a tape.
     pub(super) fn on_tape(&self, tape: &Tape) -> (C, Vec<Var>) {
         let enter = |(var, &needs): (Var, &bool)| if needs { tape.input(var.into_value()) } else { var.detach() };

@@ -18,12 +18,16 @@ pub enum Recompute {
     Keep,
     /// Only its inputs; the block runs again on the backward pass.
     Checkpoint,
+    /// Everything of the last blocks of a run, in the memory that the blocks' gradients take later, and only the inputs
+    /// of those before them: about the peak of [`Recompute::Checkpoint`], with fewer blocks that run again. In later
+    /// micro-batches of a step, whose gradients are there already, the same as [`Recompute::Checkpoint`].
+    Auto,
 }
 
 /// Policy of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockOptions {
-    /// Keep or recompute.
+    /// What is kept.
     pub recompute: Recompute,
 }
 
@@ -35,8 +39,8 @@ pub(super) struct ListedBlock<B> {
 
 /// Blocks of one kind, run one after the other.
 ///
-/// Keeping and recomputing give the same bits: dropout in the recomputation samples the same random numbers, as they
-/// are addressed by the place in the list.
+/// What is kept changes no bit: dropout in the recomputation samples the same random numbers, as they are addressed by
+/// the place in the list.
 pub struct TransformerBlockList<B> {
     /// By place; a block may have several places.
     entries: Rc<Vec<Rc<ListedBlock<B>>>>,
@@ -156,6 +160,17 @@ impl<B: Block + 'static> TransformerBlockList<B> {
 impl<B> TransformerBlockList<B> {
     pub(super) fn entry(&self, place: usize) -> &ListedBlock<B> {
         &self.entries[place]
+    }
+
+    /// Bytes of gradients that parameters of these blocks do not have yet and get until the optimizer's step.
+    pub(super) fn gradients_to_come(&self, places: Range<usize>) -> usize {
+        let mut flats: Vec<&Rc<Flat>> = Vec::new();
+        for flat in places.flat_map(|place| &self.entries[place].flats) {
+            if !flats.iter().any(|known| Rc::ptr_eq(known, flat)) {
+                flats.push(flat);
+            }
+        }
+        flats.into_iter().map(|flat| flat.gradients_to_come()).sum()
     }
 
     pub(super) fn flats(&self, place: usize) -> Vec<Rc<Flat>> {

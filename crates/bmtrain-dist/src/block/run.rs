@@ -35,6 +35,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let (mut carry, shared) = (Detached::new(carry), Detached::new(shared.clone()));
         let carry_inputs = carry.needs_grad.len();
         let (mut ring, mut steps, mut hidden) = (GatherRing::default(), Vec::new(), Vec::new());
+        let mut room = TapeRoom::new(if cx.is_recording() { self.gradients_to_come(range.clone()) } else { 0 });
         for place in range.clone() {
             ring.gather(place, || self.flats(place))?;
             if range.contains(&(place + 1)) {
@@ -44,10 +45,12 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                 hidden.push(carry.clone());
             }
             let cache = caches.as_deref_mut().and_then(|caches| caches.get_mut(place - range.start));
-            let (output, saved) = self.forward_block(place, carry, &shared, cache, cx)?;
+            let recompute = room.policy(self.entry(place).options.recompute);
+            let (output, saved) = self.forward_block((place, recompute), carry, &shared, cache, cx)?;
             // No gradient can reach a block if none of its outputs needs one.
             if let Some(saved) = saved.filter(|_| output.any_needs_grad()) {
                 steps.push(RecordedBlock { place, saved, in_use: RecordedPass::begin(&self.entry(place).flats)? });
+                room.fit(&mut steps);
             }
             carry = output;
             ring.release(place);
@@ -64,16 +67,18 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     /// Run one block, on a tape of its own or without one.
     fn forward_block(
         &self,
-        place: usize,
+        (place, recompute): (usize, Recompute),
         carry: Detached<B::Carry>,
         shared: &Detached<B::Shared>,
         cache: Option<&mut B::Cache>,
         cx: &Ctx,
     ) -> Result<BlockForward<B>> {
         let entry = self.entry(place);
-        if cx.is_recording() && entry.options.recompute == Recompute::Keep {
+        if cx.is_recording() && recompute != Recompute::Checkpoint {
             let (output, tape) = BlockTape::record(self, place, &carry, shared, cx)?;
-            return Ok((output, Some(SavedBlock::Tape(tape))));
+            let is_kept = recompute == Recompute::Keep;
+            let saved = if is_kept { SavedBlock::Tape(tape) } else { SavedBlock::Either(tape, carry) };
+            return Ok((output, Some(saved)));
         }
         let asked = self.asked.get();
         let inputs_need_grad = carry.any_needs_grad() || shared.any_needs_grad();
@@ -85,6 +90,45 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let needs_grad = cx.is_recording() && (inputs_need_grad || self.asked.get() != asked);
         let needs_grad = output.vars().iter().map(|var| needs_grad && var.dtype().is_float()).collect();
         Ok((Detached { bundle: output, needs_grad }, saved))
+    }
+}
+
+/// What blocks with [`Recompute::Auto`] may keep in a run, and what they do keep, bytes.
+struct TapeRoom {
+    bytes: usize,
+    taken: usize,
+    /// Index among the recorded blocks: those before it have no tape that may be dropped.
+    next: usize,
+}
+
+impl TapeRoom {
+    fn new(bytes: usize) -> Self {
+        TapeRoom { bytes, taken: 0, next: 0 }
+    }
+
+    /// A block's policy in this run.
+    fn policy(&self, recompute: Recompute) -> Recompute {
+        match recompute {
+            Recompute::Auto if self.bytes == 0 => Recompute::Checkpoint,
+            other => other,
+        }
+    }
+
+    /// Account for the block recorded last, and drop tapes until the others fit: the first ones, whose backward pass
+    /// comes when most gradients are there.
+    fn fit<B: Block>(&mut self, steps: &mut [RecordedBlock<B>]) {
+        if let Some(RecordedBlock { saved: SavedBlock::Either(tape, _), .. }) = steps.last() {
+            self.taken += tape.tape.saved_bytes();
+        }
+        while self.taken > self.bytes && self.next < steps.len() {
+            let RecordedBlock { saved, .. } = &mut steps[self.next];
+            if let SavedBlock::Either(tape, inputs) = saved {
+                self.taken -= tape.tape.saved_bytes();
+                self.taken += inputs.bytes();
+                *saved = SavedBlock::Inputs(inputs.clone());
+            }
+            self.next += 1;
+        }
     }
 }
 
@@ -102,6 +146,8 @@ pub(super) enum SavedBlock<B: Block> {
     Tape(BlockTape),
     /// Its inputs only: activation checkpointing.
     Inputs(Detached<B::Carry>),
+    /// Its inner tape, as long as there is room for it, and its inputs.
+    Either(BlockTape, Detached<B::Carry>),
 }
 
 /// A recorded pass through a block whose backward pass is still to come. Dropping it means that none will come.

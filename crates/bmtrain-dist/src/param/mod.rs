@@ -51,6 +51,9 @@ struct StorageSlot {
     index: usize,
 }
 
+/// Values that are read or rounded at a time on their way to a storage: 1 MiB of f32.
+const CHUNK: usize = 1 << 18;
+
 /// Fills the slice with the values of a parameter from the given element of the full parameter on.
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
 
@@ -165,23 +168,23 @@ impl Param {
             let reason = format!("expected {expected} values for shape {}, got {}", self.inner.spec.shape, whole.len());
             return Err(Error::parameter(self.name(), reason));
         }
-        for (global, to) in self.runs(home) {
-            let Some(run) = whole.get(global..global + to.len()) else { continue };
-            self.upload_as(home.flat.dtype(), run, to)?;
+        for (global, to) in self.chunks(home) {
+            let Some(values) = whole.get(global..global + to.len()) else { continue };
+            self.upload_as(home.flat.dtype(), values, to)?;
         }
         self.inner.initialized.set(true);
         Ok(())
     }
 
     /// As [`Param::load`], but reads only the values that this rank stores: `read` fills the values from an element of
-    /// the full parameter on. Memory: the longest run of them.
+    /// the full parameter on. Memory: a chunk of 1 MiB, and half as much for a 16-bit dtype.
     pub fn load_part<E: From<Error>>(&self, read: ReadPart<'_, E>) -> Result<(), E> {
         let home = self.home()?;
-        let mut run = Vec::new();
-        for (global, to) in self.runs(home) {
-            run.resize(to.len(), 0.0);
-            read(global, &mut run)?;
-            self.upload_as(home.flat.dtype(), &run, to)?;
+        let mut values = Vec::new();
+        for (global, to) in self.chunks(home) {
+            values.resize(to.len(), 0.0);
+            read(global, &mut values)?;
+            self.upload_as(home.flat.dtype(), &values, to)?;
         }
         self.inner.initialized.set(true);
         Ok(())
@@ -201,6 +204,14 @@ impl Param {
         let (owned, at_rest) = home.flat.at_rest(home.index);
         let place = |(global, at, len): (usize, usize, usize)| (global, at_rest.start + at..at_rest.start + at + len);
         self.runs_of(&owned).into_iter().map(place).collect()
+    }
+
+    /// [`Param::runs`], cut into chunks.
+    fn chunks(&self, home: &StorageSlot) -> impl Iterator<Item = (usize, Range<usize>)> {
+        self.runs(home).into_iter().flat_map(|(global, to)| {
+            let chunk = move |start| (global + start - to.start, start..to.end.min(start + CHUNK));
+            to.clone().step_by(CHUNK).map(chunk)
+        })
     }
 
     /// The elements `part` of this rank's tensor-parallel part as runs of the full parameter: where each begins in the

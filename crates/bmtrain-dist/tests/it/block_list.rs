@@ -23,12 +23,14 @@ fn compare<B>(
     B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static,
 {
     let kept = Setting::new(Recompute::Keep, Sharding::solo(), &make);
-    let checkpointed = Setting::new(Recompute::Checkpoint, Sharding::solo(), &make);
+    let [checkpointed, auto] =
+        [Recompute::Checkpoint, Recompute::Auto].map(|recompute| Setting::new(recompute, Sharding::solo(), &make));
     for case in cases {
         let expected = kept.pass(Way::Loop, case);
         let got = kept.pass(Way::List, case);
         assert_agree(&got, &expected, agreement, &format!("{case:?}"));
         assert!(checkpointed.pass(Way::List, case) == got, "recomputed: {case:?}");
+        assert!(auto.pass(Way::List, case) == got, "recomputed without room: {case:?}");
     }
 }
 

@@ -20,6 +20,7 @@ mod loss_scale;
 mod optim;
 mod optimizers;
 mod partition;
+mod recompute;
 mod repeated_blocks;
 mod run_ranks;
 mod schedule;

@@ -313,6 +313,7 @@ pub fn recompute_name(recompute: Recompute) -> &'static str {
     match recompute {
         Recompute::Keep => "none",
         Recompute::Checkpoint => "blocks",
+        Recompute::Auto => "auto",
     }
 }
 

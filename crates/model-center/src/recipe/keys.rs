@@ -110,7 +110,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
     let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
     let clip = read_clip(r);
-    let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint)];
+    let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint), ("auto", Recompute::Auto)];
     let scales = [
         ("auto", LossScale::Auto),
         ("none", LossScale::None),

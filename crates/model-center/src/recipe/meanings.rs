@@ -93,7 +93,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first(
         "train.recompute",
         "`blocks` keeps only the input of a block and recomputes the rest in the backward pass \
-         (activation checkpointing).",
+         (activation checkpointing); `auto` does so with the first blocks, and keeps those whose activations fit into \
+         the memory that gradients take later.",
     ),
     first(
         "train.gradient_sum",

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use bmtrain_core::heap::release_unused;
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
@@ -105,7 +106,12 @@ impl HfTokenizer {
         check_added(&place, &declared)?;
         let bytes = serde_json::to_vec(&document)
             .map_err(|error| Error::model(&place, error.to_string(), "fetch the file again"))?;
+        // As values a vocabulary takes many times its bytes, which what the library makes of it can have.
+        if let Some(root) = document.as_object_mut() {
+            root.remove("model");
+        }
         let mut inner = catch_errors(&place, "load", || tokenizers::Tokenizer::from_bytes(&bytes))?;
+        drop(bytes);
         inner.set_encode_special_tokens(true);
         for (token, id) in declared {
             if inner.token_to_id(&token) != Some(id) {
@@ -124,6 +130,8 @@ impl HfTokenizer {
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
         let special = special_ids(&inner, settings, usual);
         let engine = Engine::new(&place, inner, &document)?;
+        drop(document);
+        release_unused();
         Ok(HfTokenizer { engine, single, pair, special, vocab_size, place })
     }
 }

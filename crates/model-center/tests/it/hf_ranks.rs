@@ -44,6 +44,10 @@ impl TensorSource for Counted {
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.weights.read_raw_at(name, offset, out)
     }
+
+    fn reads_parts(&self, name: &str) -> bool {
+        self.weights.reads_parts(name)
+    }
 }
 
 /// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values equal a

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use bmtrain_core::Device;
 use bmtrain_core::dtype::DType;
+use bmtrain_dist::param::{Builder, BuilderOptions, Init, Split};
 use model_center::formats::{Allow, LoadPlan, NameTable, ParamShape, Rule, SafetensorsFile, Weights, export};
 
 use crate::peak;
@@ -101,4 +103,44 @@ fn weights_are_read_and_written_in_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     a_model_passes_through_one_parameter_at_a_time(dir.path());
     a_hostile_header_costs_its_length_and_at_most_64_mib(dir.path());
+}
+
+/// A table of 32 MiB in bf16, as a vocabulary's is the largest parameter of a model: in f32 it has 64 MiB.
+#[test]
+fn a_large_parameter_is_loaded_without_a_second_one() {
+    if !crate::is_alone("hf_memory::a_large_parameter_is_loaded_without_a_second_one") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let table = NameTable {
+        base_prefix: "",
+        rules: Cow::Owned(vec![Rule::new("table", "table.weight")]),
+        aliases: Cow::Borrowed(&[]),
+        ignored: Cow::Borrowed(&[]),
+        old_names: Cow::Borrowed(&[]),
+    };
+    let shape = [16384, 1024];
+    let path = dir.path().join("model.safetensors");
+    let mut file = File::create(&path).unwrap();
+    let header = "{\"table.weight\":{\"dtype\":\"BF16\",\"shape\":[16384,1024],\"data_offsets\":[0,33554432]}}   ";
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    // Row `i` has the bits `i`, all of them finite.
+    for row in 0..16384u16 {
+        file.write_all(&row.to_le_bytes().repeat(1024)).unwrap();
+    }
+    drop(file);
+    let weights = Weights::open(dir.path()).unwrap();
+    let plan = LoadPlan::build(&table, &[ParamShape::new("table", shape)], &weights, &Allow::default()).unwrap();
+    let builder =
+        Builder::new(&Device::cpu(1).unwrap(), BuilderOptions { dtype: DType::BF16, ..BuilderOptions::default() });
+    let param = builder.param("table", shape, Init::ZEROS, Split::Replicated, true).unwrap();
+    let parameters = builder.finish();
+    let before = peak();
+    plan.load_parts(&weights, |_, read| param.load_part(read)).unwrap();
+    let cost = peak() - before;
+    // The parameter itself, chunks, and room for the allocator.
+    assert!(cost < 40 * MIB, "{cost} bytes");
+    let values = parameters.get("table").unwrap().read().unwrap();
+    assert!(values.iter().enumerate().all(|(i, value)| value.to_bits() == ((i / 1024) as u32) << 16));
 }

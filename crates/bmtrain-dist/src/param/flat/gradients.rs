@@ -77,6 +77,18 @@ impl Flat {
         }
     }
 
+    /// Bytes of the gradients that an optimizer will get and that have no memory yet, from below; 0 where a recorded
+    /// pass, whose backward pass comes first, counts on them already.
+    pub(crate) fn gradients_to_come(&self) -> usize {
+        let gradients = self.gradients.borrow();
+        let has_memory = gradients.local.is_some() || !matches!(gradients.batch, BatchGradients::Idle);
+        let is_trained = self.claimed.get() && self.trainable.iter().any(|trainable| trainable.get());
+        if has_memory || !is_trained || self.has_recorded_pass() {
+            return 0;
+        }
+        self.state_len() * self.grad_dtype.size()
+    }
+
     /// Reduce the gradients of a micro-batch, where that is done for every micro-batch or this is the step's last one.
     /// Collective: the ranks have used the same parameters.
     pub fn finish_batch(&self) -> Result<()> {

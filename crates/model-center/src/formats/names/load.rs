@@ -34,8 +34,9 @@ impl LoadPlan {
     /// As [`LoadPlan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is
     /// given with the values from an element of the whole on.
     ///
-    /// For tensors whose rows are in our order, only the requested part is read from the file; a parameter with a
-    /// transposed or interleaved part is read whole. Memory: such a parameter, nothing for others.
+    /// For tensors whose rows are in our order, only the requested part is read from the file. A parameter with a
+    /// transposed or interleaved part, or of a source that does not read parts, is read whole, once. Memory: such a
+    /// parameter, nothing for others.
     pub fn load_parts(
         &self,
         source: &dyn TensorSource,
@@ -59,7 +60,7 @@ impl LoadPlan {
         for step in &self.steps {
             let mut is_read = false;
             sink(&step.ours, &mut |start, out| {
-                if !step.pieces.iter().any(TensorPart::is_rearranged) {
+                if step.pieces.iter().all(|piece| !piece.is_rearranged() && source.reads_parts(&piece.name)) {
                     return step.read_part(source, start, out, found);
                 }
                 if !is_read {
