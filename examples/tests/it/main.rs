@@ -12,6 +12,7 @@ mod docs;
 mod finetune;
 mod forward;
 mod generate;
+mod generate_gguf;
 mod kills;
 mod objectives;
 mod plan;
