@@ -17,10 +17,11 @@ fn array(name: &str, kind: u32, count: usize, values: &[u8]) -> Vec<u8> {
     key(name, 9, &[&kind.to_le_bytes()[..], &(count as u64).to_le_bytes(), values].concat())
 }
 
-/// A Llama of one block with all matrices in Q8_0 and a vocabulary of letters.
+/// A Llama of one block with all matrices in Q8_0 and a vocabulary of letters and two pairs of them.
 fn llama() -> Vec<u8> {
     let letters = ('a'..='z').map(String::from);
-    let pieces: Vec<String> = ["<unk>", "<s>", "</s>", "▁"].map(String::from).into_iter().chain(letters).collect();
+    let pieces: Vec<String> =
+        ["<unk>", "<s>", "</s>", "▁", "he", "ll"].map(String::from).into_iter().chain(letters).collect();
     let scores: Vec<u8> = (0..pieces.len()).flat_map(|i| (-(i as f32)).to_le_bytes()).collect();
     let types: Vec<u8> = (0..pieces.len()).flat_map(|i| [2i32, 3, 3, 1][i.min(3)].to_le_bytes()).collect();
     let tokens: Vec<u8> = pieces.iter().flat_map(|piece| text(piece)).collect();

@@ -68,7 +68,7 @@ impl<'a> Blocks<'a> {
         Ok(Blocks { format, bytes: read_bytes(view), row_bytes })
     }
 
-    /// Rows from `first` on, as many as `out` has room for.
+    /// Rows from `first` on until `out` is full.
     fn rows(&self, first: usize, columns: usize, out: &mut [f32]) {
         let rows = out.len().checked_div(columns).unwrap_or(0);
         dequantise(self.format, &self.bytes[first * self.row_bytes..(first + rows) * self.row_bytes], out);

@@ -52,7 +52,7 @@ impl Tensor {
     /// A matrix of `columns` elements a row in quantised blocks, from the bytes of its rows.
     ///
     /// # Errors
-    /// A row that is no whole number of blocks; bytes that are no whole number of rows.
+    /// A row that does not end with a block; bytes that do not end with a row.
     pub fn from_blocks(device: &Device, format: BlockFormat, columns: usize, bytes: &[u8]) -> Result<Self> {
         const OP: &str = "from_blocks";
         let row = format.row_bytes(columns).filter(|row| *row > 0).ok_or_else(|| {

@@ -31,7 +31,8 @@ impl BlockValues {
             _ => None,
         };
         let (rows, row_bytes) = sizes.ok_or_else(|| {
-            let reason = format!("shape {} is no matrix of whole {format} blocks of {}", spec.shape, format.elements());
+            let reason =
+                format!("expected a matrix of whole {format} blocks of {}, got {}", format.elements(), spec.shape);
             Error::parameter(spec.name.clone(), reason)
         })?;
         let bytes =

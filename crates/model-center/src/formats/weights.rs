@@ -93,7 +93,7 @@ impl Kind {
             return Ok(Kind::Pickle);
         }
         if ends(&[".gguf"]) {
-            let reason = format!("{} is a GGUF file, which is no part of a model directory", printable(name, 120));
+            let reason = format!("{} is a GGUF file, which a model directory does not have", printable(name, 120));
             let fix = "make a directory of it: convert FILE.gguf DIR --dtype f32; or generate with the file itself";
             return Err(Error::model(place.display().to_string(), reason, fix));
         }

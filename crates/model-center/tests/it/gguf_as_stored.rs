@@ -1,5 +1,5 @@
 //! Models of GGUF files whose matrices stay in their blocks: the logits, bit for bit, and the tokens of dequantised
-//! weights, in the memory of the blocks; what cannot stay is dequantised, and said.
+//! weights, in the memory of the blocks; what cannot stay is dequantised, and reported.
 
 use bmtrain_core::quantised::dequantise;
 use bmtrain_core::{BlockFormat, Ctx, Device, Segment};
@@ -204,7 +204,7 @@ fn logits_and_tokens_are_those_of_dequantised_weights_for_every_format() {
             assert_eq!(logits(stored, &device, length), logits(wide, &device, length), "{} {length}", types("").name());
         }
         for method in [Method::Greedy, Method::Beams(BeamOptions { beams: 3, ..BeamOptions::default() })] {
-            let tokens = generate(stored, &device, method.clone());
+            let tokens = generate(stored, &device, method);
             assert_eq!(tokens, generate(wide, &device, method), "{}", types("").name());
             assert!(tokens.iter().all(|text| text.len() == 12));
         }
@@ -242,7 +242,7 @@ fn matrices_take_the_memory_of_their_blocks() {
 }
 
 #[test]
-fn mixed_parts_are_dequantised_and_said_and_plain_matrices_stay_plain() {
+fn mixed_parts_are_dequantised_and_reported_and_plain_matrices_stay_plain() {
     let (fixture, device) = (Fixture::new(), Device::cpu(2).unwrap());
     let types: Types = |name| match name {
         "blk.0.attn_v.weight" => GgmlType::Q6K,

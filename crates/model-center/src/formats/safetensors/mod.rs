@@ -100,7 +100,7 @@ pub trait TensorSource {
         None
     }
 
-    /// Read the blocks of whole rows of such a matrix from row `first` on, as many as `out` has bytes for.
+    /// Fill `out` with the blocks of whole rows of such a matrix from row `first` on.
     fn read_blocks_at(&self, name: &str, _first: usize, _out: &mut [u8]) -> Result<()> {
         let fix = "read it as single precision";
         Err(Error::model(tensor_place(self.place(), name), "the tensor is not stored in quantised blocks", fix))
