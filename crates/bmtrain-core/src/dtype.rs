@@ -1,5 +1,6 @@
 //! Dtypes known at run time, and the Rust types that store them.
 
+use crate::quantised::BlockFormat;
 use half::{bf16, f16};
 use std::fmt;
 
@@ -19,6 +20,9 @@ pub enum DType {
     I32,
     /// Byte; 0 and 1 when it stands for a truth value.
     U8,
+    /// Byte of a block of quantised elements: a matrix `[rows, columns]` in blocks is a tensor `[rows, bytes of a row]`
+    /// of this type, see [`BlockFormat::row_bytes`]. Products and table lookups read it; it has no gradient.
+    Blocks(BlockFormat),
 }
 
 impl DType {
@@ -28,7 +32,7 @@ impl DType {
             DType::I64 => 8,
             DType::F32 | DType::I32 => 4,
             DType::F16 | DType::BF16 => 2,
-            DType::U8 => 1,
+            DType::U8 | DType::Blocks(_) => 1,
         }
     }
 
@@ -46,6 +50,7 @@ impl DType {
             DType::I64 => "i64",
             DType::I32 => "i32",
             DType::U8 => "u8",
+            DType::Blocks(format) => format.name(),
         }
     }
 }

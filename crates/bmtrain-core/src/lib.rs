@@ -54,6 +54,7 @@ pub mod panics;
 pub mod philox;
 pub mod pool;
 pub mod prelude;
+pub mod quantised;
 pub mod shape;
 pub mod tensor;
 pub mod wrap;
@@ -65,6 +66,7 @@ pub use device_spec::{DeviceChoice, DeviceRequest};
 pub use dtype::{DType, Element, Float};
 pub use error::{Error, Result};
 pub use pool::Segment;
+pub use quantised::BlockFormat;
 pub use shape::Shape;
 pub use tensor::{Storage, Tensor, Watch};
 

@@ -1,7 +1,7 @@
 //! Benchmark of greedy decoding with a KV cache, one sequence at a time. `scripts/torch_decode.py` measures PyTorch,
 //! `scripts/claims/llama_decode.py` llama.cpp.
 
-use crate::opened::Stored;
+use crate::opened::{Form, Stored};
 use crate::profile::TimedDevice;
 use anyhow::{Context, Result, bail};
 use bmtrain_core::bench::{Rounds, measure};
@@ -14,13 +14,13 @@ use model_center::tokenizer::AutoTokenizer;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Time greedy decoding of a model directory. A round generates one token, and then --tokens: the first is the time of
-/// the prompt, and the time of the further tokens is the difference.
+/// Time greedy decoding of a model directory or a GGUF file. A round generates one token, and then --tokens: the first
+/// is the time of the prompt, and the time of the further tokens is the difference.
 ///
 /// Example: decode_bench models/smollm2 --tokens 64 --threads 2
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// Model directory with tokenizer.json.
+    /// Model directory with its tokenizer, or a GGUF file.
     pub directory: PathBuf,
     /// Prompt.
     #[arg(long, default_value = "The sea was calm that morning, and the captain told us that")]
@@ -31,6 +31,9 @@ pub struct Options {
     /// Dtype of the weights in memory and of what is computed with them.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Stored,
+    /// How matrices that a GGUF file stores in quantised blocks are held in memory.
+    #[arg(long, value_enum, default_value = "dequantised")]
+    pub weights: Form,
     /// Tokens of a round, at least 2; end tokens are ignored.
     #[arg(long, default_value_t = 64)]
     pub tokens: usize,
@@ -56,11 +59,19 @@ pub fn run(options: &Options) -> Result<()> {
     if options.tokens < 2 || options.rounds == 0 {
         bail!("--tokens must be 2 or more, --rounds 1 or more");
     }
+    if options.weights == Form::AsStored && options.dtype != Stored::F32 {
+        bail!("--weights as-stored computes in f32: leave --dtype out");
+    }
     let timed = TimedDevice::open(options.device, (0, 1), options.threads, options.profile)?;
     let device = &timed.device;
     let tokenizer = AutoTokenizer::open(&options.directory)?;
     let dtype = options.dtype.dtype();
-    let open = OpenOptions { dtype, keep_dtype: false, ..GenerationSetup::open_options(device) };
+    let open = OpenOptions {
+        dtype,
+        keep_dtype: false,
+        weights: options.weights.option(),
+        ..GenerationSetup::open_options(device)
+    };
     let model = GenerationSetup::open_model(&options.directory, Registry::default(), &open)?.model;
     tokenizer.require_rows(model.info().vocab_size)?;
     let tokens = tokenizer.tokenize(&[&options.prompt])?.pop().context("the prompt has no tokens")?;
@@ -85,9 +96,11 @@ pub fn run(options: &Options) -> Result<()> {
     let (rate, first) = (rates.median(), firsts.median());
     let prompt_rate = prompt.len() as f64 / first;
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
+    let form = if options.weights == Form::AsStored { "as-stored" } else { "dequantised" };
     if options.json {
         let line = serde_json::json!({
             "device": device.backend().name(), "threads": options.threads, "dtype": dtype.to_string(),
+            "weights": form,
             "prompt_tokens": prompt.len(), "tokens": options.tokens,
             "prompt_tokens_per_s": prompt_rate, "tokens_per_s": rate, "first_s": first,
             "prompt_ids": prompt, "ids": made, "peak_rss_bytes": peak,
@@ -96,8 +109,8 @@ pub fn run(options: &Options) -> Result<()> {
     } else {
         let text = tokenizer.decode(&[prompt.as_slice(), &made].concat(), false)?;
         println!(
-            "{} tokens after {} in {dtype}: {rate:.1} tokens/s, prompt {prompt_rate:.1} tokens/s, first {first:.3} s, \
-             peak {} MB\n{text}",
+            "{} tokens after {} in {dtype}, weights {form}: {rate:.1} tokens/s, prompt {prompt_rate:.1} tokens/s, \
+             first {first:.3} s, peak {} MB\n{text}",
             options.tokens,
             prompt.len(),
             peak >> 20,

@@ -13,6 +13,7 @@ mod doctor;
 mod finetune;
 mod forward;
 mod generate;
+mod generate_gguf;
 mod kills;
 mod objectives;
 mod plan;

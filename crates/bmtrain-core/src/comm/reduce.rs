@@ -67,6 +67,9 @@ fn reduce(dtype: DType, by: Reduction, sources: &[Source<'_>], out: &mut [u8]) -
         DType::I64 => reduce_integers::<i64>(by, sources, elements_mut(out)?),
         DType::I32 => reduce_integers::<i32>(by, sources, elements_mut(out)?),
         DType::U8 => reduce_integers::<u8>(by, sources, elements_mut(out)?),
+        got @ DType::Blocks(_) => {
+            Err(Error::DType { op: "reduce", what: "values".into(), expected: "a type of single elements".into(), got })
+        }
     }
 }
 

@@ -113,5 +113,11 @@ pub(super) fn download(tensor: &Tensor) -> Result<Vec<f32>> {
         DType::I64 => Ok(tensor.to_vec::<i64>()?.into_iter().map(|value| value as f32).collect()),
         DType::I32 => Ok(tensor.to_vec::<i32>()?.into_iter().map(|value| value as f32).collect()),
         DType::U8 => Ok(tensor.to_vec::<u8>()?.into_iter().map(f32::from).collect()),
+        got @ DType::Blocks(_) => Err(Error::DType {
+            op: "conformance",
+            what: "result".into(),
+            expected: "a type of single elements".into(),
+            got,
+        }),
     }
 }

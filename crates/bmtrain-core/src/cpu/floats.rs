@@ -40,7 +40,7 @@ pub enum Floats<'a> {
     Bf16(&'a [bf16]),
 }
 
-fn not_a_float(op: &'static str, got: DType) -> Error {
+pub(super) fn not_a_float(op: &'static str, got: DType) -> Error {
     Error::DType { op, what: "view".into(), expected: "a floating-point type".into(), got }
 }
 
@@ -286,7 +286,7 @@ vectorised! {
 /// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts
 /// right subnormals as well.
 #[inline(always)]
-pub(super) fn f16_to_f32(bits: u16) -> f32 {
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let (sign, size) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
     let value = (f32::from_bits(size) * f32::from_bits(0x7780_0000)).to_bits();
     let value = if size >= 0x0f80_0000 { size | 0x7f80_0000 } else { value };

@@ -83,7 +83,7 @@ impl InstructionSet {
     }
 
     /// Run `work` with loops of this set, which the caller knows to be available.
-    pub(super) fn within<R>(self, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn within<R>(self, work: impl FnOnce() -> R) -> R {
         struct Restore(Option<InstructionSet>);
         impl Drop for Restore {
             fn drop(&mut self) {

@@ -26,6 +26,7 @@ mod optimizer;
 mod options;
 mod placement;
 mod processors;
+mod quantised;
 mod random;
 mod reduce;
 mod rotary;
@@ -123,6 +124,8 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::SoftmaxBackward(a) => reduce::softmax_backward(threads, a),
         Kernel::DropoutApply(a) => random::dropout(threads, a),
         Kernel::EmbeddingForward(a) => rows::embedding_forward(threads, a),
+        Kernel::QuantisedLinear(a) => quantised::linear(threads, a),
+        Kernel::QuantisedRows(a) => quantised::rows(threads, a),
         Kernel::EmbeddingBackward(a) => rows::embedding_backward(threads, a),
         Kernel::AddScaled(a) => elementwise::add_scaled(threads, a),
         Kernel::Multiply(a) => elementwise::multiply(threads, a),
@@ -265,6 +268,7 @@ impl Backend for CpuBackend {
         vec![
             ("GEMM scratch", gemm::scratch_bytes()),
             ("attention scratch", attention::scratch_bytes()),
+            ("dequantisation scratch", quantised::bytes()),
             ("partial sums", self.threads.partial_bytes()),
         ]
     }

@@ -184,7 +184,7 @@ pub(super) fn cast(launch: &Launch<'_>, a: Cast<'_>) -> Result<()> {
     });
     let (name, grid) = match a.x.dtype() {
         DType::F32 | DType::F16 | DType::BF16 => (name, packs(launch, count)),
-        DType::I64 | DType::I32 | DType::U8 => (CAST_INTEGERS, elements(launch, count)),
+        DType::I64 | DType::I32 | DType::U8 | DType::Blocks(_) => (CAST_INTEGERS, elements(launch, count)),
     };
     // SAFETY: as in `activation_forward`.
     unsafe { launch.run(name, grid, arguments) }
@@ -222,7 +222,7 @@ fn pattern_of(value: f32, dtype: DType) -> Option<(Pattern, usize)> {
         DType::F16 => Some((Pattern::Half(<f16 as Float>::from_f32(value).to_bits()), 1)),
         DType::BF16 => Some((Pattern::Half(<bf16 as Float>::from_f32(value).to_bits()), 1)),
         DType::I32 => Some((Pattern::Word((value as i32).cast_unsigned()), 1)),
-        DType::U8 => Some((Pattern::Byte(value as u8), 1)),
+        DType::U8 | DType::Blocks(_) => Some((Pattern::Byte(value as u8), 1)),
         // The driver has no 8-byte pattern: two equal halves are needed.
         DType::I64 => {
             let bits = (value as i64).cast_unsigned();

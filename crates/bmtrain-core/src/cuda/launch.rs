@@ -117,7 +117,7 @@ pub(super) fn tag(dtype: DType) -> i32 {
         DType::BF16 => 2,
         DType::I64 => 3,
         DType::I32 => 4,
-        DType::U8 => 5,
+        DType::U8 | DType::Blocks(_) => 5,
     }
 }
 

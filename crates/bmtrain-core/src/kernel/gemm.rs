@@ -93,8 +93,7 @@ impl Operand for Epilogue<'_> {
 }
 
 impl Epilogue<'_> {
-    fn check(&self, a: &Matrix<'_>, [m, n, k]: [usize; 3], batch: Batch) -> Result<()> {
-        let name = Gemm::NAME;
+    pub(super) fn check(&self, name: &'static str, a: &Matrix<'_>, [m, n, k]: [usize; 3], batch: Batch) -> Result<()> {
         if let Some(bias) = &self.bias {
             expect_float_operand(name, "bias", n, bias)?;
         }
@@ -185,7 +184,7 @@ impl Arguments for Gemm<'_> {
         }
         let axes = [(1, n), (self.c.ld, m), (self.c.batch[0], outer), (self.c.batch[1], inner)];
         expect_apart(axes).map_err(|got| Error::shape(name, "strides of c", "no element written twice", got))?;
-        self.epilogue.check(&self.a, [m, n, k], self.batch)
+        self.epilogue.check(name, &self.a, [m, n, k], self.batch)
     }
 
     visits!(a, b, c, epilogue);

@@ -50,6 +50,7 @@ pub mod gemm;
 pub mod loss;
 pub mod norm;
 pub mod optimizer;
+pub mod quantised;
 pub mod random;
 pub mod reduce;
 pub mod rotary;
@@ -71,6 +72,7 @@ pub use loss::{LossTotals, ScaleBy, SquaredErrorBackward, SquaredErrorForward};
 pub use norm::{NormBackward, NormForward, NormKind};
 pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
+pub use quantised::{QuantisedLinear, QuantisedRows};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rotary::{RotaryApply, RotaryLayout};
@@ -222,6 +224,8 @@ macro_rules! kernels {
 kernels! {
     /// Matrix products, batched over heads, with bias and activation.
     Gemm,
+    /// Products with a matrix in quantised blocks.
+    QuantisedLinear,
     /// Layer norm or RMS norm, after dropout and residual.
     NormForward,
     /// Its gradients.
@@ -238,6 +242,8 @@ kernels! {
     DropoutApply,
     /// Table rows by id.
     EmbeddingForward,
+    /// Rows, by id, of a table in quantised blocks.
+    QuantisedRows,
     /// Gradient of the table.
     EmbeddingBackward,
     /// `out = alpha * a + beta * b`.

@@ -1,22 +1,23 @@
 //! Table rows by id: [`embedding`], and [`add_embedding`] for the second and third table of a sum.
 
+use super::gemm::matrix_dims;
 use super::*;
-use crate::kernel::{EmbeddingBackward, EmbeddingForward};
+use crate::kernel::{EmbeddingBackward, EmbeddingForward, QuantisedRows};
 
 /// `y[..] = table[ids[..]]`.
 ///
-/// Shapes: ids i64 `[..]`, table `[V, D]` → `[.., D]`. Rows whose id is the padding index give the table no gradient.
+/// Shapes: ids i64 `[..]`, table `[V, D]` → `[.., D]`. Rows whose id is the padding index give the table no gradient. A
+/// table in quantised blocks is `[V, bytes of a row]`; its rows are dequantised to f32.
 ///
 /// # Errors
 /// An id outside the table, a table that is not a matrix.
 pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
-    let [entries, columns] = table.dims("embedding")?;
+    let [entries, columns] = matrix_dims("embedding", table.value())?;
     check("embedding", ids, entries, padding_index)?;
     let shape = Shape::new(&[ids.shape().dims(), &[columns]].concat())?;
-    let mut y = empty(cx, shape, table.dtype())?; // [.., D]
-    let out = y.dest(false)?;
-    let table_view = table.value().view()?;
-    cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
+    let dtype = if let DType::Blocks(_) = table.dtype() { DType::F32 } else { table.dtype() };
+    let mut y = empty(cx, shape, dtype)?; // [.., D]
+    look_up(cx, ids, table, [entries, columns], y.dest(false)?)?;
     Ok(cx.record(y, &[table], || Box::new(EmbeddingNode { rows: Rows::new(ids, table, padding_index) })))
 }
 
@@ -24,7 +25,7 @@ pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>
 ///
 /// Shapes: x `[.., D]`, ids i64 `[..]`, table `[V, D]` → `[.., D]`.
 pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
-    let [entries, columns] = table.dims("add_embedding")?;
+    let [entries, columns] = matrix_dims("add_embedding", table.value())?;
     check("add_embedding", ids, entries, padding_index)?;
     expect_elements("add_embedding", "x", ids.elements() * columns, x.shape())?;
     if x.shape().last() != columns {
@@ -32,11 +33,18 @@ pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index:
     }
     let (value, source) = x.into_parts();
     let mut y = own(value)?; // [.., D]
-    let out = y.dest(true)?;
-    let table_view = table.value().view()?;
-    cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
+    look_up(cx, ids, table, [entries, columns], y.dest(true)?)?;
     let x = Var::from_parts(y.clone(), source);
     Ok(cx.record(y, &[&x, table], || Box::new(AddEmbeddingNode { rows: Rows::new(ids, table, padding_index) })))
+}
+
+/// `out (+)= table[ids]`.
+fn look_up(cx: &Ctx, ids: &Tensor, table: &Var, [entries, columns]: [usize; 2], out: Dest<'_>) -> Result<()> {
+    let (ids, table) = (ids.view()?, table.value().view()?);
+    match table.dtype() {
+        DType::Blocks(_) => cx.device().launch(QuantisedRows { entries, columns, table, ids, out }),
+        _ => cx.device().launch(EmbeddingForward { entries, columns, table, ids, out }),
+    }
 }
 
 fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i64>) -> Result<()> {

@@ -1,11 +1,12 @@
 //! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
 
 use super::*;
-use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, Gemm, Matrix};
+use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, Gemm, Matrix, QuantisedLinear};
 
 /// `y = activation(x weight^T + bias)`.
 ///
-/// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`.
+/// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
+/// and is dequantised on the way.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
     let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
@@ -39,7 +40,7 @@ pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: O
 
 /// Check the operands of `x weight^T + bias`; returns the shape `[N, K]` of the weight.
 pub(super) fn check_linear(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>) -> Result<[usize; 2]> {
-    let [n, k] = weight.dims(op)?;
+    let [n, k] = matrix_dims(op, weight.value())?;
     if x.rank() == 0 || x.last() != k {
         return Err(Error::shape(op, "innermost axis of x", format!("{k} for a weight {}", weight.shape()), x));
     }
@@ -47,6 +48,18 @@ pub(super) fn check_linear(op: &'static str, x: Shape, weight: &Var, bias: Optio
         expect_elements(op, "bias", n, bias.shape())?;
     }
     Ok([n, k])
+}
+
+/// Rows and columns of a matrix, in elements where it is in quantised blocks.
+pub(super) fn matrix_dims(op: &'static str, matrix: &Tensor) -> Result<[usize; 2]> {
+    let [rows, columns] = matrix.dims(op)?;
+    match matrix.dtype() {
+        DType::Blocks(format) => match format.columns(columns) {
+            Some(columns) => Ok([rows, columns]),
+            None => Err(Error::shape(op, "bytes of a row", format!("whole blocks of {}", format.bytes()), columns)),
+        },
+        _ => Ok([rows, columns]),
+    }
 }
 
 /// `y = epilogue(x weight^T)`.
@@ -57,7 +70,11 @@ pub(super) fn project(
     epilogue: Epilogue<'_>,
     y: &mut Tensor,
 ) -> Result<()> {
-    let sizes @ [_, _, k] = [x.shape().rows(), y.shape().last(), x.shape().last()];
+    let sizes @ [m, n, k] = [x.shape().rows(), y.shape().last(), x.shape().last()];
+    if let DType::Blocks(_) = weight.dtype() {
+        let (x, weight, y) = (x.view()?, weight.view()?, y.view_mut()?);
+        return device.launch(QuantisedLinear { m, n, k, x, weight, y, epilogue });
+    }
     let (a, b) = (Matrix::plain(x.view()?, k), Matrix::transposed(weight.view()?, k));
     device.launch(Gemm { epilogue, ..Gemm::single(sizes, a, b, y.dest(false)?) })
 }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Distribution, Fill, FillRandom};
 use crate::philox::Key;
 use crate::pool::Segment;
+use crate::quantised::BlockFormat;
 use crate::shape::Shape;
 use std::ops::Range;
 use std::rc::Rc;
@@ -45,6 +46,24 @@ impl Tensor {
         }
         let mut tensor = Tensor::empty_in(device, shape, T::DTYPE, segment)?;
         device.backend().upload(bytemuck::cast_slice(values), tensor.view_mut()?, Lane::Compute)?;
+        Ok(tensor)
+    }
+
+    /// A matrix of `columns` elements a row in quantised blocks, from the bytes of its rows.
+    ///
+    /// # Errors
+    /// A row that does not end with a block; bytes that do not end with a row.
+    pub fn from_blocks(device: &Device, format: BlockFormat, columns: usize, bytes: &[u8]) -> Result<Self> {
+        const OP: &str = "from_blocks";
+        let row = format.row_bytes(columns).filter(|row| *row > 0).ok_or_else(|| {
+            Error::shape(OP, "columns", format!("whole blocks of {} elements", format.elements()), columns)
+        })?;
+        if !bytes.len().is_multiple_of(row) {
+            return Err(Error::shape(OP, "bytes", format!("whole rows of {row}"), bytes.len()));
+        }
+        let shape = [bytes.len() / row, row];
+        let mut tensor = Tensor::empty_in(device, shape, DType::Blocks(format), Segment::Data)?;
+        device.backend().upload(bytes, tensor.view_mut()?, Lane::Compute)?;
         Ok(tensor)
     }
 

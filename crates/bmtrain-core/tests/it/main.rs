@@ -9,3 +9,4 @@ mod kernels;
 mod lanes;
 mod observe;
 mod ops;
+mod quantised;

@@ -3,7 +3,7 @@
 
 use super::Block;
 use crate::error::{Error, Result};
-use crate::param::{Builder, Flat};
+use crate::param::{Builder, Flat, Param};
 use bmtrain_core::Ctx;
 use std::cell::Cell;
 use std::fmt;
@@ -96,7 +96,8 @@ impl<B: Block + 'static> TransformerBlockList<B> {
             let before = builder.count();
             let block = builder.index(index).block(|inner| build(index, inner))?;
             let mut flats: Vec<Rc<Flat>> = Vec::new();
-            for param in &builder.since(before) {
+            let flat_ones = |param: &&Param| param.block_format().is_none();
+            for param in builder.since(before).iter().filter(flat_ones) {
                 let flat = param.place()?.0;
                 if !flats.iter().any(|known| Rc::ptr_eq(known, flat)) {
                     flats.push(Rc::clone(flat));

@@ -1,14 +1,15 @@
 //! The declaration of parameters: names from a path, storages per block, values initialized or left to a loader.
 
+use super::blocks::BlockValues;
 use super::census::Census;
 use super::flat::Siblings;
 use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
-use bmtrain_core::{DType, Device, Shape};
+use bmtrain_core::{BlockFormat, DType, Device, Shape};
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// When parameters get their initial values.
@@ -40,6 +41,9 @@ pub struct BuilderOptions {
     /// Full names of parameters that are frozen from the start: they have storages of their own, without memory for
     /// gradients or optimizer state.
     pub frozen: NamePatterns,
+    /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
+    /// rank holds all of them, and their values are set by [`Param::load_blocks`].
+    pub blocks: HashMap<String, BlockFormat>,
 }
 
 impl Default for BuilderOptions {
@@ -52,6 +56,7 @@ impl Default for BuilderOptions {
             init: InitMode::Random,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
+            blocks: HashMap::new(),
         }
     }
 }
@@ -132,9 +137,23 @@ impl Builder {
             return Err(Error::parameter(name, "declared twice"));
         }
         let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
-        let trainable = !self.frozen && !self.state.options.frozen.matches(&name);
+        let format = self.state.options.blocks.get(&name).copied();
+        let trainable = format.is_none() && !self.frozen && !self.state.options.frozen.matches(&name);
         let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay };
-        let param = Param::new(spec, local, &self.state.asked);
+        if let Some(format) = format {
+            if mesh.tensor_size() > 1 {
+                let reason = format!("is held in {format} blocks, which tensor-parallel ranks do not split");
+                return Err(Error::parameter(spec.name, reason));
+            }
+            let blocks = BlockValues::new(&self.state.device, &spec, format)?;
+            let param = Param::new(spec, local, Some(blocks), &self.state.asked);
+            if self.state.options.init == InitMode::Uninitialized {
+                param.inner.initialized.set(true);
+            }
+            self.state.params.borrow_mut().push(param.clone());
+            return Ok(param);
+        }
+        let param = Param::new(spec, local, None, &self.state.asked);
         let mut open = self.state.open.borrow_mut();
         match &mut *open {
             Some(block) => block.push(param.clone()),

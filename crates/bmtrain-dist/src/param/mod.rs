@@ -1,5 +1,6 @@
 //! Parameters: their declaration, initialization and loading, and the storages of their values and gradients.
 
+mod blocks;
 pub mod builder;
 mod census;
 pub mod flat;
@@ -8,6 +9,8 @@ mod parameters;
 pub mod spec;
 pub mod split;
 
+use blocks::BlockValues;
+pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub use flat::{Flat, OwnedPart};
@@ -39,6 +42,8 @@ struct Inner {
     spec: ParamSpec,
     local: LocalPart,
     home: OnceCell<StorageSlot>,
+    /// In place of a home: a matrix in quantised blocks.
+    blocks: Option<BlockValues>,
     trainable: Rc<Cell<bool>>,
     /// Counts uses of the model's trained parameters, by which a block list knows whether a block used any.
     asked: Rc<Cell<u64>>,
@@ -58,10 +63,10 @@ const CHUNK: usize = 1 << 18;
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
 
 impl Param {
-    fn new(spec: ParamSpec, local: LocalPart, asked: &Rc<Cell<u64>>) -> Self {
+    fn new(spec: ParamSpec, local: LocalPart, blocks: Option<BlockValues>, asked: &Rc<Cell<u64>>) -> Self {
         let (trainable, asked) = (Rc::new(Cell::new(spec.trainable)), Rc::clone(asked));
         let (home, initialized) = (OnceCell::new(), Cell::new(false));
-        Param { inner: Rc::new(Inner { spec, local, home, trainable, asked, initialized }) }
+        Param { inner: Rc::new(Inner { spec, local, home, blocks, trainable, asked, initialized }) }
     }
 
     /// Its declaration.
@@ -89,9 +94,10 @@ impl Param {
         self.inner.trainable.get()
     }
 
-    /// Freeze or unfreeze. No memory moves: a frozen parameter gets no gradient and the optimizer skips it.
+    /// Freeze or unfreeze. No memory moves: a frozen parameter gets no gradient and the optimizer skips it. A parameter
+    /// in quantised blocks stays frozen.
     pub fn set_trainable(&self, trainable: bool) {
-        self.inner.trainable.set(trainable);
+        self.inner.trainable.set(trainable && self.inner.blocks.is_none());
     }
 
     /// Whether the values were initialized or loaded.
@@ -109,7 +115,8 @@ impl Param {
     }
 
     /// The gathered value, a tensor that sees later updates. A parameter outside of blocks is gathered on demand, which
-    /// is collective. [`Error::NotGathered`] where the block of the parameter is not gathered.
+    /// is collective. [`Error::NotGathered`] where the block of the parameter is not gathered. Of a parameter in
+    /// quantised blocks it is the tensor of the blocks, see [`bmtrain_core::DType::Blocks`].
     pub fn value(&self) -> Result<Tensor> {
         self.inner.value()
     }
@@ -127,12 +134,16 @@ impl Param {
             Var::constant(value)
         };
         // Ops must not keep gathered values alive until the backward pass.
-        let is_sharded = cx.is_recording() && self.home()?.flat.sharding().shards_values();
+        let is_sharded =
+            cx.is_recording() && self.inner.blocks.is_none() && self.home()?.flat.sharding().shards_values();
         Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
     }
 
     /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
     pub fn grad(&self) -> Result<Option<Tensor>> {
+        if self.inner.blocks.is_some() {
+            return Ok(None);
+        }
         let home = self.home()?;
         let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
         Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
@@ -278,14 +289,27 @@ impl Param {
 
 impl Inner {
     fn home(&self) -> Result<&StorageSlot> {
+        if let Some(blocks) = &self.blocks {
+            let reason = format!(
+                "is held in {} blocks, which are neither trained nor written: open the model with dequantised weights",
+                blocks.format()
+            );
+            return Err(Error::parameter(self.spec.name.clone(), reason));
+        }
         self.home.get().ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })
     }
 
     fn value(&self) -> Result<Tensor> {
-        let home = self.home()?;
+        if self.blocks.is_none() {
+            self.home()?;
+        }
         if !self.initialized.get() {
             return Err(Error::parameter(self.spec.name.clone(), "has no values yet: initialize or load it first"));
         }
+        if let Some(blocks) = &self.blocks {
+            return blocks.tensor();
+        }
+        let home = self.home()?;
         let whole = home.flat.gather_on_demand()?.ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })?;
         Ok(whole.tensor(home.flat.span(home.index).start, self.local.shape)?)
     }

@@ -3,7 +3,7 @@
 use crate::formats::shortened;
 use crate::model::infer::classifier_outputs;
 use crate::model::registry::{architectures, is_named_by_model_center};
-use crate::model::{OpenedModel, TextHead};
+use crate::model::{OpenedModel, TextHead, WeightForm};
 use crate::{Error, Result};
 use bmtrain_core::DType;
 use clap::ValueEnum;
@@ -42,6 +42,26 @@ impl Stored {
             Stored::F32 => DType::F32,
             Stored::F16 => DType::F16,
             Stored::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// How matrices in quantised blocks are held in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Form {
+    /// As numbers of --dtype, by default f32.
+    #[default]
+    Dequantised,
+    /// In their blocks, which products dequantise on the way to f32: the memory of the file. On the CPU.
+    AsStored,
+}
+
+impl Form {
+    /// The option of the library.
+    pub fn option(self) -> WeightForm {
+        match self {
+            Form::Dequantised => WeightForm::Dequantised,
+            Form::AsStored => WeightForm::AsStored,
         }
     }
 }

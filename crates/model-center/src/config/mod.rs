@@ -40,6 +40,7 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
+use crate::formats::gguf;
 use crate::{Error, Result};
 use dialect::Spoken;
 use rows::RowConfig;
@@ -127,11 +128,14 @@ pub trait Config: RowConfig {
 
 impl<C: RowConfig> Config for C {}
 
-/// The fields of a directory's `config.json`.
+/// The fields of a directory's `config.json`; of a GGUF file those that its metadata amount to.
 ///
 /// # Errors
 /// [`Error::Model`] for no JSON object, and for a link that leaves the directory.
 pub(crate) fn directory_fields(directory: &Path) -> Result<Fields> {
+    if gguf::is_gguf(directory) {
+        return gguf::config_fields(directory);
+    }
     fields_of(directory, "config.json")
 }
 

@@ -28,8 +28,8 @@ pub mod weights;
 pub use directory::{COMPANION_FILES, DirectoryLayout, ModelDirectory};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_directory};
 pub use names::{
-    Alias, Allow, Difference, Interleaved, LoadPlan, NameTable, NotFinite, ParamShape, Rule, TensorPart, export,
-    shortened,
+    Alias, Allow, BlockPlan, Difference, Interleaved, LoadPlan, NameTable, NotFinite, ParamShape, Rule, TensorPart,
+    export, shortened,
 };
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{ModelCaches, Pretrained};

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::dtype::DType;
+use bmtrain_core::quantised::BlockFormat;
 
+use super::gguf::{GgufAsHuggingFace, GgufFile, is_gguf};
 use super::model_center::WEIGHTS_FILE;
 use super::pickle::PickleFile;
 use super::safetensors::{SafetensorsFile, StoredDtype, TensorEntry, TensorSource};
@@ -91,8 +93,8 @@ impl Kind {
             return Ok(Kind::Pickle);
         }
         if ends(&[".gguf"]) {
-            let reason = format!("{} is a GGUF file, which is not a model directory", printable(name, 120));
-            let fix = "make a directory of it: convert FILE.gguf DIR --dtype f32";
+            let reason = format!("{} is a GGUF file, which a model directory does not have", printable(name, 120));
+            let fix = "make a directory of it: convert FILE.gguf DIR --dtype f32; or generate with the file itself";
             return Err(Error::model(place.display().to_string(), reason, fix));
         }
         if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {
@@ -125,7 +127,7 @@ pub struct Weights {
 impl Weights {
     /// Opens the weights of a model directory, or a single file, whose name determines its kind: `.bin`, `.pt`, `.pth`
     /// and `.ckpt` are read as PyTorch's own files, without running them (see [`crate::formats::pickle`]), others as
-    /// safetensors.
+    /// safetensors. A `.gguf` file is read under Hugging Face's names, see [`GgufAsHuggingFace`].
     ///
     /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads
     /// and checks every header; data are read on request, see [`TensorSource`].
@@ -134,6 +136,9 @@ impl Weights {
     /// [`Error::Model`] if there are none, the index and the shards disagree, or a name leads out of the directory.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
+        if is_gguf(path) {
+            return Self::from_files(path, vec![Box::new(GgufAsHuggingFace::new(GgufFile::open(path)?)?)]);
+        }
         if !metadata.is_dir() {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             return Self::from_files(path, vec![Kind::of(path, name)?.open(path)?]);
@@ -223,6 +228,14 @@ impl TensorSource for Weights {
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.source_of(name)?.read_raw_at(name, offset, out)
+    }
+
+    fn block_format(&self, name: &str) -> Option<BlockFormat> {
+        self.source_of(name).ok()?.block_format(name)
+    }
+
+    fn read_blocks_at(&self, name: &str, first: usize, out: &mut [u8]) -> Result<()> {
+        self.source_of(name)?.read_blocks_at(name, first, out)
     }
 
     fn place_of(&self, name: &str) -> String {

@@ -3,6 +3,7 @@
 use super::beam::Patience;
 use crate::config::{Fields, directory_fields, fields_of};
 use crate::file::{is_inside, printable};
+use crate::formats::gguf::is_gguf;
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -104,7 +105,7 @@ impl GenerationConfig {
     /// [`Error::Model`] for missing or unreadable files, a value of another type, a token outside the vocabulary.
     pub fn from_directory(directory: &Path, vocab_size: usize) -> Result<Self> {
         let config = File { fields: directory_fields(directory)?, name: CONFIG_FILE, vocab_size };
-        let own = match is_inside(directory, GENERATION_FILE)? {
+        let own = match !is_gguf(directory) && is_inside(directory, GENERATION_FILE)? {
             true => Some(File { fields: fields_of(directory, GENERATION_FILE)?, name: GENERATION_FILE, vocab_size }),
             false => None,
         };

@@ -19,6 +19,17 @@ pub enum HeadInit {
     Random,
 }
 
+/// How the weights of a file are held in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WeightForm {
+    /// As numbers of the model's dtype; quantised blocks are dequantised while they are read.
+    #[default]
+    Dequantised,
+    /// Matrices that the file stores in quantised blocks stay in them; products dequantise them on the way. They are
+    /// frozen, and each rank holds all of them. Others are held as with [`WeightForm::Dequantised`].
+    AsStored,
+}
+
 /// Options for opening a model.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -43,6 +54,8 @@ pub struct OpenOptions {
     /// Use the [dtype of the stored weights](crate::formats::Weights::dtype) instead, if the family computes in it. A
     /// family whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
+    /// Whether matrices in quantised blocks stay in them.
+    pub weights: WeightForm,
     /// Seed of the initialization.
     pub seed: u64,
     /// Store or recompute the blocks' activations.
@@ -77,6 +90,7 @@ impl OpenOptions {
             problem: None,
             dtype: DType::F32,
             keep_dtype: false,
+            weights: WeightForm::Dequantised,
             seed: 0,
             recompute: Recompute::Keep,
             hidden_dropout: None,

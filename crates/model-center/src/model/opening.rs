@@ -1,9 +1,9 @@
 //! Loads the weights of a directory into a model, and reads them from the model to write a directory.
 
-use super::registry::{HeadInit, OpenOptions, OpenedModel, param_shapes};
+use super::registry::{HeadInit, OpenOptions, OpenedModel, WeightForm, param_shapes};
 use super::text_model::TextModel;
 use crate::error::{Error, Result};
-use crate::formats::{Allow, LoadPlan, NameTable, NotFinite, Weights, model_center};
+use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
@@ -42,26 +42,51 @@ pub fn open_with<M: TextModel + 'static>(
     let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
-    let without_values = |model, plan: LoadPlan| {
+    let blocks = blocks(&plan, &weights, options)?;
+    let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+    let without_values = |model, plan: LoadPlan, notes| {
         let initialized = plan.fresh().to_vec();
-        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, notes: Vec::new() })
+        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, notes })
     };
     if options.only_check {
-        return without_values(Box::new(sketch), plan);
+        return without_values(Box::new(sketch), plan, notes);
     }
-    let model = build(&options.device, options.builder())?;
+    let blocks = blocks.map(|blocks| blocks.formats).unwrap_or_default();
+    let model = build(&options.device, BuilderOptions { blocks, ..options.builder() })?;
     if options.leave_values {
-        return without_values(Box::new(model), plan);
+        return without_values(Box::new(model), plan, notes);
     }
-    let mut found = Vec::new();
+    let (mut found, mut found_in_blocks) = (Vec::new(), Vec::new());
     plan.load_noting(&weights, &mut found, |name, read| match model.parameters().get(name) {
+        Some(param) if param.block_format().is_some() => plan.load_blocks(&weights, param, &mut found_in_blocks),
         Some(param) => param.load_part(read),
         None => Ok(()),
     })?;
+    found.extend(found_in_blocks);
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
     let initialized = model.parameters().initialize_missing()?;
     let unused = plan.unused().to_vec();
-    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes: Vec::new() })
+    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes })
+}
+
+/// The matrices that stay in their blocks, if that is asked for.
+fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<Option<BlockPlan>> {
+    if options.weights == WeightForm::Dequantised {
+        return Ok(None);
+    }
+    let blocks = plan.blocks(weights);
+    if !blocks.formats.is_empty() {
+        return Ok(Some(blocks));
+    }
+    let why = match blocks.dequantised.first() {
+        Some((name, reason)) => format!("no matrix can stay in its blocks: {name} has {reason}"),
+        None => "no matrix is stored in quantised blocks".to_owned(),
+    };
+    Err(Error::model(
+        weights.place(),
+        format!("weights are to be held as stored, and {why}"),
+        "give a GGUF file whose matrices are of one type from Q4_0 to Q8_0, or open it with dequantised weights",
+    ))
 }
 
 /// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank

@@ -14,7 +14,7 @@ use super::hf::HfTokenizer;
 use super::{
     CpmKind, CpmTokenizer, TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab,
 };
-use crate::formats::gguf::{GgufFile, tokenizer_files};
+use crate::formats::gguf::{GgufFile, is_gguf, tokenizer_files};
 use crate::{Error, Result};
 
 /// A format of tokenizer files.
@@ -94,9 +94,9 @@ impl AutoTokenizer {
         Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
     }
 
-    /// Whether a directory has a tokenizer's files, valid or not.
+    /// Whether a directory has a tokenizer's files, valid or not; a GGUF file has.
     pub fn is_in(directory: &Path) -> Result<bool> {
-        Ok(find_in(directory)?.is_some())
+        Ok(is_gguf(directory) || find_in(directory)?.is_some())
     }
 
     /// The format of a directory's tokenizer, such as `WordPiece (vocab.txt)`; `None` without one.

@@ -36,6 +36,7 @@ mod data;
 mod files;
 mod generate;
 mod gguf;
+mod gguf_as_stored;
 mod gguf_hostile;
 mod golden_bart;
 mod golden_bert;

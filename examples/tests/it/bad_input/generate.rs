@@ -133,7 +133,18 @@ fn models_that_write_no_text_and_directories_that_lie_are_named() {
         fixture.run(env!("CARGO_BIN_EXE_generate"), &[&[model], &PROMPT[..]].concat())
     };
     check(&outcome(&reader, "nowhere"), DATA, "nowhere", &["no directory", "fetch -- nowhere"]);
-    check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["convert some.gguf DIRECTORY"]);
+    check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["no such file", "GGUF file"]);
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf");
+    reader.write_bytes("llama.gguf", &std::fs::read(golden.join("llama.gguf")).unwrap());
+    let stored = |model: &str, further: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_generate");
+        reader.run(program, &[&[model], &PROMPT[..], &["--weights", "as-stored"], further].concat())
+    };
+    check(&stored("model", &[]), USAGE, "--weights", &["no effect", ".gguf"]);
+    check(&stored("llama.gguf", &["--dtype", "bf16"]), USAGE, "--dtype", &["bf16", "--weights dequantised"]);
+    check(&stored("llama.gguf", &["--revision", "main"]), USAGE, "--revision", &["no effect"]);
+    // Its only matrices in blocks are parts of one that has others beside them.
+    check(&stored("llama.gguf", &[]), DATA, "llama.gguf", &["no matrix", "parts in Q8_0, Q4_1, plain floats"]);
     let decoder = Fixture::decoder();
     decoder.write("model/vocab.txt", &super::fixture::vocabulary(98));
     generate_refused(&decoder, &PROMPT, DATA, "model", &["98 tokens", "97 rows"]);

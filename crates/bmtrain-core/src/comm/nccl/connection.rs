@@ -173,7 +173,7 @@ fn kind(dtype: DType) -> ncclDataType_t {
         DType::BF16 => ncclDataType_t::ncclBfloat16,
         DType::I64 => ncclDataType_t::ncclInt64,
         DType::I32 => ncclDataType_t::ncclInt32,
-        DType::U8 => ncclDataType_t::ncclUint8,
+        DType::U8 | DType::Blocks(_) => ncclDataType_t::ncclUint8,
     }
 }
 

@@ -8,6 +8,7 @@ mod norm;
 mod optimizer;
 mod product;
 mod product_gradient;
+mod quantised;
 mod random;
 mod reduce;
 mod rotary;
@@ -42,6 +43,7 @@ pub fn cases() -> Vec<Case> {
     rotary::rows(&mut cases);
     loss::rows(&mut cases);
     vocabulary::rows(&mut cases);
+    quantised::rows(&mut cases);
     random::rows(&mut cases);
     optimizer::rows(&mut cases);
     cases

@@ -2,7 +2,7 @@
 
 use super::{PIECE, each};
 use crate::cpu::access::read;
-use crate::cpu::floats::{Floats, FloatsMut, Spare, tiles};
+use crate::cpu::floats::{Floats, FloatsMut, Spare, not_a_float, tiles};
 use crate::cpu::simd::vectorised;
 use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Element};
@@ -21,6 +21,7 @@ pub(in crate::cpu) fn cast(threads: &Threads, a: Cast<'_>) -> Result<()> {
         DType::I64 => integers::<i64>(threads, read(NAME, a.x)?, out, add, |x| x),
         DType::I32 => integers::<i32>(threads, read(NAME, a.x)?, out, add, i64::from),
         DType::U8 => integers::<u8>(threads, read(NAME, a.x)?, out, add, i64::from),
+        got @ DType::Blocks(_) => return Err(not_a_float(NAME, got)),
     }
     Ok(())
 }

@@ -115,5 +115,6 @@ pub(super) fn fill(threads: &Threads, a: Fill<'_>) -> Result<()> {
         DType::I64 => with(threads, a, value as i64),
         DType::I32 => with(threads, a, value as i32),
         DType::U8 => with(threads, a, value as u8),
+        got @ DType::Blocks(_) => Err(super::floats::not_a_float("fill", got)),
     }
 }

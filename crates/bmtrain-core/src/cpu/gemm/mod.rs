@@ -53,6 +53,7 @@ mod tests;
 
 pub use operand::{Operand, Source, Target};
 pub use peak::measure_peak;
+pub(super) use schedule::Tickets;
 pub use scratch::bytes as scratch_bytes;
 
 use crate::cpu::{self, InstructionSet};

@@ -125,7 +125,7 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
 
 /// Numbers that threads take in ascending order.
 #[derive(Debug, Default)]
-pub(super) struct Tickets(AtomicUsize);
+pub(in crate::cpu) struct Tickets(AtomicUsize);
 
 impl Tickets {
     /// The next number of a range, unless all are taken.
@@ -134,7 +134,7 @@ impl Tickets {
     }
 
     /// The next `share(first, left)` numbers.
-    pub(super) fn run(&self, of: Range<usize>, share: impl Fn(usize, usize) -> usize) -> Option<Range<usize>> {
+    pub(in crate::cpu) fn run(&self, of: Range<usize>, share: impl Fn(usize, usize) -> usize) -> Option<Range<usize>> {
         let mut first = self.0.load(Ordering::Relaxed);
         while first < of.end {
             let run = first..first + share(first, of.end - first);

@@ -27,7 +27,7 @@ pub(in crate::cpu) fn embedding_forward(threads: &Threads, a: EmbeddingForward<'
 }
 
 /// Every id, seen to be inside the table before anything is written.
-fn checked_ids<'a>(op: &'static str, ids: &'a [i64], entries: usize) -> Result<&'a [i64]> {
+pub(in crate::cpu) fn checked_ids<'a>(op: &'static str, ids: &'a [i64], entries: usize) -> Result<&'a [i64]> {
     match ids.iter().position(|id| *id < 0 || *id as u64 >= entries as u64) {
         Some(position) => Err(Error::Index { op, position, index: ids[position], bound: entries }),
         None => Ok(ids),

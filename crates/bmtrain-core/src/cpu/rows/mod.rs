@@ -2,7 +2,7 @@
 
 mod embedding;
 mod permute;
-pub(super) use embedding::{embedding_backward, embedding_forward};
+pub(super) use embedding::{checked_ids, embedding_backward, embedding_forward};
 pub(super) use permute::permute;
 
 use super::access::{read, write};
@@ -10,14 +10,14 @@ use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::simd::vectorised;
 use super::threads::{Divide, Threads};
 use crate::dtype::{DType, Element};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::RowCopy;
 use half::{bf16, f16};
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 15;
 
-fn rows_at_once(columns: usize) -> usize {
+pub(super) fn rows_at_once(columns: usize) -> usize {
     (PIECE / columns.max(1)).max(1)
 }
 
@@ -46,7 +46,13 @@ pub(super) fn row_copy(threads: &Threads, a: RowCopy<'_>) -> Result<()> {
         DType::I64 => copy_rows::<i64>(threads, a),
         DType::I32 => copy_rows::<i32>(threads, a),
         DType::U8 => copy_rows::<u8>(threads, a),
+        got @ DType::Blocks(_) => Err(not_elements("row_copy", got)),
     }
+}
+
+/// Elements of a matrix in blocks have no place of their own.
+fn not_elements(op: &'static str, got: DType) -> Error {
+    Error::DType { op, what: "x".into(), expected: "a type of single elements".into(), got }
 }
 
 fn copy_rows<T: Element>(threads: &Threads, a: RowCopy<'_>) -> Result<()> {
@@ -79,7 +85,7 @@ fn row_add(threads: &Threads, a: RowCopy<'_>) -> Result<()> {
 }
 
 vectorised! {
-    fn add<I>(x: &[f32], out: &mut [f32]) {
+    pub(super) fn add<I>(x: &[f32], out: &mut [f32]) {
         for (out, x) in out.iter_mut().zip(x) {
             *out += x;
         }

@@ -1,6 +1,6 @@
 //! Another order of the axes: runs of memory where the last axis stays last, blocks of a transposition where it moves.
 
-use super::{PIECE, Strided};
+use super::{PIECE, Strided, not_elements};
 use crate::cpu::access::{read, write};
 use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Element, Float};
@@ -17,6 +17,7 @@ pub(in crate::cpu) fn permute(threads: &Threads, a: Permute<'_>) -> Result<()> {
         DType::I64 => run::<i64>(threads, a, |_, x| x),
         DType::I32 => run::<i32>(threads, a, |_, x| x),
         DType::U8 => run::<u8>(threads, a, |_, x| x),
+        got @ DType::Blocks(_) => Err(not_elements("permute", got)),
     }
 }
 

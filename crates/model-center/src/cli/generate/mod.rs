@@ -10,7 +10,7 @@ mod ranks;
 mod setup;
 
 use crate::Result;
-use crate::cli::opened::Stored;
+use crate::cli::opened::{Form, Stored};
 use crate::cli::program;
 use crate::cli::terminal;
 use crate::model::Registry;
@@ -35,7 +35,7 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "generate", version)]
 pub struct Options {
-    /// Directory of Hugging Face or ModelCenter, or the hub name of a model in its cache (program fetch).
+    /// Directory of Hugging Face or ModelCenter, a GGUF file, or the hub name of a model in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
     /// Branch, tag or commit of a model of the hub; by default main.
@@ -75,13 +75,17 @@ pub struct Options {
     /// Dtype of the weights; by default the stored one.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Stored>,
+    /// How the matrices of a GGUF file that are stored in quantised blocks are held in memory; by default dequantised.
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub weights: Option<Form>,
     /// Threads of all ranks together; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// What threads are pinned to: the NUMA nodes of a rank's cores (nodes), a core each (cores), or nothing (none).
     #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
     pub pin_threads: Pinning,
-    /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process.
+    /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process; each has all matrices
+    /// that are held in blocks.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Print every setting with its origin, and exit.

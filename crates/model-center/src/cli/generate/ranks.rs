@@ -3,6 +3,7 @@
 use super::chat::Conversation;
 use super::output::{Statistics, TextOutput, show};
 use super::setup::{GenerateRun, open_options};
+use crate::cli::opened::Form;
 use crate::cli::terminal;
 use crate::generate::{Generated, Generator, Prompt, TextChunk};
 use crate::model::OpenOptions;
@@ -91,6 +92,10 @@ impl SharedRun {
         let notify = is_first && !options.quiet;
         let opened = self.group.open_device(options.device, ranks.rank(), cpu)?;
         opened.note.iter().filter(|_| notify).for_each(|note| terminal::note(note));
+        if opened.cuda.is_some() && options.weights == Some(Form::AsStored) {
+            let reason = "products with matrices in blocks are computed on the CPU alone";
+            return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
+        }
         let ranks = self.group.communicator(&opened, ranks)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
         let sharding = match ranks.size() {

@@ -3,10 +3,12 @@
 use super::Options;
 use super::options::with_flags;
 use crate::cli::device;
-use crate::cli::opened::{self, Stored};
+use crate::cli::opened::{self, Form, Stored};
 use crate::cli::places::model_places;
 use crate::cli::terminal;
+use crate::file::printable;
 use crate::formats::Pretrained;
+use crate::formats::gguf::{has_gguf_name, left_out};
 use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
@@ -73,6 +75,9 @@ fn setup(options: &Options, registry: Registry<'static>, rows: &[PromptRow]) -> 
     let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
     if !options.quiet {
         opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
+        for (what, reason) in left_out(&directory)? {
+            terminal::note(&format!("note: left out {}: {reason}", printable(&what, 200)));
+        }
     }
     let mut setup = GenerationSetup::new(&directory, opened.model.info());
     let has_text = rows.iter().any(|row| !matches!(row.prompt, Prompt::Tokens(_)));
@@ -115,6 +120,10 @@ fn check_options(options: &Options) -> Result<()> {
         let fix = "give --prompt \"...\", --input rows.jsonl, or --chat";
         return Err(Error::argument("--prompt", "there is no prompt", fix));
     }
+    if let (Some(Form::AsStored), Some(dtype)) = (options.weights, options.dtype) {
+        let reason = format!("{} is for dequantised weights, and blocks are computed with in f32", dtype.dtype());
+        return Err(Error::argument("--dtype", reason, "leave it out, or choose --weights dequantised"));
+    }
     let is_wrong = |batch: &usize| *batch == 0 || *batch > MAX_BATCH;
     if let Some(batch) = options.batch.filter(is_wrong) {
         let reason = format!("{batch} prompts at a time");
@@ -148,9 +157,22 @@ fn refuse_output(options: &Options) -> Result<()> {
 }
 
 fn resolve(options: &Options) -> Result<PathBuf> {
-    if Path::new(&options.model).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
-        let fix = format!("convert {} DIRECTORY --dtype f32, and give the directory", options.model);
-        return Err(Error::model(options.model.clone(), "a GGUF file is read by the program convert alone", fix));
+    let path = Path::new(&options.model);
+    if has_gguf_name(path) {
+        return match &options.revision {
+            None if path.is_file() => Ok(path.to_owned()),
+            None => {
+                Err(Error::model(options.model.clone(), "there is no such file", "check the path of the GGUF file"))
+            }
+            Some(_) => {
+                let reason = "it has no effect: the model is a file of this machine";
+                Err(Error::argument("--revision", reason, "leave it out"))
+            }
+        };
+    }
+    if options.weights.is_some() {
+        let reason = "it has no effect: nothing is stored in quantised blocks but in a GGUF file";
+        return Err(Error::argument("--weights", reason, "leave it out, or give a .gguf file"));
     }
     Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())
 }
@@ -163,6 +185,7 @@ pub(super) fn open_options(options: &Options, device: &Device) -> OpenOptions {
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(open.dtype, Stored::dtype),
         keep_dtype: options.dtype.is_none(),
+        weights: options.weights.unwrap_or_default().option(),
         ..open
     }
 }

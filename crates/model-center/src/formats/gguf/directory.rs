@@ -158,8 +158,8 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
     Ok(found)
 }
 
-/// What of the file has no place in the directory.
-fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
+/// What of the file has no place in a model here.
+pub(super) fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     if source.file().entry(rope::FACTORS).is_some() {
         let reason = match source.decoder().rope_scaling {
@@ -173,7 +173,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let named = ["general.name", "general.basename"].map(|key| metadata.text(key).ok().flatten().unwrap_or_default());
     if named.iter().any(|name| name.to_ascii_lowercase().contains("mistral")) {
         let reason = "the file does not declare a sliding window, and the first Mistral has one of 4096 tokens: \
-            the directory has none";
+            none is used";
         skipped.push(("sliding window".to_string(), reason.to_string()));
     }
     let family = format!("{}.", source.decoder().family.name());
@@ -184,7 +184,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
             None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
         };
         if !is_known {
-            skipped.push((format!("key {key}"), "the directory has no equivalent".to_string()));
+            skipped.push((format!("key {key}"), "it has no equivalent here".to_string()));
         }
     }
     skipped

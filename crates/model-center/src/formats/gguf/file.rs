@@ -5,6 +5,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use bmtrain_core::quantised::BlockFormat;
+
 use super::dequantise::decode;
 use super::header::{Header, Stored};
 use super::{GgmlType, Metadata, damaged, read_at, tensor_place};
@@ -69,6 +71,11 @@ impl GgufFile {
         self.tensors.binary_search_by(|stored| stored.entry.name.as_str().cmp(name)).ok()
     }
 
+    fn not_rows(&self, name: &str, first: usize, bytes: usize) -> Error {
+        let reason = format!("{bytes} bytes from row {first} on are no rows in blocks of this tensor");
+        Error::model(tensor_place(self.place(), name), reason, "ask for whole rows of a quantised matrix")
+    }
+
     fn require(&self, name: &str) -> Result<&Stored> {
         self.position(name).map(|at| &self.tensors[at]).ok_or_else(|| {
             let place = tensor_place(self.place(), name);
@@ -107,6 +114,22 @@ impl TensorSource for GgufFile {
         let tensor = self.require(name)?;
         require_length(&self.place(), &tensor.entry, out.len())?;
         self.decode_from(tensor, 0, out)
+    }
+
+    fn block_format(&self, name: &str) -> Option<BlockFormat> {
+        let stored = self.position(name).map(|at| &self.tensors[at])?;
+        stored.kind.blocks().filter(|_| stored.entry.shape.len() == 2)
+    }
+
+    fn read_blocks_at(&self, name: &str, first: usize, out: &mut [u8]) -> Result<()> {
+        let tensor = self.require(name)?;
+        let [rows, columns] = *tensor.entry.shape else { return Err(self.not_rows(name, first, out.len())) };
+        let row = tensor.kind.blocks().and_then(|format| format.row_bytes(columns));
+        let end = row.and_then(|row| first.checked_add(out.len() / row).filter(|_| out.len().is_multiple_of(row)));
+        match (row, end) {
+            (Some(row), Some(end)) if end <= rows => self.read_at(tensor, (first * row) as u64, out),
+            _ => Err(self.not_rows(name, first, out.len())),
+        }
     }
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {

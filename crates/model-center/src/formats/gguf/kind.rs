@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bmtrain_core::BlockFormat;
+
 use crate::formats::safetensors::StoredDtype;
 
 /// A type of elements that is read: plain floats, or blocks of small integers with their scales.
@@ -92,36 +94,37 @@ impl GgmlType {
         READ.iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>().join(", ")
     }
 
+    /// The format of its blocks; `None` for plain floats.
+    pub fn blocks(self) -> Option<BlockFormat> {
+        Some(match self {
+            Self::F32 | Self::F16 | Self::BF16 => return None,
+            Self::Q4_0 => BlockFormat::Q4_0,
+            Self::Q4_1 => BlockFormat::Q4_1,
+            Self::Q5_0 => BlockFormat::Q5_0,
+            Self::Q5_1 => BlockFormat::Q5_1,
+            Self::Q8_0 => BlockFormat::Q8_0,
+            Self::Q4K => BlockFormat::Q4K,
+            Self::Q5K => BlockFormat::Q5K,
+            Self::Q6K => BlockFormat::Q6K,
+        })
+    }
+
     /// The type's name in the format.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
+        match (self, self.blocks()) {
+            (_, Some(format)) => format.name(),
+            (Self::F16, None) => "F16",
+            (Self::BF16, None) => "BF16",
+            (_, None) => "F32",
         }
     }
 
     /// Elements and bytes of one block; a row is a whole number of blocks.
     pub fn block(self) -> (usize, usize) {
-        match self {
-            Self::F32 => (1, 4),
-            Self::F16 | Self::BF16 => (1, 2),
-            Self::Q4_0 => (32, 18),
-            Self::Q4_1 => (32, 20),
-            Self::Q5_0 => (32, 22),
-            Self::Q5_1 => (32, 24),
-            Self::Q8_0 => (32, 34),
-            Self::Q4K => (256, 144),
-            Self::Q5K => (256, 176),
-            Self::Q6K => (256, 210),
+        match (self, self.blocks()) {
+            (_, Some(format)) => (format.elements(), format.bytes()),
+            (Self::F16 | Self::BF16, None) => (1, 2),
+            (_, None) => (1, 4),
         }
     }
 

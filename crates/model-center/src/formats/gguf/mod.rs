@@ -11,7 +11,8 @@
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
 //! the file before memory is taken, and all claims of the header are checked before a tensor is read.
-//! Called by programs that convert a model, and by [`crate::tokenizer::AutoTokenizer`].
+//! Called by programs that convert a model, by [`crate::tokenizer::AutoTokenizer`], and where a GGUF file stands for a
+//! model directory: [`crate::formats::Weights`], the readers of `config.json` and of chat templates.
 
 mod cursor;
 mod decoder;
@@ -35,7 +36,41 @@ pub use tokenizer::{TokenizerFiles, tokenizer_files};
 pub use value::{GgufArray, GgufValue, Metadata};
 
 use super::stored::{SHORTER, damaged, read_at, tensor_place};
+use crate::Result;
+use crate::config::Fields;
+use crate::config::json::to_text;
 use crate::file::printable;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Whether a path ends in `.gguf`.
+pub(crate) fn has_gguf_name(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+}
+
+/// Whether a path is a GGUF file, by its name: programs take it in the place of a model directory.
+pub fn is_gguf(path: &Path) -> bool {
+    has_gguf_name(path) && path.is_file()
+}
+
+/// What of a GGUF file is not used, each with the reason; nothing for another path.
+pub(crate) fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
+    match is_gguf(path) {
+        true => Ok(directory::skipped(&GgufAsHuggingFace::new(GgufFile::open(path)?)?)),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The fields of `config.json` of a GGUF file.
+pub(crate) fn config_fields(path: &Path) -> Result<Fields> {
+    let config = Decoder::read(&GgufFile::open(path)?)?.to_json();
+    Fields::parse(&to_text(&config), &path.display().to_string())
+}
+
+/// The fields of `tokenizer_config.json` of a GGUF file, the chat template among them.
+pub(crate) fn tokenizer_config(path: &Path) -> Result<Map<String, Value>> {
+    Ok(tokenizer_files(GgufFile::open(path)?.metadata(), usize::MAX)?.config)
+}
 
 fn key_place(place: &str, key: &str) -> String {
     format!("{place}, key {}", printable(key, 200))

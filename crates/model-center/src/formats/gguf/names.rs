@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use bmtrain_core::quantised::BlockFormat;
 use serde_json::{Map, Value};
 
 use super::{Decoder, Family, GgmlType, GgufFile, rope, tensor_place};
@@ -208,6 +209,28 @@ impl TensorSource for GgufAsHuggingFace {
             }
         }
         Ok(())
+    }
+
+    fn block_format(&self, name: &str) -> Option<BlockFormat> {
+        self.file.block_format(&self.require(name).ok()?.theirs)
+    }
+
+    fn read_blocks_at(&self, name: &str, first: usize, out: &mut [u8]) -> Result<()> {
+        let mapped = self.require(name)?;
+        let columns = mapped.entry.shape.get(1).copied().unwrap_or(0);
+        let row = self.block_format(name).and_then(|format| format.row_bytes(columns));
+        let (Some(rows), Some(row)) = (mapped.head_rows, row) else {
+            return self.file.read_blocks_at(&mapped.theirs, first, out);
+        };
+        // Blocks are along a row, and whole rows are in another order.
+        let mut stored = out.chunks_exact_mut(row);
+        for (at, to) in (first..).zip(&mut stored) {
+            self.file.read_blocks_at(&mapped.theirs, at / rows * rows + stored_row(at % rows, rows), to)?;
+        }
+        match stored.into_remainder() {
+            [] => Ok(()),
+            rest => self.file.read_blocks_at(&mapped.theirs, first, rest),
+        }
     }
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {

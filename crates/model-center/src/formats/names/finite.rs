@@ -125,7 +125,7 @@ impl CheckedTensor<'_> {
 }
 
 /// Whether there is neither NaN nor an infinity, at the speed of memory.
-fn all_finite(values: &[f32]) -> bool {
+pub(super) fn all_finite(values: &[f32]) -> bool {
     let has_all_bits = |value: &f32| u32::from(value.to_bits() & EXPONENT == EXPONENT);
     values.iter().fold(0, |any, value| any | has_all_bits(value)) == 0
 }

@@ -4,12 +4,14 @@
 //! - [`LoadPlan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the
 //!   report when they do not match. `plan` builds it, `load` executes it; [`NotFinite`]: a tensor with NaN or infinity,
 //!   found by `finite` meanwhile.
+//! - [`BlockPlan`]: the matrices that stay in the quantised blocks of a file.
 //! - [`export()`]: the same table the other way.
 //!
 //! Example: our `encoder.layers.{i}.attention.project_qkv.weight` is their
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
 //! are equal on both sides; alternatives in braces are parts in the order of ours.
 
+mod blocks;
 mod export;
 pub(in crate::formats) mod finite;
 mod leave;
@@ -18,6 +20,7 @@ mod pattern;
 mod plan;
 mod report;
 
+pub use blocks::BlockPlan;
 pub use export::export;
 pub use finite::NotFinite;
 pub use leave::shortened;

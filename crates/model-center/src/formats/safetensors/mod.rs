@@ -17,9 +17,10 @@ pub use ::safetensors::Dtype as StoredDtype;
 pub use reader::SafetensorsFile;
 pub use writer::SafetensorsWriter;
 
-use crate::formats::stored::{absent, require_range};
+use crate::formats::stored::{absent, require_range, tensor_place};
 use crate::{Error, Result};
 use bmtrain_core::dtype::DType;
+use bmtrain_core::quantised::BlockFormat;
 
 /// More tensors than any one real file has (a few thousand), few enough to list in memory.
 pub(in crate::formats) const TENSOR_LIMIT: usize = 262_144;
@@ -93,6 +94,17 @@ pub trait TensorSource {
 
     /// Read stored bytes (little endian) of a tensor from byte `offset` within it.
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// The format of a matrix that is stored in quantised blocks along its rows; `None` for all others.
+    fn block_format(&self, _name: &str) -> Option<BlockFormat> {
+        None
+    }
+
+    /// Fill `out` with the blocks of whole rows of such a matrix from row `first` on.
+    fn read_blocks_at(&self, name: &str, _first: usize, _out: &mut [u8]) -> Result<()> {
+        let fix = "read it as single precision";
+        Err(Error::model(tensor_place(self.place(), name), "the tensor is not stored in quantised blocks", fix))
+    }
 
     /// Where one tensor comes from, for messages.
     fn place_of(&self, _name: &str) -> String {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::DEFAULT;
 use crate::file::{printable, read_text, resolve_inside, unreadable};
+use crate::formats::gguf::{is_gguf, tokenizer_config};
 use crate::tokenizer::files::Settings;
 use crate::{Error, Result};
 
@@ -36,8 +37,10 @@ pub(super) struct Found {
 
 /// Read the templates of a directory and the tokens that they see.
 pub(super) fn read(directory: &Path) -> Result<Found> {
-    let settings = Settings::of_directory(directory)?;
-    let mut templates = files(directory)?;
+    let (settings, mut templates) = match is_gguf(directory) {
+        true => (Settings { config: tokenizer_config(directory)?, ..Settings::default() }, Vec::new()),
+        false => (Settings::of_directory(directory)?, files(directory)?),
+    };
     if templates.is_empty() {
         templates = of_config(&directory.join(CONFIG).display().to_string(), settings.config.get("chat_template"))?;
     }

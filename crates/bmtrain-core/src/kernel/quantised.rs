@@ -1,0 +1,108 @@
+//! Arguments of kernels that read matrices in quantised blocks.
+
+use super::gemm::Epilogue;
+use super::{Arguments, Batch, Dest, Matrix, expect_float_operand, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::quantised::BlockFormat;
+
+/// What a backend without these kernels states after their names.
+pub const NOT_HERE: &str =
+    ": it reads quantised blocks; dequantise the matrix when it is loaded, or compute on the cpu";
+
+/// `y = activation(x weight^T + bias)` with `x` `[m, k]`, a weight `[n, k]` in blocks and `y` `[m, n]`.
+///
+/// Numerics: the weight is dequantised to f32, as [`dequantise`](crate::quantised::dequantise) does, and multiplied as
+/// [`Gemm`](super::Gemm) multiplies an f32 matrix: the result has the same bits on the CPU.
+#[derive(Debug)]
+pub struct QuantisedLinear<'a> {
+    /// Rows of `x`.
+    pub m: usize,
+    /// Rows of the weight.
+    pub n: usize,
+    /// Columns of both.
+    pub k: usize,
+    /// `[m, k]`.
+    pub x: View<'a>,
+    /// `[n, bytes of a row]`, of a dtype [`DType::Blocks`].
+    pub weight: View<'a>,
+    /// `[m, n]`.
+    pub y: ViewMut<'a>,
+    /// Applied while the result is at hand, without a derivative and sums.
+    pub epilogue: Epilogue<'a>,
+}
+
+impl Arguments for QuantisedLinear<'_> {
+    const NAME: &'static str = "quantised_linear";
+
+    fn check(&self) -> Result<()> {
+        let (name, (m, n, k)) = (Self::NAME, (self.m, self.n, self.k));
+        expect_float_operand(name, "x", m * k, &self.x)?;
+        expect_float_operand(name, "y", m * n, &self.y)?;
+        expect_blocks(name, "weight", &self.weight, [n, k])?;
+        if self.epilogue.derivative.is_some() || self.epilogue.sums_of_a.is_some() {
+            return Err(Error::argument(name, "a derivative and sums are for products that make gradients"));
+        }
+        self.epilogue.check(name, &Matrix::plain(self.x, k), [m, n, k], Batch::ONE)
+    }
+
+    visits!(x, weight, y, epilogue);
+
+    fn flops(&self) -> u64 {
+        [self.m, self.n, self.k].into_iter().fold(2, |product, factor| product.saturating_mul(factor as u64))
+    }
+}
+
+/// `out[r] (+)= table[ids[r]]` of a table in blocks, dequantised. An id outside the table is an error, never an access.
+#[derive(Debug)]
+pub struct QuantisedRows<'a> {
+    /// Rows of the table.
+    pub entries: usize,
+    /// Columns of the table.
+    pub columns: usize,
+    /// `[entries, bytes of a row]`, of a dtype [`DType::Blocks`].
+    pub table: View<'a>,
+    /// i64 `[rows]`.
+    pub ids: View<'a>,
+    /// `[rows, columns]`.
+    pub out: Dest<'a>,
+}
+
+impl Arguments for QuantisedRows<'_> {
+    const NAME: &'static str = "quantised_rows";
+
+    fn check(&self) -> Result<()> {
+        let name = Self::NAME;
+        super::expect_dtype(name, "ids", DType::I64, self.ids.dtype())?;
+        expect_float_operand(name, "out", self.ids.len() * self.columns, &self.out.view)?;
+        expect_blocks(name, "table", &self.table, [self.entries, self.columns]).map(|_| ())
+    }
+
+    visits!(table, ids, out);
+}
+
+/// Require a matrix in blocks of this shape; returns their format.
+fn expect_blocks(
+    op: &'static str,
+    what: &'static str,
+    matrix: &View<'_>,
+    [rows, columns]: [usize; 2],
+) -> Result<BlockFormat> {
+    let format = format_of(op, what, matrix.dtype())?;
+    let row = format.row_bytes(columns).filter(|bytes| *bytes > 0);
+    let bytes = row.and_then(|bytes| bytes.checked_mul(rows)).ok_or_else(|| {
+        let expected = format!("whole blocks of {} elements", format.elements());
+        Error::shape(op, format!("row of {what}"), expected, columns)
+    })?;
+    expect_len(op, what, bytes, matrix.len())?;
+    Ok(format)
+}
+
+/// The format of a dtype of blocks.
+pub(crate) fn format_of(op: &'static str, what: &str, dtype: DType) -> Result<BlockFormat> {
+    match dtype {
+        DType::Blocks(format) => Ok(format),
+        got => Err(Error::DType { op, what: what.into(), expected: "quantised blocks".into(), got }),
+    }
+}
