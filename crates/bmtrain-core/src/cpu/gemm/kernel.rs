@@ -46,8 +46,8 @@ pub(super) struct Strip {
 /// Computes one [`Strip`].
 ///
 /// # Safety
-/// The instruction set of the table must be present; for its rows and columns every address of A, B, C and the bias named in
-/// [`Strip`] must be valid, and no other thread may access these elements of C meanwhile.
+/// The instruction set of the table must be present; for its rows and columns every address of A, B, C and the bias
+/// named in [`Strip`] must be valid, and no other thread may access these elements of C meanwhile.
 pub(super) type StripRoutine = unsafe fn(&Strip);
 
 /// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels.
@@ -106,7 +106,7 @@ pub(super) struct Dots {
     pub(super) out: *mut f32,
     /// Distance between rows of the result.
     pub(super) out_row: usize,
-    /// Rows of y, a bit each, that are fetched so many elements ahead.
+    /// Rows of y whose elements are prefetched, a bit each, and the prefetch distance in elements.
     pub(super) fetched: u8,
     pub(super) ahead: usize,
 }

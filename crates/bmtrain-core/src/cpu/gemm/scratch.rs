@@ -14,6 +14,6 @@ crate::cpu::scratch::scratch! {
     left,
     /// Widened lines on their way to a panel or a tile.
     lines,
-    /// f32 sums of a 16-bit result between stretches; in `in_place.rs` those of tiles.
+    /// f32 sums of a 16-bit result between stretches; in `in_place.rs` the sums of tiles.
     sums,
 }

@@ -25,11 +25,11 @@ pub(super) const COLUMNS: usize = 24;
 /// Longest stretch of the sum for one row of x.
 const STRETCH: usize = 2048;
 
-/// Elements of x and of w that the first-level cache keeps: of a sum over this stretch the rows of x, those of w that
-/// meet them, and those that are fetched meanwhile.
+/// Elements that the first-level cache keeps: over a stretch of the sum all rows of x, the rows of w in use, and the
+/// rows of w that are prefetched meanwhile.
 const KEPT: usize = 7 << 10;
 
-/// Bytes of a long row that are fetched ahead.
+/// Prefetch distance within a long row, in bytes.
 const WITHIN: usize = 512;
 
 /// Shortest sum for which adding up lanes is cheap beside the products.
@@ -121,9 +121,9 @@ fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32],
     while j < n {
         let (routines, wide) =
             if j + kernel.dot_columns <= n { (routines.several, kernel.dot_columns) } else { (routines.single, 1) };
-        // Long rows are one run of memory, of which the near future is fetched; of short ones the next group.
+        // The next group of rows is prefetched if rows are short, else the elements that follow in the same rows.
         let ahead = if wide * w.row <= KEPT { wide * w.row } else { WITHIN / w.data.element_bytes() };
-        // Calls of about equal height: short ones have few sums per load. Each fetches some of the rows.
+        // Calls of about equal height: short ones have few sums per load. Each prefetches some of the rows.
         let calls = m.div_ceil(routines.len());
         let mut i = 0;
         for call in 0..calls {
