@@ -396,6 +396,16 @@ pub(crate) fn expect_float_operand(op: &'static str, what: &str, len: usize, ope
     expect_float(op, what, operand.range().dtype)
 }
 
+/// Require a type whose elements have places of their own, which those of a matrix in blocks do not.
+pub(crate) fn expect_single(op: &'static str, what: &str, got: DType) -> Result<()> {
+    match got {
+        DType::Blocks(_) => {
+            Err(Error::DType { op, what: what.into(), expected: "a type of single elements".into(), got })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What an operand consists of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Elements {
@@ -413,7 +423,7 @@ fn expect(op: &'static str, what: &str, operand: &impl Operand, elements: Elemen
         expect_len(op, what, len, range.len)?;
     }
     match elements {
-        Elements::Any => Ok(()),
+        Elements::Any => expect_single(op, what, range.dtype),
         Elements::Float => expect_float(op, what, range.dtype),
         Elements::F32 => expect_dtype(op, what, DType::F32, range.dtype),
         Elements::I64 => expect_dtype(op, what, DType::I64, range.dtype),

@@ -76,27 +76,21 @@ impl Arguments for QuantisedRows<'_> {
         let name = Self::NAME;
         super::expect_dtype(name, "ids", DType::I64, self.ids.dtype())?;
         expect_float_operand(name, "out", self.ids.len() * self.columns, &self.out.view)?;
-        expect_blocks(name, "table", &self.table, [self.entries, self.columns]).map(|_| ())
+        expect_blocks(name, "table", &self.table, [self.entries, self.columns])
     }
 
     visits!(table, ids, out);
 }
 
-/// Require a matrix in blocks of this shape; returns their format.
-fn expect_blocks(
-    op: &'static str,
-    what: &'static str,
-    matrix: &View<'_>,
-    [rows, columns]: [usize; 2],
-) -> Result<BlockFormat> {
+/// Require a matrix in blocks of this shape.
+fn expect_blocks(op: &'static str, what: &'static str, matrix: &View<'_>, [rows, columns]: [usize; 2]) -> Result<()> {
     let format = format_of(op, what, matrix.dtype())?;
     let row = format.row_bytes(columns).filter(|bytes| *bytes > 0);
     let bytes = row.and_then(|bytes| bytes.checked_mul(rows)).ok_or_else(|| {
         let expected = format!("whole blocks of {} elements", format.elements());
         Error::shape(op, format!("row of {what}"), expected, columns)
     })?;
-    expect_len(op, what, bytes, matrix.len())?;
-    Ok(format)
+    expect_len(op, what, bytes, matrix.len())
 }
 
 /// The format of a dtype of blocks.

@@ -1,7 +1,7 @@
 //! Arguments of kernels that move rows: embeddings, permutations, slices.
 
 use super::elementwise::row_span;
-use super::{Arguments, Dest, expect_float, expect_len, expect_operand};
+use super::{Arguments, Dest, expect_float, expect_len, expect_operand, expect_single};
 use crate::buffer::View;
 use crate::error::{Error, Result};
 use crate::shape::MAX_RANK;
@@ -72,6 +72,7 @@ impl Arguments for RowCopy<'_> {
     const NAME: &'static str = "row_copy";
 
     fn check(&self) -> Result<()> {
+        expect_single(Self::NAME, "x", self.x.dtype())?;
         expect_len(Self::NAME, "x", row_span(Self::NAME, self.rows, self.columns, self.x_ld)?, self.x.len())?;
         let out_len = row_span(Self::NAME, self.rows, self.columns, self.out_ld)?;
         expect_operand(Self::NAME, "out", out_len, self.x.dtype(), &self.out.view)?;
@@ -107,6 +108,7 @@ impl Arguments for Permute<'_> {
             let expected = format!("each of 0..{} once", self.rank);
             return Err(Error::shape(Self::NAME, "axes", expected, format!("{axes:?}")));
         }
+        expect_single(Self::NAME, "x", self.x.dtype())?;
         expect_len(Self::NAME, "x", dims.iter().product(), self.x.len())?;
         expect_operand(Self::NAME, "out", self.x.len(), self.x.dtype(), &self.out.view)?;
         if self.out.add { expect_float(Self::NAME, "x", self.x.dtype()) } else { Ok(()) }

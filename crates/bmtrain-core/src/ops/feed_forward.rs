@@ -2,7 +2,7 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{check_linear, input_gradient, parameter_gradients, project};
+use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients, project};
 use super::*;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
@@ -60,6 +60,7 @@ impl FeedForward {
         }
         let f = if gated { wide / 2 } else { wide };
         let [e, _] = check_linear(op, x.shape().with_last(f)?, w_out, b_out)?;
+        expect_gradient(cx, op, x, &[w_in, w_out])?;
         let absent = x.detach();
         let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
         let new = |width: usize| empty(cx, x.shape().with_last(width)?, x.dtype());

@@ -7,9 +7,11 @@ use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, G
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
 /// and is dequantised on the way.
+/// Errors: shapes that do not fit; a weight in quantised blocks where x needs a gradient.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
 pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
     let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
+    expect_gradient(cx, "linear", x, &[weight])?;
     let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
     let absent = x.detach();
     let inputs = [x, weight, bias.unwrap_or(&absent)];
@@ -48,6 +50,18 @@ pub(super) fn check_linear(op: &'static str, x: Shape, weight: &Var, bias: Optio
         expect_elements(op, "bias", n, bias.shape())?;
     }
     Ok([n, k])
+}
+
+/// Refuse weights in quantised blocks where x needs a gradient, which would be found missing in the backward pass.
+pub(super) fn expect_gradient(cx: &Ctx, op: &'static str, x: &Var, weights: &[&Var]) -> Result<()> {
+    let in_blocks = |weight: &&Var| matches!(weight.dtype(), DType::Blocks(_));
+    if cx.records(&[x]) && weights.iter().any(in_blocks) {
+        return Err(Error::argument(
+            op,
+            "x needs a gradient, and there is none through a weight in quantised blocks: dequantise it",
+        ));
+    }
+    Ok(())
 }
 
 /// Rows and columns of a matrix, in elements where it is in quantised blocks.

@@ -57,10 +57,32 @@ macro_rules! stems {
 
 with_stems!(stems);
 
+/// Kernels that CUDA does not have yet.
+const UNSUPPORTED: &[&str] = &["quantised_linear", "quantised_rows"];
+
 /// Here and, because the groups are the same, under the sanitizers.
 #[test]
 fn every_row_is_compared() {
     let cases = conformance::cases();
-    let missing: Vec<&str> = cases.iter().map(stem_of).filter(|stem| !STEMS.contains(stem)).collect();
+    let is_known = |stem: &&str| STEMS.contains(stem) || UNSUPPORTED.contains(stem);
+    let missing: Vec<&str> = cases.iter().map(stem_of).filter(|stem| !is_known(stem)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn matrices_in_quantised_blocks_are_refused_with_what_to_do() {
+    with_driver("matrices_in_quantised_blocks_are_refused_with_what_to_do", Driver::Emulated, &[], || {
+        let options = CudaOptions { compiled: Some(cuda_emulator::compiled_kernels()), ..CudaOptions::default() };
+        let tested = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
+        let reference = Device::cpu(1).unwrap();
+        let mut count = 0;
+        for case in conformance::cases().iter().filter(|case| UNSUPPORTED.contains(&stem_of(case))) {
+            for &dtype in &case.dtypes {
+                let outcome = conformance::compare(&reference, &tested, case, dtype);
+                assert!(format!("{outcome:?}").contains("dequantise"), "{}: {outcome:?}", case.name);
+                count += 1;
+            }
+        }
+        assert!(count > 0, "no row is called so");
+    });
 }

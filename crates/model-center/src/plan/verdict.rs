@@ -171,7 +171,7 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if planned.device.is_some() && !resolved.train.offload {
         idea(&["train.offload=true".into()]);
     }
-    if resolved.train.recompute == Recompute::Keep {
+    if resolved.train.recompute != Recompute::Checkpoint {
         idea(&["train.recompute=blocks".into()]);
     }
     if resolved.model.dtype == DType::F32 {

@@ -94,7 +94,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "train.recompute",
         "`blocks` keeps only the input of a block and recomputes the rest in the backward pass \
          (activation checkpointing); `auto` does so with the first blocks, and keeps those whose activations fit into \
-         the memory that gradients take later.",
+         the memory that gradients take later; from the second micro-batch of a step on that is none.",
     ),
     first(
         "train.gradient_sum",

@@ -245,9 +245,8 @@ fn multiply(
         lines: next.len() / LINE,
     };
     // SAFETY: the kernel was chosen for this machine; A and B are inside their slices by the assertions above, and so
-    // is the bias; C is
-    // either a buffer of rows x width on the stack or, by `Shared::f32_at`, inside the result or its sums, where this
-    // task owns the rows and columns.
+    // is the bias; C is either a buffer of rows x width on the stack or, by `Shared::f32_at`, inside the result or its
+    // sums, where this task owns the rows and columns.
     unsafe { routine(&strip) }
 }
 

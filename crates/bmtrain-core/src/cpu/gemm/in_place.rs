@@ -24,7 +24,11 @@ const FEW: usize = 64;
 const PANELS: usize = 4;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
-    job.b.col_stride == 1 && job.m <= FEW && job.n >= kernel.lanes && job.k > 0 && narrow::packs_all(limits, job)
+    job.b.col_stride == 1
+        && job.m <= FEW
+        && job.n >= kernel.lanes
+        && job.k > 0
+        && narrow::packs_all((kernel, limits), job)
 }
 
 /// What one of the threads does; columns are given out by `next`.

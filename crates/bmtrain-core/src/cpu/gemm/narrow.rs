@@ -16,13 +16,13 @@ use super::scratch::Scratch;
 use super::shared::Shared;
 use crate::cpu::scratch::Region;
 
-pub(super) fn takes(limits: &Limits, job: &GemmJob<'_>) -> bool {
-    job.m <= limits.narrow && packs_all(limits, job)
+pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+    job.m <= limits.narrow && packs_all((kernel, limits), job)
 }
 
 /// Whether A is so small that packing all of it, on every thread, costs little beside the rest.
-pub(super) fn packs_all(limits: &Limits, job: &GemmJob<'_>) -> bool {
-    job.m * job.k <= 4 * limits.left
+pub(super) fn packs_all((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
+    left::packed_len(kernel, job.m, job.k) <= 4 * limits.left
 }
 
 /// What one of the threads does; panels of columns are given out by `next`.

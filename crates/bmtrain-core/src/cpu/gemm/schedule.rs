@@ -106,7 +106,7 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
     } else if in_place::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
-    } else if narrow::takes(limits, job) {
+    } else if narrow::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
     } else {

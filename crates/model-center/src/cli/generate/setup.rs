@@ -158,7 +158,8 @@ fn refuse_output(options: &Options) -> Result<()> {
 
 fn resolve(options: &Options) -> Result<PathBuf> {
     let path = Path::new(&options.model);
-    if has_gguf_name(path) {
+    // A directory may have such a name too.
+    if has_gguf_name(path) && !path.is_dir() {
         return match &options.revision {
             None if path.is_file() => Ok(path.to_owned()),
             None => {

@@ -54,6 +54,7 @@ pub fn is_gguf(path: &Path) -> bool {
 }
 
 /// What of a GGUF file is not used, each with the reason; nothing for another path.
+#[cfg(feature = "cli")]
 pub(crate) fn left_out(path: &Path) -> Result<Vec<(String, String)>> {
     match is_gguf(path) {
         true => Ok(directory::skipped(&GgufAsHuggingFace::new(GgufFile::open(path)?)?)),

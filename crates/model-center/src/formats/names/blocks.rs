@@ -128,13 +128,15 @@ impl Step {
             source.read_blocks_at(&piece.name, at - piece.rows.start, part)?;
             values.resize(count * columns, 0.0);
             dequantise(format, part, values);
-            if !finite::all_finite(values) {
-                // The whole tensor once more, for the count and the first place.
-                let mut whole = vec![0.0; piece.elements().len()];
+            if !finite::all_finite(values) && !found.iter().any(|known| known.tensor == piece.name) {
+                // Once for a tensor: `read` counts all of it, in parts.
                 let wanted = CheckedTensor { name: &piece.name, shape: &piece.shape };
-                finite::read(source, wanted, 0, &mut whole, found)?;
+                finite::read(source, wanted, (at - piece.rows.start) * columns, values, found)?;
             }
             (at, rest) = (at + count, after);
+            if rest.is_empty() {
+                break;
+            }
         }
         match rest {
             [] => Ok(()),

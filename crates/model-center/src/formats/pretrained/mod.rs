@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::file::{is_inside, printable, unreadable};
+use crate::formats::gguf::has_gguf_name;
 use crate::formats::shard_index::shard_names;
 use crate::formats::weights::WeightsName;
 use crate::{Error, Result};
@@ -67,6 +68,10 @@ impl Pretrained {
                         "leave the revision out, or name the model as the hub does from another directory",
                     )),
                 };
+            }
+            Ok(_) if has_gguf_name(path) => {
+                let reason = "only generate and convert read a GGUF file as it is".into();
+                return Err(fault(name, reason, "write a model directory with convert FILE.gguf DIR, and give DIR"));
             }
             Ok(_) => {
                 return Err(fault(name, "this is a file, not a directory".into(), "give its directory"));
