@@ -9,8 +9,8 @@ used follows. --isa holds both sides to one.
 
 The last line on stdout is `ID FIGURES ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values
 spread by more than 10 %: largest less smallest, over their median. A claim of speed is short too if we are slower than
-PyTorch after torch.compile, where that is available; it is run once. On stderr: every pair, the medians of both sides, PyTorch after
-torch.compile, and the time of our matrix products alone, below which no step can be.
+PyTorch after torch.compile, where that is available; it is run once. On stderr: every pair, the medians of both sides,
+PyTorch after torch.compile, and the time of our matrix products alone, below which no step can be.
 """
 
 import argparse

@@ -396,7 +396,7 @@ pub(crate) fn expect_float_operand(op: &'static str, what: &str, len: usize, ope
     expect_float(op, what, operand.range().dtype)
 }
 
-/// Require a type whose elements have places of their own, which those of a matrix in blocks do not.
+/// Require a type whose elements each have a place of their own; in a quantised block several share bytes.
 pub(crate) fn expect_single(op: &'static str, what: &str, got: DType) -> Result<()> {
     match got {
         DType::Blocks(_) => {

@@ -85,7 +85,7 @@ fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<O
     Err(Error::model(
         weights.place(),
         format!("weights are to be held as stored, and {why}"),
-        "give a GGUF file with matrices of types from Q4_0 to Q8_0 or Q4_K to Q6_K, or open it with dequantised weights",
+        "give a GGUF file with matrices in blocks (Q4_0 to Q8_0, Q4_K to Q6_K), or open it with dequantised weights",
     ))
 }
 
