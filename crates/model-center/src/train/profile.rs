@@ -5,7 +5,7 @@ use bmtrain_core::wrap::Profiled;
 
 /// The kinds people ask for, each with its kernels.
 const KINDS: [(&str, &[&str]); 7] = [
-    ("matrix products", &["gemm"]),
+    ("matrix products", &["gemm", "quantised_linear"]),
     ("attention", &["attention_forward", "attention_backward"]),
     ("elementwise", ELEMENTWISE),
     ("norms", &["norm_forward", "norm_backward"]),
@@ -30,6 +30,7 @@ const ELEMENTWISE: &[&str] = &[
 
 const EMBEDDINGS_AND_LOSS: &[&str] = &[
     "embedding_forward",
+    "quantised_rows",
     "embedding_backward",
     "cross_entropy_forward",
     "cross_entropy_statistics",
