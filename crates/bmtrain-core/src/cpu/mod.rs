@@ -33,6 +33,7 @@ mod rotary;
 mod rows;
 mod scratch;
 pub(crate) mod simd;
+mod thread_pool;
 pub mod threads;
 mod vector;
 

@@ -203,13 +203,7 @@ fn few<T: Written>(threads: &Threads, operands: &Operands<'_>, y: Rows<'_, T>) -
             }
         }
     };
-    // The calling thread begins at once, while the others are woken.
-    threads.pool().in_place_scope(|scope| {
-        for _ in 1..workers {
-            scope.spawn(|_| work());
-        }
-        work();
-    });
+    threads.run(workers, work);
     failed.into_inner().map_or(Ok(()), Err)
 }
 

@@ -5,16 +5,16 @@
 
 use super::instruction_set::InstructionSet;
 use super::options::CpuOptions;
+use super::thread_pool::ThreadPool;
 use crate::error::{Error, Result};
 use crate::limits::Resource;
-use rayon::prelude::*;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// A pool of threads of its own for each rank.
+/// The calling thread and a pool of helpers, of its own for each rank.
 #[derive(Debug)]
 pub struct Threads {
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
     count: usize,
     instruction_set: InstructionSet,
     /// Partial sums of kernels that reduce over rows, kept from call to call.
@@ -60,7 +60,7 @@ divide_tuples!(A, B, C);
 divide_tuples!(A, B, C, D);
 
 impl Threads {
-    /// A pool of `count` threads with the widest instruction set of the processor.
+    /// `count` threads with the widest instruction set of the processor.
     ///
     /// # Errors
     /// As for [`Threads::with`].
@@ -68,7 +68,7 @@ impl Threads {
         Self::with(CpuOptions::new(count))
     }
 
-    /// A pool of threads with these settings.
+    /// Threads with these settings. The calling thread counts as one of them, so one fewer is started.
     ///
     /// # Errors
     /// [`Error::Argument`] for no threads, for an instruction set that the processor does not have and for a placement
@@ -77,15 +77,12 @@ impl Threads {
     pub fn with(options: CpuOptions) -> Result<Self> {
         options.check()?;
         let CpuOptions { threads: count, instruction_set, placement } = options;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(count)
-            .thread_name(|index| format!("bmtrain-cpu-{index}"))
-            .start_handler(move |index| {
-                placement.pin_thread(index);
-                instruction_set.of_thread();
-            })
-            .build()
-            .map_err(|error| Error::refused(format!("pool of {count} threads"), Resource::Threads, error))?;
+        let start = move |number| {
+            placement.pin_thread(number);
+            instruction_set.of_thread();
+        };
+        let pool = ThreadPool::new(count - 1, start)
+            .map_err(|error| Error::refused(format!("{count} threads"), Resource::Threads, error))?;
         let (partials, partial_bytes) = (Mutex::default(), AtomicUsize::new(0));
         Ok(Threads { pool, count, instruction_set, partials, partial_bytes })
     }
@@ -100,9 +97,15 @@ impl Threads {
         self.instruction_set
     }
 
-    /// The pool, for kernels with a division of their own.
-    pub fn pool(&self) -> &rayon::ThreadPool {
-        &self.pool
+    /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. Whoever comes first takes
+    /// what there is to do, so that no helper is needed: none comes where the threads help another caller already.
+    pub(super) fn share<R>(&self, workers: usize, help: impl Fn() + Sync, mine: impl FnOnce() -> R) -> R {
+        self.pool.run(workers.saturating_sub(1), &help, || self.instruction_set.within(mine))
+    }
+
+    /// Run `work` on up to `workers` threads, of which one is the calling one.
+    pub(super) fn run(&self, workers: usize, work: impl Fn() + Sync) {
+        self.share(workers, &work, &work);
     }
 
     /// Bytes kept for partial sums.
@@ -110,25 +113,24 @@ impl Threads {
         self.partial_bytes.load(Ordering::Relaxed)
     }
 
-    /// Run `work(piece)` for every piece, on the calling thread when it is alone or the only piece.
+    /// Run `work(piece)` for every piece.
     pub fn for_each(&self, pieces: usize, work: impl Fn(usize) + Send + Sync) {
-        if self.count == 1 || pieces <= 1 {
-            (0..pieces).for_each(work);
-        } else {
-            self.pool.install(|| (0..pieces).into_par_iter().with_max_len(1).for_each(work));
-        }
+        let next = AtomicUsize::new(0);
+        self.run(pieces.min(self.count), || {
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece >= pieces {
+                    return;
+                }
+                work(piece);
+            }
+        });
     }
 
     /// Cut `out` into pieces of `length` elements and run `work(piece index, piece)` for each.
     pub fn for_each_piece<T: Send>(&self, out: &mut [T], length: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
-        let length = length.max(1);
-        if self.count == 1 || out.len() <= length {
-            out.chunks_mut(length).enumerate().for_each(|(index, piece)| work(index, piece));
-        } else {
-            self.pool.install(|| {
-                out.par_chunks_mut(length).with_max_len(1).enumerate().for_each(|(index, piece)| work(index, piece));
-            });
-        }
+        let (rows, length) = (out.len(), length.max(1));
+        self.for_each_part(out, rows, length, |first, _, piece| work(first / length, piece));
     }
 
     /// Cut `rows` rows of what is written into parts of `at_once` rows and run `work(first row, rows, part)` for each.
@@ -140,17 +142,21 @@ impl Threads {
         work: impl Fn(usize, usize, D) + Send + Sync,
     ) {
         let at_once = at_once.max(1);
-        if self.count == 1 || rows <= at_once {
-            let (mut first, mut rest) = (0, written);
-            while first < rows {
-                let count = at_once.min(rows - first);
-                let (part, others) = rest.divide(count);
+        let rest = Mutex::new((0, Some(written)));
+        let take = || {
+            let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+            let (first, written) = &mut *rest;
+            let (start, count) = (*first, at_once.min(rows - *first));
+            *first += count;
+            let (part, others) = written.take().filter(|_| count > 0)?.divide(count);
+            *written = Some(others);
+            Some((start, count, part))
+        };
+        self.run(rows.div_ceil(at_once).min(self.count), || {
+            while let Some((first, count, part)) = take() {
                 work(first, count, part);
-                (first, rest) = (first + count, others);
             }
-        } else {
-            self.pool.install(|| halve(written, 0, rows, at_once, &work));
-        }
+        });
     }
 
     /// Lend room for `len` f32 of arbitrary content: partial sums, or an order of rows.
@@ -165,20 +171,6 @@ impl Threads {
         }
         work(&mut kept[..len])
     }
-}
-
-/// Cut in the middle, between two parts, until a single part is left.
-fn halve<D: Divide>(written: D, first: usize, rows: usize, at_once: usize, work: &(impl Fn(usize, usize, D) + Sync)) {
-    let parts = rows.div_ceil(at_once);
-    if parts <= 1 {
-        return work(first, rows, written);
-    }
-    let head_rows = parts / 2 * at_once;
-    let (head, tail) = written.divide(head_rows);
-    rayon::join(
-        || halve(head, first, head_rows, at_once, work),
-        || halve(tail, first + head_rows, rows - head_rows, at_once, work),
-    );
 }
 
 #[cfg(test)]
@@ -225,9 +217,13 @@ mod tests {
         let found = Processors::of_this_process();
         let placement = Placement { pinning: Pinning::Cores, ..Placement::ANYWHERE };
         let options = CpuOptions { placement, ..CpuOptions::new(found.cores.len()) };
-        let masks = Threads::with(options).unwrap().pool().broadcast(|_| processors::mask());
+        let (threads, masks) = (Threads::with(options).unwrap(), Mutex::new(Vec::new()));
+        threads.share(options.threads, || masks.lock().unwrap().push(processors::mask()), || ());
         if found.has_mask {
-            let cores: Vec<_> = found.cores.iter().map(|core| Some(core.processors.clone())).collect();
+            // The calling thread has what it is pinned to from elsewhere, on the first core or all of the rank's.
+            let cores: Vec<_> = found.cores[1..].iter().map(|core| Some(core.processors.clone())).collect();
+            let mut masks = masks.into_inner().unwrap();
+            masks.sort();
             assert_eq!(masks, cores);
         }
         let nowhere = Placement { index: 1, ..placement };

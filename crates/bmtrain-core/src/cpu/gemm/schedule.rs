@@ -2,7 +2,6 @@
 //!
 //! The split has no influence on the result because each element is summed in an order given by the shape.
 
-use rayon::Scope;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,43 +49,15 @@ pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>
             compute(Threads::Calling, (kernel, limits), &batch.job(index), scratch);
         }
     };
-    set.within(|| on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || scratch::with(work)));
+    set.within(|| on_workers(threads, workers, || scratch::with(work), || scratch::with(work)));
 }
 
-/// Where the work that holds the scratch of the calling thread is done.
-#[derive(Clone, Copy)]
-enum Mine {
-    /// On one of the pool's threads, while the calling thread sleeps: one more thread than there are cores would take
-    /// turns with the others.
-    InPool,
-    /// On the calling thread, which begins at once while the others are woken: of a product that takes as long as
-    /// waking a thread does, that is half of the time.
-    Here,
-}
-
-/// Runs `mine` on one thread and `others` on the rest of `workers` threads.
-fn on_workers(
-    threads: Threads<'_>,
-    (workers, place): (usize, Mine),
-    others: impl Fn() + Sync,
-    mine: impl FnOnce() + Send,
-) {
-    let Threads::Pool(threads) = threads else { return mine() };
-    if workers <= 1 {
-        return mine();
+/// Runs `mine` on the calling thread and `others` on the rest of `workers` threads.
+fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mine: impl FnOnce() + Send) {
+    match threads {
+        Threads::Pool(threads) => threads.share(workers, others, mine),
+        Threads::Calling => mine(),
     }
-    let others = &others;
-    match place {
-        Mine::InPool => threads.pool().scope(|scope| share(scope, workers, others, mine)),
-        Mine::Here => threads.pool().in_place_scope(|scope| share(scope, workers, others, mine)),
-    }
-}
-
-fn share<'s>(scope: &Scope<'s>, workers: usize, others: &'s (impl Fn() + Sync), mine: impl FnOnce()) {
-    for _ in 1..workers {
-        scope.spawn(|_| others());
-    }
-    mine();
 }
 
 /// One product on all of `threads`.
@@ -102,24 +73,19 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
                 skinny::run(kernel, job, columns, scratch);
             }
         };
-        on_workers(threads, (workers, Mine::Here), || scratch::with(work), || work(scratch));
+        on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else if in_place::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
-        on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
+        on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else if narrow::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| narrow::work(kernel, job, (&next, workers), scratch);
-        on_workers(threads, (workers, Mine::InPool), || scratch::with(work), || work(scratch));
+        on_workers(threads, workers, || scratch::with(work), || work(scratch));
     } else {
         // Panels and sums that threads share are in the scratch of the calling one.
         let Scratch { panels, phase_sums, left, lines, sums } = scratch;
         let product = Wide::new((kernel, limits), job, workers, (panels, phase_sums));
         let of_thread = |Scratch { left, lines, sums, .. }: &mut Scratch| product.work(Own { left, lines, sums });
-        on_workers(
-            threads,
-            (workers, Mine::InPool),
-            || scratch::with(of_thread),
-            || product.work(Own { left, lines, sums }),
-        );
+        on_workers(threads, workers, || scratch::with(of_thread), || product.work(Own { left, lines, sums }));
     }
 }
 
