@@ -21,7 +21,7 @@ use crate::cpu::scratch::Region;
 const FEW: usize = 64;
 
 /// Panels that are computed side by side.
-const PANELS: usize = 4;
+const PANELS: usize = 8;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
     job.b.col_stride == 1

@@ -123,7 +123,12 @@ pub(super) struct DotRoutines {
     pub(super) several: &'static [DotsRoutine],
     /// Like `several`, for one row of y.
     pub(super) single: &'static [DotsRoutine],
+    /// For one row of x alone, which takes [`ALONE`] rows of y.
+    pub(super) alone: DotsRoutine,
 }
+
+/// Rows of y that a single row of x meets at a time: as many sums as hide the latency of two units.
+pub(super) const ALONE: usize = 8;
 
 /// The innermost routines of one instruction set.
 pub(super) struct Kernel {

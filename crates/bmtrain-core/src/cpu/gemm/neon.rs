@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
+use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
 use super::table;
 use super::tile::{self, Stored, Wide};

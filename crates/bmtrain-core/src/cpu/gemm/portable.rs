@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
+use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
 use super::table;
 use super::tile::{self, Stored, Wide};

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::block::finish;
 use super::job::GemmJob;
-use super::kernel::{Dots, Kernel};
+use super::kernel::{ALONE, Dots, Kernel};
 use super::operand::{Matrix, Source, widen};
 use super::scratch::Scratch;
 use crate::cpu::scratch::Region;
@@ -119,8 +119,11 @@ fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32],
     let routines = kernel.dots(w.data);
     let mut j = 0;
     while j < n {
-        let (routines, wide) =
-            if j + kernel.dot_columns <= n { (routines.several, kernel.dot_columns) } else { (routines.single, 1) };
+        let (routines, wide) = match n - j {
+            ALONE.. if m == 1 => (&[routines.alone][..], ALONE),
+            left if left >= kernel.dot_columns => (routines.several, kernel.dot_columns),
+            _ => (routines.single, 1),
+        };
         // The next group of rows is prefetched if rows are short, else the elements that follow in the same rows.
         let ahead = if wide * w.row <= KEPT { wide * w.row } else { WITHIN / w.data.element_bytes() };
         // Calls of about equal height: short ones have few sums per load. Each prefetches some of the rows.

@@ -70,7 +70,11 @@ macro_rules! table {
             }
 
             const fn dots_of<T: tile::Stored>() -> DotRoutines {
-                DotRoutines { several: &[$(dots::<T, $dots, $dot_columns>),+], single: &[$(dots::<T, $dots, 1>),+] }
+                DotRoutines {
+                    several: &[$(dots::<T, $dots, $dot_columns>),+],
+                    single: &[$(dots::<T, $dots, 1>),+],
+                    alone: dots::<T, 1, ALONE>,
+                }
             }
 
             Kernel {

@@ -7,7 +7,8 @@ use super::kernel::{Dots, RowStrip, Strip};
 use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
-/// How many rows ahead `copy` looks.
+/// How many rows of B are fetched ahead where they are read in place: on different pages, where the hardware does not
+/// look ahead.
 const ROWS_AHEAD: usize = 8;
 
 /// Steps of k between two updates of the addresses.
@@ -16,12 +17,26 @@ const UNROLL: usize = 4;
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
 
-/// Rows of a B in place that are met at a time: of the usual widths so few that they and the next ones, some panels
-/// wide, stay in the first-level cache, and their pages in the nearest table of addresses.
+/// Rows of a B in place that are met at a time: so few that, some panels wide, they stay in the first-level cache for the
+/// tiles below, and their pages in the nearest table of addresses.
 const ROWS_OF_B: usize = 64;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
 pub(super) const SPIN_VECTORS: usize = 12;
+
+/// `for $i in 0..$count` for a constant count of at most 8, without a loop. Where the compiler has to find out that a
+/// loop over sums can be unrolled, it sometimes does not, and then keeps the sums in memory.
+macro_rules! unrolled {
+    ($i:ident < $count:expr => $body:block) => {
+        unrolled!($i < $count => $body; 0 1 2 3 4 5 6 7)
+    };
+    ($i:ident < $count:expr => $body:block; $($at:literal)+) => {
+        $(if $at < $count {
+            let $i = $at;
+            $body
+        })+
+    };
+}
 
 /// What the routines need beside [`Vector`].
 pub(super) trait Wide<const LANES: usize>: Vector {
@@ -154,16 +169,16 @@ unsafe fn store<V, const LANES: usize, const ROWS: usize, const VECTORS: usize>(
     // SAFETY: the caller vouches for the elements of C.
     unsafe {
         let (alpha, beta, one) = (V::splat(t.alpha), V::splat(t.beta), V::splat(1.0));
-        for (i, row) in sums.iter().enumerate() {
-            for (v, sum) in row.iter().enumerate() {
+        unrolled!(i < ROWS => {
+            unrolled!(v < VECTORS => {
                 let c = c.add(i * t.c_row + v * LANES);
-                let value = alpha.multiply(*sum);
+                let value = alpha.multiply(sums[i][v]);
                 let value = if t.beta == 0.0 { value } else { value.multiply_add(beta, V::load(c)) };
                 // A product with one is exact.
                 let bias = t.bias.wrapping_add(v * LANES);
                 if t.bias.is_null() { value } else { value.multiply_add(one, V::load(bias)) }.store(c);
-            }
-        }
+            });
+        });
     }
 }
 
@@ -184,15 +199,11 @@ unsafe fn row_step<V, T, const LANES: usize, const ROWS: usize, const VECTORS: u
             fetch::<NEAREST>(b.wrapping_add(ahead + j).cast());
         }
         let mut columns = [V::splat(0.0); VECTORS];
-        for (v, column) in columns.iter_mut().enumerate() {
-            *column = T::load(b.add(v * LANES));
-        }
-        for (i, row) in sums.iter_mut().enumerate() {
+        unrolled!(v < VECTORS => { columns[v] = T::load(b.add(v * LANES)) });
+        unrolled!(i < ROWS => {
             let x = V::splat(*a.add(i));
-            for v in 0..VECTORS {
-                row[v] = row[v].multiply_add(x, columns[v]);
-            }
-        }
+            unrolled!(v < VECTORS => { sums[i][v] = sums[i][v].multiply_add(x, columns[v]) });
+        });
     }
 }
 
@@ -266,7 +277,6 @@ pub(super) unsafe fn copy<V: Vector, const COLUMNS: usize>(
             for j in (0..COLUMNS).step_by(V::LANES) {
                 // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
                 unsafe {
-                    // Rows are on different pages, where the hardware does not look ahead.
                     fetch::<NEAREST>(from.wrapping_add(ROWS_AHEAD * stride + j));
                     V::load(from.add(j)).store(to.add(j));
                 }
@@ -278,7 +288,7 @@ pub(super) unsafe fn copy<V: Vector, const COLUMNS: usize>(
 /// See [`super::kernel::RowStripRoutine`].
 ///
 /// Every row of B is another run of memory and, as like as not, another page. So some rows are met by the tiles of all
-/// panels, which keep their sums in memory, before the next rows are, and those are fetched meanwhile.
+/// panels, which keep their sums in memory, before the next rows are.
 #[inline(always)]
 pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
     t: &RowStrip,
@@ -300,12 +310,12 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
                 let kept = t.sums.add((index * panels + panel) * ROWS * width);
                 let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
                 if start > 0 {
-                    for (i, sum) in sums.as_flattened_mut().iter_mut().enumerate() {
-                        *sum = V::load(kept.add(i * LANES));
-                    }
+                    unrolled!(i < ROWS => {
+                        unrolled!(v < VECTORS => { sums[i][v] = V::load(kept.add((i * VECTORS + v) * LANES)) });
+                    });
                 }
                 // The tiles below find the rows in the caches.
-                let ahead = if index == 0 { ROWS_OF_B * b_row } else { 0 };
+                let ahead = if index == 0 { ROWS_AHEAD * b_row } else { 0 };
                 let mut left = end - start;
                 while left >= UNROLL {
                     for p in 0..UNROLL {
@@ -320,9 +330,9 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
                     b = b.wrapping_add(*b_row);
                 }
                 if end < strip.k {
-                    for (i, sum) in sums.as_flattened().iter().enumerate() {
-                        sum.store(kept.add(i * LANES));
-                    }
+                    unrolled!(i < ROWS => {
+                        unrolled!(v < VECTORS => { sums[i][v].store(kept.add((i * VECTORS + v) * LANES)) });
+                    });
                 } else {
                     store(strip, &sums, strip.c.add(index * ROWS * strip.c_row + panel * width));
                 }
@@ -345,8 +355,8 @@ where
         let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
-            // Once for each cache line.
-            if (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>()) {
+            // Once for each cache line. A row alone is met so fast that the hardware looks far enough ahead.
+            if ROWS > 1 && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>()) {
                 for j in (0..COLUMNS).filter(|j| d.fetched >> j & 1 == 1) {
                     fetch::<NEAREST>(y_rows.wrapping_add(j * d.y_row + p + d.ahead).cast());
                 }

@@ -11,7 +11,7 @@
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-use super::kernel::{DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
+use super::kernel::{ALONE, DotRoutines, Dots, Kernel, RowStrip, RowStripRoutine, Strip, StripRoutine};
 use super::left;
 use super::table;
 use super::tile::{self, Wide};
@@ -26,7 +26,7 @@ table::table!(
 table::table!(
     #[target_feature(enable = "avx2,fma,f16c")]
     AVX2: __m256, lanes 8, stretch 384, rows [1, 2, 3, 4, 5, 6], height 6, vectors [1, 2],
-    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2], 4: [1, 2], 5: [1, 2], 6: [1, 2]],
+    in_place [1: [1, 2, 4, 8], 2: [1, 2, 4], 3: [1, 2, 3], 4: [1, 2, 3], 5: [1, 2], 6: [1, 2]],
     dots [1, 2, 3, 4] by 3
 );
 
