@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps: longer than what lies between two kernels of a step.
+/// How long a thread looks for work before it sleeps: longer than the time between two kernels of a step.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// How often it looks without letting other threads of the system run.
@@ -63,10 +63,10 @@ struct Work<'w> {
 }
 
 impl ThreadPool {
-    /// A pool of `helpers` threads, on each of which `start(number)` runs first, with numbers from 1.
+    /// A pool of `helpers` threads; each runs `start(number)` first, with numbers from 1.
     ///
     /// # Errors
-    /// Those of the system if it gives no threads; those that were started have ended then.
+    /// The error of the system if it gives no threads; threads that were started have ended then.
     pub(super) fn new(helpers: usize, start: impl Fn(usize) + Send + Clone + 'static) -> io::Result<Self> {
         let mut pool = ThreadPool { helpers: Box::default(), handles: Vec::new(), is_taken: AtomicBool::new(false) };
         let mut started = Vec::with_capacity(helpers);
@@ -98,8 +98,8 @@ impl ThreadPool {
 
     /// Run `mine` on this thread and `help` on up to `helpers` others meanwhile; all are done on return.
     ///
-    /// `help` must be optional: where the pool helps another thread, or this thread is in work of a pool already, nobody
-    /// runs it.
+    /// `help` must be optional: while the pool helps another thread, and where this thread is in work of a pool already,
+    /// it does not run.
     ///
     /// # Panics
     /// With the panic of `mine` or else of a `help`, after all are done.
@@ -115,7 +115,7 @@ impl ThreadPool {
         let address: *const Work<'_> = &raw const work;
         for (helper, handle) in helpers.iter().zip(&self.handles) {
             // SAFETY: this thread has taken the pool, and the helper has no work: the last one counted itself done
-            // before the pool was given back. `work` outlives its use, since this function waits for all helpers.
+            // before the pool was free. `work` outlives its use, since this function waits for all helpers.
             unsafe { *helper.work.get() = address.cast() };
             if helper.state.swap(WORKS, Ordering::AcqRel) == SLEEPS {
                 handle.thread().unpark();

@@ -97,13 +97,13 @@ impl Threads {
         self.instruction_set
     }
 
-    /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. Whoever comes first takes
-    /// what there is to do, so that no helper is needed: none comes where the threads help another caller already.
+    /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. They take
+    /// pieces as they come, so that no helper is needed: none comes while the threads help another caller.
     pub(super) fn share<R>(&self, workers: usize, help: impl Fn() + Sync, mine: impl FnOnce() -> R) -> R {
         self.pool.run(workers.saturating_sub(1), &help, || self.instruction_set.within(mine))
     }
 
-    /// Run `work` on up to `workers` threads, of which one is the calling one.
+    /// Run `work` on the calling thread and up to `workers - 1` others.
     pub(super) fn run(&self, workers: usize, work: impl Fn() + Sync) {
         self.share(workers, &work, &work);
     }

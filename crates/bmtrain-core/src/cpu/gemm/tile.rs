@@ -7,8 +7,8 @@ use super::kernel::{Dots, RowStrip, Strip};
 use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
-/// How many rows of B are fetched ahead where they are read in place: on different pages, where the hardware does not
-/// look ahead.
+/// Prefetch distance in rows of B, where they are read in place: they are on different pages, where the hardware does
+/// not look ahead.
 const ROWS_AHEAD: usize = 8;
 
 /// Steps of k between two updates of the addresses.
@@ -17,8 +17,8 @@ const UNROLL: usize = 4;
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
 
-/// Rows of a B in place that are met at a time: so few that, some panels wide, they stay in the first-level cache for the
-/// tiles below, and their pages in the nearest table of addresses.
+/// Rows of a B in place that are met at a time: so few that, some panels wide, they stay in the first-level cache for
+/// the tiles below, and their pages in the nearest table of addresses.
 const ROWS_OF_B: usize = 64;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
