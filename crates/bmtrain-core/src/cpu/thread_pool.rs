@@ -98,8 +98,8 @@ impl ThreadPool {
 
     /// Run `mine` on this thread and `help` on up to `helpers` others meanwhile; all are done on return.
     ///
-    /// `help` must be optional: it does not run while the pool helps another thread, or where this thread is in work of a
-    /// pool already.
+    /// `help` must be optional: it does not run while the pool helps another thread, or where this thread is in work of
+    /// a pool already.
     ///
     /// # Panics
     /// With the panic of `mine` or else of a `help`, after all are done.
