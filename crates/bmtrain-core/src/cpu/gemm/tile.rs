@@ -169,6 +169,13 @@ unsafe fn store<V, const LANES: usize, const ROWS: usize, const VECTORS: usize>(
     // SAFETY: the caller vouches for the elements of C.
     unsafe {
         let (alpha, beta, one) = (V::splat(t.alpha), V::splat(t.beta), V::splat(1.0));
+        // Most sums of few terms are stored as they are: then two comparisons for each vector would take as long.
+        if t.beta == 0.0 && t.bias.is_null() {
+            unrolled!(i < ROWS => {
+                unrolled!(v < VECTORS => { alpha.multiply(sums[i][v]).store(c.add(i * t.c_row + v * LANES)) });
+            });
+            return;
+        }
         unrolled!(i < ROWS => {
             unrolled!(v < VECTORS => {
                 let c = c.add(i * t.c_row + v * LANES);
