@@ -11,6 +11,7 @@
 
 mod attention;
 mod collective;
+mod conjugate;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
@@ -28,6 +29,7 @@ mod rows;
 pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
 pub use attention::{KeyValues, attention_cached, attention_fused_cached};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
+pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
