@@ -25,6 +25,7 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
 pub use attention::{KeyValues, attention_cached, attention_fused_cached};
@@ -43,6 +44,7 @@ pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
+pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
