@@ -27,7 +27,7 @@ mod rotary;
 mod rows;
 mod vocabulary;
 
-pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
+pub use attention::{AttentionMask, AttentionOptions, HeadShard, attention, attention_cross, attention_fused};
 pub use attention::{KeyValues, attention_cached, attention_fused_cached};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};

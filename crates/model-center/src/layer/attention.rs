@@ -80,6 +80,7 @@ impl AttentionConfig {
             mask: visible.mask(),
             bias,
             dropout: cx.dropout("attention_probabilities", self.dropout)?,
+            shard: None,
         })
     }
 
