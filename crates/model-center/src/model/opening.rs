@@ -94,8 +94,8 @@ fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<O
 /// without the error would deadlock waiting for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
     // Over both groups these are all ranks that hold parts of the model.
-    let groups = [&options.sharding.ranks, &options.tensor.ranks].into_iter().filter(|ranks| ranks.size() > 1);
-    groups.fold(Ok(found), |found, ranks| of_group(found?, ranks, &options.device))
+    let mut groups = [&options.sharding.ranks, &options.tensor.ranks].into_iter().filter(|ranks| ranks.size() > 1);
+    groups.try_fold(found, |found, ranks| of_group(found, ranks, &options.device))
 }
 
 fn of_group(found: Vec<NotFinite>, ranks: &Arc<dyn Communicator>, device: &Device) -> Result<Vec<NotFinite>> {
