@@ -16,6 +16,7 @@ pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
+pub(crate) use parameters::refuse_tensor_ranks;
 pub use parameters::{Parameters, WholeReader};
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};

@@ -3,7 +3,7 @@
 
 mod runs;
 
-use crate::goldens::directories::{logits, open, opened};
+use crate::goldens::directories::{F32, logits, open, opened};
 use crate::goldens::{directory, inputs};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, CountingRank};
@@ -195,6 +195,17 @@ fn padding_of_the_vocabulary_is_zero_and_stays_so() {
         let (padding, values) = &rank.padding;
         assert!(*padding > 0 && values.iter().all(|value| *value == 0.0));
     }
+}
+
+#[test]
+fn a_part_of_a_model_is_not_written_as_the_whole() {
+    let (mesh, ranks) = (Mesh::new(0, 2, 1, 2).unwrap(), Arc::new(CountingRank::new(0, 2).unwrap()));
+    let tensor = TensorGroup { ranks, ..TensorGroup::default() };
+    let options = BuilderOptions { mesh, tensor, ..BuilderOptions::default() };
+    let model = gpt2_job().model(&Device::cpu(1).unwrap(), options).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let error = model.save(to.path(), &F32).unwrap_err().to_string();
+    assert!(error.contains("2 tensor-parallel ranks"), "{error}");
 }
 
 /// Parameters, gradients and moments of a rank, in bytes, are what the splits of the parameters predict.
