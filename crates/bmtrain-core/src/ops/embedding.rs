@@ -47,7 +47,7 @@ fn look_up(cx: &Ctx, ids: &Tensor, table: &Var, [entries, columns]: [usize; 2], 
     }
 }
 
-fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i64>) -> Result<()> {
+pub(super) fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i64>) -> Result<()> {
     if ids.dtype() != DType::I64 {
         return Err(Error::DType { op, what: "ids".into(), expected: "i64".into(), got: ids.dtype() });
     }

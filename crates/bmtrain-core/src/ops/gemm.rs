@@ -154,6 +154,15 @@ pub(super) fn bias_gradient(cx: &mut BackwardCtx<'_>, index: usize, dy: &Tensor,
     cx.write(index, Shape::from([n]), dtype, |device, dbias| sum_rows(device, dy, n, dbias))
 }
 
+/// `y += bias` in every row.
+pub(super) fn add_to_rows(bias: &Tensor, y: &mut Tensor) -> Result<()> {
+    let (device, n) = (bias.device().clone(), bias.elements());
+    let rows = rows_of(y, n);
+    let ones = Tensor::full_in(&device, [rows], bias.dtype(), 1.0, Segment::Workspace)?; // [rows]
+    let (a, b) = (Matrix::plain(ones.view()?, 1), Matrix::plain(bias.view()?, n));
+    device.launch(Gemm::single([rows, n, 1], a, b, y.dest(true)?))
+}
+
 fn sum_rows(device: &Device, dy: &Tensor, n: usize, out: Dest<'_>) -> Result<()> {
     device.launch(ColumnSum { rows: rows_of(dy, n), columns: n, x: dy.view()?, out })
 }

@@ -11,6 +11,7 @@
 
 mod attention;
 mod collective;
+mod conjugate;
 mod cross_entropy;
 mod elementwise;
 mod embedding;
@@ -24,10 +25,12 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod vocabulary;
 
-pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
+pub use attention::{AttentionMask, AttentionOptions, HeadShard, attention, attention_cross, attention_fused};
 pub use attention::{KeyValues, attention_cached, attention_fused_cached};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
+pub use conjugate::{copy_to_ranks, gather_last, split_last, sum_over_ranks};
 pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy, vocabulary_cross_entropy};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
@@ -41,6 +44,7 @@ pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
+pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};

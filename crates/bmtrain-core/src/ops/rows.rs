@@ -124,6 +124,30 @@ impl RowSlice {
     }
 }
 
+/// Columns of every row of a tensor, without a gradient; the tensor itself where these are all.
+pub(super) fn columns_of(x: &Tensor, range: Range<usize>) -> Result<Tensor> {
+    let (wide, columns) = (x.shape().last(), range.len());
+    if columns == wide {
+        return Ok(x.clone());
+    }
+    let mut y = Tensor::empty_in(x.device(), x.shape().with_last(columns)?, x.dtype(), Segment::Activations)?;
+    RowSlice { rows: x.shape().rows(), columns, start: range.start, stride: wide }.gather(x, y.dest(false)?)?;
+    Ok(y)
+}
+
+/// Parts of equal size, one after the other along the leading axis, side by side instead.
+///
+/// Shapes: x `[parts rows, C]` → `shape`, which is `[rows, parts C]` or has the same elements.
+pub(super) fn side_by_side(x: &Tensor, parts: usize, shape: Shape) -> Result<Tensor> {
+    let (rows, columns) = (x.shape().rows() / parts.max(1), x.shape().last());
+    let mut y = Tensor::empty_in(x.device(), shape, x.dtype(), Segment::Activations)?;
+    for part in 0..parts {
+        let place = RowSlice { rows, columns, start: part * columns, stride: parts * columns };
+        place.scatter(&x.slice(part * rows..(part + 1) * rows)?, y.dest(false)?)?;
+    }
+    Ok(y)
+}
+
 fn take(cx: &Ctx, x: &Var, place: RowSlice, shape: Shape) -> Result<Var> {
     let mut y = empty(cx, shape, x.dtype())?;
     place.gather(x.value(), y.dest(false)?)?;

@@ -9,6 +9,7 @@ mod collectives;
 mod comm;
 mod comm_failures;
 mod comm_processes;
+mod conjugate_ops;
 mod groups;
 mod message_ops;
 mod pipeline_example;

@@ -308,3 +308,71 @@ fn the_logits_of_all_rows_never_exist_at_once() {
     });
     assert!(logits >= 4 * R * V, "two ops: {logits} bytes");
 }
+
+#[test]
+fn a_divided_table_gives_the_rows_and_the_gradient_of_the_whole_one_bit_for_bit() {
+    let (table, device) = (noise(11, CLASSES * DEPTH), Device::cpu(1).unwrap());
+    let ids: Vec<i64> = (0..ROWS as i64).map(|row| row * row % CLASSES as i64).collect();
+    let ids = |device: &Device| Tensor::from_slice_in(device, [3, ROWS / 3], &ids, Segment::Data).unwrap();
+    for padding in [None, Some(4)] {
+        let whole = walk(&device, vec![tensor(&device, [CLASSES, DEPTH], &table, DType::F32)], |cx, v| {
+            ops::embedding(cx, &ids(cx.device()), &v[0], padding)
+        });
+        // The last rank of four has padding alone where there is room for eight.
+        for (size, room) in [(1, 11), (2, 6), (4, 3), (4, 8)] {
+            let parts = threads(size, options(), |rank| {
+                let (group, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+                let shard = VocabularyShard::new(group, CLASSES).with_room(room).unwrap();
+                let classes = shard.classes();
+                let mut own = table[classes.first * DEPTH..(classes.first + classes.count) * DEPTH].to_vec();
+                own.resize(room * DEPTH, 0.0);
+                let own = tensor(&device, [room, DEPTH], &own, DType::F32);
+                let found = walk(&device, vec![own], |cx, v| {
+                    ops::vocabulary_embedding(cx, &ids(cx.device()), &v[0], &shard, padding)
+                });
+                (classes, found)
+            });
+            for (classes, found) in parts {
+                assert_eq!(found[0], whole[0], "{size} ranks");
+                let (own, padding) = found[1].split_at(classes.count * DEPTH);
+                assert_eq!(own, &whole[1][classes.first * DEPTH..][..classes.count * DEPTH], "{size} ranks");
+                assert!(padding.iter().all(|value| *value == 0.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn gathered_logits_are_those_of_all_classes_without_padding() {
+    let whole = noise(12, ROWS * CLASSES);
+    for (size, room) in [(2, 6), (4, 3), (4, 8)] {
+        let found = threads(size, options(), |rank| {
+            let (group, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+            let shard = VocabularyShard::new(group, CLASSES).with_room(room).unwrap();
+            let classes = shard.classes();
+            let rows = whole.chunks(CLASSES).flat_map(|row| {
+                let mut own = row[classes.first..classes.first + classes.count].to_vec();
+                own.resize(room, f32::NAN);
+                own
+            });
+            let own = tensor(&device, [ROWS, room], &rows.collect::<Vec<f32>>(), DType::F32);
+            let cx = Ctx::inference(&device);
+            values(ops::gather_logits(&cx, &Var::constant(own), &shard).unwrap().value())
+        });
+        assert!(found.iter().all(|found| *found == whole), "{size} ranks with room for {room}");
+    }
+}
+
+#[test]
+fn an_id_outside_of_all_classes_is_an_error_on_every_rank() {
+    let found = threads(2, options(), |rank| {
+        let (group, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
+        let shard = VocabularyShard::new(group, CLASSES).with_room(8).unwrap();
+        let table = Var::constant(tensor(&device, [8, DEPTH], &noise(1, 8 * DEPTH), DType::F32));
+        let ids = Tensor::from_slice_in(&device, [2], &[3i64, CLASSES as i64], Segment::Data).unwrap();
+        ops::vocabulary_embedding(&Ctx::inference(&device), &ids, &table, &shard, None).map(|_| ())
+    });
+    for error in found {
+        assert!(matches!(error, Err(Error::Index { position: 1, index: 11, bound: 11, .. })), "{error:?}");
+    }
+}

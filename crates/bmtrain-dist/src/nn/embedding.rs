@@ -2,8 +2,10 @@
 
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
-use bmtrain_core::ops::{self, LinearCrossEntropy};
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::ops::{self, LinearCrossEntropy, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
+use std::sync::Arc;
 
 /// What an [`Embedding`] is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,14 +25,39 @@ pub struct EmbeddingOptions {
 pub struct Embedding {
     weight: Param,
     padding_index: Option<i64>,
+    /// The rows of this rank, where they are sharded over tensor-parallel ranks.
+    shard: Option<VocabularyShard>,
 }
 
 impl Embedding {
     /// Declare `weight` under the builder's name.
     pub fn new(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
+        Embedding::split(builder, options, Split::Replicated)
+    }
+
+    /// As [`Embedding::new`], with columns split over the tensor-parallel ranks, where each rank looks up its own: a
+    /// table with a value for each attention head.
+    pub fn of_heads(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
+        Embedding::split(builder, options, Split::even(1, options.size))
+    }
+
+    /// As [`Embedding::new`], for a vocabulary, whose rows are sharded over the tensor-parallel ranks
+    /// ([`Split::Vocabulary`]): rows that are looked up are summed over the ranks, logits are gathered from them.
+    pub fn of_vocabulary(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
+        let table = Embedding::split(builder, options, builder.vocabulary_split(0))?;
+        let shard = builder.tensor_ranks().map(|ranks| shard_of(ranks, &table.weight)).transpose()?;
+        Ok(Embedding { shard, ..table })
+    }
+
+    fn split(builder: &Builder, options: EmbeddingOptions, split: Split) -> Result<Self> {
         let EmbeddingOptions { entries, size, init, padding_index } = options;
-        let weight = builder.param("weight", [entries, size], init, Split::Replicated, true)?;
-        Ok(Embedding { weight, padding_index })
+        let weight = builder.param("weight", [entries, size], init, split, true)?;
+        Ok(Embedding { weight, padding_index, shard: None })
+    }
+
+    /// The rows of this rank, where they are sharded over several tensor-parallel ranks.
+    pub fn shard(&self) -> Option<&VocabularyShard> {
+        self.shard.as_ref()
     }
 
     /// The table.
@@ -40,17 +67,28 @@ impl Embedding {
 
     /// `ids [..]` to rows `[.., size]`.
     pub fn forward(&self, ids: &Tensor, cx: &Ctx) -> Result<Var> {
-        Ok(ops::embedding(cx, ids, &self.weight.var(cx)?, self.padding_index)?)
+        let table = self.weight.var(cx)?;
+        Ok(match &self.shard {
+            None => ops::embedding(cx, ids, &table, self.padding_index)?,
+            Some(shard) => ops::vocabulary_embedding(cx, ids, &table, shard, self.padding_index)?,
+        })
     }
 
     /// Add the rows to `x [.., size]`, in place where `x` is not shared.
     pub fn add_to(&self, x: Var, ids: &Tensor, cx: &Ctx) -> Result<Var> {
+        if self.shard.is_some() {
+            return Ok(ops::add(cx, &x, &self.forward(ids, cx)?)?);
+        }
         Ok(ops::add_embedding(cx, x, ids, &self.weight.var(cx)?, self.padding_index)?)
     }
 
-    /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding.
+    /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding. The bias
+    /// is sharded as the rows are.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
-        Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
+        let table = self.weight.var(cx)?;
+        let Some(shard) = &self.shard else { return Ok(ops::linear(cx, x, &table, bias, None)?) };
+        let own = ops::linear(cx, &ops::copy_to_ranks(cx, shard.ranks(), x), &table, bias, None)?;
+        Ok(ops::gather_logits(cx, &own, shard)?)
     }
 
     /// The cross-entropy of the logits of [`Embedding::project`] against ids `targets [..]`, without storing the logits
@@ -63,6 +101,13 @@ impl Embedding {
         options: &LinearCrossEntropy,
         cx: &Ctx,
     ) -> Result<Var> {
-        Ok(ops::linear_cross_entropy(cx, x, &self.weight.var(cx)?, bias, targets, options)?)
+        let options = LinearCrossEntropy { shard: self.shard.clone().or(options.shard.clone()), ..options.clone() };
+        Ok(ops::linear_cross_entropy(cx, x, &self.weight.var(cx)?, bias, targets, &options)?)
     }
+}
+
+/// The shard of a vocabulary that a parameter `[V, ..]` is split by.
+pub(super) fn shard_of(ranks: &Arc<dyn Communicator>, param: &Param) -> Result<VocabularyShard> {
+    let (total, each) = (param.spec().shape.dims()[0], param.local_shape().dims()[0]);
+    Ok(VocabularyShard::new(Arc::clone(ranks), total).with_room(each)?)
 }

@@ -1,10 +1,13 @@
 //! Linear layers, split by columns or rows over tensor-parallel ranks.
 
+use super::embedding::shard_of;
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split, SplitPart};
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, LinearCrossEntropy};
+use bmtrain_core::ops::{self, LinearCrossEntropy, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
+use std::sync::Arc;
 
 /// What a [`Linear`] is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +33,10 @@ pub enum TensorSplit {
     Columns,
     /// Row-parallel: every rank computes a term of all outputs. The bias is replicated.
     Rows,
+    /// Column-parallel over token ids: each rank has the same number of them, with padding after the last id
+    /// ([`Split::Vocabulary`]). The outputs of all ranks are gathered; a loss needs no gathered outputs, see
+    /// [`Linear::cross_entropy`].
+    Vocabulary,
 }
 
 impl LinearOptions {
@@ -45,10 +52,30 @@ impl LinearOptions {
 }
 
 /// `y = x W^T + b` with `W` `[outputs, inputs]`, the layout of PyTorch and of every weight file.
+///
+/// Where there are several tensor-parallel ranks, a split layer communicates as [`ops::copy_to_ranks`] describes:
+///
+/// * [`TensorSplit::Columns`]: the input is alike on all ranks, and each rank gets its outputs, `[.., outputs / T]`. In
+///   the backward pass the input's gradient is summed over the ranks.
+/// * [`TensorSplit::Rows`]: each rank gives its inputs, `[.., inputs / T]`. The terms are summed over the ranks and the
+///   bias is added once; the output is alike on all ranks.
+///
+/// Source: Shoeybi et al., 2019.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,
     bias: Option<Param>,
+    parallel: Parallel,
+}
+
+/// What the layer does over several tensor-parallel ranks.
+#[derive(Debug, Clone)]
+enum Parallel {
+    /// Nothing, or there is one rank.
+    None,
+    Columns(Arc<dyn Communicator>),
+    Rows(Arc<dyn Communicator>),
+    Vocabulary(VocabularyShard),
 }
 
 impl Linear {
@@ -62,10 +89,25 @@ impl Linear {
                 (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs })
             }
             TensorSplit::Rows => (Split::even(1, inputs), Split::Replicated),
+            TensorSplit::Vocabulary => (builder.vocabulary_split(0), builder.vocabulary_split(0)),
         };
         let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;
         let bias = bias.then(|| builder.param("bias", [total], Init::ZEROS, bias_split, false)).transpose()?;
-        Ok(Linear { weight, bias })
+        let parallel = match (split, builder.tensor_ranks()) {
+            (TensorSplit::None, _) | (_, None) => Parallel::None,
+            (TensorSplit::Columns, Some(ranks)) => Parallel::Columns(Arc::clone(ranks)),
+            (TensorSplit::Rows, Some(ranks)) => Parallel::Rows(Arc::clone(ranks)),
+            (TensorSplit::Vocabulary, Some(ranks)) => Parallel::Vocabulary(shard_of(ranks, &weight)?),
+        };
+        Ok(Linear { weight, bias, parallel })
+    }
+
+    /// The outputs of this rank, where they are split as a vocabulary over several ranks.
+    pub fn shard(&self) -> Option<&VocabularyShard> {
+        match &self.parallel {
+            Parallel::Vocabulary(shard) => Some(shard),
+            _ => None,
+        }
     }
 
     /// The weight, `[outputs, inputs]`.
@@ -89,19 +131,51 @@ impl Linear {
     }
 
     fn apply(&self, x: &Var, activation: Option<Activation>, cx: &Ctx) -> Result<Var> {
-        let (weight, bias) = self.vars(cx)?;
-        Ok(ops::linear(cx, x, &weight, bias.as_ref(), activation)?)
+        let (x, (weight, bias)) = (self.enter(x, cx), self.vars(cx)?);
+        let own_activation = activation.filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
+        let y = self.leave(ops::linear(cx, &x, &weight, bias.as_ref(), own_activation)?, cx)?;
+        match (activation, own_activation) {
+            // Of the sum, not of its terms.
+            (Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
+            _ => Ok(y),
+        }
     }
 
     /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without storing the logits of all
-    /// rows. Where the layer is column-parallel, the options name the classes of this rank.
+    /// rows. Where the layer is split as a vocabulary, nor are the logits of other ranks.
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
-        Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, options)?)
+        let options = LinearCrossEntropy { shard: self.shard().or(options.shard.as_ref()).cloned(), ..options.clone() };
+        Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, &options)?)
     }
 
-    /// Weight and bias for an op that fuses several layers.
+    /// The input of a product with [`Linear::vars`]: `x`, with the gradients of all ranks where the layer is
+    /// column-parallel.
+    pub fn enter(&self, x: &Var, cx: &Ctx) -> Var {
+        match &self.parallel {
+            Parallel::None | Parallel::Rows(_) => x.clone(),
+            Parallel::Columns(ranks) => ops::copy_to_ranks(cx, ranks, x),
+            Parallel::Vocabulary(shard) => ops::copy_to_ranks(cx, shard.ranks(), x),
+        }
+    }
+
+    /// The output, given a product with [`Linear::vars`]: `y`, over all ranks where the layer is row-parallel or split
+    /// as a vocabulary.
+    pub fn leave(&self, y: Var, cx: &Ctx) -> Result<Var> {
+        match &self.parallel {
+            Parallel::None | Parallel::Columns(_) => Ok(y),
+            Parallel::Rows(ranks) => {
+                let bias = self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?;
+                Ok(ops::sum_over_ranks(cx, ranks, y, bias.as_ref())?)
+            }
+            Parallel::Vocabulary(shard) => Ok(ops::gather_logits(cx, &y, shard)?),
+        }
+    }
+
+    /// Weight and bias for an op that fuses several layers, between [`Linear::enter`] and [`Linear::leave`]. A
+    /// row-parallel layer over several ranks gives no bias: [`Linear::leave`] adds it once.
     pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
-        Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
+        let bias = self.bias.as_ref().filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
+        Ok((self.weight.var(cx)?, bias.map(|bias| bias.var(cx)).transpose()?))
     }
 }

@@ -44,9 +44,18 @@ pub struct Norm {
 impl Norm {
     /// Declare `weight` and, if asked for, `bias` under the builder's name.
     pub fn new(builder: &Builder, options: NormOptions) -> Result<Self> {
+        Norm::declared(builder, options, &Split::Replicated)
+    }
+
+    /// As [`Norm::new`], for a norm of each head, where tensor-parallel ranks have different heads.
+    pub fn of_heads(builder: &Builder, options: NormOptions) -> Result<Self> {
+        Norm::declared(builder, options, &Split::ReplicatedTerms)
+    }
+
+    fn declared(builder: &Builder, options: NormOptions, split: &Split) -> Result<Self> {
         let NormOptions { kind, size, bias, epsilon, scale } = options;
-        let weight = builder.param("weight", [size], Init::Constant(scale), Split::Replicated, false)?;
-        let bias = bias.then(|| builder.param("bias", [size], Init::ZEROS, Split::Replicated, false)).transpose()?;
+        let weight = builder.param("weight", [size], Init::Constant(scale), split.clone(), false)?;
+        let bias = bias.then(|| builder.param("bias", [size], Init::ZEROS, split.clone(), false)).transpose()?;
         Ok(Norm { kind, epsilon, weight, bias })
     }
 

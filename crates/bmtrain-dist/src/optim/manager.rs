@@ -2,6 +2,7 @@
 //! all.
 
 use super::scale::Outcome;
+use super::tensor_terms::{counted, sum_all_terms};
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::control::join;
 use crate::error::{Error, Result};
@@ -260,6 +261,7 @@ impl OptimManager {
         for lane in [Lane::Zero, Lane::Copy] {
             backend.wait(Lane::Compute, backend.mark(lane)?)?;
         }
+        sum_all_terms(&self.device, &flats, &self.params().collect::<Vec<_>>())?;
         self.measure()?;
         let (lr, rates) = (self.lr(), self.rates().collect());
         for entry in &mut self.entries {
@@ -312,10 +314,13 @@ impl OptimManager {
     fn find_broken(&self) -> Result<Option<String>> {
         let none = self.params().count();
         let mut first = self.first_broken()?.unwrap_or(none);
+        let flats = self.flats()?;
         // Where state is cut, each rank sees the gradients that it owns.
-        if let Some(flat) = self.flats()?.iter().find(|flat| flat.sharding().shards_state()) {
+        let sharding = flats.iter().map(|flat| flat.sharding()).find(|sharding| sharding.shards_state());
+        let tensor_ranks = flats.iter().map(|flat| flat.tensor_ranks()).find(|ranks| ranks.size() > 1);
+        for ranks in sharding.map(|sharding| &sharding.ranks).into_iter().chain(tensor_ranks) {
             let own = Tensor::from_slice_in(&self.device, [1], &[first as i64], Segment::Activations)?;
-            let least = tensors::all_reduce(&*flat.sharding().ranks, own, Reduction::Min)?.to_vec::<i64>()?;
+            let least = tensors::all_reduce(&**ranks, own, Reduction::Min)?.to_vec::<i64>()?;
             first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);
         }
         Ok(self.params().nth(first).map(|param| param.name().to_owned()))
@@ -337,27 +342,32 @@ impl OptimManager {
 
     /// The true norm and the factor of all gradients, on the device.
     fn measure(&mut self) -> Result<()> {
-        let mut counted = Vec::new();
+        let (mut first, mut ranges) = (None, Vec::new());
         for param in self.params().filter(|param| param.is_trainable()) {
             let (flat, index) = param.place()?;
             if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                counted.push((Rc::clone(flat), grads, flat.counted(index).in_state));
+                first.get_or_insert_with(|| (Rc::clone(flat), grads.clone()));
+                ranges.extend(counted(param)?.into_iter().map(|range| (grads.clone(), range)));
             }
         }
-        for (number, (_, grads, range)) in counted.iter().enumerate() {
-            let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
-            self.device.launch(GradNorm { order: self.clip.order, x: grads.view(range.clone())?, out })?;
-        }
-        let Some((flat, ..)) = counted.first() else {
+        let Some((flat, grads)) = first else {
             return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
         };
-        if flat.sharding().is_shared() {
-            let by = match self.clip.order {
-                NormOrder::Two => Reduction::Sum,
-                NormOrder::Infinity => Reduction::Max,
-            };
+        if ranges.is_empty() {
+            // All that this tensor-parallel rank has is counted by another one.
+            ranges.push((grads, 0..0));
+        }
+        for (number, (grads, range)) in ranges.into_iter().enumerate() {
+            let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
+            self.device.launch(GradNorm { order: self.clip.order, x: grads.view(range)?, out })?;
+        }
+        let by = match self.clip.order {
+            NormOrder::Two => Reduction::Sum,
+            NormOrder::Infinity => Reduction::Max,
+        };
+        for ranks in [&flat.sharding().ranks, flat.tensor_ranks()].into_iter().filter(|ranks| ranks.size() > 1) {
             let collective = Collective::AllReduce { data: self.accumulated.view_mut()?, by };
-            flat.sharding().ranks.launch(self.device.backend(), collective, Lane::Compute)?;
+            ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         }
         self.device.launch(ClipFactor {
             order: self.clip.order,

@@ -7,10 +7,12 @@ use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, Stora
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
+use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{BlockFormat, DType, Device, Shape};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// When parameters get their initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +25,29 @@ pub enum InitMode {
     Uninitialized,
 }
 
+/// The ranks that share one copy of every layer's weights.
+#[derive(Debug, Clone)]
+pub struct TensorGroup {
+    /// The ranks; their number is the mesh's number of tensor ranks.
+    pub ranks: Arc<dyn Communicator>,
+    /// Over several ranks, the vocabulary is padded so that each rank has a multiple of this number of tokens.
+    pub vocabulary_multiple: usize,
+}
+
+impl Default for TensorGroup {
+    /// One rank; 128 as Megatron-LM has it, so that products over the vocabulary are of aligned sizes.
+    fn default() -> Self {
+        TensorGroup { ranks: Arc::new(Solo), vocabulary_multiple: 128 }
+    }
+}
+
 /// How parameters of a model are made.
 #[derive(Debug, Clone)]
 pub struct BuilderOptions {
     /// This rank's position.
     pub mesh: Mesh,
+    /// The tensor-parallel ranks of this rank's group.
+    pub tensor: TensorGroup,
     /// Seed of the initial values.
     pub seed: u64,
     /// Dtype of the parameters.
@@ -50,6 +70,7 @@ impl Default for BuilderOptions {
     fn default() -> Self {
         BuilderOptions {
             mesh: Mesh::SOLO,
+            tensor: TensorGroup::default(),
             seed: 0,
             dtype: DType::F32,
             grad_dtype: DType::F32,
@@ -113,6 +134,16 @@ impl Builder {
         &self.state.options
     }
 
+    /// The tensor-parallel ranks, if there are several.
+    pub fn tensor_ranks(&self) -> Option<&Arc<dyn Communicator>> {
+        Some(&self.state.options.tensor.ranks).filter(|ranks| ranks.size() > 1)
+    }
+
+    /// How an axis of token ids is split over the tensor-parallel ranks.
+    pub fn vocabulary_split(&self, axis: usize) -> Split {
+        Split::Vocabulary { axis, multiple: self.state.options.tensor.vocabulary_multiple }
+    }
+
     /// One name deeper.
     pub fn at(&self, name: &str) -> Builder {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
@@ -135,6 +166,12 @@ impl Builder {
         let (name, shape) = (self.at(name).path, shape.into());
         if !self.state.names.borrow_mut().insert(name.clone()) {
             return Err(Error::parameter(name, "declared twice"));
+        }
+        let ranks = &self.state.options.tensor.ranks;
+        if (ranks.size(), ranks.rank()) != (mesh.tensor_size(), mesh.tensor_rank()) {
+            let (rank, size) = (mesh.tensor_rank(), mesh.tensor_size());
+            let got = format!("the tensor group has rank {} of {}", ranks.rank(), ranks.size());
+            return Err(Error::setting("mesh", format!("it has tensor rank {rank} of {size}, {got}")));
         }
         let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
         let format = self.state.options.blocks.get(&name).copied();
@@ -177,12 +214,12 @@ impl Builder {
 
     /// Allocate the storages of parameters; `block` is the number of their block, if they are inside one.
     fn settle(&self, members: &[Param], block: Option<usize>) -> Result<()> {
-        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, .. } = self.state.options;
+        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, ref tensor, .. } = self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
             let (device, siblings) = (&self.state.device, &self.state.siblings);
-            let flat = Flat::new(device, sharding, (dtype, grad_dtype), block, &group, siblings)?;
+            let flat = Flat::new(device, (sharding, &tensor.ranks), (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
                 // A parameter is declared once and belongs to one block, so it has no home yet.
                 let _ = param.inner.home.set(StorageSlot { flat: Rc::clone(&flat), index });

@@ -11,14 +11,15 @@ pub mod split;
 
 use blocks::BlockValues;
 pub use blocks::ReadRows;
-pub use builder::{Builder, BuilderOptions, InitMode};
+pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
+pub(crate) use parameters::refuse_tensor_ranks;
 pub use parameters::{Parameters, WholeReader};
 pub use spec::{Init, ParamSpec};
-pub use split::{LocalPart, Split, SplitPart};
+pub use split::{LocalPart, SharedRange, Split, SplitPart};
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
@@ -89,6 +90,13 @@ impl Param {
         &self.inner.local
     }
 
+    /// The elements of this rank's part that neighbouring tensor-parallel ranks have too, each with a term of their
+    /// gradient; the terms are summed before the optimizer step.
+    pub fn shared_ranges(&self) -> Vec<SharedRange> {
+        let ranks = self.inner.home.get().map_or(1, |home| home.flat.tensor_ranks().size());
+        self.inner.spec.split.shared(&self.inner.local, ranks)
+    }
+
     /// Whether it is trained now.
     pub fn is_trainable(&self) -> bool {
         self.inner.trainable.get()
@@ -156,6 +164,12 @@ impl Param {
         let values = home.flat.values();
         let device = values.device();
         match self.inner.spec.init {
+            // Padding keeps its zeros.
+            Init::Constant(value) if self.inner.local.is_padded() => {
+                for (_, to) in self.runs(home) {
+                    device.launch(Fill { value, out: values.view_mut(to)? })?;
+                }
+            }
             Init::Constant(value) => {
                 device.launch(Fill { value, out: values.view_mut(home.flat.at_rest(home.index).1)? })?
             }

@@ -3,7 +3,7 @@
 use super::census::Census;
 use super::{Flat, Param, widen};
 use crate::control::ControlGroup;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -76,8 +76,12 @@ impl WholeReader {
     }
 
     /// Take part in another rank's [`WholeReader::read`] of a parameter.
+    ///
+    /// # Errors
+    /// A parameter of a model over several tensor-parallel ranks: this reader gathers over data-parallel ranks alone.
     pub fn pass(&mut self, param: &Param) -> Result<()> {
         let flat = param.place()?.0;
+        refuse_tensor_ranks(flat, param)?;
         if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
             self.release();
             flat.gather()?;
@@ -93,6 +97,18 @@ impl WholeReader {
     fn release(&mut self) {
         if let Some(held) = self.held.take() {
             held.release();
+        }
+    }
+}
+
+/// An error where a rank would write its part of a parameter as if it were all of it.
+pub(crate) fn refuse_tensor_ranks(flat: &Flat, param: &Param) -> Result<()> {
+    match flat.tensor_ranks().size() {
+        1 => Ok(()),
+        ranks => {
+            let reason =
+                format!("its parts on {ranks} tensor-parallel ranks cannot be written yet: use one tensor rank");
+            Err(Error::parameter(param.name(), reason))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bmtrain_core::{DType, Shape};
 use bmtrain_dist::mesh::{Mesh, RankGroup};
-use bmtrain_dist::param::{Split, SplitPart};
+use bmtrain_dist::param::{SharedRange, Split, SplitPart};
 use bmtrain_dist::shard::ShardLayout;
 use std::collections::BTreeMap;
 
@@ -159,6 +159,44 @@ fn splits_that_do_not_divide_evenly_are_refused_with_the_name() {
     assert!(Split::even(0, 4).local("bias", Shape::from([5]), 1, 0).is_err());
     assert!(Split::even(2, 4).local("bias", Shape::from([4]), 1, 0).is_err());
     assert!(Split::Axis { axis: 0, parts: vec![SplitPart::units(3, 2)] }.local("h", Shape::from([6]), 2, 0).is_err());
+}
+
+#[test]
+fn a_vocabulary_has_equal_room_on_all_ranks_and_padding_after_the_last_token() {
+    let split = Split::Vocabulary { axis: 0, multiple: 4 };
+    let shape = Shape::from([11, 3]);
+    let runs = |ranks, rank| {
+        let part = split.local("table", shape, ranks, rank).unwrap();
+        (part.shape.dims().to_vec(), part.runs(shape), part.is_padded())
+    };
+    assert_eq!(runs(1, 0), (vec![11, 3], vec![(0, 0, 33)], false));
+    assert_eq!(runs(2, 0), (vec![8, 3], vec![(0, 0, 24)], false));
+    assert_eq!(runs(2, 1), (vec![8, 3], vec![(24, 0, 9)], true));
+    assert_eq!(runs(4, 2), (vec![4, 3], vec![(24, 0, 9)], true));
+    assert_eq!(runs(4, 3), (vec![4, 3], vec![], true));
+    // Rows of an inner axis: padding after each of them.
+    let part = Split::Vocabulary { axis: 1, multiple: 4 }.local("bias", Shape::from([2, 11]), 2, 1).unwrap();
+    assert_eq!(part.runs(Shape::from([2, 11])), [(8, 0, 3), (19, 8, 3)]);
+    assert!(Split::Vocabulary { axis: 2, multiple: 4 }.local("bias", shape, 2, 0).is_err());
+}
+
+#[test]
+fn shared_ranges_are_the_units_that_several_ranks_have() {
+    let parts = vec![SplitPart::units(8, 2), SplitPart::units(2, 2), SplitPart::units(2, 2)];
+    let shared = |split: &Split, shape: [usize; 2], ranks| {
+        let shape = Shape::from(shape);
+        split.shared(&split.local("qkv", shape, ranks, ranks - 1).unwrap(), ranks)
+    };
+    let rows = Split::Axis { axis: 0, parts: parts.clone() };
+    assert_eq!(shared(&rows, [24, 5], 2), []);
+    // Two query heads of two rows, then a key head and a value head that two ranks have.
+    assert_eq!(shared(&rows, [24, 5], 4), [SharedRange { range: 20..40, replicas: 2 }]);
+    let columns = Split::Axis { axis: 1, parts };
+    let of_row = |start| SharedRange { range: start..start + 4, replicas: 4 };
+    assert_eq!(shared(&columns, [2, 24], 8), [of_row(2), of_row(8)]);
+    assert_eq!(shared(&Split::ReplicatedTerms, [2, 3], 4), [SharedRange { range: 0..6, replicas: 4 }]);
+    assert_eq!(shared(&Split::ReplicatedTerms, [2, 3], 1), []);
+    assert_eq!(shared(&Split::Replicated, [2, 3], 4), []);
 }
 
 #[test]

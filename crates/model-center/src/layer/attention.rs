@@ -2,7 +2,7 @@
 
 use super::mask::{AttentionContext, Memory, Visible};
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionOptions, KeyValues, Rotary};
+use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
@@ -69,10 +69,32 @@ impl AttentionConfig {
         }
     }
 
-    fn options<'a>(&self, visible: &'a Visible, bias: Option<&'a Var>, cx: &mut Ctx) -> Result<AttentionOptions<'a>> {
+    /// The heads of this tensor-parallel rank; every rank has the same number. With fewer key heads than ranks,
+    /// neighbouring ranks have the same one.
+    fn local(&self, builder: &Builder) -> Result<LocalHeads> {
+        let (total, total_kv) = (self.num_heads, self.num_heads_kv);
+        let Some(ranks) = builder.tensor_ranks() else {
+            return Ok(LocalHeads { query: total, kv: total_kv, shard: None });
+        };
+        let (size, rank) = (ranks.size(), ranks.rank());
+        if !total.is_multiple_of(size) {
+            let reason = format!("{total} attention heads cannot be divided over {size} tensor-parallel ranks");
+            return Err(Error::setting("attention", reason));
+        }
+        let query = total / size;
+        Ok(LocalHeads { query, kv: (total_kv / size).max(1), shard: Some(HeadShard { first: rank * query, total }) })
+    }
+
+    fn options<'a>(
+        &self,
+        heads: &LocalHeads,
+        visible: &'a Visible,
+        bias: Option<&'a Var>,
+        cx: &mut Ctx,
+    ) -> Result<AttentionOptions<'a>> {
         Ok(AttentionOptions {
-            heads: self.num_heads,
-            kv_heads: self.num_heads_kv,
+            heads: heads.query,
+            kv_heads: heads.kv,
             head_size: self.dim_head,
             scale: self.scale,
             causal: self.causal && visible.goes_by_order(),
@@ -80,7 +102,13 @@ impl AttentionConfig {
             mask: visible.mask(),
             bias,
             dropout: cx.dropout("attention_probabilities", self.dropout)?,
+            shard: heads.shard,
         })
+    }
+
+    /// The context of the heads divided by the root of its length over all heads, where that is asked for.
+    fn context_scaled(&self, context: &Var, cx: &Ctx) -> Result<Var> {
+        scaled_by_length(context, self.num_heads * self.dim_head, self.length_scale, cx)
     }
 
     /// The output projection.
@@ -98,6 +126,17 @@ impl AttentionConfig {
     }
 }
 
+/// The heads of one tensor-parallel rank.
+#[derive(Debug, Clone, Copy)]
+struct LocalHeads {
+    /// Query heads.
+    query: usize,
+    /// Key and value heads.
+    kv: usize,
+    /// Which of all query heads these are, where there are several ranks.
+    shard: Option<HeadShard>,
+}
+
 /// Rotary embedding of attention heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotaryHeads {
@@ -111,16 +150,23 @@ pub struct RotaryHeads {
 ///
 /// Source: ModelCenter's `length_scale`, with which CPM keeps variances at one.
 pub fn length_scaled(x: &Var, is_scaled: bool, cx: &Ctx) -> Result<Var> {
+    scaled_by_length(x, x.shape().last(), is_scaled, cx)
+}
+
+/// As [`length_scaled`], where a tensor-parallel rank may have a part of the last axis; `length` is of all of it.
+pub(super) fn scaled_by_length(x: &Var, length: usize, is_scaled: bool, cx: &Ctx) -> Result<Var> {
     match is_scaled {
-        true => Ok(ops::scale(cx, x, 1.0 / (x.shape().last() as f32).sqrt())?),
+        true => Ok(ops::scale(cx, x, 1.0 / (length as f32).sqrt())?),
         false => Ok(x.clone()),
     }
 }
 
-/// Self-attention: `attention_out(attention(project_qkv(x)))`.
+/// Self-attention: `attention_out(attention(project_qkv(x)))`. A tensor-parallel rank computes some of the heads: N and
+/// K below are its own.
 #[derive(Debug, Clone)]
 pub struct Attention {
     config: AttentionConfig,
+    heads: LocalHeads,
     project_qkv: Linear,
     /// Of queries and of keys.
     head_norms: Option<[Norm; 2]>,
@@ -131,10 +177,12 @@ impl Attention {
     /// Declare the parameters under the builder's name.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
-        let norm = |name: &str, options| Norm::new(&builder.at(name), options);
+        let norm = |name: &str, options| Norm::of_heads(&builder.at(name), options);
+        let project_qkv = config.project(&builder.at("project_qkv"), &[num_heads, num_heads_kv, num_heads_kv])?;
         Ok(Attention {
             config,
-            project_qkv: config.project(&builder.at("project_qkv"), &[num_heads, num_heads_kv, num_heads_kv])?,
+            heads: config.local(builder)?,
+            project_qkv,
             head_norms: match config.head_norm {
                 Some(options) => Some([norm("query_norm", options)?, norm("key_norm", options)?]),
                 None => None,
@@ -160,12 +208,12 @@ impl Attention {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let length_scale = self.config.length_scale;
-        let options = self.config.options(&scope.visible, scope.bias.as_ref(), cx)?;
+        let options = self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward(&x, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
         let context = self.attend(qkv, scope, &options, cache, cx)?; // [B, L, N H]
-        let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
+        let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
         self.attention_out.forward(&context, cx) // [B, L, D]
     }
 
@@ -178,7 +226,7 @@ impl Attention {
         cache: Option<&mut KeyValues>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let AttentionConfig { num_heads, num_heads_kv, .. } = self.config;
+        let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
         let Some(norms) = &self.head_norms else {
             let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
             return Ok(match cache {
@@ -198,7 +246,8 @@ impl Attention {
 
     /// Queries, keys and values apart, the heads of the first two normalised.
     fn normed(&self, qkv: &Var, norms: &[Norm; 2], cx: &Ctx) -> Result<[Var; 3]> {
-        let AttentionConfig { num_heads, num_heads_kv, dim_head, .. } = self.config;
+        let (AttentionConfig { dim_head, .. }, LocalHeads { query: num_heads, kv: num_heads_kv, .. }) =
+            (self.config, self.heads);
         let [batch, length, _] = qkv.dims("attention")?;
         let (q_end, k_end) = (num_heads * dim_head, (num_heads + num_heads_kv) * dim_head);
         let heads = |range: Range<usize>, heads: usize, norm: &Norm| -> Result<Var> {
@@ -227,6 +276,7 @@ impl Attention {
 #[derive(Debug, Clone)]
 pub struct CrossAttention {
     config: AttentionConfig,
+    heads: LocalHeads,
     project_q: Linear,
     project_kv: Linear,
     attention_out: Linear,
@@ -244,9 +294,11 @@ impl CrossAttention {
             return Err(Error::setting("cross-attention", "it has no order of keys, no angles and no norms of heads"));
         }
         let AttentionConfig { num_heads, num_heads_kv, .. } = config;
+        let project_q = config.project(&builder.at("project_q"), &[num_heads])?;
         Ok(CrossAttention {
             config,
-            project_q: config.project(&builder.at("project_q"), &[num_heads])?,
+            heads: config.local(builder)?,
+            project_q,
             project_kv: config.project(&builder.at("project_kv"), &[num_heads_kv, num_heads_kv])?,
             attention_out: config.out(builder)?,
         })
@@ -256,7 +308,7 @@ impl CrossAttention {
     /// kept there.
     pub fn forward(&self, x: &Var, memory: &Memory, kept: Option<&mut Option<Var>>, cx: &mut Ctx) -> Result<Var> {
         let length_scale = self.config.length_scale;
-        let options = self.config.options(&memory.visible, None, cx)?;
+        let options = self.config.options(&self.heads, &memory.visible, None, cx)?;
         let q = self.project_q.forward(&length_scaled(x, length_scale, cx)?, cx)?; // [B, L, N H]
         let kv = match &kept {
             Some(Some(kv)) => kv.clone(), // [B, S, 2 K H]
@@ -268,7 +320,7 @@ impl CrossAttention {
         if let Some(kept) = kept {
             *kept = Some(kv);
         }
-        let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
+        let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
         self.attention_out.forward(&context, cx) // [B, L, D]
     }
 }

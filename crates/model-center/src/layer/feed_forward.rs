@@ -1,7 +1,7 @@
 //! The position-wise feed-forward layer, plain or gated.
 
-use super::attention::length_scaled;
-use bmtrain_core::kernel::Activation;
+use super::attention::{length_scaled, scaled_by_length};
+use bmtrain_core::kernel::{Activation, Dropout};
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::param::{Init, SplitPart};
@@ -51,6 +51,8 @@ impl FeedForwardConfig {
 #[derive(Debug, Clone)]
 pub struct FeedForward {
     config: FeedForwardConfig,
+    /// This rank among the tensor-parallel ranks.
+    rank: usize,
     w_in: Linear,
     w_out: Linear,
 }
@@ -64,6 +66,7 @@ impl FeedForward {
         let w_out = LinearOptions::new(dim_ff, dim_model, bias, out_init).split(TensorSplit::Rows);
         Ok(FeedForward {
             config,
+            rank: builder.tensor_ranks().map_or(0, |ranks| ranks.rank()),
             w_in: Linear::new(&builder.at("w_in"), w_in)?,
             w_out: Linear::new(&builder.at("w_out"), w_out)?,
         })
@@ -80,12 +83,25 @@ impl FeedForward {
                 true => ops::gated(cx, &self.w_in.forward(&x, cx)?, activation)?, // [.., F]
                 false => self.w_in.forward_activated(&x, activation, cx)?,        // [.., F]
             };
-            let hidden = ops::dropout(cx, &length_scaled(&hidden, length_scale, cx)?, dropout)?; // [.., F]
+            let dropout = dropout.map(|dropout| self.own_columns(dropout, hidden.shape().last()));
+            let hidden = scaled_by_length(&hidden, self.config.dim_ff, length_scale, cx)?; // [.., F]
+            let hidden = ops::dropout(cx, &hidden, dropout)?; // [.., F]
             return self.w_out.forward(&hidden, cx); // [.., D]
         }
         let (w_in, b_in) = self.w_in.vars(cx)?;
         let (w_out, b_out) = self.w_out.vars(cx)?;
         let op = if gated { ops::gated_feed_forward } else { ops::feed_forward };
-        Ok(op(cx, x, &w_in, b_in.as_ref(), activation, &w_out, b_out.as_ref())?)
+        let x = self.w_in.enter(x, cx); // [.., D]
+        let y = op(cx, &x, &w_in, b_in.as_ref(), activation, &w_out, b_out.as_ref())?; // [.., D]
+        self.w_out.leave(y, cx)
+    }
+
+    /// The dropout of this tensor-parallel rank's `columns` of the hidden values, addressed among all F columns.
+    fn own_columns(&self, dropout: Dropout, columns: usize) -> Dropout {
+        let all = self.config.dim_ff;
+        match columns == all {
+            true => dropout,
+            false => Dropout { offset: (self.rank * columns) as u64, row_stride: all as u64, ..dropout },
+        }
     }
 }

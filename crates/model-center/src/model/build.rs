@@ -26,8 +26,8 @@ impl<A: Architecture> Transformer<A> {
         let spec = A::spec(&config);
         let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
-        let tokens =
-            Embedding::new(&builder.at("input_embedding"), EmbeddingOptions { entries, size, init, padding_index })?;
+        let tokens = EmbeddingOptions { entries, size, init, padding_index };
+        let tokens = Embedding::of_vocabulary(&builder.at("input_embedding"), tokens)?;
         let inputs: Vec<Inputs> =
             spec.stacks.iter().map(|stack| Inputs::new(&builder, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {

@@ -218,8 +218,7 @@ impl Heads {
     /// Shapes that do not fit.
     pub(super) fn lm_logits(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Option<Var>> {
         let Some(lm) = &self.lm else { return Ok(None) };
-        let (hidden, weight, bias) = lm.operands(hidden, table, cx)?;
-        Ok(Some(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?)) // [B, L, V]
+        Ok(Some(lm.logits(hidden, table, cx)?)) // [B, L, V]
     }
 }
 

@@ -5,12 +5,12 @@ use super::head::{Head, HeadSpec, batch_loss};
 use super::labels::{Targets, VerbalizerTensors};
 use super::lm_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy};
+use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, VocabularyShard};
 use bmtrain_core::{Ctx, Shape, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::nn::norm::Norm;
-use bmtrain_dist::param::{Init, Param, Split};
+use bmtrain_dist::param::{Init, Param};
 use bmtrain_dist::{Builder, Result};
 
 /// Output matrix and the layers before it: the transform of masked-LM heads, or a factor.
@@ -34,20 +34,22 @@ struct Transform {
 
 impl LmHead {
     pub(super) fn new(builder: &Builder, spec: &HeadSpec, kind: Head, vocab_size: usize) -> Result<Self> {
-        let linear = |name: &str, outputs: usize, bias: bool| {
-            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init))
+        let linear = |name: &str, outputs: usize, bias: bool, split: TensorSplit| {
+            Linear::new(&builder.at(name), LinearOptions::new(spec.size, outputs, bias, spec.init).split(split))
         };
+        // The last axis is the vocabulary.
         let bias = |builder: &Builder, name: &str, shape: Shape| {
-            builder.param(name, shape, Init::ZEROS, Split::Replicated, false)
+            builder.param(name, shape, Init::ZEROS, builder.vocabulary_split(shape.rank() - 1), false)
         };
         if let Some((norm, activation)) = spec.transform {
-            let dense = linear("lm_head.dense", spec.size, true)?;
+            let dense = linear("lm_head.dense", spec.size, true, TensorSplit::None)?;
             let norm = Norm::new(&builder.at("lm_head.layer_norm"), norm)?;
             let bias = Some(bias(builder, "lm_head.decoder.bias", [vocab_size].into())?);
             let transform = Some(Transform { dense, activation, norm });
             return Ok(LmHead { transform, factor: 1.0, matrix: None, bias });
         }
-        let matrix = (!kind.is_tied()).then(|| linear("lm_head", vocab_size, spec.lm_bias)).transpose()?;
+        let matrix = || linear("lm_head", vocab_size, spec.lm_bias, TensorSplit::Vocabulary);
+        let matrix = (!kind.is_tied()).then(matrix).transpose()?;
         // transformers saves it and does not train it.
         let frozen = || bias(&builder.frozen(), "logits_bias", [1, vocab_size].into());
         let bias = spec.logits_bias.then(frozen).transpose()?;
@@ -71,14 +73,32 @@ impl LmHead {
         if let (false, Some(Targets::Classes(targets))) = (batch.wants_logits, targets) {
             return Ok((None, Some(self.loss(&operands, targets, batch, table, cx)?)));
         }
-        let (hidden, weight, bias) = operands;
-        let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
-        let loss = match targets {
+        let own = self.own_logits(operands, table, cx)?; // [B, L, V], or the columns of this rank
+        let (shard, options) = (self.shard(table), self.options(batch));
+        let loss = match (targets, shard) {
             // [1]
-            Some(Targets::Classes(targets)) => Some(ops::cross_entropy(cx, &logits, targets, &self.options(batch))?),
-            Some(Targets::Values(_)) | None => None,
+            (Some(Targets::Classes(targets)), None) => Some(ops::cross_entropy(cx, &own, targets, &options)?),
+            (Some(Targets::Classes(targets)), Some(shard)) => {
+                Some(ops::vocabulary_cross_entropy(cx, &own, targets, shard, &options)?) // [1]
+            }
+            (Some(Targets::Values(_)) | None, _) => None,
         };
-        Ok((Some(logits), loss))
+        Ok((Some(gathered(own, shard, cx)?), loss))
+    }
+
+    /// Logits `[B, L, V]` of hidden states `[B, L, D]`.
+    pub(super) fn logits(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Var> {
+        let own = self.own_logits(self.operands(hidden, table, cx)?, table, cx)?;
+        gathered(own, self.shard(table), cx)
+    }
+
+    /// The logits that this tensor-parallel rank computes: all of them, or the logits of its tokens.
+    fn own_logits(&self, operands: (Var, Var, Option<Var>), table: &Embedding, cx: &Ctx) -> Result<Var> {
+        let (mut hidden, weight, bias) = operands;
+        if let Some(shard) = self.shard(table) {
+            hidden = ops::copy_to_ranks(cx, shard.ranks(), &hidden);
+        }
+        Ok(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?)
     }
 
     /// Masked-LM heads have no label smoothing.
@@ -96,7 +116,10 @@ impl LmHead {
         table: &Embedding,
         cx: &Ctx,
     ) -> Result<Var> {
-        let options = in_chunks(self.options(batch), self.weight(table));
+        let options = LinearCrossEntropy {
+            shard: self.shard(table).cloned(),
+            ..in_chunks(self.options(batch), self.weight(table))
+        };
         Ok(ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?)
     }
 
@@ -109,7 +132,7 @@ impl LmHead {
         cx: &mut Ctx,
     ) -> Result<(Option<Var>, Option<Var>)> {
         let (hidden, weight, bias) = &operands;
-        let logits = verbalizer_logits(hidden, verbalizer, (weight, bias.as_ref()), cx)?; // [B, K]
+        let logits = verbalizer_logits(hidden, verbalizer, (weight, bias.as_ref()), self.shard(table), cx)?; // [B, K]
         let mut loss = batch_loss(&logits, batch, cx)?; // [1]
         if let (Some(of_labels), Some((tokens, weight))) = (&loss, &batch.prompt) {
             let of_prompt = self.loss(&operands, tokens, batch, table, cx)?; // [1]
@@ -118,8 +141,9 @@ impl LmHead {
         Ok((Some(logits), loss))
     }
 
-    /// Operands of the output projection: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`.
-    pub(super) fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
+    /// Operands of the output projection: hidden states `[B, L, D]`, matrix `[V, D]`, bias `[V]`. With several
+    /// tensor-parallel ranks V is the tokens of this one, with padding.
+    fn operands(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
         let hidden = match &self.transform {
             Some(Transform { dense, activation, norm }) => {
                 norm.forward(&dense.forward_activated(hidden, *activation, cx)?, cx)? // [B, L, D]
@@ -129,7 +153,7 @@ impl LmHead {
         };
         let bias = match (&self.bias, self.matrix.as_ref().and_then(Linear::bias)) {
             (Some(bias), _) if bias.spec().shape.dims().len() == 2 => {
-                Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?) // [V]
+                Some(bias.var(cx)?.reshape([bias.local_shape().elements()])?) // [V]
             }
             (Some(bias), _) | (None, Some(bias)) => Some(bias.var(cx)?), // [V]
             (None, None) => None,
@@ -137,9 +161,22 @@ impl LmHead {
         Ok((hidden, self.weight(table).var(cx)?, bias))
     }
 
+    /// Which tokens this rank has, where there are several tensor-parallel ranks.
+    fn shard<'a>(&'a self, table: &'a Embedding) -> Option<&'a VocabularyShard> {
+        self.matrix.as_ref().map_or(table.shard(), Linear::shard)
+    }
+
     /// `[V, D]`.
     fn weight<'a>(&'a self, table: &'a Embedding) -> &'a Param {
         self.matrix.as_ref().map_or(table.weight(), Linear::weight)
+    }
+}
+
+/// Logits of all tokens, `[B, L, V]`.
+fn gathered(own: Var, shard: Option<&VocabularyShard>, cx: &Ctx) -> Result<Var> {
+    match shard {
+        Some(shard) => Ok(ops::gather_logits(cx, &own, shard)?),
+        None => Ok(own),
     }
 }
 
@@ -149,16 +186,21 @@ fn verbalizer_logits(
     hidden: &Var,
     verbalizer: &VerbalizerTensors,
     (weight, bias): (&Var, Option<&Var>),
+    shard: Option<&VocabularyShard>,
     cx: &Ctx,
 ) -> Result<Var> {
+    let of_words = |table: &Var| match shard {
+        None => ops::embedding(cx, &verbalizer.label_words, table, None),
+        Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None),
+    };
     let [rows, length, dim] = hidden.dims("verbalizer_logits")?;
     let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
     let states = ops::embedding(cx, &verbalizer.positions, &tokens, None)?; // [B, D]
-    let words = ops::embedding(cx, &verbalizer.label_words, weight, None)?; // [K, D]
+    let words = of_words(weight)?; // [K, D]
     let bias = match bias {
         Some(bias) => {
             let column = bias.reshape([bias.value().elements(), 1])?; // [V, 1]
-            let of_words = ops::embedding(cx, &verbalizer.label_words, &column, None)?; // [K, 1]
+            let of_words = of_words(&column)?; // [K, 1]
             Some(of_words.reshape([verbalizer.label_words.elements()])?) // [K]
         }
         None => None,

@@ -10,7 +10,7 @@ const FEWEST_ROWS: usize = 64;
 /// which is allocated at that time anyway: a small model must not pay for the chunks of a large one.
 pub(super) fn in_chunks(loss: CrossEntropy, weight: &Param) -> LinearCrossEntropy {
     let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
-    let shape = weight.spec().shape;
+    let shape = weight.local_shape();
     let values = match shape.dims() {
         [words, depth] => words.saturating_mul(FEWEST_ROWS.max(*depth)),
         _ => shape.elements(),

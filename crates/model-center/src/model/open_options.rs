@@ -3,8 +3,9 @@
 use super::text_model::TextHead;
 use crate::config::ProblemType;
 use bmtrain_core::{DType, Device};
+use bmtrain_dist::Mesh;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns};
+use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
 use bmtrain_dist::shard::Sharding;
 
 /// Where the weights of a head come from.
@@ -66,7 +67,11 @@ pub struct OpenOptions {
     pub attention_dropout: Option<f32>,
     /// Dtype of the gradients, in which they are also reduced across ranks.
     pub grad_dtype: DType,
-    /// Sharding of its parameters across data-parallel ranks.
+    /// This rank's position among all ranks.
+    pub mesh: Mesh,
+    /// The tensor-parallel ranks of this rank's group.
+    pub tensor: TensorGroup,
+    /// Sharding of its parameters across data-parallel ranks, which are those with the same tensor rank.
     pub sharding: Sharding,
     /// Full names of frozen parameters.
     pub frozen: NamePatterns,
@@ -96,6 +101,8 @@ impl OpenOptions {
             hidden_dropout: None,
             attention_dropout: None,
             grad_dtype: DType::F32,
+            mesh: Mesh::SOLO,
+            tensor: TensorGroup::default(),
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             only_check: false,
@@ -106,7 +113,8 @@ impl OpenOptions {
     /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].
     pub fn builder(&self) -> BuilderOptions {
         let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
-        BuilderOptions { init, sharding: self.sharding.clone(), ..self.sketch_builder() }
+        let (mesh, tensor, sharding) = (self.mesh, self.tensor.clone(), self.sharding.clone());
+        BuilderOptions { init, mesh, tensor, sharding, ..self.sketch_builder() }
     }
 
     /// Options of its sketch, which takes no memory and is compared with the weights: replicated, on one rank.

@@ -5,6 +5,7 @@ use super::text_model::TextModel;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
 use bmtrain_core::Device;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::Parameters;
@@ -92,14 +93,16 @@ fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<O
 /// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank
 /// without the error would deadlock waiting for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
-    let ranks = &options.sharding.ranks;
-    if ranks.size() == 1 {
-        return Ok(found);
-    }
+    // Over both groups these are all ranks that hold parts of the model.
+    let mut groups = [&options.sharding.ranks, &options.tensor.ranks].into_iter().filter(|ranks| ranks.size() > 1);
+    groups.try_fold(found, |found, ranks| of_group(found, ranks, &options.device))
+}
+
+fn of_group(found: Vec<NotFinite>, ranks: &Arc<dyn Communicator>, device: &Device) -> Result<Vec<NotFinite>> {
     let internal = |error: serde_json::Error| Error::model("weights", error.to_string(), "report this");
     let own = if found.is_empty() { String::new() } else { serde_json::to_string(&found).map_err(internal)? };
     let mut all: Vec<NotFinite> = Vec::new();
-    for text in ControlGroup::new(Arc::clone(ranks), &options.device).gather_texts(&own)? {
+    for text in ControlGroup::new(Arc::clone(ranks), device).gather_texts(&own)? {
         let of_rank: Vec<NotFinite> =
             if text.is_empty() { Vec::new() } else { serde_json::from_str(&text).map_err(internal)? };
         all.extend(of_rank);

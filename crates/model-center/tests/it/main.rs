@@ -73,6 +73,7 @@ mod run;
 mod run_output;
 mod run_report;
 mod t5;
+mod tensor_parallel;
 mod tokenizer;
 mod tokenizer_cpm;
 mod tokenizer_formats;

@@ -1,6 +1,7 @@
 //! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
 
-use super::{AttentionMask, AttentionOptions};
+use super::{AttentionMask, AttentionOptions, HeadShard};
+use crate::buffer::ViewMut;
 use crate::kernel::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut,
     Mask,
@@ -24,6 +25,7 @@ pub(super) struct Call {
     mask: SavedMask,
     bias: Option<Tensor>,
     dropout: Option<Dropout>,
+    shard: Option<HeadShard>,
 }
 
 impl Call {
@@ -34,7 +36,7 @@ impl Call {
         queries: usize,
         keys: usize,
     ) -> Result<Self> {
-        let AttentionOptions { heads, kv_heads, head_size, scale, causal, window, dropout, .. } = *options;
+        let AttentionOptions { heads, kv_heads, head_size, scale, causal, window, dropout, shard, .. } = *options;
         if heads == 0 || kv_heads == 0 || head_size == 0 || !heads.is_multiple_of(kv_heads) {
             let got = format!("{heads} heads of {head_size} over {kv_heads}");
             return Err(Error::shape(op, "heads", "a multiple of the kv heads, none of them 0", got));
@@ -56,9 +58,12 @@ impl Call {
             let rows = if rows == queries { queries } else { 1 };
             expect_shape(op, "bias", Shape::from([sequences, heads, rows, keys]), bias.shape())?;
         }
+        if let Some(HeadShard { first, total }) = shard.filter(|shard| shard.first + heads > shard.total) {
+            return Err(Error::shape(op, "heads", format!("at most {total}"), format!("{heads} from {first}")));
+        }
         let bias = options.bias.map(|bias| bias.value().clone());
         let shape = AttentionShape { batch, heads, kv_heads, queries, keys, head_size };
-        Ok(Call { op, shape, scale, causal, window, mask, bias, dropout })
+        Ok(Call { op, shape, scale, causal, window, mask, bias, dropout, shard })
     }
 
     /// L.
@@ -88,20 +93,43 @@ impl Call {
         Ok(cx.record(out, &inputs, || Box::new(Node { call: self, tensors, out: saved, lse })))
     }
 
-    fn mask(&self) -> Result<Mask<'_>> {
+    /// The launches of a call: one for all sequences, or with dropout of some of the heads one for each sequence.
+    /// Kernels number the probabilities of a launch without gaps; heads of other ranks are a gap after each sequence.
+    fn launches(&self) -> Vec<Sequences> {
+        let AttentionShape { batch, heads, .. } = self.shape;
+        match (self.shard, self.dropout) {
+            (Some(shard), Some(_)) if shard.total > heads => {
+                (0..batch).map(|first| Sequences { first, count: 1, total: batch }).collect()
+            }
+            _ => vec![Sequences { first: 0, count: batch, total: batch }],
+        }
+    }
+
+    /// The dropout of a launch.
+    fn dropout(&self, of: Sequences) -> Option<Dropout> {
+        let AttentionShape { heads, queries, keys, .. } = self.shape;
+        let dropout = self.dropout?;
+        let HeadShard { first, total } = self.shard.unwrap_or(HeadShard { first: 0, total: heads });
+        let head = of.first * total + first;
+        Some(Dropout { offset: dropout.offset + (head * queries * keys) as u64, ..dropout })
+    }
+
+    fn mask(&self, of: Sequences) -> Result<Mask<'_>> {
+        let AttentionShape { queries, keys, .. } = self.shape;
         Ok(match &self.mask {
             SavedMask::None => Mask::None,
-            SavedMask::Padding(mask) => Mask::Padding(mask.view()?),
-            SavedMask::Full(mask) => Mask::Full(mask.view()?),
+            SavedMask::Padding(mask) => Mask::Padding(of.part(mask.view()?, keys)?),
+            SavedMask::Full(mask) => Mask::Full(of.part(mask.view()?, queries * keys)?),
         })
     }
 
-    fn bias(&self) -> Result<Option<Bias<'_>>> {
+    fn bias(&self, of: Sequences) -> Result<Option<Bias<'_>>> {
         let Some(bias) = &self.bias else { return Ok(None) };
-        let [sequences, _, rows, _] = bias.dims::<4>(self.op)?;
+        let [sequences, heads, rows, keys] = bias.dims::<4>(self.op)?;
         // With a single sequence or query both readings are the same.
         let (per_sequence, per_query) = (sequences == self.shape.batch, rows == self.shape.queries);
-        Ok(Some(Bias { view: bias.view()?, per_sequence, per_query }))
+        let view = if per_sequence { of.part(bias.view()?, heads * rows * keys)? } else { bias.view()? };
+        Ok(Some(Bias { view, per_sequence, per_query }))
     }
 
     /// One f32 for every row of every head.
@@ -113,14 +141,20 @@ impl Call {
     /// Runs attention on heads in any tensors; returns the log-sum-exps for the backward pass, `[B, N, L]`.
     pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
-        let [out] = columns_mut(out.dest(false)?, self.shape.queries, [self.width()])?;
-        device.launch(AttentionForward { inputs: self.inputs([q, k, v])?, out, lse: lse.view_mut()? })?;
+        let [mut out] = columns_mut(out.dest(false)?, self.shape.queries, [self.width()])?;
+        for of in self.launches() {
+            let (inputs, out) = (self.inputs([q, k, v], of)?, of.heads_mut(&mut out)?);
+            let lse = of.part_mut(lse.view_mut()?, self.shape.heads * self.shape.queries)?;
+            device.launch(AttentionForward { inputs, out, lse })?;
+        }
         Ok(lse)
     }
 
-    fn inputs<'a>(&'a self, [q, k, v]: [Heads<'a>; 3]) -> Result<AttentionInputs<'a>> {
-        let Call { shape, scale, causal, window, dropout, .. } = *self;
-        let (mask, bias) = (self.mask()?, self.bias()?);
+    fn inputs<'a>(&'a self, [q, k, v]: [Heads<'a>; 3], of: Sequences) -> Result<AttentionInputs<'a>> {
+        let Call { shape, scale, causal, window, .. } = *self;
+        let (mask, bias, dropout) = (self.mask(of)?, self.bias(of)?, self.dropout(of));
+        let (shape, [q, k, v]) =
+            (AttentionShape { batch: of.count, ..shape }, [of.heads(q)?, of.heads(k)?, of.heads(v)?]);
         Ok(AttentionInputs { shape, scale, causal, window, mask, bias, dropout, q, k, v })
     }
 
@@ -175,6 +209,17 @@ impl Call {
         }
     }
 
+    /// Where a launch writes, or adds, its part of the bias' gradient.
+    fn dbias_of<'a>(&self, dbias: &'a mut ViewMut<'_>, of: Sequences) -> Result<Dest<'a>> {
+        let AttentionShape { batch, heads, queries, keys, .. } = self.shape;
+        let (sequence, view) = (heads * queries * keys, dbias.reborrow());
+        Ok(match view.len() == batch * sequence {
+            true => Dest { view: of.part_mut(view, sequence)?, add: false },
+            // One bias for all sequences: their gradients are added.
+            false => Dest { view, add: of.first > 0 },
+        })
+    }
+
     /// The gradient in the shape of the bias: sums over the queries where they share a row.
     fn dbias_like_bias(&self, device: &Device, dbias: Tensor) -> Result<Tensor> {
         let AttentionShape { queries: rows, keys: columns, .. } = self.shape;
@@ -186,6 +231,42 @@ impl Call {
             device.launch(ColumnSum { rows, columns, x, out })?;
         }
         Ok(sums)
+    }
+}
+
+/// The sequences of one launch, among all of a call.
+#[derive(Debug, Clone, Copy)]
+struct Sequences {
+    first: usize,
+    count: usize,
+    total: usize,
+}
+
+impl Sequences {
+    /// Their part of what has `each` elements for every sequence.
+    fn part<'a>(self, all: View<'a>, each: usize) -> Result<View<'a>> {
+        all.part(self.first * each, self.count * each)
+    }
+
+    fn part_mut<'a>(self, all: ViewMut<'a>, each: usize) -> Result<ViewMut<'a>> {
+        all.part(self.first * each, self.count * each)
+    }
+
+    /// First element and number of elements of their part of heads, to the last element of the last sequence.
+    fn span(self, len: usize, batch_stride: usize) -> (usize, usize) {
+        let left_out = (self.total - self.count) * batch_stride;
+        if len == 0 { (0, 0) } else { (self.first * batch_stride, len.saturating_sub(left_out)) }
+    }
+
+    fn heads(self, all: Heads<'_>) -> Result<Heads<'_>> {
+        let (start, len) = self.span(all.view.len(), all.batch_stride);
+        Ok(Heads { view: all.view.part(start, len)?, ..all })
+    }
+
+    fn heads_mut<'a>(self, all: &'a mut HeadsMut<'_>) -> Result<HeadsMut<'a>> {
+        let (start, len) = self.span(all.view.len(), all.batch_stride);
+        let HeadsMut { batch_stride, row_stride, add, .. } = *all;
+        Ok(HeadsMut { view: all.view.reborrow().part(start, len)?, batch_stride, row_stride, add })
     }
 }
 
@@ -224,18 +305,23 @@ impl<const M: usize> Node<M> {
         let mut delta = call.rows(device, Segment::Workspace)?; // [B, N, L]
         let [out] = columns(&self.out, call.shape.queries, [call.width()])?;
         let [dout] = columns(dout, call.shape.queries, [call.width()])?;
-        let [dq, dk, dv] = call.written(dests)?;
-        device.launch(AttentionBackward {
-            inputs: call.inputs(call.read(&self.tensors)?)?,
-            out,
-            lse: self.lse.view()?,
-            dout,
-            delta: delta.view_mut()?,
-            dq,
-            dk,
-            dv,
-            dbias: dbias.map(Tensor::view_mut).transpose()?.map(|view| Dest { view, add: false }),
-        })
+        let [mut dq, mut dk, mut dv] = call.written(dests)?;
+        let mut dbias = dbias.map(Tensor::view_mut).transpose()?;
+        for of in call.launches() {
+            let rows = call.shape.heads * call.shape.queries;
+            device.launch(AttentionBackward {
+                inputs: call.inputs(call.read(&self.tensors)?, of)?,
+                out: of.heads(out)?,
+                lse: of.part(self.lse.view()?, rows)?,
+                dout: of.heads(dout)?,
+                delta: of.part_mut(delta.view_mut()?, rows)?,
+                dq: of.heads_mut(&mut dq)?,
+                dk: of.heads_mut(&mut dk)?,
+                dv: of.heads_mut(&mut dv)?,
+                dbias: dbias.as_mut().map(|dbias| call.dbias_of(dbias, of)).transpose()?,
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -49,6 +49,18 @@ pub struct AttentionOptions<'a> {
     pub bias: Option<&'a Var>,
     /// Applied to the probabilities.
     pub dropout: Option<Dropout>,
+    /// Where these are some heads of a larger number: which, so that dropout samples the
+    /// same masks as with all heads.
+    pub shard: Option<HeadShard>,
+}
+
+/// Some of the query heads of an attention, as a tensor-parallel rank has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeadShard {
+    /// The number of the first of them among all.
+    pub first: usize,
+    /// Number of all query heads.
+    pub total: usize,
 }
 
 impl AttentionOptions<'_> {
@@ -64,6 +76,7 @@ impl AttentionOptions<'_> {
             mask: AttentionMask::None,
             bias: None,
             dropout: None,
+            shard: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::kind_of;
 use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
 use crate::error::{Error, Result};
 use crate::optim::{KeptTensor, OptimManager};
-use crate::param::Parameters;
+use crate::param::{Parameters, refuse_tensor_ranks};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{DType, Device, Lane};
 use std::ops::Range;
@@ -22,6 +22,9 @@ pub struct Snapshot {
 impl Snapshot {
     /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state. The buffers
     /// of an earlier snapshot are reused.
+    ///
+    /// # Errors
+    /// A model over several tensor-parallel ranks.
     pub fn begin(
         device: &Device,
         params: &Parameters,
@@ -31,6 +34,7 @@ impl Snapshot {
         let mut sources = Vec::new();
         for param in params {
             let (flat, index) = param.place()?;
+            refuse_tensor_ranks(flat, param)?;
             let part = flat.counted(index);
             let mut add = |kind: &Kind, dtype: DType, tensor: &KeptTensor, at: &Range<usize>| {
                 for (start, offset, len) in param.runs_of(&part.of_param) {

@@ -10,11 +10,13 @@ use super::census::Census;
 use crate::error::Result;
 use crate::shard::collectives::ShardCollectives;
 use crate::shard::{ShardLayout, Sharding, Span};
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device, Segment, Storage};
 use gradients::Gradients;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use values::ValueState;
 
 /// A flat storage with its gradients, possibly sharded over data-parallel ranks.
@@ -30,6 +32,7 @@ pub struct Flat {
     dtype: DType,
     grad_dtype: DType,
     sharding: Sharding,
+    tensor_ranks: Arc<dyn Communicator>,
     /// The number of the block that gathers it; parameters outside of blocks are gathered on demand.
     block: Option<(usize, Rc<Census>)>,
     /// Which parameters are trained now.
@@ -62,7 +65,7 @@ pub struct OwnedPart {
 impl Flat {
     pub(super) fn new(
         device: &Device,
-        sharding: &Sharding,
+        (sharding, tensor_ranks): (&Sharding, &Arc<dyn Communicator>),
         (dtype, grad_dtype): (DType, DType),
         block: Option<(usize, Rc<Census>)>,
         members: &[Param],
@@ -79,6 +82,7 @@ impl Flat {
             dtype,
             grad_dtype,
             sharding: sharding.clone(),
+            tensor_ranks: Arc::clone(tensor_ranks),
             block,
             trainable: members.iter().map(|param| Rc::clone(&param.inner.trainable)).collect(),
             values,
@@ -118,6 +122,11 @@ impl Flat {
     /// How the storage is sharded.
     pub fn sharding(&self) -> &Sharding {
         &self.sharding
+    }
+
+    /// The tensor-parallel ranks, each with its own part of the parameters.
+    pub fn tensor_ranks(&self) -> &Arc<dyn Communicator> {
+        &self.tensor_ranks
     }
 
     /// Elements of optimizer state for this storage on this rank.

@@ -94,6 +94,7 @@ impl ToyBlock {
             mask: AttentionMask::None,
             bias,
             dropout: cx.dropout(name, 0.1)?,
+            shard: None,
         })
     }
 }

@@ -4,6 +4,7 @@ use super::Rows;
 use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use bmtrain_dist::Result;
 use std::cell::RefCell;
+use std::ops::Range;
 
 /// The slopes of the heads: `2^(-8 i / n)` for a power of two; for other numbers the slopes of the power below, then
 /// every other one of the power above.
@@ -19,7 +20,8 @@ pub fn slopes(heads: usize) -> Vec<f64> {
 /// same for all of its keys and makes no difference to a softmax.
 #[derive(Debug)]
 pub struct Alibi {
-    heads: usize,
+    /// One of each head of this rank.
+    slopes: Vec<f64>,
     /// f32 `[P, N]`: slopes times positions.
     table: RefCell<Option<Tensor>>,
 }
@@ -27,7 +29,13 @@ pub struct Alibi {
 impl Alibi {
     /// ALiBi for this number of heads.
     pub fn new(heads: usize) -> Self {
-        Alibi { heads, table: RefCell::default() }
+        Alibi::of_heads(0..heads, heads)
+    }
+
+    /// ALiBi for some of a number of heads, as a tensor-parallel rank has them.
+    pub fn of_heads(held: Range<usize>, heads: usize) -> Self {
+        let slopes = slopes(heads).into_iter().skip(held.start).take(held.len()).collect();
+        Alibi { slopes, table: RefCell::default() }
     }
 
     /// `[1 or B, N, 1, S]`: of every key. Padding does not count where tokens are numbered.
@@ -46,7 +54,7 @@ impl Alibi {
         let by_key = ops::embedding(cx, numbers, &table, None)?; // [1 or B, S, N]
         let by_head = ops::permute(cx, &by_key, &[0, 2, 1])?; // [1 or B, N, S]
         let batch = by_head.shape().dims()[0];
-        Ok(by_head.reshape([batch, self.heads, 1, length])?) // [1 or B, N, 1, S]
+        Ok(by_head.reshape([batch, self.slopes.len(), 1, length])?) // [1 or B, N, 1, S]
     }
 
     fn table(&self, length: usize, cx: &Ctx) -> Result<Tensor> {
@@ -54,9 +62,9 @@ impl Alibi {
         if let Some(table) = kept.as_ref().filter(|table| table.shape().dims()[0] >= length) {
             return Ok(table.clone());
         }
-        let (rows, slopes) = (length.next_power_of_two().max(64), slopes(self.heads));
+        let (rows, slopes) = (length.next_power_of_two().max(64), &self.slopes);
         let values: Vec<f32> = (0..rows).flat_map(|p| slopes.iter().map(move |s| (s * p as f64) as f32)).collect();
-        let table = Tensor::from_slice_in(cx.device(), [rows, self.heads], &values, Segment::Data)?;
+        let table = Tensor::from_slice_in(cx.device(), [rows, slopes.len()], &values, Segment::Data)?;
         *kept = Some(table.clone());
         Ok(table)
     }

@@ -85,7 +85,14 @@ impl Positions {
         Ok(match config {
             PositionsConfig::None => Positions::None,
             PositionsConfig::Rotary(config) => Positions::Rotary(RotaryAngles::new(config)),
-            PositionsConfig::Alibi(heads) => Positions::Alibi(Alibi::new(heads)),
+            PositionsConfig::Alibi(heads) => match builder.tensor_ranks() {
+                None => Positions::Alibi(Alibi::new(heads)),
+                Some(ranks) => {
+                    // Attention refuses numbers of heads that the ranks do not divide.
+                    let each = heads / ranks.size();
+                    Positions::Alibi(Alibi::of_heads(ranks.rank() * each..(ranks.rank() + 1) * each, heads))
+                }
+            },
             PositionsConfig::Relative(config) => Positions::Relative(RelativeBias::new(builder, config)?),
         })
     }

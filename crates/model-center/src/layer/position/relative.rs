@@ -42,7 +42,7 @@ pub fn bucket(distance: i64, config: &RelativeConfig) -> i64 {
     first + (exact + (ratio * (buckets - exact) as f32) as i64).min(buckets - 1)
 }
 
-/// A table `[buckets, N]` and the buckets of the last lengths.
+/// A table `[buckets, N]` and the buckets of the last lengths. A tensor-parallel rank has the columns of its heads.
 #[derive(Debug)]
 pub struct RelativeBias {
     config: RelativeConfig,
@@ -56,7 +56,7 @@ impl RelativeBias {
     pub fn new(builder: &Builder, config: RelativeConfig) -> Result<Self> {
         let options =
             EmbeddingOptions { entries: config.buckets, size: config.heads, init: config.init, padding_index: None };
-        let table = Embedding::new(&builder.at("relative_attention_bias"), options)?;
+        let table = Embedding::of_heads(&builder.at("relative_attention_bias"), options)?;
         Ok(RelativeBias { config, table, numbers: RefCell::default() })
     }
 
@@ -65,7 +65,8 @@ impl RelativeBias {
         let numbers = self.numbers(queries, keys, cx)?; // [L, S]
         let by_key = self.table.forward(&numbers, cx)?; // [L, S, N]
         let by_head = ops::permute(cx, &by_key, &[2, 0, 1])?; // [N, L, S]
-        Ok(by_head.reshape([1, self.config.heads, queries, keys])?) // [1, N, L, S]
+        let heads = by_head.shape().dims()[0];
+        Ok(by_head.reshape([1, heads, queries, keys])?) // [1, N, L, S]
     }
 
     fn numbers(&self, queries: usize, keys: usize, cx: &Ctx) -> Result<Tensor> {

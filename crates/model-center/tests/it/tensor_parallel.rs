@@ -1,0 +1,237 @@
+//! Tensor parallelism against one rank, for every family: losses, gradients, norm and logits of the same tiny model
+//! with the same initial values and the same dropout masks.
+
+mod runs;
+
+use crate::goldens::directories::{F32, logits, open, opened};
+use crate::goldens::{directory, inputs};
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::{Communicator, CountingRank};
+use bmtrain_core::{DType, Device, Segment};
+use bmtrain_dist::Mesh;
+use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
+use bmtrain_dist::shard::ZeroLevel;
+use model_center::config::{
+    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig,
+};
+use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
+use model_center::config::{RobertaConfig, T5Config};
+use model_center::model::encoder::EncoderHead as Head;
+use model_center::model::{OpenOptions, roberta, t5};
+use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
+use runs::{Job, check_parity, on_mesh};
+use serde_json::json;
+use std::sync::Arc;
+
+const TIED: Head = Head::CausalLm { tied: true };
+const UNTIED: Head = Head::CausalLm { tied: false };
+const CLASSES: Head = Head::Classifier { outputs: 3 };
+
+/// Declares how a family's model is built from the text of its configuration.
+macro_rules! family {
+    ($model:ty, $config:ty) => {
+        family!($model, $config, text)
+    };
+    ($model:ty, $config:ty, $($common:ident).+) => {
+        |text, dropout, recompute, device, head, builder| {
+            let mut config = <$config as Config>::from_json(text, "config.json").map_err(|error| error.to_string())?;
+            let text = &mut config.$($common).+;
+            (text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p) = (dropout, dropout, dropout);
+            let blocks = bmtrain_dist::block::BlockOptions { recompute };
+            let model = <$model>::new(device, config, head, blocks, builder).map_err(|error| error.to_string())?;
+            Ok(Box::new(model) as Box<dyn model_center::model::TextModel>)
+        }
+    };
+}
+
+/// One test for each family: the golden configuration with fields changed, its heads, and numbers of tensor ranks.
+macro_rules! parity_tests {
+    ($($name:ident: ($($family:tt)+), $golden:literal, $fields:tt, $cases:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                for (head, inputs, tensor) in $cases {
+                    let (golden, fields) = (($golden, inputs), json!($fields));
+                    let job = Job { golden, fields, head, build: family!($($family)+), ..Job::default() };
+                    check_parity(&job, tensor);
+                }
+            }
+        )*
+    };
+}
+
+parity_tests! {
+    bert_on_two_and_four_ranks_is_bert_on_one: (bert::Bert, BertConfig), "bert_a", {},
+        [(Head::MaskedLm, "mlm", 2), (Head::Pretraining, "pretraining", 4), (CLASSES, "cls", 2)];
+    roberta_on_two_and_four_ranks_is_roberta_on_one: (roberta::Roberta, RobertaConfig), "roberta_a", {},
+        [(Head::MaskedLm, "mlm", 4), (CLASSES, "cls", 2)];
+    gpt2_on_two_and_four_ranks_is_gpt2_on_one: (gpt2::Gpt2, Gpt2Config), "gpt2_a", {},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4), (CLASSES, "cls", 2)];
+    gptj_on_two_and_four_ranks_is_gptj_on_one: (gptj::Gptj, GptjConfig), "gptj_a", {},
+        [(UNTIED, "lm", 2), (UNTIED, "lm", 4)];
+    llama_with_fewer_kv_heads_than_ranks_is_llama_on_one: (llama::Llama, LlamaConfig), "llama_a",
+        {"intermediate_size": 32}, [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    mistral_with_one_kv_head_is_mistral_on_one: (mistral::Mistral, MistralConfig), "mistral_b",
+        {"intermediate_size": 24, "num_attention_heads": 4}, [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    mistral_with_windows_is_mistral_on_one: (mistral::Mistral, MistralConfig), "mistral_a", {"intermediate_size": 32},
+        [(TIED, "lm", 2)];
+    qwen2_with_fewer_kv_heads_than_ranks_is_qwen2_on_one: (qwen2::Qwen2, Qwen2Config), "qwen2_a",
+        {"intermediate_size": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    qwen3_with_norms_of_heads_is_qwen3_on_one: (qwen3::Qwen3, Qwen3Config), "qwen3_a", {"intermediate_size": 24},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    opt_on_two_and_four_ranks_is_opt_on_one: (opt::Opt, OptConfig), "opt_a", {"ffn_dim": 32},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    bloom_with_slopes_of_all_heads_is_bloom_on_one: (bloom::Bloom, BloomConfig), "bloom_a", {},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    t5_on_two_and_four_ranks_is_t5_on_one: (t5::T5, T5Config), "t5_a", {"d_ff": 28}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    mt5_on_two_ranks_is_mt5_on_one: (t5::T5, T5Config), "t5_mt5", {"num_heads": 4}, [(UNTIED, "lm", 2)];
+    bart_on_two_ranks_is_bart_on_one: (bart::Bart, BartConfig, stacks.text), "bart_a",
+        {"encoder_attention_heads": 2, "encoder_ffn_dim": 28, "decoder_ffn_dim": 24, "activation_dropout": 0.1},
+        [(TIED, "lm", 2)];
+    marian_on_two_ranks_is_marian_on_one: (marian::Marian, MarianConfig, stacks.text), "marian_b",
+        {"decoder_attention_heads": 2, "encoder_ffn_dim": 20, "decoder_ffn_dim": 34, "activation_dropout": 0.1},
+        [(TIED, "lm", 2)];
+    cpm1_on_two_and_four_ranks_is_cpm1_on_one: (cpm1::Cpm1, Cpm1Config), "cpm1_b", {"dim_ff": 16, "length_scale": true},
+        [(TIED, "lm", 2), (UNTIED, "untied", 4)];
+    cpm2_on_two_ranks_is_cpm2_on_one: (cpm2::Cpm2, Cpm2Config), "cpm2_b", {"dim_ff": 16}, [(UNTIED, "lm", 2)];
+}
+
+fn gpt2_job() -> Job {
+    Job { golden: ("gpt2_a", "lm"), head: TIED, build: family!(gpt2::Gpt2, Gpt2Config), ..Job::default() }
+}
+
+#[test]
+fn tensor_and_data_parallel_ranks_with_every_zero_level_are_one_rank() {
+    let job = Job { micro_batches: 2, ..gpt2_job() };
+    let alone = on_mesh(&job, 1, 1);
+    for level in [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three] {
+        let job = Job { level, ..job.clone() };
+        on_mesh(&job, 4, 2).check_losses_and_norms(&alone);
+    }
+    // Terms of shared kv heads and of norms of heads, in shards.
+    let fields = json!({"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 1});
+    let build: runs::Build = family!(qwen3::Qwen3, Qwen3Config);
+    let job = Job { golden: ("qwen3_a", "lm"), fields, build, micro_batches: 2, ..gpt2_job() };
+    let alone = on_mesh(&job, 1, 1);
+    for level in [ZeroLevel::One, ZeroLevel::Three] {
+        on_mesh(&Job { level, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+    }
+}
+
+#[test]
+fn logits_of_label_words_come_from_the_ranks_that_have_them() {
+    // 97 tokens, 56 on the first of two ranks: tokens of both, and one twice.
+    let job = Job { label_words: Some([3, 90, 3]), ..gpt2_job() };
+    check_parity(&job, 2);
+    // With a bias of the vocabulary.
+    let build: runs::Build = family!(gptj::Gptj, GptjConfig);
+    check_parity(&Job { golden: ("gptj_a", "lm"), head: UNTIED, build, label_words: Some([3, 50, 20]), ..job }, 4);
+}
+
+#[test]
+fn blocks_that_are_recomputed_have_the_same_masks() {
+    let recompute = bmtrain_dist::block::Recompute::Checkpoint;
+    check_parity(&Job { recompute, ..gpt2_job() }, 2);
+}
+
+#[test]
+fn an_overflow_is_skipped_by_all_ranks_alike() {
+    let run = on_mesh(&Job { weight: f32::INFINITY, steps: 1, ..gpt2_job() }, 2, 2);
+    assert!(run.ranks.iter().all(|rank| rank.skipped && rank.broken.is_some()));
+    assert_eq!(run.ranks[0].broken, run.ranks[1].broken);
+}
+
+#[test]
+fn layers_that_ranks_do_not_divide_are_refused_by_name() {
+    let error = |fields, tensor| {
+        let job = Job { fields, ..gpt2_job() };
+        let mesh = Mesh::new(0, tensor, 1, tensor).unwrap();
+        let ranks = Arc::new(CountingRank::new(0, tensor).unwrap());
+        let tensor = TensorGroup { ranks, ..TensorGroup::default() };
+        let options = BuilderOptions { mesh, tensor, init: InitMode::Uninitialized, ..BuilderOptions::default() };
+        job.model(&Device::cpu(1).unwrap(), options).err().unwrap()
+    };
+    let heads = error(json!({}), 8);
+    assert!(heads.contains("4 attention heads") && heads.contains("8 tensor-parallel ranks"), "{heads}");
+    let width = error(json!({"n_inner": 33}), 2);
+    assert!(width.contains("ffn.w_in.weight") && width.contains("33"), "{width}");
+    let job = gpt2_job();
+    let mesh = Mesh::new(0, 2, 1, 2).unwrap();
+    let options = BuilderOptions { mesh, ..BuilderOptions::default() };
+    let alone = job.model(&Device::cpu(1).unwrap(), options).err().unwrap();
+    assert!(alone.contains("tensor rank 0 of 2") && alone.contains("rank 0 of 1"), "{alone}");
+}
+
+#[test]
+fn each_rank_reads_its_ranges_of_a_directory() {
+    let device = Device::cpu(1).unwrap();
+    for (model, head) in [("gpt2_a", "lm"), ("gptj_a", "lm"), ("bert_a", "mlm"), ("bloom_a", "untied")] {
+        let (golden, batch) = (directory(model, head), inputs(model, head));
+        let expected = logits(&device, &*opened(&device, &golden), &batch);
+        let ranks = HostGroup::threads(2, HostOptions::default()).unwrap();
+        let read = |rank: HostRank| {
+            let (mesh, device) = (Mesh::new(rank.rank(), 2, 1, 2).unwrap(), Device::cpu(1).unwrap());
+            let tensor = TensorGroup { ranks: Arc::new(rank), vocabulary_multiple: 8 };
+            let opened = open(&golden, &OpenOptions { mesh, tensor, ..OpenOptions::new(&device) }).unwrap();
+            logits(&device, &*opened.model, &batch)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| read(rank))).collect();
+            for thread in threads {
+                runs::check_logits(Some(&thread.join().unwrap()), Some(&expected));
+            }
+        });
+    }
+}
+
+/// The padding of the vocabulary, with the default of 128 tokens.
+#[test]
+fn padding_of_the_vocabulary_is_zero_and_stays_so() {
+    let job = Job { vocabulary_multiple: 128, ..gpt2_job() };
+    // 97 tokens: all of them on the first rank.
+    check_parity(&job, 2);
+    let run = on_mesh(&job, 2, 2);
+    for rank in &run.ranks {
+        let (padding, values) = &rank.padding;
+        assert!(*padding > 0 && values.iter().all(|value| *value == 0.0));
+    }
+}
+
+#[test]
+fn a_part_of_a_model_is_not_written_as_the_whole() {
+    let (mesh, ranks) = (Mesh::new(0, 2, 1, 2).unwrap(), Arc::new(CountingRank::new(0, 2).unwrap()));
+    let tensor = TensorGroup { ranks, ..TensorGroup::default() };
+    let options = BuilderOptions { mesh, tensor, ..BuilderOptions::default() };
+    let model = gpt2_job().model(&Device::cpu(1).unwrap(), options).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let error = model.save(to.path(), &F32).unwrap_err().to_string();
+    assert!(error.contains("2 tensor-parallel ranks"), "{error}");
+}
+
+/// Parameters, gradients and moments of a rank, in bytes, are what the splits of the parameters predict.
+#[test]
+fn memory_of_a_rank_is_what_the_split_predicts() {
+    let fields = json!({"n_embd": 256, "n_head": 8, "n_layer": 4, "vocab_size": 50_257, "n_inner": 1024});
+    let job = Job { fields, ..gpt2_job() };
+    for tensor in [2usize, 4, 8] {
+        let (mesh, device) = (Mesh::new(0, tensor, 1, tensor).unwrap(), Device::cpu(1).unwrap());
+        let ranks = Arc::new(CountingRank::new(0, tensor).unwrap());
+        let group = TensorGroup { ranks, ..TensorGroup::default() };
+        let options =
+            BuilderOptions { mesh, tensor: group, init: InitMode::Uninitialized, ..BuilderOptions::default() };
+        let model = job.model(&device, options).unwrap();
+        let each = |param: &bmtrain_dist::param::Param| {
+            let all = param.spec().shape.elements() as f64;
+            if param.spec().split == Split::Replicated { all } else { all / tensor as f64 }
+        };
+        let predicted: f64 = model.parameters().iter().map(each).sum::<f64>() * DType::F32.size() as f64;
+        let report = device.memory();
+        let held = report.segments.iter().find(|(segment, _)| *segment == Segment::Parameters).unwrap().1.now as f64;
+        let state: usize = model.parameters().flats().iter().map(|flat| flat.state_len() * DType::F32.size()).sum();
+        // Gradients and each moment are as long as the optimizer state of the storages.
+        for (what, bytes) in [("parameters", held), ("gradients and moments", state as f64)] {
+            assert!(bytes <= 1.03 * predicted && bytes >= predicted, "{what} on {tensor} ranks: {bytes}, {predicted}");
+        }
+        eprintln!("tensor {tensor}: {held} bytes of parameters, {:.4} of what the split predicts", held / predicted);
+    }
+}
