@@ -362,8 +362,10 @@ where
         let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
-            // Once for each cache line. A row alone is met so fast that the hardware looks far enough ahead.
-            if ROWS > 1 && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>()) {
+            // Once for each cache line. Prefetches delay a row alone with f32 rows, which are read as fast as they arrive.
+            if (ROWS > 1 || size_of::<T>() < size_of::<f32>())
+                && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>())
+            {
                 for j in (0..COLUMNS).filter(|j| d.fetched >> j & 1 == 1) {
                     fetch::<NEAREST>(y_rows.wrapping_add(j * d.y_row + p + d.ahead).cast());
                 }
