@@ -362,7 +362,7 @@ where
         let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
-            // Once for each cache line. Prefetches delay a row alone with f32 rows, which are read as fast as they arrive.
+            // Once for each cache line. They delay a row alone with f32 rows, which are read as fast as they arrive.
             if (ROWS > 1 || size_of::<T>() < size_of::<f32>())
                 && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>())
             {
