@@ -191,9 +191,6 @@ fn few<T: Written>(threads: &Threads, operands: &Operands<'_>, y: Rows<'_, T>) -
         })
     };
     let workers = if n * k < WORTH_SPLITTING { 1 } else { threads.count() };
-    if workers == 1 {
-        return groups.into_iter().try_for_each(one);
-    }
     let (next, failed) = (gemm::Tickets::default(), std::sync::OnceLock::<Error>::new());
     let work = || {
         while let Some(run) = next.run(0..groups.len(), |_, left| left.div_ceil(2 * workers)) {

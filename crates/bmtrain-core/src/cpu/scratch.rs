@@ -82,7 +82,7 @@ macro_rules! scratch {
         pub(super) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
             SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
                 Ok(mut scratch) => work(&mut scratch),
-                // A product inside a product, and a thread that is given a piece while it waits inside another one.
+                // A product inside a product.
                 Err(_) => work(&mut Scratch::new()),
             })
         }

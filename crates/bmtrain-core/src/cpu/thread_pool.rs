@@ -33,8 +33,7 @@ thread_local! {
 /// A number of helpers for one calling thread at a time.
 #[derive(Debug)]
 pub(super) struct ThreadPool {
-    helpers: Box<[Arc<Helper>]>,
-    handles: Vec<JoinHandle<()>>,
+    helpers: Vec<(Arc<Helper>, JoinHandle<()>)>,
     is_taken: AtomicBool,
 }
 
@@ -68,8 +67,8 @@ impl ThreadPool {
     /// # Errors
     /// The error of the system if it gives no threads; threads that were started have ended then.
     pub(super) fn new(helpers: usize, start: impl Fn(usize) + Send + Clone + 'static) -> io::Result<Self> {
-        let mut pool = ThreadPool { helpers: Box::default(), handles: Vec::new(), is_taken: AtomicBool::new(false) };
-        let mut started = Vec::with_capacity(helpers);
+        // Dropped on an error, which ends the threads that were started.
+        let mut pool = ThreadPool { helpers: Vec::with_capacity(helpers), is_taken: AtomicBool::new(false) };
         for number in 1..=helpers {
             let helper = Arc::new(Helper {
                 state: AtomicU32::new(WAITS),
@@ -78,21 +77,13 @@ impl ThreadPool {
             });
             let (of_thread, start) = (Arc::clone(&helper), start.clone());
             let thread = std::thread::Builder::new().name(format!("bmtrain-cpu-{number}"));
-            let spawned = thread.spawn(move || {
+            let handle = thread.spawn(move || {
                 start(number);
                 IS_INSIDE.set(true);
                 of_thread.help();
-            });
-            match spawned {
-                Ok(handle) => pool.handles.push(handle),
-                Err(error) => {
-                    pool.helpers = started.into();
-                    return Err(error);
-                }
-            }
-            started.push(helper);
+            })?;
+            pool.helpers.push((helper, handle));
         }
-        pool.helpers = started.into();
         Ok(pool)
     }
 
@@ -113,7 +104,7 @@ impl ThreadPool {
         let (left, caller) = (AtomicUsize::new(helpers.len()), std::thread::current());
         let work = Work { run: help, left, caller, panic: Mutex::default() };
         let address: *const Work<'_> = &raw const work;
-        for (helper, handle) in helpers.iter().zip(&self.handles) {
+        for (helper, handle) in helpers {
             // SAFETY: this thread has taken the pool, and the helper has no work: the last one counted itself done
             // before the pool was free. `work` outlives its use, since this function waits for all helpers.
             unsafe { *helper.work.get() = address.cast() };
@@ -170,12 +161,12 @@ impl Helper {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        for (helper, handle) in self.helpers.iter().zip(&self.handles) {
+        for (helper, handle) in &self.helpers {
             helper.ends.store(true, Ordering::Release);
             helper.state.store(WORKS, Ordering::Release);
             handle.thread().unpark();
         }
-        for handle in self.handles.drain(..) {
+        for (_, handle) in self.helpers.drain(..) {
             // Panics of work are caught.
             let _ = handle.join();
         }

@@ -97,8 +97,8 @@ impl Threads {
         self.instruction_set
     }
 
-    /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. They take
-    /// pieces as they come, so that no helper is needed: none comes while the threads help another caller.
+    /// Run `mine` on the calling thread and `help` on up to `workers - 1` others meanwhile. All of them take pieces as
+    /// they come, so that no helper is needed: none comes while the threads help another caller.
     pub(super) fn share<R>(&self, workers: usize, help: impl Fn() + Sync, mine: impl FnOnce() -> R) -> R {
         self.pool.run(workers.saturating_sub(1), &help, || self.instruction_set.within(mine))
     }

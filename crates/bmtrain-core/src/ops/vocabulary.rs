@@ -1,6 +1,6 @@
 //! Tables whose rows are sharded over tensor-parallel ranks: [`vocabulary_embedding`], rows by id, and
-//! [`gather_logits`], logits
-//! over all rows. Their loss is [`vocabulary_cross_entropy`](super::vocabulary_cross_entropy) or
+//! [`gather_logits`], logits over all rows. Their loss is
+//! [`vocabulary_cross_entropy`](super::vocabulary_cross_entropy) or
 //! [`linear_cross_entropy`](super::linear_cross_entropy) with a shard.
 
 use super::embedding::check;

@@ -53,7 +53,7 @@ pub(super) fn run_batch(threads: Threads<'_>, limits: &Limits, batch: &Batch<'_>
 }
 
 /// Runs `mine` on the calling thread and `others` on the rest of `workers` threads.
-fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mine: impl FnOnce() + Send) {
+fn on_workers(threads: Threads<'_>, workers: usize, others: impl Fn() + Sync, mine: impl FnOnce()) {
     match threads {
         Threads::Pool(threads) => threads.share(workers, others, mine),
         Threads::Calling => mine(),

@@ -205,34 +205,28 @@ unsafe fn row_step<V, T, const LANES: usize, const ROWS: usize, const VECTORS: u
         for j in (0..VECTORS * LANES).step_by(LINE * size_of::<f32>() / size_of::<T>()) {
             fetch::<NEAREST>(b.wrapping_add(ahead + j).cast());
         }
-        let mut columns = [V::splat(0.0); VECTORS];
-        unrolled!(v < VECTORS => { columns[v] = T::load(b.add(v * LANES)) });
-        unrolled!(i < ROWS => {
-            let x = V::splat(*a.add(i));
-            unrolled!(v < VECTORS => { sums[i][v] = sums[i][v].multiply_add(x, columns[v]) });
-        });
+        step(sums, (a, 1), b);
     }
 }
 
 /// One step of k: a column of A times a row of B.
 #[inline(always)]
-unsafe fn step<V: Vector, const ROWS: usize, const VECTORS: usize>(
+unsafe fn step<V, T, const LANES: usize, const ROWS: usize, const VECTORS: usize>(
     sums: &mut [[V; VECTORS]; ROWS],
     (a, a_row): (*const f32, usize),
-    b: *const f32,
-) {
+    b: *const T,
+) where
+    V: Wide<LANES>,
+    T: Stored,
+{
     // SAFETY: the caller vouches for ROWS elements of A and VECTORS vectors of B.
     unsafe {
         let mut columns = [V::splat(0.0); VECTORS];
-        for (v, column) in columns.iter_mut().enumerate() {
-            *column = V::load(b.add(v * V::LANES));
-        }
-        for (i, row) in sums.iter_mut().enumerate() {
+        unrolled!(v < VECTORS => { columns[v] = T::load(b.add(v * LANES)) });
+        unrolled!(i < ROWS => {
             let x = V::splat(*a.add(i * a_row));
-            for v in 0..VECTORS {
-                row[v] = row[v].multiply_add(x, columns[v]);
-            }
-        }
+            unrolled!(v < VECTORS => { sums[i][v] = sums[i][v].multiply_add(x, columns[v]) });
+        });
     }
 }
 
@@ -362,10 +356,8 @@ where
         let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
-            // Once for each cache line. They delay a row alone with f32 rows, which are read as fast as they arrive.
-            if (ROWS > 1 || size_of::<T>() < size_of::<f32>())
-                && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>())
-            {
+            // Once for each cache line.
+            if d.fetched != 0 && (p * size_of::<T>()).is_multiple_of(LINE * size_of::<f32>()) {
                 for j in (0..COLUMNS).filter(|j| d.fetched >> j & 1 == 1) {
                     fetch::<NEAREST>(y_rows.wrapping_add(j * d.y_row + p + d.ahead).cast());
                 }
