@@ -13,7 +13,7 @@ const SIZE: usize = 6;
 const WIDTH: usize = (HEADS + 2 * KV_HEADS) * SIZE;
 
 /// Numbers between -1 and 1 that repeat late.
-fn values(count: usize, seed: usize) -> Vec<f32> {
+pub fn values(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Attention of some of the heads, as a tensor-parallel rank computes it, against all heads: outputs, gradients and the
 //! dropout of the probabilities, bit for bit.
 
+use crate::cached_attention::values;
 use bmtrain_core::kernel::Dropout;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, HeadShard};
 use bmtrain_core::philox::Key;
@@ -10,12 +11,6 @@ const BATCH: usize = 3;
 const LENGTH: usize = 7;
 const HEADS: usize = 4;
 const SIZE: usize = 5;
-
-/// A number between -1 and 1 for each place.
-fn noise(salt: usize, len: usize) -> Vec<f32> {
-    let word = |index: usize| ((index + 977 * salt) as u32).wrapping_mul(0x9e37_79b9) >> 8;
-    (0..len).map(|index| word(index) as f32 / (1 << 23) as f32 - 1.0).collect()
-}
 
 /// Columns of the heads from `first` on, of rows of all heads.
 fn columns(all: &[f32], first: usize, heads: usize) -> Vec<f32> {
@@ -45,8 +40,8 @@ fn attend(
     };
     let all = BATCH * LENGTH * HEADS * SIZE;
     let shape = [BATCH, LENGTH, heads * SIZE];
-    let [q, k, v] = [1, 2, 3].map(|salt| tape.input(tensor(&shape, &columns(&noise(salt, all), first, heads))));
-    let bias = heads_of(&noise(4, sequences * HEADS * LENGTH * LENGTH), first, heads);
+    let [q, k, v] = [1, 2, 3].map(|salt| tape.input(tensor(&shape, &columns(&values(all, salt), first, heads))));
+    let bias = heads_of(&values(sequences * HEADS * LENGTH * LENGTH, 4), first, heads);
     let bias = tape.input(tensor(&[sequences, heads, LENGTH, LENGTH], &bias));
     let seen: Vec<u8> = (0..BATCH * LENGTH * LENGTH).map(|at| u8::from(at % 5 != 1 || at % LENGTH == 0)).collect();
     let full = Tensor::from_slice_in(&device, [BATCH, LENGTH, LENGTH], &seen, Segment::Data).unwrap();
@@ -65,7 +60,7 @@ fn attend(
         ..AttentionOptions::new(heads, SIZE)
     };
     let out = ops::attention(&cx, &q, &k, &v, &options).unwrap();
-    let seed = tensor(&shape, &columns(&noise(6, all), first, heads));
+    let seed = tensor(&shape, &columns(&values(all, 6), first, heads));
     let mut results = vec![out.value().to_vec().unwrap()];
     let grads = tape.backward(&device, vec![(out, seed)], &[&q, &k, &v, &bias]).unwrap();
     results.extend(grads.iter().map(|grad| grad.as_ref().unwrap().to_vec::<f32>().unwrap()));

@@ -8,9 +8,11 @@ use crate::goldens::{directory, inputs};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::{DType, Device, Segment};
-use bmtrain_dist::Mesh;
+use bmtrain_dist::checkpoint::Snapshot;
+use bmtrain_dist::optim::Clip;
 use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
+use bmtrain_dist::{Mesh, OptimManager};
 use model_center::config::{
     BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig,
 };
@@ -202,10 +204,15 @@ fn a_part_of_a_model_is_not_written_as_the_whole() {
     let (mesh, ranks) = (Mesh::new(0, 2, 1, 2).unwrap(), Arc::new(CountingRank::new(0, 2).unwrap()));
     let tensor = TensorGroup { ranks, ..TensorGroup::default() };
     let options = BuilderOptions { mesh, tensor, ..BuilderOptions::default() };
-    let model = gpt2_job().model(&Device::cpu(1).unwrap(), options).unwrap();
+    let device = Device::cpu(1).unwrap();
+    let model = gpt2_job().model(&device, options).unwrap();
     let to = tempfile::tempdir().unwrap();
-    let error = model.save(to.path(), &F32).unwrap_err().to_string();
-    assert!(error.contains("2 tensor-parallel ranks"), "{error}");
+    let exported = model.save(to.path(), &F32).unwrap_err().to_string();
+    let optim = OptimManager::new(&device, Clip::default()).unwrap();
+    let saved = Snapshot::begin(&device, model.parameters(), &optim, Vec::new()).unwrap_err().to_string();
+    for error in [exported, saved] {
+        assert!(error.contains("2 tensor-parallel ranks"), "{error}");
+    }
 }
 
 /// Parameters, gradients and moments of a rank, in bytes, are what the splits of the parameters predict.
