@@ -1,7 +1,8 @@
-//! The forward pass: one block of queries of one head at a time meets the keys block by block.
+//! The forward pass: one block of queries of one head at a time meets the keys block by block. In decoding, with one
+//! query, some heads of the same keys and values do so together.
 //!
-//! Every row of the result is made by one piece of work in one order, so threads and the size of query blocks do not
-//! show in its bits.
+//! Every row of the result is made by one piece of work in one order, so threads, the size of query blocks and how many
+//! heads are together do not show in its bits.
 #![allow(unsafe_code)]
 
 use super::operand::{ReadHeads, WriteHeads};
@@ -33,22 +34,31 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     };
     let blocks = tiles::blocks(0..shape.queries, pass.tiles.queries, 1);
     let count = blocks.clone().count();
+    let group = shape.heads / shape.kv_heads;
+    let together = if shape.queries == 1 { group.min(pass.tiles.queries.min(MOST_TOGETHER)) } else { 1 };
+    let parts = shape.kv_heads * group.div_ceil(together);
     let failure = OnceLock::new();
     let work = |piece: usize| {
-        let (head, block) = (piece / count, piece % count);
+        let (part, block) = (piece / count, piece % count);
         let Some(queries) = blocks.clone().nth(block) else { return };
-        let done = scratch::with(|scratch| pass.block(head / shape.heads, head % shape.heads, queries, scratch));
+        let (b, kv, first) = (part / parts, part % parts / group.div_ceil(together), part % group.div_ceil(together));
+        let heads = kv * group + first * together..kv * group + group.min((first + 1) * together);
+        let done = scratch::with(|scratch| pass.block(b, heads, queries, scratch));
         if let Err(error) = done {
             let _ = failure.set(error);
         }
     };
-    let pieces = shape.batch * shape.heads * count;
+    let pieces = shape.batch * parts * count;
     match is_small(&shape) {
         true => (0..pieces).for_each(work),
         false => threads.for_each(pieces, work),
     }
     failure.into_inner().map_or(Ok(()), Err)
 }
+
+/// Most heads of one piece of work in decoding. They share the reading of keys and values; more would leave threads of
+/// models with few kv heads without work.
+const MOST_TOGETHER: usize = 4;
 
 /// Whether waking a second thread costs more than it saves, as for one query and a few dozen keys in decoding.
 fn is_small(shape: &AttentionShape) -> bool {
@@ -71,22 +81,24 @@ struct Forward<'a> {
 }
 
 impl Forward<'_> {
-    /// All keys for one block of queries of head `n` of sequence `b`.
-    fn block(&self, b: usize, n: usize, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
+    /// All keys for one block of queries of a head of sequence `b`, or for one query of some heads with the same keys.
+    fn block(&self, b: usize, heads: Range<usize>, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
         let rules = &self.rules;
         // Decoding: keys and values are met once, and laying them out would take longer than to read them in place.
         let one = rules.shape.queries == 1;
         let h = rules.shape.head_size;
         let Tiles { queries: most_rows, keys: most_keys, head } = self.tiles;
-        let kv = n / (rules.shape.heads / rules.shape.kv_heads);
-        let rows = queries.len();
+        let kv = heads.start / (rules.shape.heads / rules.shape.kv_heads);
+        let (per_head, rows) = (queries.len(), heads.len() * queries.len());
         let query = scratch.query.take(most_rows * head);
         let (key, panels) = (scratch.key.take(most_keys * head), scratch.key_panels.take(self.tiles.panels()));
         let (scores, out) = (scratch.scores.take(most_rows * most_keys), scratch.out.take(most_rows * head));
         let (largest, sum) = scratch.statistics.take(2 * most_rows).split_at_mut(most_rows);
         let space = scratch.row.take(most_keys + rows::ROW_SLACK);
 
-        self.q.rows(b, n, queries.clone(), query, head);
+        for (n, query) in heads.clone().zip(query.chunks_exact_mut(per_head * head)) {
+            self.q.rows(b, n, queries.clone(), query, head);
+        }
         query[..rows * head].iter_mut().for_each(|x| *x *= rules.scale);
         out[..rows * head].fill(0.0);
         largest[..rows].fill(f32::NEG_INFINITY);
@@ -102,20 +114,31 @@ impl Forward<'_> {
             if keys.end <= start {
                 continue;
             }
-            let place = ScoreTile { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
             let padded = keys.len().next_multiple_of(16);
             if one {
                 let (data, stride) = self.k.in_place(b, kv, keys.clone());
-                dot_products(&query[..h], Operand::transposed(data, stride), &mut scores[..keys.len()])?;
+                let keys_in_place = (Operand::transposed(data, stride), keys.len());
+                dot_products((&query[..rows * head], head, h), keys_in_place, (scores, most_keys))?;
             } else {
                 self.k.rows(b, kv, keys.clone(), key, head);
                 transpose_panels(key, head, (keys.len(), h), panels);
                 let size = Size { m: rows, n: padded, k: h, add: false };
                 multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
             }
-            let tile =
-                Soften { rules, place, scores, stride: most_keys, largest, sum, out, out_stride: head, row: space };
-            rows::soften(tile);
+            for (i, n) in heads.clone().enumerate() {
+                let first = i * per_head;
+                rows::soften(Soften {
+                    rules,
+                    place: ScoreTile { b, n, l: queries.start, s: keys.start, rows: per_head, width: keys.len() },
+                    scores: &mut scores[first * most_keys..],
+                    stride: most_keys,
+                    largest: &mut largest[first..],
+                    sum: &mut sum[first..],
+                    out: &mut out[first * head..],
+                    out_stride: head,
+                    row: space,
+                });
+            }
             let size = Size { m: rows, n: head, k: keys.len(), add: true };
             let values = match self.v.in_place(b, kv, keys.clone()) {
                 (Floats::F32(data), stride) if one && head == h => Right::rows(data, stride),
@@ -126,25 +149,46 @@ impl Forward<'_> {
             };
             multiply(size, Left { data: scores, row: most_keys, step: 1 }, values, out, head);
         }
-        // SAFETY: this block of queries of this head is one piece of work.
-        unsafe {
-            let lse = self.lse.part(rules.row(b, n, queries.start), rows);
-            for (r, l) in queries.enumerate() {
+        self.write((b, heads), queries, (out, head), (largest, sum));
+        Ok(())
+    }
+
+    /// The results of a piece of work, from sums of values relative to each row's largest score.
+    fn write(
+        &self,
+        (b, heads): (usize, Range<usize>),
+        queries: Range<usize>,
+        (out, row): (&[f32], usize),
+        (largest, sum): (&[f32], &[f32]),
+    ) {
+        let mut rows = out.chunks_exact(row).zip(largest.iter().zip(sum));
+        for n in heads {
+            // SAFETY: these queries of this head are in one piece of work.
+            let lse = unsafe { self.lse.part(self.rules.row(b, n, queries.start), queries.len()) };
+            for ((lse, l), (out, (&largest, &sum))) in lse.iter_mut().zip(queries.clone()).zip(&mut rows) {
                 // Nothing seen, nothing taken.
-                let factor = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
-                let shift = if largest[r] == f32::NEG_INFINITY { 0.0 } else { largest[r] };
-                lse[r] = shift + sum[r].ln();
-                self.out.row(b, n, l, &out[r * head..][..h], factor);
+                let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+                let shift = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
+                *lse = shift + sum.ln();
+                // SAFETY: as above.
+                unsafe { self.out.row(b, n, l, &out[..self.rules.shape.head_size], factor) };
             }
         }
-        Ok(())
     }
 }
 
-/// Products of one query with every key.
-fn dot_products(query: &[f32], keys: Operand<'_>, scores: &mut [f32]) -> Result<()> {
-    let (n, k) = (scores.len(), query.len());
-    let (a, c, epilogue) = (Operand::rows(Floats::F32(query), k), FloatsMut::F32(scores), Epilogue::default());
-    let product = Product { m: 1, n, k, alpha: 1.0, a, b: keys, beta: 0.0, c, ldc: n, epilogue };
-    gemm::product(gemm::Threads::Calling, product)
+/// Products of the queries of some heads, `(rows, distance between them, head size)`, with every key, and how many
+/// there are, into rows of scores, and the distance between those.
+fn dot_products(
+    (query, query_row, k): (&[f32], usize, usize),
+    (keys, n): (Operand<'_>, usize),
+    (scores, score_row): (&mut [f32], usize),
+) -> Result<()> {
+    let m = query.len() / query_row;
+    let (a, c) = (Operand::rows(Floats::F32(query), query_row), FloatsMut::F32(scores));
+    let epilogue = Epilogue::default();
+    gemm::product(
+        gemm::Threads::Calling,
+        Product { m, n, k, alpha: 1.0, a, b: keys, beta: 0.0, c, ldc: score_row, epilogue },
+    )
 }

@@ -131,9 +131,7 @@ fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32],
         let mut i = 0;
         for call in 0..calls {
             let tall = (m - i).div_ceil(calls - call);
-            // Prefetches delay a row alone with f32 rows, which are read as fast as they arrive.
-            let prefetches = m > 1 || w.data.element_bytes() < size_of::<f32>();
-            let own = (call..wide).step_by(calls).filter(|_| prefetches);
+            let own = (call..wide).step_by(calls).filter(|_| m > 1);
             let fetched = own.fold(0, |rows, j| rows | 1 << j);
             let ((x_data, x_len), (y, y_len)) = (x.at(i * x.row), w.at(j * w.row));
             assert!((tall - 1) * x.row + k <= x_len && (wide - 1) * w.row + k <= y_len);
