@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::cut::Limits;
 use super::job::{Batch, GemmJob};
 use super::kernel::Kernel;
+use super::outer::Outer;
 use super::scratch::{self, Scratch};
 use super::wide::{Own, Wide};
 use super::{Threads, in_place, narrow, skinny};
@@ -74,6 +75,13 @@ fn compute(threads: Threads<'_>, (kernel, limits): (&Kernel, &Limits), job: &Gem
             }
         };
         on_workers(threads, workers, || scratch::with(work), || work(scratch));
+    } else if let Some(outer) = Outer::of(job) {
+        let work = || {
+            while let Some(rows) = next.run(0..job.m, |_, left| left.div_ceil(2 * workers)) {
+                outer.rows(job, rows);
+            }
+        };
+        on_workers(threads, workers, work, work);
     } else if in_place::takes((kernel, limits), job) {
         let work = |scratch: &mut Scratch| in_place::work(kernel, job, (&next, workers), scratch);
         on_workers(threads, workers, || scratch::with(work), || work(scratch));

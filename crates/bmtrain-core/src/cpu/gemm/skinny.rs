@@ -41,8 +41,9 @@ pub(super) fn takes(job: &GemmJob<'_>) -> bool {
 }
 
 pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scratch: &mut Scratch) {
-    let rows = 0..job.m;
     let x = Lines::of_left(job, &mut scratch.left);
+    let columns = if job.m == 1 { alone(kernel, job, columns, x) } else { columns };
+    let rows = 0..job.m;
     let stretch = stretch(kernel, job);
     for j in columns.clone().step_by(COLUMNS) {
         let count = COLUMNS.min(columns.end - j);
@@ -57,19 +58,60 @@ pub(super) fn run(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, scr
                 *sum += part;
             }
         }
-        for (i, line) in rows.clone().zip(sums.chunks_exact_mut(COLUMNS)) {
-            line.iter_mut().for_each(|x| *x *= job.alpha);
-            if job.beta != 0.0 {
-                let mut old = [0.0f32; COLUMNS];
-                // SAFETY: the task owns these rows and columns.
-                unsafe { job.c.read(job.c_start + i * job.ldc + j, &mut old[..count]) };
-                for (x, old) in line.iter_mut().zip(old) {
-                    *x += job.beta * old;
+        write(job, sums, rows.clone(), (j, count));
+    }
+}
+
+/// One row of x, with rows of w from [`ALONE`] places that are as far apart as `columns` allow; returns what is left of
+/// the columns.
+///
+/// All there is to do is to read w. Rows one after the other would wait for their sums, and of rows that are met
+/// together and next to each other, on the same page of memory, the hardware does not see that each will go on.
+fn alone(kernel: &Kernel, job: &GemmJob<'_>, columns: Range<usize>, x: Lines<'_>) -> Range<usize> {
+    let (routine, apart) = (kernel.dots(job.b.data).alone, columns.len() / ALONE);
+    let w = Lines { data: job.b.data, start: job.b.start, row: job.b.col_stride };
+    let stretch = stretch(kernel, job);
+    for first in (0..apart).step_by(COLUMNS) {
+        let count = COLUMNS.min(apart - first);
+        let mut sums = [0.0f32; ALONE * COLUMNS];
+        for start in (0..job.k).step_by(stretch) {
+            let k = stretch.min(job.k - start);
+            for i in 0..count {
+                let (x, w) = (x.from(start), w.from(start));
+                let ((x_data, x_len), (y, y_len)) = (x.at(0), w.at((columns.start + first + i) * w.row));
+                assert!(k <= x_len && (ALONE - 1) * apart * w.row + k <= y_len);
+                let mut part = [0.0f32; ALONE];
+                let (y_row, out) = (apart * w.row, part.as_mut_ptr());
+                let x = x_data.cast();
+                let dots = Dots { k, x, x_row: x_len, y, y_row, out, out_row: ALONE, fetched: 0, ahead: 0 };
+                // SAFETY: as in `block`.
+                unsafe { routine(&dots) };
+                for (sums, part) in sums.chunks_exact_mut(COLUMNS).zip(part) {
+                    sums[i] += part;
                 }
             }
         }
-        finish(job, sums, rows.clone(), j, count, COLUMNS);
+        for (place, sums) in sums.chunks_exact_mut(COLUMNS).enumerate() {
+            write(job, sums, 0..1, (columns.start + place * apart + first, count));
+        }
     }
+    columns.start + ALONE * apart..columns.end
+}
+
+/// Write sums of `rows` and of `count` columns from `j` on, [`COLUMNS`] a row.
+fn write(job: &GemmJob<'_>, sums: &mut [f32], rows: Range<usize>, (j, count): (usize, usize)) {
+    for (i, line) in rows.clone().zip(sums.chunks_exact_mut(COLUMNS)) {
+        line.iter_mut().for_each(|x| *x *= job.alpha);
+        if job.beta != 0.0 {
+            let mut old = [0.0f32; COLUMNS];
+            // SAFETY: the task owns these rows and columns.
+            unsafe { job.c.read(job.c_start + i * job.ldc + j, &mut old[..count]) };
+            for (x, old) in line.iter_mut().zip(old) {
+                *x += job.beta * old;
+            }
+        }
+    }
+    finish(job, sums, rows, j, count, COLUMNS);
 }
 
 /// Terms that are summed without a pause; they follow from the shape, since results depend on them.
@@ -120,7 +162,6 @@ fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32],
     let mut j = 0;
     while j < n {
         let (routines, wide) = match n - j {
-            ALONE.. if m == 1 => (&[routines.alone][..], ALONE),
             left if left >= kernel.dot_columns => (routines.several, kernel.dot_columns),
             _ => (routines.single, 1),
         };
@@ -131,8 +172,7 @@ fn block(kernel: &Kernel, k: usize, x: Lines<'_>, w: Lines<'_>, out: &mut [f32],
         let mut i = 0;
         for call in 0..calls {
             let tall = (m - i).div_ceil(calls - call);
-            let own = (call..wide).step_by(calls).filter(|_| m > 1);
-            let fetched = own.fold(0, |rows, j| rows | 1 << j);
+            let fetched = (call..wide).step_by(calls).fold(0, |rows, j| rows | 1 << j);
             let ((x_data, x_len), (y, y_len)) = (x.at(i * x.row), w.at(j * w.row));
             assert!((tall - 1) * x.row + k <= x_len && (wide - 1) * w.row + k <= y_len);
             assert!((i + tall - 1) * COLUMNS + j + wide <= out.len());

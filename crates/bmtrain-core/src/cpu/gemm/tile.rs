@@ -342,13 +342,9 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
     }
 }
 
-/// Vectors whose lanes add up to the dot products of ROWS rows of x with COLUMNS rows of y, from row `first` of y on.
-/// Without masks the terms after the last whole vector are left out.
+/// See [`super::kernel::DotsRoutine`].
 #[inline(always)]
-unsafe fn vector_sums<V, T, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(
-    d: &Dots,
-    first: usize,
-) -> [[V; COLUMNS]; ROWS]
+pub(super) unsafe fn dots<V, T, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(d: &Dots)
 where
     V: Wide<LANES>,
     T: Stored,
@@ -357,7 +353,7 @@ where
     // left, a part of a vector under a mask; a prefetch beyond them has no effect.
     unsafe {
         let mut sums = [[V::splat(0.0); COLUMNS]; ROWS];
-        let y_rows = d.y.cast::<T>().add(first * d.y_row);
+        let y_rows = d.y.cast::<T>();
         let mut p = 0;
         while p + LANES <= d.k {
             // Once for each cache line.
@@ -385,27 +381,8 @@ where
                     *sum = sum.multiply_add(x, T::load_first(y_rows.add(j * d.y_row + p), d.k - p));
                 }
             }
+            p = d.k;
         }
-        sums
-    }
-}
-
-/// See [`super::kernel::DotsRoutine`].
-#[inline(always)]
-pub(super) unsafe fn dots<V, T, const LANES: usize, const ROWS: usize, const COLUMNS: usize>(d: &Dots)
-where
-    V: Wide<LANES>,
-    T: Stored,
-{
-    // SAFETY: the caller vouches for k elements of each row; whole vectors are loaded only where LANES of them are
-    // left, a part of a vector under a mask; a prefetch beyond them has no effect.
-    unsafe {
-        let sums = match ROWS {
-            // Memory is the limit, and is read fastest as one run: one row of y after the other.
-            1 => [std::array::from_fn(|j| vector_sums::<V, T, LANES, 1, 1>(d, j)[0][0]); ROWS],
-            _ => vector_sums::<V, T, LANES, ROWS, COLUMNS>(d, 0),
-        };
-        let (y_rows, p) = (d.y.cast::<T>(), if V::MASKS { d.k } else { d.k - d.k % LANES });
         let (mut totals, flat) = ([[0.0; COLUMNS]; ROWS], sums.as_flattened());
         let (fours, rest) = flat.as_chunks::<4>();
         let (whole, last) = totals.as_flattened_mut().as_chunks_mut::<4>();

@@ -234,7 +234,7 @@ fn pool(threads: usize) -> cpu::threads::Threads {
     cpu::threads::Threads::with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
 }
 
-const SHAPES: [(usize, usize, usize); 16] = [
+const SHAPES: [(usize, usize, usize); 17] = [
     (1, 1, 1),
     (1, 7, 3),
     (3, 1, 70),
@@ -248,6 +248,7 @@ const SHAPES: [(usize, usize, usize); 16] = [
     (97, 70, 65),
     (128, 128, 64),
     (100, 63, 1030),
+    (1, 203, 2500),
     (2, 300, 2100),
     (193, 257, 31),
     (4, 5, 0),
