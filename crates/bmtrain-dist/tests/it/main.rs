@@ -21,6 +21,7 @@ mod optim;
 mod optimizers;
 mod partition;
 mod pipeline_schedule;
+mod pipeline_simulation;
 mod recompute;
 mod repeated_blocks;
 mod run_ranks;
