@@ -24,7 +24,8 @@ pub fn text(simulation: &Simulation, columns_per_second: f64) -> Result<String> 
         let mut row = vec!['.'; columns as usize];
         for span in &stage.spans {
             let room = column(span.start)..column(span.end);
-            let text = label(span).chars().chain(std::iter::repeat('-'));
+            let label = label(span);
+            let text = label.chars().chain(std::iter::repeat('-'));
             row[room].iter_mut().zip(text).for_each(|(cell, character)| *cell = character);
         }
         format!("{number:>width$} |{}|", row.into_iter().collect::<String>())
