@@ -11,8 +11,8 @@ use super::schedule::{Action, Work};
 /// The longest row of a text diagram, in characters.
 const MOST_COLUMNS: usize = 4096;
 
-/// The letter of an action: forward, backward, input gradient, weight gradient; lower case for a stage's second, fourth …
-/// chunk.
+/// The letter of an action: forward, backward, input gradient, weight gradient; lower case for a stage's second, fourth
+/// … chunk.
 fn letter(action: Action) -> char {
     let letter = match action.work {
         Work::Forward => 'F',

@@ -1,4 +1,4 @@
-//! A diagram as SVG that stands alone: its colours follow the reader's light or dark theme.
+//! A diagram as a self-contained SVG: its colours follow the reader's light or dark theme.
 
 use crate::error::{Error, Result};
 use crate::pipeline::schedule::{Action, Schedule, Work};
@@ -15,7 +15,7 @@ const TOP: f64 = 6.0;
 const WIDTH: f64 = 900.0;
 /// Narrower actions have no number.
 const NARROWEST_NUMBER: f64 = 13.0;
-/// Most actions that are drawn.
+/// Most actions of a picture.
 const MOST_ACTIONS: usize = 10_000;
 
 /// The colours are told apart by lightness too. A stage's further chunks have the same colours with an edge.
@@ -24,8 +24,8 @@ text{font:11px sans-serif;fill:#222}.n{text-anchor:middle}.n text{fill:#111}\
 .F{fill:#8ec5ff}.B,.I{fill:#ffb86b}.W{fill:#b5e48c}.c{stroke:#222;stroke-width:1.4}.idle{fill:#ececec}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.idle{fill:#30343b}.c{stroke:#fff}}";
 
-/// The picture of a simulated schedule: a row for each stage, an action as a bar with the number of its micro-batch, and
-/// a legend. The whole width is the time of the step.
+/// The picture of a simulated schedule: a row for each stage, an action as a bar with the number of its micro-batch,
+/// and a legend. The whole width is the time of the step.
 ///
 /// # Errors
 /// More than 10 000 actions.

@@ -7,8 +7,8 @@ use crate::pipeline::simulation::{Simulation, Span};
 /// One row for each stage; a second takes `columns_per_second` characters. An action is its letter and its micro-batch,
 /// cut to the space it has and filled up with `-`; a dot is time in which the stage waits.
 ///
-/// Letters: F forward, B backward, I gradient of the input, W gradients of the weights; lower case for a stage's second,
-/// fourth … chunk.
+/// Letters: F forward, B backward, I gradient of the input, W gradients of the weights; lower case for a stage's
+/// second, fourth … chunk.
 ///
 /// # Errors
 /// Rows of more than 4096 characters.

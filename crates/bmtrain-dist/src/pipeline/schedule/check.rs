@@ -16,7 +16,7 @@ impl Schedule {
         self.check_progress()
     }
 
-    /// Most micro-batches of which a stage holds the activations at once, counted for each chunk: from a forward pass to
+    /// Most micro-batches whose activations a stage holds at once, counted for each chunk: from a forward pass to
     /// the end of the work that releases it. Divided by [`Schedule::chunks`] it is micro-batches of all of a stage's
     /// layers. A schedule without backward passes holds the activations of one micro-batch.
     pub fn peak_in_flight(&self, stage: usize) -> usize {

@@ -50,7 +50,7 @@ pub enum Transfer {
 /// What a schedule costs on a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PipelineCosts {
-    /// Work of each chunk of the model, by place: as many as [`Schedule::places`].
+    /// Work of each chunk of the model, by place: [`Schedule::places`] of them.
     pub work: Vec<WorkTimes>,
     /// Bytes of one message: the hidden states of a micro-batch, or their gradient.
     pub message_bytes: f64,
@@ -177,7 +177,7 @@ impl<'a> Engine<'a> {
         let mut arrival = end;
         if let Some((to, _)) = self.schedule.destination(number, action).filter(|&(to, _)| to != number) {
             let link = self.costs.link(number, to);
-            // The bytes of one message follow those of another; their latencies overlap.
+            // Messages occupy the link one after the other; their latencies overlap.
             let sent = stage.links[to].max(end) + link.transfer_time(self.costs.message_bytes);
             stage.links[to] = sent;
             arrival = sent + link.latency();
