@@ -228,6 +228,8 @@ struct RawRun {
     recompute: bool,
     #[serde(default = "yes")]
     overlap: bool,
+    #[serde(default)]
+    overlap_tensor: bool,
     #[serde(default = "two")]
     value_bytes: usize,
     #[serde(default = "two")]
@@ -276,6 +278,7 @@ impl RawRun {
             micro_batches: self.micro_batches,
             recompute: self.recompute,
             overlap: self.overlap,
+            overlap_tensor: self.overlap_tensor,
             value_bytes: self.value_bytes,
             gradient_bytes: self.gradient_bytes,
         };

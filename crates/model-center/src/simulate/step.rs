@@ -15,6 +15,10 @@ use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::pipeline::{self, PipelineCosts, Schedule, Simulation, Transfer, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;
 
+/// Parts into which an all-reduce and the products beside it are divided where they overlap: the first has nothing to
+/// overlap with.
+const TENSOR_PARTS: f64 = 4.0;
+
 /// A simulated step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepReport {
@@ -152,10 +156,14 @@ impl StepModel<'_> {
         let (matrices, attention) =
             (seconds(blocks * sizes.matrix_flops()), seconds(blocks * sizes.attention_flops(layout.length)));
         let reduces = blocks * REDUCES_OF_BLOCK * network.tensor.all_reduce(layout.hidden_bytes(sizes));
-        let forward = matrices + attention + reduces;
+        let with_reduces = |compute: f64| match layout.overlap_tensor {
+            true => compute.max(reduces) + compute.min(reduces) / TENSOR_PARTS,
+            false => compute + reduces,
+        };
+        let forward = with_reduces(matrices + attention);
         let again = if layout.recompute { forward } else { 0.0 };
         // Two products of attention have four gradients, all of activations.
-        let input_gradient = again + matrices + 2.0 * attention + reduces + head;
+        let input_gradient = again + with_reduces(matrices + 2.0 * attention) + head;
         let weight_gradient = matrices + head;
         self.sharded(WorkTimes { forward: forward + head, input_gradient, weight_gradient }, network)
     }

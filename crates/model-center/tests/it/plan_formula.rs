@@ -26,6 +26,7 @@ fn solo() -> ParallelLayout {
         micro_batches: 8,
         recompute: true,
         overlap: true,
+        overlap_tensor: false,
         value_bytes: 2,
         gradient_bytes: 2,
     }

@@ -37,6 +37,7 @@ fn solo() -> ParallelLayout {
         micro_batches: 8,
         recompute: false,
         overlap: true,
+        overlap_tensor: false,
         value_bytes: 2,
         gradient_bytes: 2,
     }
@@ -82,6 +83,8 @@ fn an_all_reduce_is_exposed_in_full_and_a_gather_only_as_far_as_it_is_longer() {
     // Two all-reduces a block forward and two backward, each of half the hidden states in both of its halves.
     let reduces = 8.0 * 8.0 * 4.0 * (32.0 * 64.0 * 2.0) / 1e-3;
     assert!(is_near(report.exposed.tensor, reduces, 1e-9), "{}", report.exposed.tensor / reduces);
+    let overlapped = step(&ParallelLayout { overlap_tensor: true, ..layout }, &slow);
+    assert!(overlapped.step < report.step && overlapped.exposed.tensor > 0.0);
     let sharded = ParallelLayout { data: 2, zero: ZeroLevel::Three, ..solo() };
     let exposed = |layout: &ParallelLayout, bandwidth: f64| {
         let machine = Machine { inside: Link::new(0.0, bandwidth).unwrap(), ..free() };
@@ -120,9 +123,9 @@ fn zero_bubble_schedules_are_faster_where_messages_are_cheap() {
 
 #[test]
 fn the_shipped_tables_are_near_what_was_published() {
-    // Each file is calibrated on one row; the widest tables are from narrow to wide models, and one efficiency for all
-    // of them is wrong by this much.
-    let files = [("bmtrain_13b", 0.15), ("megatron_8b", 0.15), ("megatron_2021", 0.25), ("megatron_2024", 0.25)];
+    // Each file has one efficiency for all of its models. Products of narrow models and of more tensor-parallel ranks
+    // reach less, of wide models more; this is by how much the farthest row is off.
+    let files = [("bmtrain_13b", 0.05), ("megatron_8b", 0.16), ("megatron_2021", 0.2), ("megatron_2024", 0.23)];
     for (name, tolerance) in files {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/simulate/{name}.toml"));
         let scenario = Scenario::read(&path).unwrap();

@@ -96,6 +96,7 @@ fn layout_of(options: &Options, resolved: &Resolved, text: &str, length: usize) 
         micro_batches: batch / (data * micro_batch),
         recompute: resolved.train.recompute != Recompute::Keep,
         overlap: resolved.parallel.prefetch,
+        overlap_tensor: false,
         value_bytes: resolved.model.dtype.size(),
         gradient_bytes: resolved.model.dtype.size(),
     })

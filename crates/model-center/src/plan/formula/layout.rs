@@ -37,6 +37,8 @@ pub struct ParallelLayout {
     pub recompute: bool,
     /// Whether gathers and reductions between data-parallel ranks overlap with computation.
     pub overlap: bool,
+    /// Whether all-reduces between tensor-parallel ranks overlap with the products before and after them.
+    pub overlap_tensor: bool,
     /// Bytes of a value of parameters and hidden states.
     pub value_bytes: usize,
     /// Bytes of a value of the gradients that ranks reduce.
