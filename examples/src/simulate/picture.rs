@@ -30,8 +30,7 @@ pub fn show(
     }
     let peaks: Vec<String> = (0..stages).map(|stage| schedule.peak_in_flight(stage).to_string()).collect();
     lines.push(format!(
-        "{kind}: {stages} stages, {chunks} chunks a rank, {micro_batches} micro-batches: bubble {:.1} %, \
-         {} units of time",
+        "{kind}: stages {stages}, chunks of a rank {chunks}, micro-batches {micro_batches}: bubble {:.1} %, time {}",
         100.0 * simulation.bubble(),
         simulation.time(),
     ));

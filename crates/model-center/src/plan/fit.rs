@@ -9,13 +9,14 @@ use crate::simulate::{Machine, StepReport, simulate};
 use crate::{Error, Result};
 use bmtrain_dist::pipeline::ScheduleKind;
 use bmtrain_dist::shard::ZeroLevel;
+use std::collections::HashSet;
 
 /// Of a rank's memory, what is left to the driver, to libraries and to gaps between tensors.
 const RESERVE: f64 = 0.1;
 /// More micro-batches of a rank take long to simulate and no longer change the order.
 const MOST_MICRO_BATCHES: usize = 256;
 /// Layouts of the most promising that are simulated.
-const MOST_SIMULATED: usize = 100;
+const MOST_SIMULATED: usize = 500;
 /// More chunks of a rank send more messages than the smaller bubble saves.
 const MOST_CHUNKS: usize = 4;
 
@@ -54,7 +55,7 @@ pub struct Fitting {
 /// What was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
-    /// The layouts that fit, the fastest first.
+    /// The layouts that fit, the fastest first: of each division of the ranks and ZeRO level the fastest.
     pub fitting: Vec<Fitting>,
     /// How many layouts were sized.
     pub tried: usize,
@@ -100,6 +101,9 @@ pub fn fit(request: &FitRequest) -> Result<Fit> {
     });
     let mut fitting = simulated.collect::<Result<Vec<_>>>()?;
     fitting.sort_by(|one, other| one.report.step.total_cmp(&other.report.step));
+    // Of layouts that differ in schedule, micro-batch or recomputation alone, the fastest.
+    let mut seen = HashSet::new();
+    fitting.retain(|Fitting { layout, .. }| seen.insert((layout.tensor, layout.pipeline, layout.zero)));
     Ok(Fit { fitting, tried, smallest: None })
 }
 

@@ -152,7 +152,7 @@ fn request(ranks: usize, memory: f64) -> FitRequest {
 #[test]
 fn layouts_for_13_billion_parameters_fit_32_devices_of_32_gigabytes() {
     let found = fit(&request(32, 32e9)).unwrap();
-    assert!(found.fitting.len() > 10 && found.tried > found.fitting.len(), "{}", found.tried);
+    assert!(found.fitting.len() > 5 && found.tried > found.fitting.len(), "{}", found.tried);
     for fitting in &found.fitting {
         assert_eq!(fitting.layout.ranks(), 32);
         assert_eq!(fitting.layout.batch(), 256);

@@ -79,7 +79,7 @@ impl Bars {
         let path = &mut self.paths[class][action.chunk.min(1)];
         let inner = (width - 1.0).max(0.2);
         // Writing to a string cannot fail.
-        let _ = write!(path, "M{} {}h{}v{ROW}h-{1}z", round(x + 0.5), round(y), round(inner));
+        let _ = write!(path, "M{} {}h{}v{ROW}h-{2}z", round(x + 0.5), round(y), round(inner));
         if width >= NARROWEST_NUMBER {
             let (x, y) = (round(x + width / 2.0), round(y + 15.0));
             let _ = write!(self.numbers, "<text x=\"{x}\" y=\"{y}\">{}</text>", action.micro_batch);
