@@ -5,6 +5,7 @@ use super::formula::{Communication, ParallelLayout, RankMemory, TransformerSizes
 use super::size;
 use crate::Result;
 use crate::simulate::Machine;
+use bmtrain_dist::pipeline::{self, PipelineCosts};
 use serde_json::{Value, json};
 
 /// Most layouts that a table lists.
@@ -28,7 +29,7 @@ pub struct LayoutReport {
     layout: ParallelLayout,
     memory: RankMemory,
     communication: Communication,
-    bubble: Option<f64>,
+    bubble: f64,
     parameters: f64,
 }
 
@@ -43,7 +44,7 @@ impl LayoutReport {
             layout: *layout,
             memory: RankMemory::of(sizes, layout, &schedule),
             communication: Communication::of(sizes, layout, &schedule),
-            bubble: layout.schedule.bubble(layout.pipeline, layout.chunks, layout.micro_batches),
+            bubble: pipeline::simulate(&schedule, &PipelineCosts::equal(&schedule))?.bubble(),
             parameters: sizes.parameters(),
         })
     }
@@ -74,10 +75,7 @@ impl LayoutReport {
             row("data-parallel gathers and reductions", communication.data),
             String::new(),
         ];
-        lines.push(match bubble {
-            Some(bubble) => format!("bubble of the pipeline, with chunks of equal time: {:.1} %", 100.0 * bubble),
-            None => format!("bubble of the pipeline: too few micro-batches for the formula of {}", layout.schedule),
-        });
+        lines.push(format!("bubble of the pipeline, with chunks of equal time: {:.1} %", 100.0 * bubble));
         lines.join("\n")
     }
 

@@ -107,3 +107,34 @@ impl Schedule {
         Error::setting("pipeline schedule", reason)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Vec<Vec<Action>>)) -> String {
+        let mut schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 1, 2).unwrap();
+        change(&mut schedule.actions);
+        schedule.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_schedule_that_waits_for_itself_is_a_deadlock() {
+        // Stage 0 waits for the first gradient before it has sent what the last stage needs for it.
+        let message = refused(|actions| {
+            let gradient = actions[0].remove(2);
+            actions[0].insert(0, gradient);
+        });
+        assert!(message.contains("stage 0, Backward") && message.contains("deadlock"), "{message}");
+    }
+
+    #[test]
+    fn work_that_is_missing_out_of_order_or_of_an_unknown_chunk_is_refused() {
+        let message = refused(|actions| drop(actions[1].pop()));
+        assert!(message.contains("stage 1 runs [2, 1, 0, 0]"), "{message}");
+        let message = refused(|actions| actions[1][0].chunk = 1);
+        assert!(message.contains("no such chunk"), "{message}");
+        let message = refused(|actions| actions[0].swap(0, 1));
+        assert!(message.contains("stage 0, Forward") && message.contains("ascending"), "{message}");
+    }
+}

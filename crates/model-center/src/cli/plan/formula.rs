@@ -22,11 +22,15 @@ use std::path::PathBuf;
 pub struct FormulaOptions {
     /// Size one layout by formula: tensor x pipeline x data ranks, such as 8x4x2. Reads config.json, no data and no
     /// weights.
-    #[arg(long, value_name = "TxPxD", conflicts_with = "fit")]
+    #[arg(long, value_name = "TxPxD", conflicts_with_all = [
+        "fit", "ranks", "local_ranks", "processes", "memory", "device_memory", "all_levels",
+    ])]
     pub layout: Option<String>,
-    /// Propose layouts for ranks and the memory of each, such as 32x32GB (GB or GiB), by formula. Reads config.json, no
-    /// data and no weights.
-    #[arg(long, value_name = "RANKSxMEMORY")]
+    /// Propose layouts for ranks and the memory of each, such as 32x32GB (GB or GiB), by formula, with every
+    /// micro-batch that divides train.batch_size. Reads config.json, no data and no weights.
+    #[arg(long, value_name = "RANKSxMEMORY", conflicts_with_all = [
+        "ranks", "processes", "memory", "device_memory", "all_levels",
+    ])]
     pub fit: Option<String>,
     /// With --layout: the schedule of the pipeline.
     #[arg(long, value_name = "KIND", requires = "layout")]
