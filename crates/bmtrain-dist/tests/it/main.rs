@@ -20,6 +20,8 @@ mod loss_scale;
 mod optim;
 mod optimizers;
 mod partition;
+mod pipeline_schedule;
+mod pipeline_simulation;
 mod recompute;
 mod repeated_blocks;
 mod run_ranks;
