@@ -68,6 +68,7 @@ mod model_center;
 mod pretrained;
 mod recipe;
 mod recipe_mistakes;
+mod recipe_ranks;
 mod roberta;
 mod run;
 mod run_output;
