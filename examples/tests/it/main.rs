@@ -23,5 +23,6 @@ mod recipes;
 mod resume;
 mod step_path;
 mod superglue;
+mod tensor;
 mod tokenizer;
 mod verbalizer;
