@@ -26,6 +26,9 @@ SIZES = {
 # Differences of the process's peak that count as none: what heap and stacks of two processes differ by.
 TOLERATED = 32 << 20
 
+# A run over tensor-parallel ranks writes neither models nor checkpoints.
+UNSAVED = "save.which=none checkpoint.every=never checkpoint.minutes=0"
+
 # size, ranks, longest row, equal lengths, batch, micro-batch, settings
 RUNS = [
     ("tiny", 1, 16, True, 8, 8, ""),
@@ -65,6 +68,10 @@ RUNS = [
     ("large", 2, 64, False, 8, 4, "parallel.zero=0"),
     ("large", 2, 64, False, 8, 2, "parallel.zero=1 train.gradient_sum=elastic"),
     ("large", 4, 32, True, 4, 1, "parallel.zero=3 train.recompute=blocks"),
+    ("small", 2, 128, True, 8, 8, f"parallel.tensor=2 {UNSAVED}"),
+    ("wide", 4, 64, True, 8, 4, f"parallel.tensor=2 parallel.zero=3 model.dtype=bf16 {UNSAVED}"),
+    ("deep", 4, 96, True, 4, 2, f"parallel.tensor=2 parallel.zero=1 train.recompute=blocks {UNSAVED}"),
+    ("large", 2, 64, True, 4, 4, f"parallel.tensor=2 {UNSAVED}"),
 ]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the plan program computes against what a run then took, over thirty-seven configurations: the fullest pool of a
+# What the plan program computes against what a run then took, over forty-one configurations: the fullest pool of a
 # rank, and the process with all its ranks. The figure is the largest excess and the largest shortfall of the planned
 # peaks, in percent of the measured ones: of the pool, then of the process, whose differences of up to 32 MiB count as
 # none.

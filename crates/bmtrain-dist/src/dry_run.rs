@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct SimulatedRank {
     /// The rank's number.
     pub rank: usize,
-    /// Number of data-parallel ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Bytes that the pool requests from the system at a time for short-lived tensors.
     pub slab_bytes: usize,

@@ -48,6 +48,7 @@ pub mod optim;
 pub mod param;
 pub mod pipeline;
 pub mod prelude;
+pub mod rank_groups;
 pub mod shard;
 
 /// The crate below, so that a program needs this one only.
@@ -61,6 +62,7 @@ pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Module};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
+pub use rank_groups::RankGroups;
 
 /// The example of the README is compiled and run with the documentation tests.
 #[cfg(doctest)]

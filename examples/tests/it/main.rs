@@ -24,5 +24,6 @@ mod resume;
 mod simulate;
 mod step_path;
 mod superglue;
+mod tensor;
 mod tokenizer;
 mod verbalizer;

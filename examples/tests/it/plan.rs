@@ -65,6 +65,36 @@ fn a_plan_is_what_the_fullest_pool_then_held() {
     }
 }
 
+/// Which tokens are a rank's is known to the run alone: the look-up of the embedding is planned as if all were its own.
+#[test]
+fn a_plan_of_tensor_parallel_ranks_is_close_to_the_fullest_pool() {
+    let fixture = equally_long();
+    fixture.hollow_model(64, 3, 256);
+    let unsaved = ["save.which=none", "checkpoint.minutes=0", "parallel.tensor=2"];
+    let mut peaks = Vec::new();
+    for (number, (ranks, sets)) in [
+        ("2", &["train.micro_batch_size=4"][..]),
+        ("4", &["train.micro_batch_size=2", "parallel.zero=0"]),
+        ("4", &["train.micro_batch_size=1", "parallel.zero=3", "train.recompute=blocks", "model.dtype=bf16"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let directory = format!("output.dir=tensor-{number}");
+        let arguments = [&["--ranks", ranks, &directory], &with_sets(&[&unsaved, sets].concat())[..]].concat();
+        let plan = planned(&fixture, &arguments);
+        fixture.finetune(&arguments).succeeded();
+        let measured = last_record(&fixture, &format!("tensor-{number}"))["time"]["pool_peak_bytes"].as_u64().unwrap();
+        let peak = plan["pool"]["peak_bytes"].as_u64().unwrap();
+        let share = peak as f64 / measured as f64 - 1.0;
+        assert!((-0.02..=0.05).contains(&share), "{peak} planned, {measured} measured: {plan}");
+        assert_eq!((&plan["tensor"], &plan["data_ranks"]), (&2.into(), &(ranks.parse::<u64>().unwrap() / 2).into()));
+        peaks.push(peak);
+    }
+    let whole = planned(&fixture, &["--set", "train.micro_batch_size=4"])["pool"]["peak_bytes"].as_u64().unwrap();
+    assert!(10 * peaks[0] < 7 * whole, "{peaks:?} of {whole}");
+}
+
 #[test]
 fn batches_shorter_than_the_longest_need_no_more_than_planned() {
     let fixture = Fixture::new();

@@ -1,14 +1,16 @@
 //! Statistics of parameters and their gradients: [`inspect_model`].
 //!
 //! Every rank looks at what it owns, and the parts are merged: nothing is gathered, whatever the ZeRO level, and no
-//! value counts twice. One all-gather for all parameters, beside those that bring gradients to their owners where that
-//! has not happened yet.
+//! value counts twice, neither over data-parallel nor over tensor-parallel ranks. One all-gather for all parameters on
+//! each of both, beside those that bring gradients to their owners where that has not happened yet, and an all-reduce
+//! for each parameter whose gradient tensor-parallel ranks have in terms.
 
 use super::moments::Moments;
 use super::table::SummaryRow;
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param, Parameters, matches_whole};
-use bmtrain_core::{Storage, Tensor};
+use crate::optim::tensor_terms::{SummedTerms, counted_elements, sum_beside, terms_of, without};
+use crate::param::{Flat, OwnedPart, Param, Parameters, matches_whole};
+use bmtrain_core::Storage;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -17,8 +19,8 @@ use std::rc::Rc;
 /// Gradients are of the whole batch so far: of all ranks and of all micro-batches since the last step, divided by
 /// `gradient_scale`, which is what losses were multiplied by
 /// ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1 without scaling. Look between the backward pass
-/// and the step; the step that follows is the same as without a look. Of a parameter that is split over tensor-parallel
-/// ranks this is this rank's part. Waits for the device; all ranks have to call it.
+/// and the step; the step that follows is the same as without a look. A parameter that is split over tensor-parallel
+/// ranks has one row for all of it, without padding. Waits for the device; all ranks have to call it.
 pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
     if !gradient_scale.is_finite() || gradient_scale <= 0.0 {
         let reason = format!("gradient scale {gradient_scale} must be above 0: it is the loss scale, or 1");
@@ -34,24 +36,27 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
         }
         let (flat, index) = param.place()?;
         let part = flat.counted(index);
-        own.push(of_range(flat.values(), part.in_values.clone())?);
+        let counted = counted_elements(param, held(param, &part.of_param))?;
+        own.push(of_ranges(flat.values(), shifted(&counted, &part.of_param, part.in_values.start))?);
         // Parameters of one storage come one after the other: its gradients are brought together once.
         if !sums.as_ref().is_some_and(|sums| Rc::ptr_eq(&sums.flat, flat)) {
             sums = Some(Sums { flat: Rc::clone(flat), shard: flat.gradient_sums()? });
         }
         let gradients = sums.as_ref().and_then(|sums| sums.shard.as_ref()).filter(|_| flat.has_grad(index));
         own.push(match gradients {
-            Some((storage, shard)) => of_range(storage, in_shard(flat, index, *shard))?,
+            Some((storage, shard)) => of_gradient(param, &counted, (storage, in_shard(flat, index, *shard)))?,
             None => Moments::NONE,
         });
     }
-    let all = match parameters.flats().first() {
-        Some(flat) => Moments::over_ranks(&*flat.sharding().ranks, flat.values().device(), &own)?,
-        None => own,
-    };
+    let mut all = own;
+    if let Some(flat) = parameters.flats().first() {
+        for ranks in [&flat.sharding().ranks, flat.tensor_ranks()] {
+            all = Moments::over_ranks(&**ranks, flat.values().device(), &all)?;
+        }
+    }
     let row = |(param, moments): (&&Param, &[Moments])| SummaryRow {
         name: param.name().to_owned(),
-        shape: param.local_shape().to_string(),
+        shape: param.spec().shape.to_string(),
         values: moments[0],
         gradient: (moments[1].count > 0).then(|| moments[1].divided_by(f64::from(gradient_scale))),
     };
@@ -64,22 +69,62 @@ struct Sums {
     shard: Option<(Storage, usize)>,
 }
 
-/// The position of the part of a parameter that this rank counts in a storage whose element `shard` is the first of the
-/// shard.
-fn in_shard(flat: &Flat, index: usize, shard: usize) -> Range<usize> {
-    let rank = flat.sharding().ranks.rank();
-    let part = flat.layout().owned_part(index, rank);
-    if part.is_empty() {
-        return 0..0;
+/// Of the elements `part` of a rank's part of a parameter, those that are no padding.
+fn held(param: &Param, part: &Range<usize>) -> Vec<Range<usize>> {
+    match param.local_part().is_padded() {
+        false => vec![part.clone()],
+        true => {
+            let runs = param.runs_of(part).into_iter();
+            runs.map(|(_, at, len)| part.start + at..part.start + at + len).collect()
+        }
     }
-    let start = flat.layout().spans().get(index).map_or(0, |span| span.start) + part.start;
-    let start = start - flat.layout().owned(rank).start + shard;
-    start..start + part.len()
 }
 
-fn of_range(storage: &Storage, range: Range<usize>) -> Result<Moments> {
-    let tensor: Tensor = storage.tensor(range.start, [range.len()])?;
-    Ok(Moments::of_tensor(&tensor)?)
+/// Ranges of elements of which the first of `part` is at `start`.
+fn shifted(ranges: &[Range<usize>], part: &Range<usize>, start: usize) -> Vec<Range<usize>> {
+    let at = |element: usize| element - part.start + start;
+    ranges.iter().map(|range| at(range.start)..at(range.end)).collect()
+}
+
+/// The position of the part of a parameter that this rank counts in a storage whose element `shard` is the first of the
+/// shard.
+fn in_shard(flat: &Flat, index: usize, shard: usize) -> OwnedPart {
+    let rank = flat.sharding().ranks.rank();
+    let part = flat.counted(index);
+    if part.of_param.is_empty() {
+        return part;
+    }
+    let start = flat.layout().spans().get(index).map_or(0, |span| span.start) + part.of_param.start;
+    let start = start - flat.layout().owned(rank).start + shard;
+    OwnedPart { in_state: start..start + part.of_param.len(), ..part }
+}
+
+/// Statistics of the `counted` elements of a gradient, whose part of this rank is at [`OwnedPart::in_state`] of a
+/// storage. Where several tensor-parallel ranks have terms of it, these are summed beside the storage.
+fn of_gradient(param: &Param, counted: &[Range<usize>], (gradients, part): (&Storage, OwnedPart)) -> Result<Moments> {
+    let ranks = param.place()?.0.tensor_ranks();
+    let in_storage = shifted(counted, &part.of_param, part.in_state.start);
+    let shared = if ranks.size() > 1 { param.shared_ranges() } else { Vec::new() };
+    let terms = terms_of(&part, &shared);
+    let Some(SummedTerms { sums, own }) = sum_beside(gradients.device(), &**ranks, gradients, &terms)? else {
+        return of_ranges(gradients, in_storage);
+    };
+    // The terms that this rank counts from the sums, the rest as it is.
+    let is_counted = |range: &Range<usize>| in_storage.iter().any(|counted| counted.contains(&range.start));
+    let mut moments = Moments::NONE;
+    let mut rest = in_storage.clone();
+    let counted_terms = terms.iter().zip(own).filter(|(term, _)| is_counted(&term.range));
+    for (term, slot) in counted_terms {
+        moments = moments.merge(of_ranges(&sums, vec![slot])?);
+        rest = rest.into_iter().flat_map(|range| without(&range, &term.range)).collect();
+    }
+    Ok(moments.merge(of_ranges(gradients, rest)?))
+}
+
+fn of_ranges(storage: &Storage, ranges: Vec<Range<usize>>) -> Result<Moments> {
+    ranges.into_iter().try_fold(Moments::NONE, |all, range| {
+        Ok(all.merge(Moments::of_tensor(&storage.tensor(range.start, [range.len()])?)?))
+    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub mod offload;
 pub mod scale;
 pub mod schedule;
 mod state;
-mod tensor_terms;
+pub(crate) mod tensor_terms;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
 pub use delta::Delta;

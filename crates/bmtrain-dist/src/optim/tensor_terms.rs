@@ -1,10 +1,11 @@
 //! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed, and the norm
 //! counts what several ranks have once. Called by [`OptimManager`](super::OptimManager) between the reduction over the
-//! data-parallel ranks and the norm; ranks of a tensor group own the same elements there.
+//! data-parallel ranks and the norm, and by the inspection of gradients; ranks of a tensor group own the same elements
+//! there.
 
 use crate::error::Result;
-use crate::param::{Flat, Param, SharedRange, Split};
-use bmtrain_core::comm::{Collective, Reduction};
+use crate::param::{Flat, OwnedPart, Param, SharedRange, Split};
+use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Device, Lane, Segment, Storage};
 use std::ops::Range;
@@ -23,11 +24,18 @@ pub(super) fn sum_all_terms(device: &Device, flats: &[Rc<Flat>], params: &[&Para
 }
 
 /// Elements of reduced gradients where each rank of a tensor group has a term.
-struct Terms {
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
     /// In the reduced gradients.
-    range: Range<usize>,
+    pub(crate) range: Range<usize>,
     /// Number of ranks that share them.
-    replicas: usize,
+    pub(crate) replicas: usize,
+}
+
+/// Sums of terms beside the gradients, and where in them each of this rank's terms is.
+pub(crate) struct SummedTerms {
+    pub(crate) sums: Storage,
+    pub(crate) own: Vec<Range<usize>>,
 }
 
 /// The same for one storage and its parameters.
@@ -38,40 +46,47 @@ fn sum_terms<'p>(device: &Device, flat: &Flat, params: impl Iterator<Item = &'p 
     for param in params.filter(|param| param.is_trainable()) {
         let index = param.place()?.1;
         if flat.has_grad(index) {
-            terms.extend(terms_of(flat, index, &param.shared_ranges()));
+            terms.extend(terms_of(&flat.owned(index), &param.shared_ranges()));
         }
     }
+    let Some(SummedTerms { sums, own }) = sum_beside(device, &**ranks, &gradients, &terms)? else { return Ok(()) };
+    for (slot, terms) in own.into_iter().zip(terms) {
+        device.backend().copy(sums.view(slot)?, gradients.view_mut(terms.range)?, Lane::Compute)?;
+    }
+    Ok(())
+}
+
+/// The sums of these terms over the tensor-parallel ranks, which have as many; `None` without terms.
+pub(crate) fn sum_beside(
+    device: &Device,
+    ranks: &dyn Communicator,
+    gradients: &Storage,
+    terms: &[Terms],
+) -> Result<Option<SummedTerms>> {
     // Groups of replicas are neighbours. Each group has a slot of its own, in which the others have zeros, so that one
     // sum over all ranks is the sum of every group.
     let slots = |terms: &Terms| ranks.size() / terms.replicas;
     let len = terms.iter().map(|terms| slots(terms) * terms.range.len()).sum();
     if len == 0 {
-        return Ok(());
+        return Ok(None);
     }
-    let buffer = Storage::empty(device, len, gradients.dtype(), Segment::Workspace)?;
-    device.launch(Fill { value: 0.0, out: buffer.view_mut(0..len)? })?;
-    let mut start = 0;
-    let mut own = Vec::with_capacity(terms.len());
+    let sums = Storage::empty(device, len, gradients.dtype(), Segment::Workspace)?;
+    device.launch(Fill { value: 0.0, out: sums.view_mut(0..len)? })?;
+    let (mut start, mut own, backend) = (0, Vec::with_capacity(terms.len()), device.backend());
     for terms in terms {
         let at = start + ranks.rank() / terms.replicas * terms.range.len();
-        start += slots(&terms) * terms.range.len();
-        own.push((at..at + terms.range.len(), terms.range));
+        start += slots(terms) * terms.range.len();
+        let slot = at..at + terms.range.len();
+        backend.copy(gradients.view(terms.range.clone())?, sums.view_mut(slot.clone())?, Lane::Compute)?;
+        own.push(slot);
     }
-    let backend = device.backend();
-    for (slot, range) in &own {
-        backend.copy(gradients.view(range.clone())?, buffer.view_mut(slot.clone())?, Lane::Compute)?;
-    }
-    let sum = Collective::AllReduce { data: buffer.view_mut(0..len)?, by: Reduction::Sum };
+    let sum = Collective::AllReduce { data: sums.view_mut(0..len)?, by: Reduction::Sum };
     ranks.launch(backend, sum, Lane::Compute)?;
-    for (slot, range) in own {
-        backend.copy(buffer.view(slot)?, gradients.view_mut(range)?, Lane::Compute)?;
-    }
-    Ok(())
+    Ok(Some(SummedTerms { sums, own }))
 }
 
-/// The shared ranges of parameter `index`, as far as this rank owns them.
-fn terms_of(flat: &Flat, index: usize, shared: &[SharedRange]) -> Vec<Terms> {
-    let owned = flat.owned(index);
+/// The shared ranges of a parameter, as far as this rank owns them.
+pub(crate) fn terms_of(owned: &OwnedPart, shared: &[SharedRange]) -> Vec<Terms> {
     let in_state = |shared: &SharedRange| {
         let (start, end) = (shared.range.start.max(owned.of_param.start), shared.range.end.min(owned.of_param.end));
         let first = (start + owned.in_state.start).checked_sub(owned.of_param.start)?;
@@ -84,27 +99,36 @@ fn terms_of(flat: &Flat, index: usize, shared: &[SharedRange]) -> Vec<Terms> {
 /// full parameter is counted twice over all data-parallel and tensor-parallel ranks.
 pub(super) fn counted(param: &Param) -> Result<Vec<Range<usize>>> {
     let (flat, index) = param.place()?;
-    let (ranks, counted) = (flat.tensor_ranks(), flat.counted(index));
-    if ranks.size() == 1 {
+    let counted = flat.counted(index);
+    if flat.tensor_ranks().size() == 1 {
         return Ok(vec![counted.in_state]);
-    }
-    if param.spec().split == Split::Replicated {
-        return Ok(if ranks.rank() == 0 { vec![counted.in_state] } else { Vec::new() });
-    }
-    // Of each group of replicas the first one counts.
-    let others = param.shared_ranges().into_iter().filter(|shared| ranks.rank() % shared.replicas != 0);
-    let mut left = vec![counted.of_param.clone()];
-    for SharedRange { range: out, .. } in others {
-        let outside = |range: Range<usize>| {
-            let before = range.start..range.end.min(out.start);
-            let after = range.start.max(out.end)..range.end;
-            [before, after].into_iter().filter(|range| range.start < range.end)
-        };
-        left = left.into_iter().flat_map(outside).collect();
     }
     let shift = |range: Range<usize>| {
         let at = |element: usize| element - counted.of_param.start + counted.in_state.start;
         at(range.start)..at(range.end)
     };
-    Ok(left.into_iter().map(shift).collect())
+    let ranges = counted_elements(param, vec![counted.of_param.clone()])?;
+    Ok(ranges.into_iter().map(shift).collect())
+}
+
+/// Of these elements of a rank's part of a parameter, those that it counts over its tensor-parallel ranks: what all of
+/// them have on the first one, and what some of them share on the first of these.
+pub(crate) fn counted_elements(param: &Param, elements: Vec<Range<usize>>) -> Result<Vec<Range<usize>>> {
+    let ranks = param.place()?.0.tensor_ranks();
+    if param.spec().split == Split::Replicated {
+        return Ok(if ranks.rank() == 0 { elements } else { Vec::new() });
+    }
+    // Of each group of replicas the first one counts.
+    let others = param.shared_ranges().into_iter().filter(|shared| ranks.rank() % shared.replicas != 0);
+    let mut left = elements;
+    for SharedRange { range: out, .. } in others {
+        left = left.into_iter().flat_map(|range| without(&range, &out)).collect();
+    }
+    Ok(left)
+}
+
+/// A range without the elements of another one.
+pub(crate) fn without(range: &Range<usize>, out: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (before, after) = (range.start..range.end.min(out.start), range.start.max(out.end)..range.end);
+    [before, after].into_iter().filter(|range| range.start < range.end)
 }

@@ -28,6 +28,11 @@ impl SplitPart {
         SplitPart { size: count * unit, unit }
     }
 
+    /// Whether each of `ranks` tensor-parallel ranks gets the same number of units, or neighbouring ranks the same unit.
+    pub fn fits(&self, ranks: usize) -> bool {
+        self.local(ranks, 0).is_some()
+    }
+
     /// How many neighbouring ranks have the same unit; 1 where each rank has units of its own.
     fn replicas(&self, ranks: usize) -> usize {
         let units = self.size.checked_div(self.unit).unwrap_or(0);

@@ -4,16 +4,23 @@
 use crate::cli::opened::{self, Head, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
+use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::formats::Pretrained;
-use crate::inference::{ForwardInputs, describe_non_finite, write_outputs};
-use crate::model::{OpenOptions, Registry};
+use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, write_outputs};
+use crate::model::{OpenOptions, Registry, TextHead};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::cpu::{CpuOptions, Pinning, Placement};
+use bmtrain_core::wrap::Counting;
 use bmtrain_core::{DType, Device, DeviceChoice};
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options, threads_per_rank};
+use bmtrain_dist::{Launch, RankGroups};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Run a model once on given inputs, dropout off.
 ///
@@ -65,9 +72,15 @@ pub struct Options {
     /// Device: auto, cpu, cuda, or cuda:1 for the second CUDA device.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// Threads; by default one for each physical core that this process may use.
+    /// Threads of all ranks together; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Share the weights (ZeRO-3) among this number of ranks, threads of this process; by default as many as --tensor.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Of the ranks, this number share each layer: each has some of its heads, columns and tokens.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub tensor: usize,
 }
 
 /// The program: what a binary's `main` calls, with the families of its registry.
@@ -78,11 +91,14 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// A directory or inputs that cannot be used, a file that cannot be written.
-pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
-    let device = Device::new(
-        crate::cli::device::open(options.device, (0, 1), crate::cli::device::threads(options.threads)?, true)?.backend,
-    );
+/// A directory or inputs that cannot be used, ranks that do not divide the model, a file that cannot be written.
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    let launch = match (options.ranks, options.tensor) {
+        // One rank takes no notice of a launcher around it.
+        (None, 1) => Launch::detect(None, &|_| None)?,
+        (ranks, tensor) => ranks::launch(ranks, tensor)?,
+    };
+    let threads = crate::cli::device::threads(options.threads)?;
     let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
     let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
     if options.grads && inputs.batch.labels.is_none() {
@@ -90,34 +106,94 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         let place = options.inputs.display().to_string();
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
-    let open = OpenOptions {
-        head: opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?,
+    if options.grads && launch.world != options.tensor {
+        let reason = "gradients are those of one copy of the model, and --ranks shares copies";
+        return Err(Error::argument("--ranks", reason, "leave it out, or give as many as --tensor"));
+    }
+    let head = opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?;
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = OpenOptions { only_check: true, ..open_options(options, head, &nowhere) };
+    let sketch = registry.open(&directory, &sketch).map_err(of_command_line)?;
+    ranks::check(launch.world, options.tensor, sketch.model.parameters())?;
+    inputs.check(sketch.model.info())?;
+    opened::remarks_of(&sketch).iter().for_each(|line| terminal::note(line));
+    let distributed = DistributedOptions { ranks: options.ranks, ..DistributedOptions::default() };
+    let group = ProcessGroup::join(launch, distributed)?;
+    let pass = Arc::new(Pass { options: options.clone(), registry, directory, inputs, head, group, threads });
+    let of_rank = {
+        let pass = Arc::clone(&pass);
+        move |ranks| pass.rank(ranks)
+    };
+    pass.group.run(of_rank)
+}
+
+/// How the model is opened.
+fn open_options(options: &Options, head: Option<TextHead>, device: &Device) -> OpenOptions {
+    OpenOptions {
+        head,
         family: options.family.clone(),
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
         // Gradients in 16 bits are too coarse for a comparison: f32 unless --dtype is given.
         keep_dtype: options.dtype.is_none() && !options.grads,
-        ..OpenOptions::new(&device)
-    };
-    let opened = registry.open(&directory, &open).map_err(|error| match error {
+        ..OpenOptions::new(device)
+    }
+}
+
+/// What the family refuses was asked for by --head.
+fn of_command_line(error: Error) -> Error {
+    match error {
         Error::Argument { reason, fix, .. } | Error::Recipe { reason, fix, .. } => {
             Error::argument("--head", reason, fix)
         }
         other => other,
-    })?;
-    inputs.check(opened.model.info())?;
-    opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
-    for name in &opened.initialized {
-        terminal::note(&format!("warning: {name} is not in the directory and is initialized at random"));
     }
-    let outputs = inputs.forward(&*opened.model, options.grads, &device)?;
-    write_outputs(&options.out, &outputs, inputs.tokenizer.is_some().then_some(&inputs.batch))?;
-    if let Some(names) = describe_non_finite(&outputs) {
-        let cause = "inputs without a counted label or a visible token give NaN; so do too large weights";
-        terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
+}
+
+/// What the ranks share.
+struct Pass {
+    options: Options,
+    registry: Registry<'static>,
+    directory: PathBuf,
+    inputs: ForwardInputs,
+    head: Option<TextHead>,
+    group: ProcessGroup,
+    threads: usize,
+}
+
+impl Pass {
+    /// One rank's part. All ranks compute the same outputs, which the first one writes.
+    fn rank(&self, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
+        let Pass { options, registry, directory, inputs, head, group, threads } = self;
+        let (launch, is_first) = (group.launch(), ranks.rank() == 0);
+        let index = ranks.rank();
+        let placement = Placement { pinning: Pinning::Nodes, index, ranks: launch.ranks_in_process() };
+        let cpu = CpuOptions { placement, ..cpu_options(threads_per_rank(*threads, launch.local_size))? };
+        let opened = group.open_device(options.device, index, cpu)?;
+        opened.note.iter().filter(|_| is_first).for_each(|note| terminal::note(note));
+        let groups = RankGroups::split(group.communicator(&opened, ranks)?, 1, options.tensor)?;
+        let device = Device::new(opened.backend);
+        let open = ranks::on_groups(open_options(options, *head, &device), &groups);
+        let opened = registry.open(directory, &open).map_err(of_command_line)?;
+        for name in opened.initialized.iter().filter(|_| is_first) {
+            terminal::note(&format!("warning: {name} is not in the directory and is initialized at random"));
+        }
+        let outputs = inputs.forward(&*opened.model, options.grads, &device)?;
+        if is_first {
+            self.write(&outputs)?;
+        }
+        Ok(ExitStatus::Done)
     }
-    let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);
-    let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
-    terminal::print(&lines.join("\n"))?;
-    Ok(ExitStatus::Done)
+
+    fn write(&self, outputs: &[NamedTensor]) -> Result<()> {
+        let batch = self.inputs.tokenizer.is_some().then_some(&self.inputs.batch);
+        write_outputs(&self.options.out, outputs, batch)?;
+        if let Some(names) = describe_non_finite(outputs) {
+            let cause = "inputs without a counted label or a visible token give NaN; so do too large weights";
+            terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
+        }
+        let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);
+        let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+        terminal::print(&lines.join("\n"))
+    }
 }

@@ -15,6 +15,7 @@ pub mod opened;
 pub mod places;
 pub mod plan;
 pub mod program;
+pub mod ranks;
 pub mod settings;
 pub mod terminal;
 pub mod trace;

@@ -11,8 +11,9 @@ use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntr
 use crate::model::{Batch, ModelInfo, TextModel};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
+use bmtrain_core::comm::{self, Reduction};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
-use bmtrain_dist::param::widen;
+use bmtrain_dist::param::{Param, Split, widen};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -121,16 +122,32 @@ pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &
     tape.backward(device, vec![(loss, one)], &[])?;
     for param in model.parameters() {
         let shape = param.spec().shape;
-        let grad = match param.grad()? {
-            Some(grad) => widen(&grad)?,
-            None => vec![0.0; shape.elements()],
-        };
+        let grad = whole_gradient(param, device)?;
         for piece in model.names().pieces(param.name(), shape.dims(), true)? {
             let values = piece.of(&grad)?.into_owned();
             outputs.push(NamedTensor::new(format!("grad.{}", piece.name), piece.shape, values));
         }
     }
     Ok(outputs)
+}
+
+/// The gradient of a full parameter, of which each tensor-parallel rank has a part or a term; zeros without one.
+fn whole_gradient(param: &Param, device: &Device) -> Result<Vec<f32>> {
+    let (ranks, shape) = (param.place()?.0.tensor_ranks(), param.spec().shape);
+    let own = param.grad()?.map(|grad| widen(&grad)).transpose()?;
+    if ranks.size() == 1 {
+        return Ok(own.unwrap_or_else(|| vec![0.0; shape.elements()]));
+    }
+    // What several ranks have of a split parameter are terms; of a replicated one all have the same gradient.
+    let counts = param.spec().split != Split::Replicated || ranks.rank() == 0;
+    let mut whole = vec![0.0; shape.elements()];
+    for (from, at, len) in param.local_part().runs(shape) {
+        if let Some(own) = own.as_ref().filter(|_| counts) {
+            whole[from..from + len].copy_from_slice(&own[at..at + len]);
+        }
+    }
+    let whole = Tensor::from_slice_in(device, [shape.elements()], &whole, Segment::Workspace)?;
+    Ok(comm::tensors::all_reduce(&**ranks, whole, Reduction::Sum)?.to_vec()?)
 }
 
 /// Describe the outputs with values that are not finite. They are no error: without a label that counts, or a token

@@ -185,10 +185,12 @@ impl Block for TransformerBlock {
             Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
             None => (None, None),
         };
-        match (&self.ffn_norm, self.placement) {
-            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx),
-            (Some(norm), Placement::Post) => self.post(x, shared, norm, kept, cx),
-            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx),
-        }
+        let hidden = match (&self.ffn_norm, self.placement) {
+            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx)?, // [B, L, D]
+            (Some(norm), Placement::Post) => self.post(x, shared, norm, kept, cx)?, // [B, L, D]
+            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?, // [B, L, D]
+        };
+        cx.observe("hidden", &hidden)?;
+        Ok(hidden)
     }
 }

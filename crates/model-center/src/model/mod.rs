@@ -17,6 +17,7 @@ pub mod cpm2;
 pub mod decoder;
 mod decoder_inputs;
 pub mod decoding;
+pub mod division;
 pub mod encoder;
 mod fairseq;
 mod family_names;

@@ -3,10 +3,11 @@
 use super::text_model::TextHead;
 use crate::config::ProblemType;
 use bmtrain_core::{DType, Device};
-use bmtrain_dist::Mesh;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
 use bmtrain_dist::shard::Sharding;
+use bmtrain_dist::{Mesh, RankGroups};
+use std::sync::Arc;
 
 /// Where the weights of a head come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,6 +109,14 @@ impl OpenOptions {
             only_check: false,
             leave_values: false,
         }
+    }
+
+    /// On a rank of these groups, tensor-parallel as they are; [`OpenOptions::sharding`] is to be over their
+    /// data-parallel ranks.
+    #[must_use]
+    pub fn on_groups(self, groups: &RankGroups) -> Self {
+        let tensor = TensorGroup { ranks: Arc::clone(groups.tensor()), ..self.tensor };
+        OpenOptions { mesh: groups.mesh(), tensor, ..self }
     }
 
     /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].

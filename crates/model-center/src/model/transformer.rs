@@ -50,7 +50,9 @@ pub struct Transformer<A: Architecture> {
 impl<A: Architecture> Transformer<A> {
     /// Token ids of one stack to the input of its first block, `[B, L, D]`.
     pub(super) fn embed_stack(&self, stack: usize, sequences: &Sequences, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
-        self.inputs[stack].forward(&self.tokens, sequences, cx)
+        let hidden = self.inputs[stack].forward(&self.tokens, sequences, cx)?; // [B, L, D]
+        cx.at(self.stacks[stack].name, |cx| cx.observe("embedding", &hidden))?;
+        Ok(hidden)
     }
 
     /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to

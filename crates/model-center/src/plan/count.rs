@@ -11,11 +11,11 @@ use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
 use crate::train::evaluate::{EvalContext, Evaluation};
+use crate::train::team::Team;
 use crate::train::trainer::Trainer;
-use crate::train::{Setup, open_options, sharding};
-use bmtrain_core::comm::Communicator;
+use crate::train::{Setup, open_options};
 use bmtrain_core::{Device, Segment};
-use bmtrain_dist::ControlGroup;
+use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::GradientSum;
@@ -133,10 +133,11 @@ pub fn count(
     registry: Registry<'_>,
     (stand, lengths): (SimulatedRank, Option<Lengths>),
 ) -> Result<Counted> {
-    let batches = batches(setup, resolved, (stand.ranks, lengths));
+    let groups = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
+    let batches = batches(setup, resolved, (groups.mesh().data_size(), lengths));
     let run = |course: Course| {
-        bmtrain_dist::dry_run::count(stand, |device, communicator| -> Result<(Sizes, u64)> {
-            rehearse(setup, resolved, registry, (device, communicator, course))
+        bmtrain_dist::dry_run::count(stand, |device, _| -> Result<(Sizes, u64)> {
+            rehearse(setup, resolved, registry, (device, &groups, course))
         })
     };
     let (needs, (parameters, mut taken)) = run(Course::Longest(lengths))?;
@@ -162,18 +163,18 @@ fn rehearse(
     setup: &Setup,
     resolved: &Resolved,
     registry: Registry<'_>,
-    (device, ranks, course): (&Device, Arc<dyn Communicator>, Course),
+    (device, groups, course): (&Device, &RankGroups, Course),
 ) -> Result<(Sizes, u64)> {
-    let size = ranks.size();
+    let size = groups.mesh().data_size();
     let lengths = if let Course::Longest(lengths) = course { lengths } else { None };
     let mut worst = longest_of_all(setup, resolved, (size, lengths));
     if course == Course::Varied {
         (worst.train, worst.steps_per_epoch) = (Arc::clone(&setup.train), setup.steps_per_epoch);
     }
-    let options = open_options(resolved, worst.train.labels(), device, sharding(resolved, Arc::clone(&ranks)));
+    let options = open_options(resolved, worst.train.labels(), device, groups);
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&setup.directory, &options)?;
-    let team = ControlGroup::new(ranks, device);
+    let team = Team::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let mut trainer = Trainer::new(&worst, resolved, stop, opened.model, device, team)?;
@@ -194,10 +195,11 @@ fn rehearse(
     evaluate(&mut evaluation, &trainer)?;
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
     // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
-    // to the host.)
-    let mut reader = WholeReader::default();
-    trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
-    drop(reader);
+    // to the host.) Over tensor-parallel ranks nothing is saved.
+    if groups.mesh().tensor_size() == 1 {
+        let mut reader = WholeReader::default();
+        trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+    }
     Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 
@@ -209,13 +211,13 @@ fn evaluate(evaluation: &mut Option<Evaluation>, trainer: &Trainer) -> Result<()
 }
 
 /// The setup on data whose every sample is the longest, or of these lengths: one step and one evaluation batch a rank.
-fn longest_of_all(setup: &Setup, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Setup {
+fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Option<Lengths>)) -> Setup {
     let longest = |data: &Dataset, samples: usize| {
         let longest = data.of_longest(samples);
         Arc::new(lengths.map_or_else(|| longest.clone(), |all| longest.with_lengths(all.length, all.target)))
     };
     let eval = |eval: &Arc<Dataset>| {
-        let round = resolved.eval.batch_size.saturating_mul(ranks);
+        let round = resolved.eval.batch_size.saturating_mul(data_ranks);
         longest(eval, round.min(eval.len()))
     };
     Setup {
@@ -235,11 +237,11 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (ranks, lengths): (usize, 
     }
 }
 
-fn batches(setup: &Setup, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Batches {
-    let micro_batch = resolved.micro_batch_on(ranks);
+fn batches(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Option<Lengths>)) -> Batches {
+    let micro_batch = resolved.micro_batch_on(data_ranks);
     Batches {
         train: Rows::of(&setup.train, micro_batch, lengths),
-        micro_batches: resolved.train.batch_size / micro_batch.max(1) / ranks,
+        micro_batches: resolved.train.batch_size / micro_batch.max(1) / data_ranks,
         eval: setup.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size, lengths)),
     }
 }

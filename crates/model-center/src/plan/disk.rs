@@ -25,8 +25,17 @@ pub struct Disk {
 impl Disk {
     /// The most at once: a new model or checkpoint is complete before an old one goes.
     pub fn most(&self) -> u64 {
-        let checkpoints = if self.kept == 0 { 0 } else { self.kept + 1 };
-        (self.models + 1) * self.model + checkpoints * self.checkpoint
+        self.most_models() * self.model + self.most_checkpoints() * self.checkpoint
+    }
+
+    /// Models that are there at once, a new one among them.
+    pub fn most_models(&self) -> u64 {
+        if self.models == 0 { 0 } else { self.models + 1 }
+    }
+
+    /// The same of checkpoints.
+    pub fn most_checkpoints(&self) -> u64 {
+        if self.kept == 0 { 0 } else { self.kept + 1 }
     }
 }
 
@@ -40,7 +49,11 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };
     Disk {
         model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
-        models: if resolved.save.which == SaveWhich::Both { 2 } else { 1 },
+        models: match resolved.save.which {
+            SaveWhich::Both => 2,
+            SaveWhich::Best | SaveWhich::Last => 1,
+            SaveWhich::None => 0,
+        },
         checkpoint: sizes.values * resolved.model.dtype.size() as u64 + sizes.trained * state + kinds * entries,
         kept: kept_checkpoints(resolved),
     }
@@ -53,6 +66,6 @@ pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
     if settings.every == Interval::Never && settings.minutes == 0.0 {
         return 0;
     }
-    let keeps_best = resolved.save.which != SaveWhich::Last && resolved.eval.every != Interval::End;
+    let keeps_best = resolved.save.which.keeps_best() && resolved.eval.every != Interval::End;
     (settings.keep + usize::from(keeps_best)) as u64
 }

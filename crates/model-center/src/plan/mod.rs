@@ -84,7 +84,8 @@ pub struct Request {
     device_available: Option<u64>,
 }
 
-/// Check what is asked for, before data are read, which takes of the memory that is available.
+/// Check what is asked for, before data are read, which takes of the memory that is available. Whether the ranks divide
+/// batch and model is checked by [`train::check_layout`].
 pub fn check(options: &PlanOptions, resolve: Resolve<'_>) -> Result<Request> {
     let resolved = on_ranks(resolve(&[])?, options.ranks);
     let layout = layout(options, &resolved)?;
@@ -276,7 +277,6 @@ fn layout(options: &PlanOptions, resolved: &Resolved) -> Result<RankLayout> {
         let fix = format!("give a number from 1 to {MAX_RANKS}");
         return Err(Error::argument("--ranks", format!("{ranks} ranks"), fix));
     }
-    train::check_ranks(resolved, ranks)?;
     let local_ranks = options.local_ranks.unwrap_or(ranks);
     if local_ranks == 0 || !ranks.is_multiple_of(local_ranks) {
         let reason = format!("{ranks} ranks cannot be spread evenly with {local_ranks} on each machine");

@@ -65,7 +65,7 @@ pub fn estimate(
     // Saving widens the values of a parameter to f32, 16-bit ones from a copy.
     let narrow = if resolved.model.dtype.size() < 4 { resolved.model.dtype.size() as u64 } else { 0 };
     let packed = MOST_PACKED.min(4 * sizes.largest);
-    let eval = batches.eval.map_or(0, |rows| rows.tokens() * layout.ranks);
+    let eval = batches.eval.map_or(0, |rows| rows.tokens() * resolved.parallel.data_ranks(layout.ranks));
     let data = planner.setup.eval.iter().chain([&planner.setup.train]).map(|data| data.bytes() as u64).sum();
     Outside {
         process: planner.resident.anonymous_bytes,

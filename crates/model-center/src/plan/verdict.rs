@@ -177,9 +177,10 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if resolved.model.dtype == DType::F32 {
         idea(&["model.dtype=bf16".into()]);
     }
-    let mut micro = resolved.micro_batch_on(layout.ranks);
+    let mut micro = resolved.micro_batch_on(resolved.parallel.data_ranks(layout.ranks));
     for _ in 0..MOST_HALVINGS {
-        if !micro.is_multiple_of(2) {
+        // With an accumulation that is set, another micro-batch is another batch.
+        if !micro.is_multiple_of(2) || resolved.train.accumulation.is_some() {
             break;
         }
         micro /= 2;

@@ -16,7 +16,7 @@ const TRANSFORMERS: &[(&str, &str)] = &[
     ("max_steps", "train.steps"),
     ("per_device_train_batch_size", "train.micro_batch_size"),
     ("per_device_eval_batch_size", "eval.batch_size"),
-    ("gradient_accumulation_steps", "train.batch_size, the samples of a step, over train.micro_batch_size"),
+    ("gradient_accumulation_steps", "train.accumulation"),
     ("max_grad_norm", "train.clip_norm"),
     ("adam_epsilon", "train.eps"),
     ("adam_beta1", "train.betas"),
@@ -99,6 +99,16 @@ const OTHERS: &[(&str, &str)] = &[
     ("cpu_offload", "train.offload"),
     ("offload_optimizer", "train.offload"),
     ("save", "save.which"),
+    ("accumulate_grad_batches", "train.accumulation"),
+    ("tensor_model_parallel_size", "parallel.tensor"),
+    ("tensor_parallel_size", "parallel.tensor"),
+    ("tp_size", "parallel.tensor"),
+    ("sequence_parallel", "parallel.sequence"),
+    ("pipeline_model_parallel_size", "parallel.pipeline"),
+    ("pipeline_parallel_size", "parallel.pipeline"),
+    ("pp_size", "parallel.pipeline"),
+    ("virtual_pipeline_model_parallel_size", "parallel.virtual_stages"),
+    ("partition_method", "parallel.partition"),
 ];
 
 /// Names of tasks, with the one here.

@@ -1,10 +1,11 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`; rules for several
-//! keys are in `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`, those of
+//! `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
 
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
+use super::parallel;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
 use super::sources::read_data;
@@ -14,7 +15,7 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
-use bmtrain_dist::shard::{GradientSum, ZeroLevel};
+use bmtrain_dist::shard::GradientSum;
 
 /// The largest whole number TOML can hold.
 pub(super) const MOST: u64 = i64::MAX as u64;
@@ -65,10 +66,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         threads: read_threads(r),
         pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
     };
-    let parallel = ParallelSettings {
-        zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
-        prefetch: r.flag("parallel.prefetch", true),
-    };
+    let parallel = parallel::read(r);
     Settings { model, data, train, eval, save, checkpoint, log, output, device, parallel }
 }
 
@@ -100,6 +98,8 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let batch_size = r.integer("train.batch_size", 32, 1..=MOST_SAMPLES);
     let micro_batch_size = r.integer("train.micro_batch_size", batch_size, 1..=MOST_SAMPLES);
     r.follow("train.micro_batch_size", "train.batch_size");
+    let absent = "not set: train.batch_size / (train.micro_batch_size x data ranks)";
+    let accumulation = r.optional_integer("train.accumulation", absent, 1..=MOST_SAMPLES, 4);
     let lr = r.float("train.lr", 5e-5, Range::Above(0.0));
     let schedule = read_schedule(r);
     let warmup = read_warmup(r);
@@ -125,6 +125,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         minutes,
         batch_size: batch_size as usize,
         micro_batch_size: micro_batch_size as usize,
+        accumulation: accumulation.map(|accumulation| accumulation as usize),
         lr,
         schedule,
         warmup,
@@ -148,6 +149,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         ),
         loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
         offload: r.flag("train.offload", false),
+        inspect_every: r.optional_integer("train.inspect_every", "not set: never", 1..=MOST_STEPS, 100),
         early_stop: None,
     }
 }
@@ -284,11 +286,15 @@ fn read_early_stop(r: &mut Reader, eval_metric: EvalMetric) -> Option<EarlyStopS
 }
 
 fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings {
-    let which = [("best", SaveWhich::Best), ("last", SaveWhich::Last), ("both", SaveWhich::Both)];
+    let which =
+        [("best", SaveWhich::Best), ("last", SaveWhich::Last), ("both", SaveWhich::Both), ("none", SaveWhich::None)];
     let default = if data.source.has_eval() { SaveWhich::Best } else { SaveWhich::Last };
     let which = r.choice("save.which", &which, default);
     let dtype = r.choice("save.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], dtype);
     r.follow("save.dtype", "model.dtype");
+    if which == SaveWhich::None {
+        r.without_effect("save.dtype", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
+    }
     SaveSettings { which, dtype }
 }
 

@@ -33,8 +33,13 @@ pub enum Origin {
     Follows(&'static str),
     /// The default, which is this rank's share of the batch.
     Shared {
-        /// The number of ranks.
+        /// The number of data-parallel ranks.
         ranks: usize,
+    },
+    /// What the other numbers of the batch leave: batch, micro-batch and accumulation.
+    Solved {
+        /// The number of data-parallel ranks.
+        data_ranks: usize,
     },
     /// The default, which is the value that the run in the output directory was begun with.
     Begun,
@@ -65,7 +70,9 @@ impl Origin {
     /// The place for an error message: `file:line:column` or the argument.
     pub fn place(&self) -> String {
         match self {
-            Origin::Default | Origin::Follows(_) | Origin::Shared { .. } | Origin::Begun => "the default".into(),
+            Origin::Default | Origin::Follows(_) | Origin::Shared { .. } | Origin::Solved { .. } | Origin::Begun => {
+                "the default".into()
+            }
             Origin::File { line, column, name } => format!("{name}:{line}:{column}"),
             Origin::Set { text, .. } => format!("--set {text}"),
         }
@@ -78,6 +85,9 @@ impl fmt::Display for Origin {
             Origin::Default => f.write_str("default"),
             Origin::Follows(key) => write!(f, "default: follows {key}"),
             Origin::Shared { ranks } => write!(f, "default: train.batch_size / {ranks} ranks"),
+            Origin::Solved { data_ranks } => {
+                write!(f, "default: follows train.accumulation, on {data_ranks} data ranks")
+            }
             Origin::Begun => f.write_str("default: as the run that is resumed"),
             Origin::File { line, name, .. } => write!(f, "{name}:{line}"),
             Origin::Set { text, .. } => write!(f, "--set {text}"),

@@ -16,6 +16,11 @@ const fn first(key: &'static str, text: &'static str) -> Meaning {
     Meaning { key, text, since: "0.1" }
 }
 
+/// A key that version 0.2 added.
+const fn second(key: &'static str, text: &'static str) -> Meaning {
+    Meaning { key, text, since: "0.2" }
+}
+
 /// Of a key; `None` of one that has none.
 pub(super) fn meaning(key: &str) -> Option<&'static Meaning> {
     MEANINGS.iter().find(|meaning| meaning.key == key)
@@ -75,6 +80,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Samples of one forward pass of a rank; gradients of the micro-batches of a step are accumulated. \
          A resumed run keeps its size.",
     ),
+    second(
+        "train.accumulation",
+        "Micro-batches of a data-parallel rank in one step: `train.batch_size` is `train.micro_batch_size` x \
+         `train.accumulation` x data ranks, and one of the three may be left out.",
+    ),
     first("train.lr", "Peak learning rate; for `noam` the factor of its formula."),
     first("train.schedule", "Course of the learning rate after the warm-up."),
     first("train.gamma", "Factor of each step, for `train.schedule = \"exponential\"`."),
@@ -106,12 +116,16 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     first("train.loss_scale", "Rule of the loss scale; `auto` scales for `f16` alone."),
     first("train.offload", "Keep optimizer state in host memory and update it there."),
+    second(
+        "train.inspect_every",
+        "Every this number of steps, print statistics of hidden states and parameters and of their gradients.",
+    ),
     first("train.early_stop.patience", "Stop after this many evaluations in a row without a new best."),
     first("train.early_stop.metric", "Metric that early stopping watches."),
     first("eval.every", "Interval of evaluations; there is always one at the end."),
     first("eval.metric", "Metric that decides which weights are best."),
     first("eval.batch_size", "Samples of one forward pass of an evaluation."),
-    first("save.which", "Which weights the run leaves in its output directory."),
+    first("save.which", "Which weights the run leaves in its output directory; `none` is for measurements."),
     first("save.dtype", "Dtype of the saved weights."),
     first("checkpoint.every", "Interval of checkpoints in steps or epochs."),
     first("checkpoint.minutes", "Interval of checkpoints in minutes; 0 for none by the clock."),
@@ -123,11 +137,24 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("output.dir", "Directory of the run."),
     first("device.name", "Device of a rank; `auto` takes a CUDA device if there is one."),
     first("device.threads", "Threads of the ranks of a host together; `auto` is one for each physical core."),
-    Meaning {
-        key: "device.pin_threads",
-        text: "What threads are pinned to: the NUMA nodes of the rank's cores, a core, nothing; `docs/devices.md`.",
-        since: "0.2",
-    },
-    first("parallel.zero", "ZeRO level: what is sharded over the ranks, `docs/sharding.md`."),
+    second(
+        "device.pin_threads",
+        "What threads are pinned to: the NUMA nodes of the rank's cores, a core, nothing; `docs/devices.md`.",
+    ),
+    first("parallel.zero", "ZeRO level: what is sharded over the data-parallel ranks, `docs/sharding.md`."),
     first("parallel.prefetch", "Gather the parameters of the next block while one computes."),
+    second(
+        "parallel.tensor",
+        "Tensor-parallel ranks: each has some of the heads, columns and tokens of every layer, and all of them see the \
+         same samples. Divides the number of ranks; the others are data-parallel.",
+    ),
+    second("parallel.sequence", "Shard the sequences between the layers of tensor-parallel ranks."),
+    second("parallel.pipeline", "Pipeline stages: each has some of the blocks."),
+    second("parallel.virtual_stages", "Model chunks of each pipeline stage."),
+    second("parallel.schedule", "Order in which a pipeline stage runs its micro-batches."),
+    second(
+        "parallel.partition",
+        "Blocks of the model chunks of a pipeline: with about the same number of parameters, the same number of \
+         blocks, or these numbers.",
+    ),
 ];

@@ -5,7 +5,7 @@
 //! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came
 //! from. [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
 //!
-//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`) and nowhere else: a table of keys beside
+//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`, `parallel.rs`) and nowhere else: a table of keys beside
 //! serde structs would have to agree with them, and serde stops at the first mistake and forgets where a value came
 //! from.
 //!
@@ -21,6 +21,7 @@ mod layers;
 mod meanings;
 mod mistake;
 mod page;
+mod parallel;
 mod ranks;
 mod reader;
 mod resolved;
@@ -36,12 +37,15 @@ pub use draft::Draft;
 pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
 pub use page::settings_page;
+pub use parallel::{Parallel, Partition, PipelineSchedule};
+pub use ranks::Mismatch;
+pub(crate) use ranks::nearest;
 pub use resolved::Resolved;
 pub use rules::{model_directory, preflight};
 pub use settings::{
     CheckpointSettings, DataSettings, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, GradientDType, Head,
-    Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, ParallelSettings, SaveSettings,
-    SaveWhich, Settings, Threads, TrainSettings,
+    Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings, SaveWhich, Settings,
+    Threads, TrainSettings,
 };
 
 use crate::Result;

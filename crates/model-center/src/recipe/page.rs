@@ -12,7 +12,7 @@ use crate::data::TaskEntry;
 /// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[
     ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`"),
-    ("train.micro_batch_size", "`train.batch_size` / ranks"),
+    ("train.micro_batch_size", "`train.batch_size` / data ranks"),
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];
 

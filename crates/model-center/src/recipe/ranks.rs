@@ -1,28 +1,49 @@
-//! The micro-batch of a number of ranks: how a recipe that does not set `train.micro_batch_size` shares its batch.
+//! The batch of a number of ranks: `train.batch_size` is `train.micro_batch_size` × `train.accumulation` × data ranks,
+//! and what a recipe leaves out follows from the others.
 //!
-//! Defines [`Resolved::on_ranks`] and [`Resolved::micro_batch_on`], called by the programs once the number of ranks is
-//! known. A recipe is read without it, since it is the same recipe however many ranks carry it out.
+//! Defines [`Resolved::on_ranks`], [`Resolved::micro_batch_on`] and [`Resolved::mismatches`], called by the programs
+//! once the number of ranks is known. A recipe is read without it, since it is the same recipe however many ranks carry
+//! it out.
 
 use super::layers::Origin;
 use super::resolved::Resolved;
 use bmtrain_dist::shard::GradientSum;
 
+const BATCH: &str = "train.batch_size";
 const MICRO_BATCH: &str = "train.micro_batch_size";
+const TENSOR: &str = "parallel.tensor";
+
+/// Something that the ranks of a run do not divide, or that does not divide them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The setting to change.
+    pub key: &'static str,
+    /// What does not divide what.
+    pub reason: String,
+    /// The nearest values that would.
+    pub fix: String,
+}
 
 impl Resolved {
-    /// The same recipe for this number of ranks: where `train.micro_batch_size` is not set, it is the largest size that
-    /// gives every rank a micro-batch of each step, `train.batch_size` divided by the ranks.
+    /// The same recipe for this number of ranks. Where `train.accumulation` is set, it gives the batch or the
+    /// micro-batch that is not. Where neither it nor `train.micro_batch_size` is set, that is the largest size that
+    /// gives every data-parallel rank a micro-batch of each step, `train.batch_size` divided by these ranks.
     ///
     /// `begun` is the recipe that the run was begun with, as [`Resolved::to_toml`] wrote it, where there is one. Its
     /// size wins over the default: a run keeps its micro-batches, and with them its hash and its bits, on another
     /// number of ranks. A batch that the ranks cannot share leaves the default at the whole batch.
     #[must_use]
     pub fn on_ranks(mut self, ranks: usize, begun: Option<&str>) -> Self {
+        let ranks = self.parallel.data_ranks(ranks);
+        if let Some(accumulation) = self.train.accumulation {
+            self.solve(accumulation, ranks);
+            return self;
+        }
         if self.is_explicit(MICRO_BATCH) {
             return self;
         }
         let batch = self.train.batch_size;
-        let whole = (batch, Origin::Follows("train.batch_size"));
+        let whole = (batch, Origin::Follows(BATCH));
         let (size, origin) = match begun.and_then(|text| begun_with(text, batch)) {
             Some(size) if size != batch => (size, Origin::Begun),
             Some(_) => whole,
@@ -33,21 +54,125 @@ impl Resolved {
         self
     }
 
-    /// Samples of a micro-batch on this number of ranks.
+    /// What this accumulation on these data-parallel ranks leaves: the batch where the micro-batch alone is set, else
+    /// the micro-batch, if it is a whole number.
+    fn solve(&mut self, accumulation: usize, data_ranks: usize) {
+        let (batch, micro_batch) = (self.train.batch_size, self.train.micro_batch_size);
+        let (origin, micro_batches) = (Origin::Solved { data_ranks }, accumulation.saturating_mul(data_ranks));
+        match (self.is_explicit(BATCH), self.is_explicit(MICRO_BATCH)) {
+            (true, true) => {}
+            (false, true) => self.set_batch(micro_batch.saturating_mul(micro_batches), origin),
+            (_, false) if batch.is_multiple_of(micro_batches) => self.set_micro_batch(batch / micro_batches, origin),
+            (_, false) => {}
+        }
+    }
+
+    /// Samples of a micro-batch on this number of data-parallel ranks.
     ///
     /// It is `train.micro_batch_size`, but for a run that was begun with a default that this number of ranks cannot
     /// share: its micro-batches become smaller where no bit depends on them staying as they are. They have to stay with
     /// elastic sums, which promise the same bits on any number of ranks, and where samples are grouped by length, which
     /// is done micro-batch by micro-batch.
-    pub fn micro_batch_on(&self, ranks: usize) -> usize {
+    pub fn micro_batch_on(&self, data_ranks: usize) -> usize {
         let (batch, size) = (self.train.batch_size, self.train.micro_batch_size);
-        let is_shared = (batch / size.max(1)).is_multiple_of(ranks);
+        let is_shared = (batch / size.max(1)).is_multiple_of(data_ranks);
         let is_bound = self.train.gradient_sum == GradientSum::Elastic || self.data.length_grouped;
-        if is_shared || is_bound || self.is_explicit(MICRO_BATCH) || !batch.is_multiple_of(ranks) {
+        let is_set = self.is_explicit(MICRO_BATCH) || self.train.accumulation.is_some();
+        if is_shared || is_bound || is_set || !batch.is_multiple_of(data_ranks) {
             return size;
         }
-        batch / ranks
+        batch / data_ranks
     }
+
+    /// What does not divide on this number of ranks: ranks into copies of the model, and the batch into micro-batches.
+    /// The recipe is [`Resolved::on_ranks`] already.
+    pub fn mismatches(&self, ranks: usize) -> Vec<Mismatch> {
+        let (parallel, mut found) = (&self.parallel, Vec::new());
+        let copy = parallel.ranks_of_copy();
+        if ranks == 0 || !ranks.is_multiple_of(copy) {
+            let stages = match parallel.pipeline {
+                1 => String::new(),
+                stages => format!(" x {stages} pipeline stages"),
+            };
+            let reason = format!(
+                "{} cannot be divided by {} tensor-parallel ranks{stages}",
+                count_ranks(ranks),
+                parallel.tensor
+            );
+            let fix = format!("start {} ranks, or change {TENSOR}", nearest_multiples(ranks, copy));
+            found.push(Mismatch { key: TENSOR, reason, fix });
+            // How many data ranks there are is not known.
+            return found;
+        }
+        found.extend(match self.train.accumulation {
+            Some(accumulation) => self.unequal_batch(accumulation, parallel.data_ranks(ranks)),
+            None => self.unshared_batch(ranks, parallel.data_ranks(ranks)),
+        });
+        found
+    }
+
+    /// A batch that is not the product of its three numbers.
+    fn unequal_batch(&self, accumulation: usize, data_ranks: usize) -> Option<Mismatch> {
+        let (batch, micro) = (self.train.batch_size, self.train.micro_batch_size);
+        let micro_batches = accumulation.saturating_mul(data_ranks);
+        if micro_batches.saturating_mul(micro) == batch {
+            return None;
+        }
+        let parts = format!("train.accumulation {accumulation} x {data_ranks} data ranks");
+        if self.is_explicit(BATCH) && self.is_explicit(MICRO_BATCH) {
+            let reason = format!("`{BATCH}` = {batch} is not {MICRO_BATCH} {micro} x {parts}");
+            let fix = format!("set {BATCH} = {}, or leave one of the three out", micro_batches.saturating_mul(micro));
+            return Some(Mismatch { key: BATCH, reason, fix });
+        }
+        let reason = format!("`{BATCH}` = {batch} cannot be divided by {parts}");
+        let fix = format!("set {BATCH} = {}", nearest_multiples(batch, micro_batches));
+        Some(Mismatch { key: "train.accumulation", reason, fix })
+    }
+
+    /// Micro-batches that cannot be shared evenly among the data-parallel ranks.
+    fn unshared_batch(&self, ranks: usize, data_ranks: usize) -> Option<Mismatch> {
+        let (batch, micro) = (self.train.batch_size, self.micro_batch_on(data_ranks));
+        let count = batch / micro.max(1);
+        if count.is_multiple_of(data_ranks) {
+            return None;
+        }
+        let kind = if data_ranks == ranks { "ranks" } else { "data ranks" };
+        let reason = format!("{count} micro-batches of {micro} cannot be shared evenly among {data_ranks} {kind}");
+        let (reason, fix) = match batch.is_multiple_of(data_ranks) {
+            // By itself the default can be shared: it is the run in the output directory that has to keep its
+            // micro-batches.
+            true if !self.is_explicit(MICRO_BATCH) => (
+                format!("{reason}, and the run was begun with them and keeps its bits"),
+                format!(
+                    "resume it on ranks that divide {count}, or set {MICRO_BATCH} = {} and add --accept-change",
+                    batch / data_ranks
+                ),
+            ),
+            true => (reason, format!("set {MICRO_BATCH} = {}", batch / data_ranks)),
+            false => {
+                let near = nearest_multiples(batch, data_ranks);
+                let fix = format!("set {BATCH} to a multiple of {data_ranks} ({near}), and {MICRO_BATCH} to its share");
+                (reason, fix)
+            }
+        };
+        Some(Mismatch { key: MICRO_BATCH, reason, fix })
+    }
+}
+
+fn count_ranks(ranks: usize) -> String {
+    if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") }
+}
+
+/// The nearest numbers below and above `number`, up to `most`, that fit: `4`, or `4 or 6`. Empty where none does.
+pub(crate) fn nearest(number: usize, most: usize, fits: impl Fn(usize) -> bool) -> String {
+    let below = (1..number).rev().find(|candidate| fits(*candidate));
+    let above = (number.saturating_add(1)..=most).find(|candidate| fits(*candidate));
+    below.into_iter().chain(above).map(|found| found.to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+/// The nearest multiples of `of`.
+fn nearest_multiples(number: usize, of: usize) -> String {
+    nearest(number, number.saturating_add(of), |candidate| candidate.is_multiple_of(of))
 }
 
 /// The micro-batch of a recipe of the same batch; `None` of any other text.

@@ -10,7 +10,9 @@ use std::ops::Deref;
 /// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
 const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
 /// The same of single keys in other tables.
-const UNHASHED_KEYS: &[&str] = &["train.offload", "model.leave"];
+///
+/// The accumulation follows from batch, micro-batch and ranks.
+const UNHASHED_KEYS: &[&str] = &["train.offload", "train.accumulation", "train.inspect_every", "model.leave"];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -62,8 +64,8 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the key `train.offload` do not
-    /// count; paths count as they are written, file contents do not.
+    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the keys `train.offload`,
+    /// `train.accumulation` and `train.inspect_every` do not count; paths count as they are written, file contents do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
@@ -118,6 +120,14 @@ impl Resolved {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Sets the batch size, which no key sets.
+    pub(super) fn set_batch(&mut self, size: usize, origin: Origin) {
+        self.settings.train.batch_size = size;
+        for entry in self.entries.iter_mut().filter(|entry| entry.key == "train.batch_size") {
+            (entry.value, entry.origin) = (Some(size.to_string()), origin.clone());
         }
     }
 

@@ -6,9 +6,10 @@
 
 use super::data_source::DataSource;
 use super::mistake::{Group, Mistake};
+use super::parallel;
 use super::reader::Reader;
 use super::resolved::Resolved;
-use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
+use super::settings::{EvalMetric, Interval, Settings};
 use crate::Error;
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TemplateTask};
 use crate::formats::pretrained::{ModelCaches, Pretrained};
@@ -29,6 +30,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_columns(r, s);
     check_eval(r, s);
     check_output(r, s);
+    parallel::check(r, &s.parallel);
 }
 
 fn check_length(r: &mut Reader, s: &Settings) {
@@ -41,7 +43,10 @@ fn check_length(r: &mut Reader, s: &Settings) {
             "set train.epochs, train.steps or train.minutes",
         );
     }
-    if !t.batch_size.is_multiple_of(t.micro_batch_size) {
+    // With an accumulation that is set, a default gives way to the numbers of the recipe once the ranks are known.
+    let is_solved =
+        t.accumulation.is_some() && !(r.is_explicit("train.batch_size") && r.is_explicit("train.micro_batch_size"));
+    if !is_solved && !t.batch_size.is_multiple_of(t.micro_batch_size) {
         let (batch, micro) = (t.batch_size, t.micro_batch_size);
         let fix = match (1..=micro.min(batch)).rev().find(|m| batch.is_multiple_of(*m)) {
             Some(fits) => format!("set train.micro_batch_size = {fits}"),
@@ -242,7 +247,7 @@ fn refuse_plain_text(r: &mut Reader, key: &'static str) {
 fn check_eval(r: &mut Reader, s: &Settings) {
     if !s.data.source.has_eval() {
         let fix = "set data.eval";
-        if s.save.which != SaveWhich::Last {
+        if s.save.which.keeps_best() {
             r.contradiction(&["save.which", "data.eval"], "without data.eval no weights are known to be best", fix);
         }
         if s.train.early_stop.is_some() {

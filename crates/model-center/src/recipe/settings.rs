@@ -6,13 +6,14 @@
 
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
+use super::parallel::Parallel;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
-use bmtrain_dist::shard::{GradientSum, ZeroLevel};
+use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
 
 /// All settings of a recipe.
@@ -37,7 +38,7 @@ pub struct Settings {
     /// `[device]`
     pub device: DeviceSettings,
     /// `[parallel]`
-    pub parallel: ParallelSettings,
+    pub parallel: Parallel,
 }
 
 /// `[model]`: what is trained.
@@ -108,6 +109,8 @@ pub struct TrainSettings {
     pub batch_size: usize,
     /// Samples of one forward pass; divides `batch_size`, gradients are accumulated over the ratio.
     pub micro_batch_size: usize,
+    /// Micro-batches of a data-parallel rank in one optimizer step; `None`: as many as `batch_size` gives each.
+    pub accumulation: Option<usize>,
     /// Peak learning rate (for Noam: the factor of its formula).
     pub lr: f64,
     /// The decay of the learning rate.
@@ -146,6 +149,8 @@ pub struct TrainSettings {
     pub loss_scale: LossScale,
     /// Whether master weights and moments are in host memory and are updated there; the bits are the same.
     pub offload: bool,
+    /// Every this number of steps, statistics of parameters and hidden states are printed; `None`: never.
+    pub inspect_every: Option<u64>,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
 }
@@ -239,6 +244,15 @@ pub enum SaveWhich {
     Last,
     /// Both, in two directories.
     Both,
+    /// None: the run leaves its metrics alone.
+    None,
+}
+
+impl SaveWhich {
+    /// Whether the weights that evaluated best are saved.
+    pub fn keeps_best(self) -> bool {
+        matches!(self, SaveWhich::Best | SaveWhich::Both)
+    }
 }
 
 /// `[checkpoint]`: how the state of the run is saved, to go on from if it is cut off.
@@ -340,15 +354,6 @@ impl LossScale {
             LossScale::DeepSpeed => ScalePolicy::DEEP_SPEED,
         }
     }
-}
-
-/// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParallelSettings {
-    /// What is cut over the ranks.
-    pub zero: ZeroLevel,
-    /// Gather the next block while one computes.
-    pub prefetch: bool,
 }
 
 /// How many threads the ranks of a host have together.

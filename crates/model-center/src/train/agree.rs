@@ -1,5 +1,6 @@
 //! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
 
+use super::team::Team;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::Result;
 use crate::data::Batch;
@@ -98,14 +99,16 @@ impl LocalMetrics {
 }
 
 impl StepMetrics {
-    /// Merge what [`LocalMetrics::gather_later`] gathered of `ranks` ranks with `losses` micro-batches each: in the
-    /// order of the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
-    pub(super) fn merge(gathered: &[f32], ranks: usize, losses: usize, weights: &[f32]) -> (Self, Decision) {
-        let all: Vec<&[f32]> = gathered.chunks((gathered.len() / ranks).max(1)).collect();
+    /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks with `losses` micro-batches each: in the order of
+    /// the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
+    pub(super) fn merge(gathered: &[f32], team: &Team, losses: usize, weights: &[f32]) -> (Self, Decision) {
+        let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
+        // Of ranks with the same samples one counts; each of them votes.
+        let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();
         let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
         let mut weights = weights.iter();
         for micro_batch in 0..losses {
-            for numbers in &all {
+            for numbers in &of_samples {
                 let hash = losses + 2 * micro_batch;
                 let [own, high, low] =
                     [micro_batch, hash, hash + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
@@ -113,7 +116,7 @@ impl StepMetrics {
                 batch = combine_hashes(batch, [high, low]);
             }
         }
-        for numbers in &all {
+        for numbers in &of_samples {
             for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(3 * losses)) {
                 *sum += *count as u64;
             }

@@ -2,6 +2,7 @@
 
 use super::generated_answers::GeneratedAnswers;
 use super::setup::Setup;
+use super::team::Team;
 use super::waiting::Progress;
 use crate::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use crate::metrics::{Evaluator, Metric, OrderedSum};
@@ -10,7 +11,6 @@ use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::ControlGroup;
 use bmtrain_dist::param::widen;
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ pub(crate) struct Evaluation {
 pub(crate) struct EvalContext<'a> {
     pub(crate) model: &'a dyn TextModel,
     pub(crate) device: &'a Device,
-    /// The ranks that share the batches.
-    pub(crate) team: &'a ControlGroup,
+    /// The ranks, of which the data-parallel ones share the batches.
+    pub(crate) team: &'a Team,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -74,7 +74,7 @@ impl Evaluation {
         Ok(Some(Evaluation { loader, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
     }
 
-    /// Evaluate every sample once. The ranks take batches in turn, and all return the same result, or `None` because
+    /// Evaluate every sample once. The data-parallel ranks take batches in turn, and all return the same result, or `None` because
     /// one of them is asked to stop.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
@@ -102,9 +102,9 @@ impl Evaluation {
         let mut evaluator = Evaluator::of(loader.dataset());
         let mut losses = OrderedSum::default();
         let (ranks, batches, outputs) =
-            (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+            (team.data_size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
         let mut progress = Progress::new("evaluation");
-        for first in (0..batches).step_by(team.size()) {
+        for first in (0..batches).step_by(team.data_size()) {
             if team.is_first() {
                 progress.report(first, batches);
             }
@@ -114,7 +114,7 @@ impl Evaluation {
             let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
             // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
             // forward pass. Its results are discarded.
-            let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
+            let Some(mine) = round.get(team.data_rank()).or(round.last()) else { break };
             // Loss, then logits.
             let mut numbers = loss_and_logits(model, mine, device)?;
             numbers.resize(longest, 0.0);
@@ -123,7 +123,7 @@ impl Evaluation {
             if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
                 return Ok(None);
             }
-            for (batch, numbers) in round.iter().zip(all) {
+            for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
                 let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
                 let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
                 if let Some(labels) = &batch.labels {

@@ -1,9 +1,11 @@
 //! Fine-tuning from a resolved recipe: what is checked before any weights are read, then one [`Run`] per rank, and its
 //! loop around the training step.
 
-use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
+use super::division::check_layout;
+use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks, refuse_saving};
 use super::run::Run;
-use super::setup::{self, Setup, open_options, sharding};
+use super::setup::{self, Setup, open_options};
+use super::team::Team;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, waiting};
 use crate::Result;
@@ -16,8 +18,8 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Device};
-use bmtrain_dist::ControlGroup;
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options_of_rank, init_distributed};
+use bmtrain_dist::{ControlGroup, RankGroups};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,13 +75,15 @@ pub fn finetune_on(
     if is_finished(&resolved, options, launch.rank == 0)? {
         return Ok(ExitStatus::Done);
     }
-    setup::check_ranks(&resolved, launch.world)?;
-    let (begun, micro_batch) = (resolved.train.micro_batch_size, resolved.micro_batch_on(launch.world));
+    check_layout(&resolved, launch.world, registry, &options.places)?;
+    refuse_saving(&resolved)?;
+    let data_ranks = resolved.parallel.data_ranks(launch.world);
+    let (begun, micro_batch) = (resolved.train.micro_batch_size, resolved.micro_batch_on(data_ranks));
     if begun != micro_batch {
-        changes.push(format!("train.micro_batch_size: {begun} -> {micro_batch} on {} ranks", launch.world));
+        changes.push(format!("train.micro_batch_size: {begun} -> {micro_batch} on {data_ranks} ranks"));
         if launch.rank == 0 {
             let text = "the run was begun with micro-batches of";
-            console::note(&format!("{text} {begun}; {} ranks share the batch in ones of {micro_batch}", launch.world));
+            console::note(&format!("{text} {begun}; {data_ranks} ranks share the batch in ones of {micro_batch}"));
         }
     }
     let stop = StopFlag::default();
@@ -136,9 +140,9 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let sharding = sharding(resolved, Arc::clone(&ranks));
-    let team = ControlGroup::new(ranks, &device);
-    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, sharding))?;
+    let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
+    let team = Team::new(&groups, &device);
+    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, &groups))?;
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());

@@ -56,8 +56,8 @@ impl Run<'_> {
         }
         match (self.config.resolved.save.which, best_is_kept) {
             (SaveWhich::Both, true) => self.save(trainer, LAST_MODEL_DIRECTORY, ModelContents::with(&card))?,
+            (SaveWhich::None, _) | (_, true) => {}
             (_, false) => self.save(trainer, MODEL_DIRECTORY, ModelContents::with(&card))?,
-            (_, true) => {}
         }
         if best_is_kept {
             self.recheck_best(trainer)?;
@@ -74,12 +74,16 @@ impl Run<'_> {
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
         }
+        let (place, what) = match self.config.resolved.save.which {
+            SaveWhich::None => (files.output.path().to_owned(), "metrics"),
+            _ => (files.output.path().join(MODEL_DIRECTORY), "model"),
+        };
         lines.push(format!(
-            "trained {} steps in {:.1} s ({}), model in {}",
+            "trained {} steps in {:.1} s ({}), {what} in {}",
             trainer.steps(),
             trainer.train_time().as_secs_f64(),
             reason.name(),
-            files.output.path().join(MODEL_DIRECTORY).display()
+            place.display()
         ));
         console::print(&lines.join("\n"))
     }

@@ -44,7 +44,7 @@ impl GeneratedAnswers {
         }
     }
 
-    /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The ranks take batches in turn,
+    /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The data-parallel ranks take batches in turn,
     /// and all return the same scores, or `None` because one of them is asked to stop.
     pub(super) fn rate(
         &self,
@@ -64,12 +64,12 @@ impl GeneratedAnswers {
         let generator = Generator::new(model, None, options)?.on_ranks(Arc::clone(team.ranks()));
         let mut scores = AnswerScores::default();
         let batch_size = batch_size.max(1);
-        for first in (0..dataset.len()).step_by(batch_size * team.size()) {
+        for first in (0..dataset.len()).step_by(batch_size * team.data_size()) {
             let samples_of = |rank: usize| -> Range<usize> {
                 let from = (first + rank * batch_size).min(dataset.len());
                 from..(from + batch_size).min(dataset.len())
             };
-            let own = samples_of(team.rank());
+            let own = samples_of(team.data_rank());
             let mut numbers = self.rate_samples(&generator, dataset, own, &mut Ctx::inference(device))?;
             numbers.resize(NUMBERS * batch_size, 0.0);
             numbers.push(f32::from(u8::from(is_stopped())));
@@ -77,7 +77,7 @@ impl GeneratedAnswers {
             if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
                 return Ok(None);
             }
-            for (rank, numbers) in all.iter().enumerate() {
+            for (rank, numbers) in team.of_data_ranks(&all).enumerate() {
                 for (sample, rated) in samples_of(rank).zip(numbers.chunks(NUMBERS)) {
                     let [exact, f1] = [0, 1].map(|at| f64::from(rated.get(at).copied().unwrap_or(0.0)));
                     scores.add_rated(sample as u32, exact, f1);

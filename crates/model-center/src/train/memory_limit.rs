@@ -32,7 +32,7 @@ fn weights(parameters: usize, resolved: &Resolved, launch: &Launch) -> u64 {
     let all = parameters as u64 * resolved.model.dtype.size() as u64;
     let of_rank = match resolved.parallel.zero {
         ZeroLevel::Three => all / launch.world.max(1) as u64,
-        ZeroLevel::Zero | ZeroLevel::One | ZeroLevel::Two => all,
+        ZeroLevel::Zero | ZeroLevel::One | ZeroLevel::Two => all / resolved.parallel.ranks_of_copy() as u64,
     };
     of_rank * launch.ranks_in_process() as u64
 }

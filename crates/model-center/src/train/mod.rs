@@ -6,6 +6,7 @@
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
 //! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
+//! | `team.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
@@ -15,6 +16,7 @@
 mod agree;
 mod checkpointer;
 mod class_weights;
+mod division;
 pub(crate) mod evaluate;
 mod finetune;
 mod finish;
@@ -29,13 +31,15 @@ mod save;
 mod setup;
 mod start;
 mod step;
+pub(crate) mod team;
 pub(crate) mod trainer;
 mod waiting;
 
+pub use division::{check_layout, check_ranks};
 pub use evaluate::EvalResult;
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
-pub use setup::{Setup, check_ranks, open_options, prepare, save_options, sharding};
+pub use setup::{Setup, open_options, prepare, save_options};
 pub use waiting::note_reading;

@@ -10,7 +10,6 @@ use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
-use crate::recipe::SaveWhich;
 use crate::run::{
     BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
     Record, Status, StepRecord, StopReason, Timing, memory,
@@ -170,6 +169,9 @@ impl<'a> Run<'a> {
             eta: stop.eta(progress.step, trainer.elapsed()),
         };
         self.display.step(&status, is_log_step);
+        if trainer.team.is_first() {
+            result.inspection.iter().for_each(|tables| self.display.note(tables));
+        }
         if !is_log_step {
             return Ok(());
         }
@@ -221,7 +223,7 @@ impl<'a> Run<'a> {
         if let Some(eval_seconds) = eval_seconds {
             self.log_eval(trainer, &result, is_best, eval_seconds)?;
         }
-        if is_best && self.config.resolved.save.which != SaveWhich::Last {
+        if is_best && self.config.resolved.save.which.keeps_best() {
             self.save(trainer, MODEL_DIRECTORY, ModelContents::best(step))?;
             self.best_is_lost = false;
         }

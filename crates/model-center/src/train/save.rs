@@ -8,7 +8,6 @@ use super::run::Run;
 use super::setup::save_options;
 use super::trainer::Trainer;
 use crate::file::write_atomic;
-use crate::recipe::SaveWhich;
 use crate::run::console;
 use crate::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
 use crate::{Error, Result};
@@ -105,7 +104,7 @@ impl Run<'_> {
 
     /// Whether the recipe asks for the best weights, and there are some.
     pub(super) fn best_step(&self) -> Option<u64> {
-        self.best.best().filter(|_| self.config.resolved.save.which != SaveWhich::Last).map(|(_, step)| step)
+        self.best.best().filter(|_| self.config.resolved.save.which.keeps_best()).map(|(_, step)| step)
     }
 
     /// Check the best weights before resuming from `choice`, which the trainer has loaded; restore damaged ones. On all

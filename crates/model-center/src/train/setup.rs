@@ -6,13 +6,14 @@ use crate::config::ProblemType;
 use crate::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
 use crate::formats::{DirectoryLayout, ModelCaches, shortened};
 use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
-use crate::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
+use crate::recipe::{DataSettings, DataSource, Head, Resolved, model_directory};
 use crate::run::{StopConditions, StopFlag};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
+use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use std::path::{Path, PathBuf};
@@ -91,8 +92,8 @@ impl Setup {
     }
 }
 
-/// How the recipe shares parameters among these ranks.
-pub fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
+/// How the recipe shares parameters among these data-parallel ranks.
+fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
     Sharding {
         ranks,
         level: resolved.parallel.zero,
@@ -101,8 +102,14 @@ pub fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
     }
 }
 
-/// How the model of this run is opened; `device` is where its parameters go.
-pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, sharding: Sharding) -> OpenOptions {
+/// How the model of this run is opened on a rank of these groups; `device` is where its parameters go.
+pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, groups: &RankGroups) -> OpenOptions {
+    let sharding = sharding(resolved, Arc::clone(groups.data()));
+    OpenOptions { sharding, ..whole_options(resolved, labels, device) }.on_groups(groups)
+}
+
+/// The same for a model on one rank.
+fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
     let names = match labels {
         LabelSpace::Classes(names) => names.clone(),
         _ => Vec::new(),
@@ -134,7 +141,6 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         recompute: resolved.train.recompute,
         hidden_dropout: resolved.model.hidden_dropout,
         attention_dropout: resolved.model.attention_dropout,
-        sharding,
         ..OpenOptions::new(device)
     }
 }
@@ -142,29 +148,6 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
 /// How the model of this run is saved; `directory` is the one it came from.
 pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
     SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
-}
-
-/// Whether the micro-batches of a step can be shared evenly among `ranks` ranks.
-pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
-    let (batch, micro) = (resolved.train.batch_size, resolved.micro_batch_on(ranks));
-    let count = batch / micro.max(1);
-    if count.is_multiple_of(ranks) {
-        return Ok(());
-    }
-    let key = "train.micro_batch_size";
-    let reason = format!("{count} micro-batches of {micro} cannot be shared evenly among {ranks} ranks");
-    let is_default = !resolved.origin(key).is_some_and(Origin::is_explicit);
-    let (reason, fix) = match batch.is_multiple_of(ranks) {
-        // By itself the default can be shared: it is the run in the output directory that has to keep its
-        // micro-batches.
-        true if is_default => (
-            format!("{reason}, and the run was begun with them and keeps its bits"),
-            format!("resume it on ranks that divide {count}, or set {key} = {} and add --accept-change", batch / ranks),
-        ),
-        true => (reason, format!("set {key} = {}", batch / ranks)),
-        false => (reason, format!("set train.batch_size to a multiple of {ranks}, and {key} to its share")),
-    };
-    Err(Error::recipe(resolved.place(key), reason, fix))
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
@@ -226,7 +209,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
 /// The model without its values.
 fn sketch(resolved: &Resolved, registry: Registry<'_>, directory: &Path, labels: &LabelSpace) -> Result<OpenedModel> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options = OpenOptions { only_check: true, ..open_options(resolved, labels, &nowhere, Sharding::solo()) };
+    let options = OpenOptions { only_check: true, ..whole_options(resolved, labels, &nowhere) };
     registry.open(directory, &options).map_err(|error| unfit(resolved, error))
 }
 

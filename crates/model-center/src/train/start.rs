@@ -3,12 +3,12 @@
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
 use super::run::{LastEval, Run, unix_seconds};
+use super::team::Team;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::recipe::Resolved;
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
 use crate::{Error, Result};
-use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 
 /// The weight of a failure of the run itself: three without a new checkpoint are too many. Another rank's failure
@@ -170,7 +170,7 @@ impl Run<'_> {
 }
 
 /// Ranks that train something else, or on other data, must not train together.
-fn compare_ranks(config: &RunConfig, team: &ControlGroup) -> Result<()> {
+fn compare_ranks(config: &RunConfig, team: &Team) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
     let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());

@@ -4,8 +4,10 @@ use super::agree::StepMetrics;
 use super::trainer::{LocalMetrics, StepResult, Trainer};
 use crate::data::Batch;
 use crate::{Error, Result};
-use bmtrain_core::autograd::Randomness;
+use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model};
+use std::rc::Rc;
 
 /// The weights of a step's micro-batches.
 struct LossWeights {
@@ -22,6 +24,7 @@ impl Trainer {
         let _step = tracing::debug_span!("step", step = self.progress.step).entered();
         let start = self.start_step();
         let weights = self.loss_weights()?;
+        let inspector = self.inspector();
         let mut local = LocalMetrics::default();
         for micro_batch in self.own_micro_batches() {
             let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
@@ -29,21 +32,40 @@ impl Trainer {
             local.count(&batch);
             self.weigh(&mut batch, micro_batch, &weights);
             let mut cx = self.training_context(micro_batch);
+            if let Some(inspector) = &inspector {
+                cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
+            }
             let loss = self.forward(&batch, &mut cx)?;
             self.backward(&loss, micro_batch, &weights, &mut cx)?;
             local.losses.push(loss);
         }
+        let inspection = inspector.map(|inspector| self.inspect(&inspector)).transpose()?;
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
-        let merged = StepMetrics::merge(&gathered, self.team.size(), local.losses.len(), &weights.micro_batches);
-        self.advance(start, info, merged)
+        let merged = StepMetrics::merge(&gathered, &self.team, local.losses.len(), &weights.micro_batches);
+        Ok(StepResult { inspection, ..self.advance(start, info, merged)? })
     }
 
-    /// Rank r of W takes micro-batches r, r + W, r + 2W, ….
+    /// What looks at the hidden states of the present step, if it is to be looked at.
+    fn inspector(&self) -> Option<Rc<TensorInspector>> {
+        let is_due = self.inspect_every.is_some_and(|every| (self.progress.step + 1).is_multiple_of(every));
+        is_due.then(|| Rc::new(TensorInspector::new()))
+    }
+
+    /// Tables of hidden states and parameters with their gradients, before the optimizer uses these. On all ranks.
+    fn inspect(&self, inspector: &TensorInspector) -> Result<String> {
+        let (step, scale) = (self.progress.step + 1, self.optim.loss_scale());
+        let hidden = inspector.summary(self.team.data_ranks(), &self.device, scale)?;
+        let parameters = inspect_model(self.model.parameters(), "*", scale)?;
+        let [hidden, parameters] = [&hidden, &parameters].map(|rows| format_summary(rows));
+        Ok(format!("hidden states of step {step}\n{hidden}\nparameters before step {step}\n{parameters}"))
+    }
+
+    /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group take the same.
     fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.team.rank() as u64..self.schedule.micro_batches).step_by(self.team.size())
+        (self.team.data_rank() as u64..self.schedule.micro_batches).step_by(self.team.data_size())
     }
 
     fn training_context(&self, micro_batch: u64) -> Ctx {
@@ -82,7 +104,7 @@ impl Trainer {
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
     fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
         let weight = weights.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0);
-        match micro_batch + self.team.size() as u64 >= self.schedule.micro_batches {
+        match micro_batch + self.team.data_size() as u64 >= self.schedule.micro_batches {
             true => self.optim.backward_last(loss, weight, cx)?,
             false => self.optim.backward(loss, weight, cx)?,
         }

@@ -4,16 +4,17 @@
 
 use super::agree::{Decision, StepMetrics, StopVote};
 use super::setup::Setup;
+use super::team::Team;
 use crate::data::{Loader, LoaderOptions, Order, Position};
 use crate::model::TextModel;
 use crate::recipe::Resolved;
 use crate::run::StopConditions;
 use crate::{Error, Result};
 use bmtrain_core::{Device, Var};
+use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
-use bmtrain_dist::{ControlGroup, OptimManager};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const LENGTH_WINDOW: usize = 50;
 /// A model in training.
 pub(crate) struct Trainer {
     pub(crate) device: Device,
-    pub(crate) team: ControlGroup,
+    pub(crate) team: Team,
     pub(crate) model: Box<dyn TextModel>,
     pub(crate) optim: OptimManager,
     pub(super) loader: Loader,
@@ -32,6 +33,8 @@ pub(crate) struct Trainer {
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
     pub(super) stop: StopConditions,
+    /// Every this number of steps, parameters and hidden states are looked at; `None`: never.
+    pub(super) inspect_every: Option<u64>,
 }
 
 /// What the loss of a micro-batch depends on beside its samples.
@@ -80,6 +83,8 @@ pub(crate) struct StepResult {
     /// What the ranks agreed to do next.
     pub(crate) decision: Decision,
     pub(crate) seconds: f64,
+    /// Tables of parameters and hidden states, of a step that was looked at.
+    pub(crate) inspection: Option<String>,
 }
 
 impl Trainer {
@@ -89,14 +94,14 @@ impl Trainer {
         stop: StopConditions,
         model: Box<dyn TextModel>,
         device: &Device,
-        team: ControlGroup,
+        team: Team,
     ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {
             true => Order::LengthGrouped { window: LENGTH_WINDOW },
             false => Order::Shuffled,
         };
-        let micro_batch = resolved.micro_batch_on(team.size());
+        let micro_batch = resolved.micro_batch_on(team.data_size());
         let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
         Ok(Trainer {
             device: device.clone(),
@@ -117,6 +122,7 @@ impl Trainer {
             progress: TrainingProgress::default(),
             clock: TrainingClock::default(),
             stop,
+            inspect_every: train.inspect_every,
         })
     }
 
@@ -194,7 +200,7 @@ impl Trainer {
         }
         let elapsed = start.elapsed();
         self.clock.in_steps += elapsed;
-        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64() })
+        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64(), inspection: None })
     }
 
     pub(super) fn start_step(&mut self) -> Instant {

@@ -69,6 +69,7 @@ mod plan_formula;
 mod pretrained;
 mod recipe;
 mod recipe_mistakes;
+mod recipe_ranks;
 mod roberta;
 mod run;
 mod run_output;

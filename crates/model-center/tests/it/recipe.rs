@@ -113,6 +113,7 @@ steps = 100                     # r.toml:7
 # minutes                       # not set: no such limit
 batch_size = 32                 # default
 micro_batch_size = 32           # default: follows train.batch_size
+# accumulation                  # not set: train.batch_size / (train.micro_batch_size x data ranks)
 lr = 0.0003                     # --set train.lr=3e-4
 schedule = "linear"             # default
 # gamma = 0.95                  # no effect: it belongs to train.schedule = "exponential"
@@ -133,6 +134,7 @@ gradient_sum = "fast"           # default
 gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default
 offload = false                 # default
+# inspect_every                 # not set: never
 
 [train.early_stop]
 # patience                      # not set: the run is not stopped early
@@ -169,6 +171,12 @@ pin_threads = "nodes"           # default
 [parallel]
 zero = 3                        # default
 prefetch = true                 # default
+tensor = 1                      # default
+# sequence = false              # no effect: parallel.tensor is 1
+pipeline = 1                    # default
+# virtual_stages                # no effect: parallel.pipeline is 1
+# schedule = "1f1b"             # no effect: parallel.pipeline is 1
+# partition = "parameters"      # no effect: parallel.pipeline is 1
 "#;
     let printed = load(text, &["train.lr=3e-4"]).print_config();
     assert_eq!(printed, expected);

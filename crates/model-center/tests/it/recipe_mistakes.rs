@@ -19,11 +19,11 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let text = with_train("learning_rate = 3e-4");
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is \
         transformers' name; here it is train.lr; keys of \
-        [train]: epochs, steps, minutes, batch_size, micro_batch_size, lr, schedule, gamma, warmup, final_lr_ratio, \
-         weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, \
+        [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, warmup, \
+         final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, \
          prompt_loss, seed, \
         recompute, \
-        gradient_sum, gradient_dtype, loss_scale, offload, early_stop.patience, early_stop.metric";
+        gradient_sum, gradient_dtype, loss_scale, offload, inspect_every, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
     assert_eq!(model_center::run::layout_error(&error), expected);

@@ -143,6 +143,21 @@ fn an_overflow_is_skipped_by_all_ranks_alike() {
     assert_eq!(run.ranks[0].broken, run.ranks[1].broken);
 }
 
+/// A vocabulary with padding, kv heads that ranks share, and norms of heads: each value counts once.
+#[test]
+fn statistics_of_parameters_are_those_of_one_rank() {
+    let fields = json!({"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 1});
+    let build: runs::Build = family!(qwen3::Qwen3, Qwen3Config);
+    let qwen3 = Job { golden: ("qwen3_a", "lm"), fields, build, micro_batches: 2, steps: 1, ..gpt2_job() };
+    for job in [qwen3, Job { micro_batches: 2, steps: 1, ..gpt2_job() }] {
+        let alone = on_mesh(&job, 1, 1);
+        for (level, world, tensor) in [(ZeroLevel::Zero, 2, 2), (ZeroLevel::Zero, 4, 2), (ZeroLevel::Two, 4, 2)] {
+            on_mesh(&Job { level, ..job.clone() }, world, tensor).check_rows(&alone);
+        }
+        on_mesh(&Job { level: ZeroLevel::Three, ..job.clone() }, 4, 4).check_rows(&alone);
+    }
+}
+
 #[test]
 fn layers_that_ranks_do_not_divide_are_refused_by_name() {
     let error = |fields, tensor| {

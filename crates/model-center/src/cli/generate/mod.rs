@@ -85,9 +85,12 @@ pub struct Options {
     #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
     pub pin_threads: Pinning,
     /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process; each has all matrices
-    /// that are held in blocks.
+    /// that are held in blocks. By default as many as --tensor.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// Of the ranks, this number share each prompt: each has some of the heads, columns and tokens of every layer.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub tensor: usize,
     /// Print every setting with its origin, and exit.
     #[arg(long)]
     pub print_config: bool,

@@ -1,19 +1,19 @@
-//! The ranks of a run: each opens its shard of the model and generates for its share of the prompts.
+//! The ranks of a run: each opens its part of the model and generates for its share of the prompts.
 
 use super::chat::Conversation;
 use super::output::{Statistics, TextOutput, show};
 use super::setup::{GenerateRun, open_options};
 use crate::cli::opened::Form;
+use crate::cli::ranks::on_groups;
 use crate::cli::terminal;
 use crate::generate::{Generated, Generator, Prompt, TextChunk};
-use crate::model::OpenOptions;
 use crate::run::{ExitStatus, StopFlag, listen, listen_to_interrupts};
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::{CpuOptions, Placement};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options, threads_per_rank};
-use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::{Mesh, RankGroups};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,25 +96,19 @@ impl SharedRun {
             let reason = "products with matrices in blocks are computed on the CPU alone";
             return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
         }
-        let ranks = self.group.communicator(&opened, ranks)?;
+        let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, 1, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
-        let sharding = match ranks.size() {
-            1 => Sharding::solo(),
-            _ => {
-                Sharding { ranks: Arc::clone(&ranks), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true }
-            }
-        };
-        let open = OpenOptions { sharding, ..open_options(options, &device) };
+        let open = on_groups(open_options(options, &device), &groups);
         let opened = registry.open(&setup.directory, &open)?;
         let may_continue = || self.check_stop();
         let generator = Generator::new(&*opened.model, setup.tokenizer.as_deref(), settings.options.clone())?
-            .on_ranks(Arc::clone(&ranks))
+            .on_ranks(Arc::clone(groups.world()))
             .with_check(&may_continue);
         if options.is_conversation() {
             let total = Conversation::new(&self.run, &generator, &device, &self.stop).run()?;
             self.with_statistics(|statistics| *statistics = total);
         } else {
-            self.rows(&generator, &*ranks, &device)?;
+            self.rows(&generator, groups.mesh(), &device)?;
         }
         if on_cuda {
             let peak = device.memory().total.peak;
@@ -123,13 +117,18 @@ impl SharedRun {
         Ok(ExitStatus::Done)
     }
 
-    /// Generate for this rank's prompts of every round. All ranks take part in each round, if without prompts.
-    fn rows(&self, generator: &Generator<'_>, ranks: &dyn Communicator, device: &Device) -> Result<()> {
-        let (all, batch) = (self.run.rows.len(), self.run.batch);
-        for round in (0..all).step_by(batch * ranks.size()) {
-            let first = (round + ranks.rank() * batch).min(all);
+    /// Generate for this rank's prompts of every round. All ranks take part in each round, if without prompts. The
+    /// ranks of a tensor group have the same prompts and choose the same tokens; the first of them shows and writes
+    /// the texts.
+    fn rows(&self, generator: &Generator<'_>, mesh: Mesh, device: &Device) -> Result<()> {
+        let (all, batch, writes) = (self.run.rows.len(), self.run.batch, mesh.tensor_rank() == 0);
+        for round in (0..all).step_by(batch * mesh.data_size()) {
+            let first = (round + mesh.data_rank() * batch).min(all);
             let mine = first..(first + batch).min(all);
-            let texts = self.generate(generator, mine.clone(), device)?;
+            let texts = self.generate(generator, (mine.clone(), writes), device)?;
+            if !writes {
+                continue;
+            }
             for (index, texts) in mine.zip(texts) {
                 let row = (index, &self.run.rows[index]);
                 let echoes = texts.iter().map(|text| self.echo(index, text)).collect::<Result<Vec<_>>>()?;
@@ -169,14 +168,18 @@ impl SharedRun {
     fn generate(
         &self,
         generator: &Generator<'_>,
-        mine: std::ops::Range<usize>,
+        (mine, writes): (std::ops::Range<usize>, bool),
         device: &Device,
     ) -> Result<Vec<Vec<Generated>>> {
         let streams = self.run.streams();
-        self.with_statistics(Statistics::start);
+        if writes {
+            self.with_statistics(Statistics::start);
+        }
         let mut on_text = |chunk: TextChunk<'_>| {
-            self.with_statistics(Statistics::on_text);
-            self.stop_unless_read(!streams || show(chunk.text)?);
+            if writes {
+                self.with_statistics(Statistics::on_text);
+                self.stop_unless_read(!streams || show(chunk.text)?);
+            }
             Ok(())
         };
         let prompts = &self.run.ids[mine.clone()];

@@ -5,6 +5,7 @@ use super::options::with_flags;
 use crate::cli::device;
 use crate::cli::opened::{self, Form, Stored};
 use crate::cli::places::model_places;
+use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::file::printable;
 use crate::formats::Pretrained;
@@ -15,7 +16,6 @@ use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
-use bmtrain_dist::launch::Launcher;
 use std::path::{Path, PathBuf};
 
 /// Default batch size of --input.
@@ -41,7 +41,7 @@ pub(super) struct GenerateRun {
 impl GenerateRun {
     /// Whether text is printed as it is generated: plain text of one sequence at a time.
     pub(super) fn streams(&self) -> bool {
-        let one = self.batch == 1 && self.settings.texts == 1 && self.launch.world == 1;
+        let one = self.batch == 1 && self.settings.texts == 1 && self.launch.world == self.options.tensor;
         one && !self.options.json
             && !self.options.echo
             && self.options.prompts.input.is_none()
@@ -52,15 +52,11 @@ impl GenerateRun {
 /// Check everything that needs no weights.
 pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<GenerateRun> {
     check_options(options)?;
-    let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    if launch.world > 1 && launch.launcher != Launcher::Threads {
-        let reason = format!("{} started {} processes, and one writes the texts", launch.launcher.name(), launch.world);
-        return Err(Error::argument("ranks", reason, "start it once, with --ranks"));
-    }
+    let launch = ranks::launch(options.ranks, options.tensor)?;
     let threads = device::threads(options.threads)?;
     let rows = options.prompts.rows()?;
     refuse_output(options)?;
-    let setup = setup(options, registry, &rows)?;
+    let setup = setup(options, registry, (&rows, launch.world))?;
     let settings = settings(options, &setup)?;
     let batch = options.batch.unwrap_or(if options.prompts.input.is_some() { BATCH_OF_INPUT } else { 1 });
     let ids = rows.iter().map(|row| setup.encode_row(row).map_err(with_flags)).collect::<Result<_>>()?;
@@ -68,11 +64,16 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     Ok(GenerateRun { options, registry, setup, settings, rows, ids, launch, threads, batch })
 }
 
-/// The model directory without its weights.
-fn setup(options: &Options, registry: Registry<'static>, rows: &[PromptRow]) -> Result<GenerationSetup> {
+/// The model directory without its weights, for `world` ranks.
+fn setup(
+    options: &Options,
+    registry: Registry<'static>,
+    (rows, world): (&[PromptRow], usize),
+) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
     let directory = resolve(options)?;
     let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
+    ranks::check(world, options.tensor, opened.model.parameters())?;
     if !options.quiet {
         opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
         for (what, reason) in left_out(&directory)? {
@@ -124,6 +125,10 @@ fn check_options(options: &Options) -> Result<()> {
         let reason = format!("{} is for dequantised weights, and blocks are computed with in f32", dtype.dtype());
         return Err(Error::argument("--dtype", reason, "leave it out, or choose --weights dequantised"));
     }
+    if options.tensor > 1 && options.weights == Some(Form::AsStored) {
+        let reason = "matrices in blocks are not split over tensor-parallel ranks";
+        return Err(Error::argument("--tensor", reason, "leave it out, or choose --weights dequantised"));
+    }
     let is_wrong = |batch: &usize| *batch == 0 || *batch > MAX_BATCH;
     if let Some(batch) = options.batch.filter(is_wrong) {
         let reason = format!("{batch} prompts at a time");
@@ -133,6 +138,7 @@ fn check_options(options: &Options) -> Result<()> {
         let given = [
             ("--batch", options.batch.is_some()),
             ("--ranks", options.ranks.is_some_and(|ranks| ranks > 1)),
+            ("--tensor", options.tensor > 1),
             ("--template", prompts.template.is_some()),
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given) {

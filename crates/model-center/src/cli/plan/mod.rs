@@ -84,6 +84,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         all_levels: options.all_levels,
     };
     let checked = plan::check(&request, &resolve)?;
+    train::check_layout(&checked.resolved, options.ranks, registry, &model_places())?;
     note_reading(&checked.resolved);
     let setup = train::prepare(&checked.resolved, registry, &model_places())?;
     opened::remarks(&setup.notes, &setup.unused).iter().for_each(|line| terminal::note(line));

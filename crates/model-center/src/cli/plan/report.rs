@@ -50,8 +50,7 @@ pub fn text(setup: &Setup, plan: &Plan) -> String {
     lines.extend([String::new(), "disk, estimated".to_owned()]);
     lines.push(row("a saved model", disk.model));
     lines.push(row("a checkpoint", disk.checkpoint));
-    let checkpoints = if disk.kept == 0 { 0 } else { disk.kept + 1 };
-    let kept = format!("most at once: {} models, {checkpoints} checkpoints", disk.models + 1);
+    let kept = format!("most at once: {} models, {} checkpoints", disk.most_models(), disk.most_checkpoints());
     lines.push(row(&kept, disk.most()));
     if !levels.is_empty() {
         lines.push(String::new());
@@ -109,6 +108,8 @@ fn plan_json(planned: &Planned) -> Value {
     json!({
         "ranks": layout.ranks,
         "local_ranks": layout.local_ranks,
+        "tensor": resolved.parallel.tensor,
+        "data_ranks": resolved.parallel.data_ranks(layout.ranks),
         "zero": resolved.parallel.zero.number(),
         "gradient_sum": sum_name(resolved.train.gradient_sum),
         "recompute": recompute_name(resolved.train.recompute),
@@ -158,8 +159,9 @@ fn headline(setup: &Setup, planned: &Planned) -> String {
     let ranks = match (layout.ranks, layout.local_ranks) {
         (1, _) => "one rank".to_owned(),
         (all, here) => {
-            let level = resolved.parallel.zero.number();
-            format!("{all} ranks, {here} on each machine, ZeRO-{level}")
+            let (level, tensor) = (resolved.parallel.zero.number(), resolved.parallel.tensor);
+            let tensor = if tensor == 1 { String::new() } else { format!(", {tensor} tensor-parallel") };
+            format!("{all} ranks{tensor}, {here} on each machine, ZeRO-{level}")
         }
     };
     format!(

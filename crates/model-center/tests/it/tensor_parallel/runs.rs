@@ -6,6 +6,7 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
+use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -127,6 +128,8 @@ pub struct RankRun {
     pub padding: (usize, Vec<f32>),
     pub skipped: bool,
     pub broken: Option<String>,
+    /// Statistics of parameters and gradients, before the first step of the optimizer.
+    rows: Vec<SummaryRow>,
 }
 
 /// What all ranks saw.
@@ -158,6 +161,7 @@ fn train(job: &Job, mesh: Mesh, tensor: Arc<dyn Communicator>, data: Arc<dyn Com
         padding: (0, Vec::new()),
         skipped: false,
         broken: None,
+        rows: Vec::new(),
     };
     for step in 0..job.steps {
         let mut losses = Vec::new();
@@ -170,6 +174,9 @@ fn train(job: &Job, mesh: Mesh, tensor: Arc<dyn Communicator>, data: Arc<dyn Com
         }
         if step == 0 && job.level <= ZeroLevel::One {
             run.gradients = model.parameters().iter().filter_map(gradient).collect();
+        }
+        if step == 0 {
+            run.rows = inspect_model(model.parameters(), "*", 1.0).unwrap();
         }
         let info = optim.step().unwrap();
         run.skipped |= info.skipped;
@@ -216,6 +223,35 @@ fn padding(model: &dyn TextModel) -> (usize, Vec<f32>) {
         values.extend((0..all.len()).filter(|at| !held(at)).map(|at| all[at]));
     }
     (values.len(), values)
+}
+
+impl Run {
+    /// Every rank has the table of one rank, with each value counted once.
+    pub fn check_rows(&self, alone: &Run) {
+        let scale = |alone: &Moments| alone.deviation() + alone.mean.abs();
+        let largest =
+            alone.ranks[0].rows.iter().filter_map(|row| row.gradient).map(|all| scale(&all)).fold(0.0, f64::max);
+        for rank in &self.ranks {
+            assert_eq!(rank.rows.len(), alone.ranks[0].rows.len());
+            for (ours, alone) in rank.rows.iter().zip(&alone.ranks[0].rows) {
+                assert_eq!((&ours.name, &ours.shape), (&alone.name, &alone.shape));
+                assert_eq!(ours.gradient.is_some(), alone.gradient.is_some(), "{}", ours.name);
+                // Gradients of other terms, relative to the largest; values are the same and merged in other parts.
+                let of_gradient = ours.gradient.zip(alone.gradient).map(|(a, b)| (a, b, 1e-4 * (largest + scale(&b))));
+                for (ours_of, alone_of, bound) in [(ours.values, alone.values, 1e-9)].into_iter().chain(of_gradient) {
+                    assert_eq!(ours_of.count, alone_of.count, "{}", ours.name);
+                    for (a, b) in [
+                        (ours_of.mean, alone_of.mean),
+                        (ours_of.deviation(), alone_of.deviation()),
+                        (ours_of.min, alone_of.min),
+                        (ours_of.max, alone_of.max),
+                    ] {
+                        assert!((a - b).abs() <= bound, "{}: {a} and {b}", ours.name);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Trains on `world` rank threads, `tensor` of them to a tensor group.

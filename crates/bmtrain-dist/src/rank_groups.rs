@@ -1,0 +1,105 @@
+//! The communicators of one rank along the dimensions of its mesh.
+//!
+//! Defines [`RankGroups`], made by programs once their ranks are connected; opening a model takes its data-parallel and
+//! its tensor-parallel ranks.
+
+use crate::error::Result;
+use crate::mesh::{Mesh, RankGroup};
+use bmtrain_core::comm::{Communicator, CountingRank, Solo};
+use std::sync::Arc;
+
+/// One rank's membership in the groups of its mesh. A group of one rank communicates nothing.
+#[derive(Debug, Clone)]
+pub struct RankGroups {
+    mesh: Mesh,
+    world: Arc<dyn Communicator>,
+    tensor: Arc<dyn Communicator>,
+    data: Arc<dyn Communicator>,
+}
+
+impl RankGroups {
+    /// The groups of the rank that `world` is of, with `pipeline` stages and `tensor` tensor-parallel ranks.
+    /// Collective: every rank of `world` calls it with the same numbers.
+    ///
+    /// # Errors
+    /// A number of ranks that the two do not divide; a failing rank.
+    pub fn split(world: Arc<dyn Communicator>, pipeline: usize, tensor: usize) -> Result<Self> {
+        let mesh = Mesh::new(world.rank(), world.size(), pipeline, tensor)?;
+        let group = |kind| -> Result<Arc<dyn Communicator>> {
+            match mesh.group_size(kind) {
+                1 => Ok(Arc::new(Solo)),
+                size if size == world.size() => Ok(Arc::clone(&world)),
+                _ => {
+                    let (color, key) = mesh.colour_and_key(kind);
+                    Ok(world.split(color, key)?)
+                }
+            }
+        };
+        let (tensor, data) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?);
+        Ok(RankGroups { mesh, tensor, data, world })
+    }
+
+    /// The groups of a rank whose peers are not there, for [dry runs](crate::dry_run).
+    pub fn counting(mesh: Mesh) -> Result<Self> {
+        let group = |rank: usize, size: usize| -> Result<Arc<dyn Communicator>> {
+            if size == 1 { Ok(Arc::new(Solo)) } else { Ok(Arc::new(CountingRank::new(rank, size)?)) }
+        };
+        let of = |kind| group(mesh.group_rank(kind), mesh.group_size(kind));
+        let (tensor, data) = (of(RankGroup::Tensor)?, of(RankGroup::TensorZero)?);
+        Ok(RankGroups { mesh, tensor, data, world: group(mesh.rank(), mesh.world())? })
+    }
+
+    /// The rank's position.
+    pub fn mesh(&self) -> Mesh {
+        self.mesh
+    }
+
+    /// All ranks.
+    pub fn world(&self) -> &Arc<dyn Communicator> {
+        &self.world
+    }
+
+    /// The ranks that share one copy of every layer's weights with this one and see the same samples.
+    pub fn tensor(&self) -> &Arc<dyn Communicator> {
+        &self.tensor
+    }
+
+    /// The ranks that hold the same part of every weight as this one and see other samples.
+    pub fn data(&self) -> &Arc<dyn Communicator> {
+        &self.data
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use bmtrain_core::comm::host::{HostGroup, HostOptions};
+
+    fn sizes(groups: &RankGroups) -> [(usize, usize); 3] {
+        [groups.world(), groups.tensor(), groups.data()].map(|group| (group.rank(), group.size()))
+    }
+
+    #[test]
+    fn ranks_that_are_there_and_ranks_that_are_counted_have_the_same_places() {
+        for (ranks, tensor) in [(1, 1), (2, 1), (2, 2), (4, 2), (6, 3)] {
+            let places = std::thread::scope(|scope| {
+                let split = |rank| RankGroups::split(Arc::new(rank), 1, tensor).unwrap();
+                let ranks = HostGroup::threads(ranks, HostOptions::default()).unwrap();
+                let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || sizes(&split(rank)))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+            });
+            for (rank, place) in places.into_iter().enumerate() {
+                let mesh = Mesh::new(rank, ranks, 1, tensor).unwrap();
+                assert_eq!(place, sizes(&RankGroups::counting(mesh).unwrap()), "rank {rank} of {ranks}");
+                assert_eq!(place[1..], [(rank % tensor, tensor), (rank / tensor, ranks / tensor)]);
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_that_cannot_be_divided_are_refused() {
+        let error = RankGroups::split(Arc::new(Solo), 1, 2).unwrap_err().to_string();
+        assert!(error.contains("1 pipeline stages x 2 tensor ranks"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Whether the ranks of a run divide its batch and its model.
+//!
+//! Defines [`check_ranks`], which needs the recipe alone, and [`check_layout`], which opens the headers of the model's
+//! weights besides. Both list all that does not divide in one error.
+
+use crate::formats::ModelCaches;
+use crate::model::division::Division;
+use crate::model::{OpenOptions, Registry, TextHead};
+use crate::recipe::{Mismatch, Parallel, Partition, Resolved, model_directory, nearest};
+use crate::{Error, Result};
+use bmtrain_core::Device;
+use bmtrain_core::wrap::Counting;
+use std::sync::Arc;
+
+/// Whether `ranks` ranks can be divided as the recipe asks for, and share the micro-batches of a step evenly.
+///
+/// # Errors
+/// [`Error::Recipe`] with all that does not divide and the nearest values that would.
+pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
+    refuse(resolved, &resolved.mismatches(ranks))
+}
+
+/// The same, and whether tensor-parallel ranks and pipeline stages divide the model. Its weights are not read.
+///
+/// # Errors
+/// As [`check_ranks`]; a model directory that cannot be opened.
+pub fn check_layout(resolved: &Resolved, ranks: usize, registry: Registry<'_>, places: &ModelCaches) -> Result<()> {
+    let mut mismatches = resolved.mismatches(ranks);
+    if resolved.parallel.ranks_of_copy() > 1 {
+        mismatches.extend(of_model(&resolved.parallel, &division(resolved, registry, places)?));
+    }
+    refuse(resolved, &mismatches)
+}
+
+/// What has to be divided in the model, whose head is split as the token embedding is.
+fn division(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Division> {
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let options = OpenOptions {
+        family: resolved.model.family.clone(),
+        leave: resolved.model.leave.clone(),
+        head: Some(TextHead::None),
+        only_check: true,
+        ..OpenOptions::new(&nowhere)
+    };
+    let opened = registry.open(&model_directory(resolved, places)?, &options)?;
+    Ok(Division::of(opened.model.parameters()))
+}
+
+fn of_model(parallel: &Parallel, division: &Division) -> Vec<Mismatch> {
+    let mut found = Vec::new();
+    let (tensor, undivided) = (parallel.tensor, division.undivided(parallel.tensor));
+    if !undivided.is_empty() {
+        let near = nearest(tensor, 2 * tensor, |ranks| division.undivided(ranks).is_empty());
+        let reason = format!("{} cannot be divided over {tensor} tensor-parallel ranks", undivided.join(" and "));
+        found.push(Mismatch { key: "parallel.tensor", reason, fix: format!("set parallel.tensor = {near}") });
+    }
+    let (blocks, chunks) = (division.blocks, parallel.pipeline * parallel.virtual_stages);
+    if parallel.pipeline > 1 && chunks > blocks {
+        let reason = format!("{blocks} blocks cannot be divided over {chunks} model chunks of a pipeline");
+        let near = nearest(parallel.pipeline, parallel.pipeline, |stages| stages * parallel.virtual_stages <= blocks);
+        found.push(Mismatch { key: "parallel.pipeline", reason, fix: format!("set parallel.pipeline = {near}") });
+    }
+    if let Partition::Counts(counts) = &parallel.partition
+        && parallel.pipeline > 1
+        && counts.iter().sum::<usize>() != blocks
+    {
+        let reason = format!("`parallel.partition` divides {} blocks", counts.iter().sum::<usize>());
+        let fix = format!("give numbers that add up to the {blocks} blocks of the model");
+        found.push(Mismatch { key: "parallel.partition", reason, fix });
+    }
+    found
+}
+
+/// All mismatches as one error, at the place of the first.
+fn refuse(resolved: &Resolved, mismatches: &[Mismatch]) -> Result<()> {
+    let Some(first) = mismatches.first() else { return Ok(()) };
+    let joined = |part: fn(&Mismatch) -> &str| mismatches.iter().map(part).collect::<Vec<_>>().join("; ");
+    Err(Error::recipe(resolved.place(first.key), joined(|mismatch| &mismatch.reason), joined(|mismatch| &mismatch.fix)))
+}
