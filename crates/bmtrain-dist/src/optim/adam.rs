@@ -167,7 +167,7 @@ impl Optimizer for Adam {
                 // One tensor at a time is whole on the device, which has no room planned for more.
                 let whole = state.flat.gather_state(storage)?;
                 for (param, index) in &params {
-                    let at = (param.name(), state.steps[*index], tensor);
+                    let at = (*param, state.steps[*index], tensor);
                     stretches_of(&whole, state.flat.layout().spans()[*index].range(), at, visit)?;
                 }
             }

@@ -1,9 +1,9 @@
-//! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed, and the norm
-//! counts what several ranks have once. Called by [`OptimManager`](super::OptimManager) between the reduction over the
-//! data-parallel ranks and the norm; ranks of a tensor group own the same elements there.
+//! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed. Called by
+//! [`OptimManager`](super::OptimManager) between the reduction over the data-parallel ranks and the norm, which counts
+//! what several ranks have once ([`Param::counted`]); ranks of a tensor group own the same elements there.
 
 use crate::error::Result;
-use crate::param::{Flat, Param, SharedRange, Split};
+use crate::param::{Flat, Param, SharedRange};
 use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Device, Lane, Segment, Storage};
@@ -78,33 +78,4 @@ fn terms_of(flat: &Flat, index: usize, shared: &[SharedRange]) -> Vec<Terms> {
         (start < end).then(|| Terms { range: first..first + end - start, replicas: shared.replicas })
     };
     shared.iter().filter_map(in_state).collect()
-}
-
-/// The ranges of a parameter's reduced gradient that this rank counts in the norm of all gradients: no element of the
-/// full parameter is counted twice over all data-parallel and tensor-parallel ranks.
-pub(super) fn counted(param: &Param) -> Result<Vec<Range<usize>>> {
-    let (flat, index) = param.place()?;
-    let (ranks, counted) = (flat.tensor_ranks(), flat.counted(index));
-    if ranks.size() == 1 {
-        return Ok(vec![counted.in_state]);
-    }
-    if param.spec().split == Split::Replicated {
-        return Ok(if ranks.rank() == 0 { vec![counted.in_state] } else { Vec::new() });
-    }
-    // Of each group of replicas the first one counts.
-    let others = param.shared_ranges().into_iter().filter(|shared| ranks.rank() % shared.replicas != 0);
-    let mut left = vec![counted.of_param.clone()];
-    for SharedRange { range: out, .. } in others {
-        let outside = |range: Range<usize>| {
-            let before = range.start..range.end.min(out.start);
-            let after = range.start.max(out.end)..range.end;
-            [before, after].into_iter().filter(|range| range.start < range.end)
-        };
-        left = left.into_iter().flat_map(outside).collect();
-    }
-    let shift = |range: Range<usize>| {
-        let at = |element: usize| element - counted.of_param.start + counted.in_state.start;
-        at(range.start)..at(range.end)
-    };
-    Ok(left.into_iter().map(shift).collect())
 }

@@ -1,8 +1,9 @@
-//! Write a checkpoint again with another number of files. Resuming does not need it, as any number of ranks reads any
-//! checkpoint: it is for storage where few or many files are better, and it proves that contents do not depend on
-//! files.
+//! Write a checkpoint again with another number of files. Resuming does not need it, as any number of ranks in any
+//! layout reads any checkpoint: it is for storage where few or many files are better, and it proves that contents do
+//! not depend on files.
 //!
-//! Everything is read once and in order, a fraction of a megabyte at a time.
+//! Everything is read in order, a fraction of a megabyte at a time; what tensor-parallel ranks saved by columns is read
+//! twice, to verify it and to bring its runs into order.
 
 use super::coverage::LogicalTensor;
 use super::fault::request;
@@ -56,8 +57,8 @@ fn copy(from: &Checkpoint, writer: &Writer, world: usize) -> Result<Vec<super::F
         let bytes = specs.iter().filter_map(PieceSpec::bytes).sum();
         Ok(Some((writer.shard(rank, specs)?, bytes)))
     };
-    for part in order.iter().flat_map(|tensor| &tensor.parts) {
-        from.stream(part, &mut |mut bytes| {
+    for tensor in &order {
+        from.stream(tensor, &mut |mut bytes| {
             while !bytes.is_empty() {
                 let (mut shard, left) = match current.take() {
                     Some((shard, left)) if left > 0 => (shard, left),

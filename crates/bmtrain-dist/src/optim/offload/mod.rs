@@ -237,13 +237,14 @@ impl Optimizer for AdamOffload {
         for (state, params) in self.inner.updated()? {
             let flat = &state.flat;
             for (tensor, buffer) in lock(&state.moments).named() {
-                let (part, gathered) = (buffer.as_slice(), flat.sharding().shards_state());
+                let (part, ranks) = (buffer.as_slice(), flat.tensor_ranks().size());
+                let gathered = flat.sharding().shards_state() || ranks > 1;
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
                 for (param, index) in &params {
                     let (name, steps) = (param.name(), state.steps[*index]);
                     let range = flat.layout().spans()[*index].range();
                     if let Some(whole) = &whole {
-                        stretches_of(whole, range, (name, steps, tensor), visit)?;
+                        stretches_of(whole, range, (param, steps, tensor), visit)?;
                         continue;
                     }
                     let values = part.get(range).unwrap_or_default();
