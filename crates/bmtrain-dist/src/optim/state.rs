@@ -5,7 +5,7 @@
 use super::delta::{Delta, norms};
 use super::{AdamOptions, ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param, visit_whole};
+use crate::param::{Flat, OwnedPart, Param, visit_whole};
 use bmtrain_core::{DType, Storage};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -36,6 +36,8 @@ pub(super) struct DueUpdate {
     pub(super) index: usize,
     pub(super) grads: Storage,
     pub(super) decay: f32,
+    /// The elements whose change this rank measures, in order, if that is recorded.
+    pub(super) recorded: Vec<OwnedPart>,
 }
 
 /// The groups of an optimizer and the states of their storages.
@@ -81,7 +83,9 @@ impl<M> AdamStates<M> {
             for param in group.params.iter().filter(|param| param.is_trainable()) {
                 let (flat, index) = param.place()?;
                 if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                    due.push(DueUpdate { flat: Rc::clone(flat), index, grads, decay: group.weight_decay });
+                    let recorded = if self.options.record_delta { param.counted()? } else { Vec::new() };
+                    let (flat, decay) = (Rc::clone(flat), group.weight_decay);
+                    due.push(DueUpdate { flat, index, grads, decay, recorded });
                 }
             }
         }

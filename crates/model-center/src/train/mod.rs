@@ -10,12 +10,14 @@
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
+//! | `export.rs` | [`export()`]: a checkpoint as a model directory |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
 mod agree;
 mod checkpointer;
 mod class_weights;
 pub(crate) mod evaluate;
+mod export;
 mod finetune;
 mod finish;
 mod generated_answers;
@@ -33,6 +35,7 @@ pub(crate) mod trainer;
 mod waiting;
 
 pub use evaluate::EvalResult;
+pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use preconditions::{FinetuneOptions, on_ranks};

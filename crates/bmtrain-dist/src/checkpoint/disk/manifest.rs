@@ -38,7 +38,7 @@ const TRAILER_BYTES: usize = TRAILER_OPENS.len() + 64 + TRAILER_ENDS.len();
 pub struct Facts {
     /// How many ranks saved it; each wrote one file.
     pub world: u64,
-    /// How they had divided the model: free text for people, nothing here depends on it.
+    /// How they had divided the model, and other facts for people and tools: no digest and no state depends on it.
     pub layout: Map<String, Value>,
     /// Hash of the recipe, or any other short text that tells runs apart.
     pub recipe: String,

@@ -14,10 +14,10 @@ use super::shard::ShardWriter;
 use super::store::Store;
 use super::writer::{Committed, Writer};
 use crate::error::Result;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe and
-/// state stay; the layout becomes a note of where this came from.
+/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe, state
+/// and layout stay; the layout gets a note of where this came from.
 ///
 /// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes. On damage found on the
 /// way nothing is committed.
@@ -30,8 +30,8 @@ pub fn reshard(from: &Checkpoint, to: &Store, world: usize, id: &str) -> Result<
     let writer = Writer::begin(to, manifest.step, id)?;
     match copy(from, &writer, world) {
         Ok(records) => {
-            let layout: Map<String, Value> =
-                [("resharded_from".into(), json!(from.name().to_string()))].into_iter().collect();
+            let mut layout = manifest.facts.layout.clone();
+            layout.insert("resharded_from".into(), json!(from.name().to_string()));
             let facts = Facts { world: world as u64, layout, ..manifest.facts.clone() };
             writer.commit(records, facts)
         }

@@ -41,12 +41,13 @@ struct Training {
     dtype: DType,
     offload: bool,
     scale: Option<ScalePolicy>,
+    deltas: bool,
     seed: u64,
 }
 
 impl Default for Training {
     fn default() -> Self {
-        Training { dtype: DType::F32, offload: false, scale: None, seed: 11 }
+        Training { dtype: DType::F32, offload: false, scale: None, deltas: false, seed: 11 }
     }
 }
 
@@ -70,9 +71,10 @@ impl Rank {
         let model = job.model(&device, options).unwrap();
         let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
         let groups = ParamGroup::by_decay(model.parameters(), 0.01);
+        let adam = AdamOptions { record_delta: training.deltas, ..AdamOptions::default() };
         let optimizer: Box<dyn Optimizer> = match training.offload {
-            true => Box::new(AdamOffload::new(groups, AdamOptions::default()).unwrap()),
-            false => Box::new(Adam::new(groups, AdamOptions::default()).unwrap()),
+            true => Box::new(AdamOffload::new(groups, adam).unwrap()),
+            false => Box::new(Adam::new(groups, adam).unwrap()),
         };
         optim.add(optimizer, 1e-3);
         if let Some(policy) = training.scale {
@@ -142,18 +144,17 @@ fn on_ranks<T: Send>((world, tensor, _): Layout, body: impl Fn(Groups) -> T + Sy
         return vec![body(Groups { mesh: Mesh::SOLO, world: solo.clone(), tensor: solo.clone(), data: solo })];
     }
     let ranks = HostGroup::threads(world, HostOptions::default()).unwrap();
-    std::thread::scope(|scope| {
-        let start = |rank: bmtrain_core::comm::host::HostRank| {
-            let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
-            let group = |kind| {
-                let (colour, key) = mesh.colour_and_key(kind);
-                rank.split(colour, key).unwrap()
-            };
-            let (tensor, data) = (group(RankGroup::Tensor), group(RankGroup::TensorZero));
-            body(Groups { mesh, tensor, data, world: Arc::new(rank) })
+    let start = |rank: bmtrain_core::comm::host::HostRank| {
+        let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
+        let group = |kind| {
+            let (colour, key) = mesh.colour_and_key(kind);
+            rank.split(colour, key).unwrap()
         };
-        let start = &start;
-        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || start(rank))).collect();
+        let (tensor, data) = (group(RankGroup::Tensor), group(RankGroup::TensorZero));
+        body(Groups { mesh, tensor, data, world: Arc::new(rank) })
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| start(rank))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -272,7 +273,7 @@ fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_ho
     for (leg, (layout, offload)) in legs.into_iter().enumerate() {
         let ranks = on_ranks(layout, |groups| {
             let scale = Some(ScalePolicy::MEGATRON);
-            let training = Training { dtype: DType::F16, offload, scale, seed: leg as u64 };
+            let training = Training { dtype: DType::F16, offload, scale, deltas: false, seed: leg as u64 };
             let mut rank = Rank::new(&job, &groups, layout.2, training);
             if leg > 0 {
                 rank.restore(&store);
@@ -342,4 +343,31 @@ fn padding_of_the_vocabulary_is_in_no_checkpoint_and_stays_zero() {
     let checkpoint = newest(&store);
     let table = checkpoint.tensors().iter().find(|tensor| tensor.shape.first() == Some(&97)).unwrap();
     assert!(checkpoint.manifest().files[1].pieces.iter().all(|piece| piece.spec.name != table.name));
+}
+
+#[test]
+fn how_far_a_step_moved_each_parameter_is_of_full_tensors() {
+    let job = Job { dropout: 0.0, ..qwen3_job() };
+    for offload in [false, true] {
+        let deltas = |layout: Layout| {
+            let all = on_ranks(layout, |groups| {
+                let mut rank =
+                    Rank::new(&job, &groups, layout.2, Training { offload, deltas: true, ..Training::default() });
+                rank.train(&job, 0..2);
+                rank.optim.deltas().unwrap()
+            });
+            assert!(all.iter().all(|deltas| *deltas == all[0]), "{layout:?}");
+            all.into_iter().next().unwrap()
+        };
+        let plain = deltas(LAYOUTS[0]);
+        assert!(plain.len() > 10 && plain.iter().any(|delta| delta.norm > 0.0));
+        for layout in &LAYOUTS[5..] {
+            for (delta, expected) in deltas(*layout).iter().zip(&plain) {
+                assert_eq!(delta.name, expected.name);
+                // Adam divides small gradients, whose sums have another order, by their own size.
+                let error = (delta.norm - expected.norm).abs() / expected.norm;
+                assert!(error <= 1e-3, "{layout:?}: {}: {} for {}", delta.name, delta.norm, expected.norm);
+            }
+        }
+    }
 }

@@ -6,10 +6,12 @@ use crate::goldens::directory;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::{DType, Device};
-use bmtrain_dist::param::{TensorGroup, WholeReader};
+use bmtrain_dist::param::{Param, TensorGroup, WholeReader};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, RankGroup};
-use model_center::formats::{DirectoryLayout, TensorEntry, TensorSource, Weights};
+use model_center::formats::{
+    DirectoryLayout, SafetensorsFile, StoredDtype, TensorEntry, TensorSource, Weights, parameters,
+};
 use model_center::model::{OpenOptions, SaveOptions};
 use std::cell::Cell;
 use std::path::Path;
@@ -71,6 +73,72 @@ fn a_model_of_tensor_parallel_ranks_is_written_as_the_directory_of_one_rank() {
             assert!(files(&to) == expected, "{model} {head} {layout:?} from {of_ranks:?}");
         }
     }
+}
+
+#[test]
+fn any_model_is_saved_to_one_file_and_loaded_from_it_in_every_layout() {
+    let golden = directory("gpt2_a", "lm");
+    let to = tempfile::tempdir().unwrap();
+    let path = |name: &str| to.path().join(name);
+    let device = Device::cpu(1).unwrap();
+    let alone = open(&golden, &OpenOptions::new(&device)).unwrap().model;
+    parameters::save(&*alone, &path("alone")).unwrap();
+    let layouts = [(2, 2, ZeroLevel::Zero), (2, 1, ZeroLevel::Three), (4, 4, ZeroLevel::Zero), (4, 2, ZeroLevel::Two)];
+    for (number, layout) in layouts.into_iter().enumerate() {
+        on_threads(layout.0, |rank| {
+            let device = Device::cpu(1).unwrap();
+            let here = path(&number.to_string());
+            let model = open(&golden, &options(&rank, layout, &device)).unwrap().model;
+            parameters::save(&*model, &here).unwrap();
+            // All values are replaced by those of another rank's model, and come back.
+            let values = |param: &Param| param.read().unwrap();
+            let saved: Vec<Vec<f32>> = model.parameters().iter().map(values).collect();
+            let zero = |param: &Param| param.load_part(&mut |_, out| Ok::<_, bmtrain_dist::Error>(out.fill(0.0)));
+            model.parameters().iter().try_for_each(zero).unwrap();
+            parameters::load(&*model, &path("alone")).unwrap();
+            assert!(model.parameters().iter().map(values).collect::<Vec<_>>() == saved, "{layout:?}");
+        });
+        assert!(
+            std::fs::read(path(&number.to_string())).unwrap() == std::fs::read(path("alone")).unwrap(),
+            "{layout:?}"
+        );
+    }
+    // A 16-bit model's own dtype.
+    let half = open(&golden, &OpenOptions { dtype: DType::BF16, ..OpenOptions::new(&device) }).unwrap().model;
+    parameters::save(&*half, &path("half")).unwrap();
+    let file = SafetensorsFile::open(&path("half")).unwrap();
+    assert!(file.tensors().iter().all(|entry| entry.dtype == StoredDtype::BF16));
+    parameters::load(&*alone, &path("half")).unwrap();
+    let pairs = || alone.parameters().iter().zip(half.parameters());
+    assert!(pairs().all(|(full, half)| full.read().unwrap() == half.read().unwrap()));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_or_does_not_fit_is_an_error_on_all_ranks() {
+    let golden = directory("gpt2_a", "lm");
+    let to = tempfile::tempdir().unwrap();
+    let path = |name: &str| to.path().join(name);
+    let other = open(&directory("bert_a", "mlm"), &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
+    parameters::save(&*other, &path("other")).unwrap();
+    let own = open(&golden, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
+    parameters::save(&*own, &path("own")).unwrap();
+    std::fs::write(path("text"), "a text, which is no safetensors file").unwrap();
+    on_threads(4, |rank| {
+        let device = Device::cpu(1).unwrap();
+        let number = rank.rank();
+        let model = open(&golden, &options(&rank, (4, 2, ZeroLevel::One), &device)).unwrap().model;
+        let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        let error = parameters::save(&*model, &path("nowhere/file")).unwrap_err().to_string();
+        assert_eq!(error.contains("another rank could not use the file"), number != 0, "{error}");
+        let error = parameters::load(&*model, &path("other")).unwrap_err().to_string();
+        assert!(error.contains("it lacks parameters of the model: "), "{error}");
+        // A file that one rank alone can read.
+        let file = if number == 3 { "own" } else { "text" };
+        let error = parameters::load(&*model, &path(file)).unwrap_err().to_string();
+        assert_eq!(error.contains("another rank could not use the file"), number == 3, "{error}");
+        let after: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        assert!(before == after);
+    });
 }
 
 /// Weights that count the elements that are read of them.
