@@ -256,8 +256,8 @@ impl Param {
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
     }
 
-    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of the
-    /// full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
+    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of
+    /// the full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
     pub(crate) fn load_bits(&self, read: ReadBits<'_>) -> Result<()> {
         let home = self.home()?;
         home.flat.settle()?;

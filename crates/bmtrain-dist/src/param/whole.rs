@@ -91,9 +91,9 @@ fn gathered(param: &Param, part: ReadElements<'_>) -> Result<Vec<f32>> {
     Ok(whole)
 }
 
-/// Gather a tensor that is divided as `param` is from the parts of the tensor-parallel ranks, a few megabytes at a time:
-/// `part` gives elements of this rank's. `whole` gets all elements, widened; without it this rank only takes part.
-/// Collective over the tensor-parallel ranks. Waits for the device where there is a `whole`.
+/// Gather a tensor that is divided as `param` is from the parts of the tensor-parallel ranks, a few megabytes at a
+/// time: `part` gives elements of this rank's. `whole` gets all elements, widened; without it this rank only takes
+/// part. Collective over the tensor-parallel ranks. Waits for the device where there is a `whole`.
 fn gather_parts(param: &Param, part: ReadElements<'_>, mut whole: Option<&mut [f32]>) -> Result<()> {
     let (spec, ranks) = (param.spec(), param.place()?.0.tensor_ranks());
     let (count, len) = (ranks.size(), param.local_shape().elements());

@@ -107,8 +107,8 @@ impl Checkpoint {
         self.read_sorted(tensor, &[run], out)
     }
 
-    /// Read several runs of a tensor, no two of which share elements: each piece that holds some of theirs is read once.
-    /// What no run fills stays as it is; after an error `out` holds zeros.
+    /// Read several runs of a tensor, which share no elements: each piece that holds wanted elements is read once. What
+    /// no run fills stays as it is; after an error `out` holds zeros.
     pub fn read_runs(&self, name: &str, kind: &Kind, runs: &[ElementRun], out: &mut [u8]) -> Result<()> {
         let tensor = self.find(name, kind)?;
         let room = (out.len() / tensor.dtype.size()) as u64;
@@ -308,7 +308,7 @@ impl Checkpoint {
     }
 }
 
-/// Copy those of the wanted elements that are in `bytes`, a piece's elements from `first` on, to their places.
+/// Copy the wanted elements that are in `bytes`, a piece's elements from `first` on, to their places.
 fn scatter(part: &TensorRuns, first: u64, bytes: &[u8], size: usize, wanted: &[ElementRun], out: &mut [u8]) {
     let mut from = first;
     let end = first + (bytes.len() / size) as u64;

@@ -97,8 +97,8 @@ pub struct PieceSpec {
     /// Number of runs.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub runs: u64,
-    /// Elements from the beginning of a run to that of the next: the length of a row of the tensor, within which each
-    /// run is. Zero for a piece of one run.
+    /// Elements from the beginning of a run to the beginning of the next: the length of a row of the tensor, within
+    /// which each run is. Zero for a piece of one run.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stride: u64,
 }

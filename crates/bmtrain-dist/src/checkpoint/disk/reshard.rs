@@ -16,8 +16,8 @@ use super::writer::{Committed, Writer};
 use crate::error::Result;
 use serde_json::json;
 
-/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe, state
-/// and layout stay; the layout gets a note of where this came from.
+/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe,
+/// state and layout stay; the layout gets a note of where this came from.
 ///
 /// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes. On damage found on the
 /// way nothing is committed.

@@ -1,9 +1,9 @@
-//! Whether pieces cover a tensor exactly once, in time and memory of the number of pieces alone: a manifest from outside
-//! can claim any number of runs.
+//! Whether pieces cover a tensor exactly once, in time and memory of the number of pieces alone: a manifest from
+//! outside can claim any number of runs.
 //!
-//! Pieces of several runs are rectangles in the tensor seen as a matrix whose rows are as long as their stride. A run of
-//! elements is a partial row, whole rows and a partial row, at most three rectangles. Rectangles that do not overlap and
-//! have the area of the matrix cover it. Called by `coverage.rs`.
+//! Pieces of several runs are rectangles in the tensor seen as a matrix whose rows are as long as their stride. A run
+//! of elements is a partial row, whole rows and a partial row, at most three rectangles. Rectangles that do not overlap
+//! and have the area of the matrix cover it. Called by `coverage.rs`.
 
 use super::coverage::TensorRuns;
 use std::collections::BTreeMap;

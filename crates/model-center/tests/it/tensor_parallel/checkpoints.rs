@@ -84,7 +84,7 @@ impl Rank {
         Rank { device, mesh, model, optim, team }
     }
 
-    /// The losses of this rank; none but those of the first rank of a tensor group, which all have alike.
+    /// The losses of this rank, if it is the first of a tensor group, whose ranks have the same.
     fn train(&mut self, job: &Job, steps: Range<u32>) -> Losses {
         let mut losses = Vec::new();
         for step in steps {

@@ -90,7 +90,7 @@ fn any_model_is_saved_to_one_file_and_loaded_from_it_in_every_layout() {
             let here = path(&number.to_string());
             let model = open(&golden, &options(&rank, layout, &device)).unwrap().model;
             parameters::save(&*model, &here).unwrap();
-            // All values are replaced by those of another rank's model, and come back.
+            // All values become zero and come back.
             let values = |param: &Param| param.read().unwrap();
             let saved: Vec<Vec<f32>> = model.parameters().iter().map(values).collect();
             let zero = |param: &Param| param.load_part(&mut |_, out| Ok::<_, bmtrain_dist::Error>(out.fill(0.0)));
@@ -122,7 +122,7 @@ fn a_file_that_cannot_be_written_or_does_not_fit_is_an_error_on_all_ranks() {
     parameters::save(&*other, &path("other")).unwrap();
     let own = open(&golden, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
     parameters::save(&*own, &path("own")).unwrap();
-    std::fs::write(path("text"), "a text, which is no safetensors file").unwrap();
+    std::fs::write(path("text"), "a text that is not a safetensors file").unwrap();
     on_threads(4, |rank| {
         let device = Device::cpu(1).unwrap();
         let number = rank.rank();
