@@ -102,8 +102,8 @@ fn gpt2_job() -> Job {
     Job { golden: ("gpt2_a", "lm"), head: TIED, build: family!(gpt2::Gpt2, Gpt2Config), ..Job::default() }
 }
 
-/// Kv heads that ranks share, norms of heads, and a vocabulary of 43 tokens, none of them on the last of four ranks; two
-/// micro-batches.
+/// Kv heads that ranks share, norms of heads, and a vocabulary of 43 tokens, none of them on the last of four ranks;
+/// two micro-batches.
 fn qwen3_job() -> Job {
     let fields = json!({"intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 1});
     let build: runs::Build = family!(qwen3::Qwen3, Qwen3Config);
