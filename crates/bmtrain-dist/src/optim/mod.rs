@@ -126,8 +126,8 @@ pub trait Optimizer {
     /// Show the state of every parameter that has one, gathered from all data-parallel and tensor-parallel ranks, which
     /// have to do the same, in stretches of a bounded number of elements. Storages come in the order in which the
     /// groups first name them, each gathered once, and the parameters of one in the order of the groups; they may
-    /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, `m` before `v`
-    /// before `master`. Waits for the device.
+    /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, `m`
+    /// before `v` before `master`. Waits for the device.
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()>;
 
     /// All of it at once: as much host memory as the state has.

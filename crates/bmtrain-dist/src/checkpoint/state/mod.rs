@@ -5,8 +5,8 @@
 //!
 //! A rank saves the elements that it counts in the norm of all gradients ([`Param::counted`]), so every element is
 //! saved once however the model is sharded: data-parallel ranks save their shards, and what tensor-parallel ranks have
-//! alike is saved by the first of them. A checkpoint holds elements of full parameters, without padding, and every rank reads
-//! the elements that it stores: the layout is not part of a checkpoint.
+//! alike is saved by the first of them. A checkpoint holds elements of full parameters, without padding, and every
+//! rank reads the elements that it stores: the layout is not part of a checkpoint.
 
 mod restore;
 mod runs;
