@@ -5,6 +5,7 @@ use crate::opened::Stored;
 use crate::{program, terminal};
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
 use clap::{Parser, Subcommand};
+use model_center::file::printable;
 use model_center::model::Registry;
 use model_center::run::ExitStatus;
 use model_center::train::{CheckpointPath, ExportOptions, export, store_directory};
@@ -119,6 +120,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
                 "values": written.values,
                 "dtype": written.dtype.name(),
             });
+            for field in &written.left_out {
+                terminal::note(&format!("warning: config.json has no place for {}", printable(field, 200)));
+            }
             let (parameters, values) = (written.parameters, written.values);
             let text = format!("{path}: {parameters} parameters of {values} values as {}, of {name}", written.dtype);
             show(options.json, &record, &text)

@@ -71,6 +71,8 @@ pub struct Exported {
     pub values: usize,
     /// Dtype of the weights.
     pub dtype: DType,
+    /// Fields of the configuration that the written layout cannot hold.
+    pub left_out: Vec<String>,
 }
 
 impl SavedModel {
@@ -184,8 +186,8 @@ pub fn export(
     opened.model.check_save(&save)?;
     let staged = StagedDirectory::create(to.to_owned())?;
     opened.model.write(staged.path(), &save, &mut |name, values| read(checkpoint, name, values))?;
-    let parameters = opened.model.parameters().iter().count();
-    Ok(Exported { directory: staged.commit()?, parameters, values: opened.parameters, dtype })
+    let (parameters, left_out) = (opened.model.parameters().iter().count(), opened.model.left_out(&save)?);
+    Ok(Exported { directory: staged.commit()?, parameters, values: opened.parameters, dtype, left_out })
 }
 
 /// Whether the checkpoint has exactly the parameters of the model.
