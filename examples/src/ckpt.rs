@@ -1,15 +1,20 @@
-//! The ckpt program: list, verify, digest and reshard the checkpoints of a run.
+//! The ckpt program: list, verify, digest, reshard and export the checkpoints of a run.
 
-use crate::terminal;
+use crate::convert::Layout;
+use crate::opened::Stored;
+use crate::{program, terminal};
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
 use clap::{Parser, Subcommand};
+use model_center::file::printable;
+use model_center::model::Registry;
 use model_center::run::ExitStatus;
-use model_center::train::{CheckpointPath, store_directory};
+use model_center::train::{CheckpointPath, ExportOptions, export, store_directory};
 use model_center::{Error, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-/// Look at the checkpoints of a run.
+/// Look at the checkpoints of a run, and export them.
 ///
 /// DIR is the directory of a run, a directory of checkpoints, or one checkpoint; DIR@STEP names one of many.
 ///
@@ -48,7 +53,8 @@ pub enum Task {
         parts: bool,
     },
     /// Write a checkpoint again as the files of another number of ranks. Resuming needs no such thing: any number of
-    /// ranks reads any checkpoint.
+    /// ranks, with any numbers of data-parallel and tensor-parallel ranks among them and at any ZeRO level, reads any
+    /// checkpoint. It is for storage where few or many files are better.
     Reshard {
         /// The newest here, or one.
         from: String,
@@ -58,10 +64,33 @@ pub enum Task {
         #[arg(long, value_name = "N")]
         ranks: usize,
     },
+    /// Write a checkpoint as a complete model directory, which transformers and the other programs here open: what the
+    /// run would write if it ended there. Whichever ranks saved it, one process exports it, one parameter at a time.
+    Export {
+        /// The newest here, or one.
+        from: String,
+        /// The directory to write. It must be empty or not exist yet.
+        to: PathBuf,
+        /// The directory of the model that the run began with, if it is no longer where it was: the configuration and
+        /// the tokenizer come from it.
+        #[arg(long, value_name = "DIR")]
+        model: Option<PathBuf>,
+        /// Dtype of the weights; by default the one of the run, save.dtype.
+        #[arg(long, value_enum, value_name = "TYPE")]
+        dtype: Option<Stored>,
+        /// Whose files are written.
+        #[arg(long, value_enum, default_value = "hugging-face")]
+        layout: Layout,
+    },
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, |options, registry| run(options, registry))
 }
 
 /// Run the program.
-pub fn run(options: &Options) -> Result<ExitStatus> {
+pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     match &options.task {
         Task::Ls { dir } => list(dir, false, options.json),
         Task::Verify { dir } => list(dir, true, options.json),
@@ -73,6 +102,30 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
             let path = to.join(committed.name.to_string()).display().to_string();
             let record = json!({"checkpoint": path, "files": ranks, "bytes": committed.bytes});
             show(options.json, &record, &format!("{path}: {ranks} files, {:.1} MiB", mib(committed.bytes)))
+        }
+        Task::Export { from, to, model, dtype, layout } => {
+            let checkpoint = one(from)?;
+            let asked = ExportOptions {
+                model: model.as_deref(),
+                dtype: dtype.map(Stored::dtype),
+                layout: layout.directory_layout(),
+            };
+            let written = export(&checkpoint, to, asked, registry)?;
+            let (name, path) = (checkpoint.name().to_string(), written.directory.display().to_string());
+            let record = json!({
+                "checkpoint": name,
+                "step": checkpoint.manifest().step,
+                "model": path,
+                "parameters": written.parameters,
+                "values": written.values,
+                "dtype": written.dtype.name(),
+            });
+            for field in &written.left_out {
+                terminal::note(&format!("warning: config.json has no place for {}", printable(field, 200)));
+            }
+            let (parameters, values) = (written.parameters, written.values);
+            let text = format!("{path}: {parameters} parameters of {values} values as {}, of {name}", written.dtype);
+            show(options.json, &record, &text)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The programs of BMTrain for Rust that are not in `model_center::cli`: tools around models, checkpoints and builds,
-//! as functions that the binaries call. A crate with models of its own calls `convert::main` with a
-//! [`Registry`](model_center::model::Registry) that has them.
+//! as functions that the binaries call. A crate with models of its own calls `convert::main` and
+//! `ckpt::main` with a [`Registry`](model_center::model::Registry) that has them.
 
 #[cfg(feature = "tools")]
 pub mod bench;

@@ -39,6 +39,12 @@ impl RankGroups {
         Ok(RankGroups { mesh, tensor, data, world })
     }
 
+    /// The groups of the only rank.
+    pub fn solo() -> Self {
+        let alone = || -> Arc<dyn Communicator> { Arc::new(Solo) };
+        RankGroups { mesh: Mesh::SOLO, tensor: alone(), data: alone(), world: alone() }
+    }
+
     /// The groups of a rank whose peers are not there, for [dry runs](crate::dry_run).
     pub fn counting(mesh: Mesh) -> Result<Self> {
         let group = |rank: usize, size: usize| -> Result<Arc<dyn Communicator>> {

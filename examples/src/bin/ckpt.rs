@@ -1,16 +1,3 @@
-//! Look at checkpoints, check them, and write them again in other files.
+//! Look at checkpoints, check them, write them again in other files, and export them as model directories.
 
-use bmtrain_core::heap::EndingHeap;
-use bmtrain_examples::{ckpt, limits, terminal};
-use clap::Parser;
-use std::process::ExitCode;
-
-#[global_allocator]
-static HEAP: EndingHeap = limits::HEAP;
-
-fn main() -> ExitCode {
-    limits::prepare();
-    let options = ckpt::Options::parse();
-    terminal::start_logging();
-    terminal::finish(ckpt::run(&options))
-}
+model_center::program!(bmtrain_examples::ckpt::main, model_center::model::Registry::default());

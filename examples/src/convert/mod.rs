@@ -74,6 +74,16 @@ pub enum Layout {
     ModelCenter,
 }
 
+impl Layout {
+    /// The option of the library.
+    pub fn directory_layout(self) -> DirectoryLayout {
+        match self {
+            Layout::HuggingFace => DirectoryLayout::HuggingFace,
+            Layout::ModelCenter => DirectoryLayout::ModelCenter,
+        }
+    }
+}
+
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
     program::main(registry, |options, registry| run(options, registry))
@@ -153,10 +163,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         let place = directory.display().to_string();
         return Err(Error::model(place, format!("there are no values for {names}"), "use a complete model"));
     }
-    let layout = match options.layout {
-        Layout::HuggingFace => DirectoryLayout::HuggingFace,
-        Layout::ModelCenter => DirectoryLayout::ModelCenter,
-    };
+    let layout = options.layout.directory_layout();
     let weights = Weights::open(directory)?;
     let dtype = options.dtype.map(Stored::dtype).or(weights.dtype()).unwrap_or(DType::F32);
     let save = SaveOptions { dtype, companions: Some(directory), layout };

@@ -1,4 +1,4 @@
-//! The ckpt program: its reports on sound and on damaged checkpoints.
+//! The ckpt program: its reports on sound and on damaged checkpoints, and checkpoints as model directories.
 
 use crate::fixture::{Fixture, Outcome};
 
@@ -74,6 +74,73 @@ fn a_digest_does_not_depend_on_the_number_of_files() {
     // Training goes on from it.
     let sets = ["--set", "checkpoint.every=1 steps", "--set", "train.micro_batch_size=2", "--set", "output.dir=on"];
     fixture.finetune(&[&["--resume", "again3"], &sets[..]].concat()).succeeded();
+}
+
+/// The files of a directory but the model card, which a run writes beside its model.
+fn files(fixture: &Fixture, directory: &str) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(fixture.path(directory)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<_> = names
+        .filter(|name| name != "README.md")
+        .map(|name| (name.clone(), fixture.bytes(&format!("{directory}/{name}"))))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn an_exported_checkpoint_is_the_directory_that_its_run_would_have_written() {
+    let fixture = Fixture::new();
+    let sets = ["checkpoint.every=1 steps", "train.micro_batch_size=2", "parallel.zero=3", "save.which=last"];
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    fixture.finetune(&[&["--ranks", "2"], &sets[..]].concat()).succeeded();
+    let text = ckpt(&fixture, &["export", "run", "out"]).succeeded().stdout;
+    assert!(text.starts_with("out: ") && text.contains(" as f32, of step-3-"), "{text}");
+    assert_eq!(files(&fixture, "out"), files(&fixture, "run/model"));
+    // Of a step in the middle of the run, and from a resharded copy.
+    let weights = |directory: &str| fixture.bytes(&format!("{directory}/model.safetensors"));
+    ckpt(&fixture, &["reshard", "run@2", "copy", "--ranks", "3"]).succeeded();
+    ckpt(&fixture, &["export", "copy", "copied"]).succeeded();
+    let json = ckpt(&fixture, &["--json", "export", "run@2", "middle", "--dtype", "bf16"]).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["step"], &json["dtype"], &json["model"]), (&2.into(), &"bf16".into(), &"middle".into()));
+    assert_ne!(weights("copied"), weights("out"));
+    assert!(weights("middle").len() < weights("copied").len() * 6 / 10);
+    // Under ModelCenter's names, and from there the same model.
+    ckpt(&fixture, &["export", "run", "center", "--layout", "model-center"]).succeeded();
+    let (convert, head) = (env!("CARGO_BIN_EXE_convert"), ["--head", "cls"]);
+    let back = fixture.run(convert, &[&["center", "back", "--family", "bert"], &head[..]].concat()).succeeded();
+    assert_eq!(weights("back"), weights("out"), "{}", back.stdout);
+}
+
+#[test]
+fn an_export_that_cannot_be_made_leaves_nothing() {
+    let fixture = trained();
+    fixture.write("full/notes", "mine");
+    let refused = |arguments: &[&str], code: i32, text: &str| {
+        let outcome = ckpt(&fixture, &[&["export"], arguments].concat());
+        assert!(outcome.stderr.contains(text), "{arguments:?}: {}", outcome.stderr);
+        assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.stderr);
+    };
+    refused(&["run", "full"], 2, "not an empty directory");
+    refused(&["run", "full/notes"], 2, "not an empty directory");
+    refused(&["run", "."], 2, "not the name of a directory");
+    refused(&["run", "nowhere/out"], 5, "nowhere");
+    refused(&["run@77", "out"], 2, "there is no checkpoint here");
+    refused(&["run", "out", "--model", "nowhere"], 3, "give its present place with --model");
+    // A model that moved.
+    std::fs::rename(fixture.path("model"), fixture.path("moved")).unwrap();
+    refused(&["run", "out"], 3, "give its present place with --model");
+    ckpt(&fixture, &["export", "run", "good", "--model", "moved"]).succeeded();
+    // Damage that is found while the model is written.
+    let file = format!("run/checkpoints/{}/rank-1.safetensors", name(&fixture, 3));
+    let mut bytes = fixture.bytes(&file);
+    let last = bytes.len() - 5;
+    bytes.iter_mut().skip(last / 2).for_each(|byte| *byte ^= 1);
+    fixture.write_bytes(&file, &bytes);
+    refused(&["run@3", "out", "--model", "moved"], 4, "its hash differs");
+    let left: Vec<_> = std::fs::read_dir(fixture.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("out")), "{left:?}");
 }
 
 #[test]

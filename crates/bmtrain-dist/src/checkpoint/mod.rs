@@ -4,9 +4,10 @@ pub mod disk;
 pub mod state;
 
 pub use disk::{
-    Checkpoint, CheckpointName, Committed, ContentHash, Contents, Digest, Facts, FailPoints, Fault, FileRecord,
-    KEEP_LEAST, Keep, Kind, LogicalTensor, MANIFEST_FILE, Manifest, Newest, NotAName, PassedOver, PieceRecord,
-    PieceSpec, Report, SCHEMA, SaveJob, SaveOutcome, SaveThread, ShardWriter, Store, TensorPiece, Writer, reshard,
+    Checkpoint, CheckpointName, Committed, ContentHash, Contents, Digest, ElementRun, Facts, FailPoints, Fault,
+    FileRecord, KEEP_LEAST, Keep, Kind, LogicalTensor, MANIFEST_FILE, Manifest, Newest, NotAName, PassedOver,
+    PieceRecord, PieceSpec, Report, SCHEMA, SaveJob, SaveOutcome, SaveThread, ShardWriter, Store, TensorPiece, Writer,
+    reshard,
 };
 #[cfg(feature = "testing")]
 pub use disk::{FailAction, FailPoint, simulated};

@@ -8,8 +8,8 @@
 use super::moments::Moments;
 use super::table::SummaryRow;
 use crate::error::{Error, Result};
-use crate::optim::tensor_terms::{SummedTerms, counted_elements, sum_beside, terms_of, without};
-use crate::param::{Flat, OwnedPart, Param, Parameters, matches_whole};
+use crate::optim::tensor_terms::{SummedTerms, sum_beside, terms_of};
+use crate::param::{Flat, OwnedPart, Param, Parameters, matches_whole, outside};
 use bmtrain_core::Storage;
 use std::ops::Range;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
         }
         let (flat, index) = param.place()?;
         let part = flat.counted(index);
-        let counted = counted_elements(param, held(param, &part.of_param))?;
+        let counted = counted_values(param)?;
         own.push(of_ranges(flat.values(), shifted(&counted, &part.of_param, part.in_values.start))?);
         // Parameters of one storage come one after the other: its gradients are brought together once.
         if !sums.as_ref().is_some_and(|sums| Rc::ptr_eq(&sums.flat, flat)) {
@@ -69,15 +69,17 @@ struct Sums {
     shard: Option<(Storage, usize)>,
 }
 
-/// Of the elements `part` of a rank's part of a parameter, those that are no padding.
-fn held(param: &Param, part: &Range<usize>) -> Vec<Range<usize>> {
-    match param.local_part().is_padded() {
-        false => vec![part.clone()],
+/// The elements of this rank's part of a parameter that it counts and that are no padding.
+fn counted_values(param: &Param) -> Result<Vec<Range<usize>>> {
+    let is_padded = param.local_part().is_padded();
+    let held = |part: OwnedPart| match is_padded {
+        false => vec![part.of_param],
         true => {
-            let runs = param.runs_of(part).into_iter();
-            runs.map(|(_, at, len)| part.start + at..part.start + at + len).collect()
+            let (start, runs) = (part.of_param.start, param.runs_of(&part.of_param));
+            runs.into_iter().map(|(_, at, len)| start + at..start + at + len).collect()
         }
-    }
+    };
+    Ok(param.counted()?.into_iter().flat_map(held).collect())
 }
 
 /// Ranges of elements of which the first of `part` is at `start`.
@@ -116,7 +118,7 @@ fn of_gradient(param: &Param, counted: &[Range<usize>], (gradients, part): (&Sto
     let counted_terms = terms.iter().zip(own).filter(|(term, _)| is_counted(&term.range));
     for (term, slot) in counted_terms {
         moments = moments.merge(of_ranges(&sums, vec![slot])?);
-        rest = rest.into_iter().flat_map(|range| without(&range, &term.range)).collect();
+        rest = rest.into_iter().flat_map(|range| outside(&range, &term.range)).collect();
     }
     Ok(moments.merge(of_ranges(gradients, rest)?))
 }

@@ -4,7 +4,7 @@ use super::delta::{Before, Delta};
 use super::state::{AdamStates, DueUpdate, stretches_of};
 use super::{Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::Result;
-use crate::param::{Flat, Param};
+use crate::param::{Flat, OwnedPart, Param};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{Adam as AdamKernel, AdamSettings, Cast, Dest, Fill};
 use bmtrain_core::{DType, Lane, Segment, Storage};
@@ -118,19 +118,18 @@ impl Optimizer for Adam {
         for moved in self.inner.states.iter().filter_map(|state| state.moments.moved.as_ref()) {
             moved.device().launch(Fill { value: 0.0, out: moved.view_mut(0..moved.len())? })?;
         }
-        for DueUpdate { flat, index, grads, decay } in self.inner.begin_step()? {
+        for DueUpdate { flat, index, grads, decay, recorded } in self.inner.begin_step()? {
             let state = self.inner.of_flat(&flat, || Moments::new(&flat, &options))?;
             let (step, part) = (state.count_step(index), flat.owned(index));
             if part.of_param.is_empty() {
                 continue;
             }
             let Moments { m, v, master, moved } = &state.moments;
-            let counted = flat.counted(index);
-            let before = match (moved, master) {
-                (Some(_), Some(master)) => Some(Before::keep(master, counted.in_state)?),
-                (Some(_), None) => Some(Before::keep(flat.values(), counted.in_values)?),
-                (None, _) => None,
+            let keep = |part: OwnedPart| match master {
+                Some(master) => Before::keep(master, part.in_state),
+                None => Before::keep(flat.values(), part.in_values),
             };
+            let before = recorded.into_iter().map(keep).collect::<Result<Vec<_>>>()?;
             let range = part.in_state;
             flat.values().device().launch(AdamKernel {
                 parameter: flat.values().view_mut(part.in_values)?,
@@ -150,8 +149,8 @@ impl Optimizer for Adam {
                     step,
                 },
             })?;
-            if let (Some(before), Some(moved)) = (before, moved) {
-                before.measure(moved, index)?;
+            if let Some(moved) = moved {
+                before.into_iter().try_for_each(|before| before.measure(moved, index))?;
             }
         }
         Ok(())
@@ -167,7 +166,7 @@ impl Optimizer for Adam {
                 // One tensor at a time is whole on the device, which has no room planned for more.
                 let whole = state.flat.gather_state(storage)?;
                 for (param, index) in &params {
-                    let at = (param.name(), state.steps[*index], tensor);
+                    let at = (*param, state.steps[*index], tensor);
                     stretches_of(&whole, state.flat.layout().spans()[*index].range(), at, visit)?;
                 }
             }

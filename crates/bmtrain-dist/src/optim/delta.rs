@@ -41,26 +41,26 @@ impl<'a> Before<'a> {
         Ok(Before { values, range, kept })
     }
 
-    /// Write the sum of the squares of what has changed since to the sum of parameter `index`.
+    /// Add the sum of the squares of what has changed since to the sum of parameter `index`.
     pub(super) fn measure(self, words: &Storage, index: usize) -> Result<()> {
         let (device, all) = (self.values.device(), 0..self.kept.len());
         let (a, out) = (self.values.view(self.range)?, self.kept.view_mut(all.clone())?);
         device.launch(AddScaled { alpha: 1.0, a, beta: -1.0, b: None, out })?;
-        let out = Dest { view: words.view_mut(index * WORDS..(index + 1) * WORDS)?, add: false };
+        let out = Dest { view: words.view_mut(index * WORDS..(index + 1) * WORDS)?, add: true };
         Ok(device.launch(GradNorm { order: NormOrder::Two, x: self.kept.view(all)?, out })?)
     }
 }
 
-/// The norms of all parameters of a flat storage from this rank's exact sums. Ranks that share it have to
-/// do the same. Waits for the device.
+/// The norms of all parameters of a flat storage from this rank's exact sums. Data-parallel and tensor-parallel ranks
+/// have to do the same. Waits for the device.
 pub(super) fn norms(flat: &Flat, words: &[i64]) -> Result<Vec<f64>> {
     let device = flat.values().device();
     let all = Storage::empty(device, words.len(), DType::I64, Segment::Workspace)?;
     let range = 0..words.len();
     device.backend().upload(bytemuck::cast_slice(words), all.view_mut(range.clone())?, Lane::Compute)?;
-    if flat.sharding().is_shared() {
-        let collective = Collective::AllReduce { data: all.view_mut(range)?, by: Reduction::Sum };
-        flat.sharding().ranks.launch(device.backend(), collective, Lane::Compute)?;
+    for ranks in [&flat.sharding().ranks, flat.tensor_ranks()].into_iter().filter(|ranks| ranks.size() > 1) {
+        let collective = Collective::AllReduce { data: all.view_mut(range.clone())?, by: Reduction::Sum };
+        ranks.launch(device.backend(), collective, Lane::Compute)?;
     }
     let words: Vec<i64> = all.tensor(0, [words.len()])?.to_vec()?;
     let (sums, _) = words.as_chunks::<WORDS>();

@@ -1,7 +1,9 @@
-//! One short text that stands for all that training has come to: equal texts mean equal bits.
+//! One short text that stands for all that training has come to: equal texts mean equal bits, on any number of
+//! data-parallel and tensor-parallel ranks.
 
 use super::{OptimManager, StateStretch};
 use crate::error::Result;
+use crate::param::WholeReader;
 use std::collections::BTreeMap;
 
 /// Hashes of a run's state, 64 hexadecimal digits each. They do not depend on the order of parameter groups.
@@ -14,15 +16,19 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules hold now. Waits for the device; copies a stretch of a few
-    /// megabytes at a time to the host.
+    /// What the parameters, the optimizers and the schedules hold now, on all data-parallel and tensor-parallel ranks,
+    /// which have to do the same. Waits for the device; copies a stretch of a few megabytes at a time to the host, of
+    /// tensor-parallel ranks a full tensor.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
-        let mut weights = Vec::new();
+        let (mut weights, mut reader) = (Vec::new(), WholeReader::default());
         for param in self.params() {
-            let mut hash = named(param.name());
-            hash.update(param.place()?.0.dtype().name().as_bytes());
-            hash.update(&(param.local_shape().elements() as u64).to_le_bytes());
-            param.read_stretches(&mut |values| add_values(&mut hash, values))?;
+            let (flat, mut hash) = (param.place()?.0, named(param.name()));
+            hash.update(flat.dtype().name().as_bytes());
+            hash.update(&(param.spec().shape.elements() as u64).to_le_bytes());
+            match flat.tensor_ranks().size() {
+                1 => param.read_stretches(&mut |values| add_values(&mut hash, values))?,
+                _ => add_values(&mut hash, &reader.read(param)?),
+            }
             weights.push(hash.finalize());
         }
         let mut states = Vec::new();

@@ -2,7 +2,7 @@
 //! all.
 
 use super::scale::Outcome;
-use super::tensor_terms::{counted, sum_all_terms};
+use super::tensor_terms::sum_all_terms;
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::control::join;
 use crate::error::{Error, Result};
@@ -347,7 +347,7 @@ impl OptimManager {
             let (flat, index) = param.place()?;
             if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
                 first.get_or_insert_with(|| (Rc::clone(flat), grads.clone()));
-                ranges.extend(counted(param)?.into_iter().map(|range| (grads.clone(), range)));
+                ranges.extend(param.counted()?.into_iter().map(|part| (grads.clone(), part.in_state)));
             }
         }
         let Some((flat, grads)) = first else {

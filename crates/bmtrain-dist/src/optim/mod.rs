@@ -68,7 +68,7 @@ pub struct ParamState {
     pub name: String,
     /// Steps taken.
     pub steps: u64,
-    /// Named tensors, whole: `m`, `v`, and `master` for 16-bit parameters.
+    /// Named tensors, whole, over all tensor-parallel ranks too: `m`, `v`, and `master` for 16-bit parameters.
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
@@ -123,11 +123,11 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// Show the state of every parameter that has one, gathered from all ranks, which have to do the same, in stretches
-    /// of a bounded number of elements. Storages come in the order in which the groups first name them, each gathered
-    /// once, and the parameters of one in the order of the groups; they may alternate. The stretches of a tensor come
-    /// in order and without other tensors of the parameter between them, `m` before `v` before `master`. Waits for the
-    /// device.
+    /// Show the state of every parameter that has one, gathered from all data-parallel and tensor-parallel ranks, which
+    /// have to do the same, in stretches of a bounded number of elements. Storages come in the order in which the
+    /// groups first name them, each gathered once, and the parameters of one in the order of the groups; they may
+    /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, `m`
+    /// before `v` before `master`. Waits for the device.
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()>;
 
     /// All of it at once: as much host memory as the state has.
@@ -167,10 +167,16 @@ pub trait Optimizer {
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
         for (param, entry) in check_state(self.groups(), state)? {
             self.load_kept(&param, entry.steps, &mut |name, part| {
-                let values = tensor(entry, name).and_then(|values| values.get(part.clone()));
-                let missing =
-                    || Error::parameter(entry.name.clone(), format!("optimizer state {name} has no {part:?}"));
-                values.map(<[f32]>::to_vec).ok_or_else(missing)
+                let mut values = vec![0.0; part.len()];
+                for (start, at, len) in param.runs_of(&part) {
+                    let run = tensor(entry, name).and_then(|whole| whole.get(start..start + len));
+                    let missing = || {
+                        let reason = format!("optimizer state {name} has no {len} values from {start} on");
+                        Error::parameter(entry.name.clone(), reason)
+                    };
+                    values[at..at + len].copy_from_slice(run.ok_or_else(missing)?);
+                }
+                Ok(values)
             })?;
         }
         Ok(())

@@ -3,10 +3,10 @@
 //! states, which come before anything is changed.
 
 use super::delta::{Delta, norms};
-use super::{AdamOptions, ParamGroup, ParamState, STRETCH, StateStretch};
+use super::{AdamOptions, ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param};
-use bmtrain_core::{DType, Lane, Storage};
+use crate::param::{Flat, OwnedPart, Param, visit_whole};
+use bmtrain_core::{DType, Storage};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -36,6 +36,8 @@ pub(super) struct DueUpdate {
     pub(super) index: usize,
     pub(super) grads: Storage,
     pub(super) decay: f32,
+    /// The elements whose change this rank measures, in order, if that is recorded.
+    pub(super) recorded: Vec<OwnedPart>,
 }
 
 /// The groups of an optimizer and the states of their storages.
@@ -81,7 +83,9 @@ impl<M> AdamStates<M> {
             for param in group.params.iter().filter(|param| param.is_trainable()) {
                 let (flat, index) = param.place()?;
                 if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                    due.push(DueUpdate { flat: Rc::clone(flat), index, grads, decay: group.weight_decay });
+                    let recorded = if self.options.record_delta { param.counted()? } else { Vec::new() };
+                    let (flat, decay) = (Rc::clone(flat), group.weight_decay);
+                    due.push(DueUpdate { flat, index, grads, decay, recorded });
                 }
             }
         }
@@ -177,9 +181,7 @@ pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -
             let reason = "has optimizer state of 0 steps; a parameter that was never updated has none";
             return Err(Error::parameter(entry.name.clone(), reason));
         }
-        let (flat, index) = param.place()?;
-        let len = flat.layout().spans().get(index).map_or(0, |span| span.len);
-        check_tensors(entry, flat.dtype(), len)?;
+        check_tensors(entry, param.place()?.0.dtype(), param.spec().shape.elements())?;
         found.push(((*param).clone(), entry));
     }
     Ok(found)
@@ -210,22 +212,17 @@ pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]>
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }
 
-/// Show the elements `range` of an f32 storage in stretches: the tensor `tensor` of the parameter `param`
-/// after `steps` steps. Waits for the device.
+/// Show a tensor of a parameter's state in stretches, from an f32 storage that is laid out like the parameter's: the
+/// tensor `tensor` of `param` after `steps` steps. `range` is this rank's part. Collective over tensor-parallel ranks.
+/// Waits for the device.
 pub(super) fn stretches_of(
     storage: &Storage,
     range: Range<usize>,
-    (param, steps, tensor): (&str, u64, &'static str),
+    (param, steps, tensor): (&Param, u64, &'static str),
     visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (len, backend) = (range.len(), storage.device().backend());
-    let mut buffer = vec![0.0f32; len.min(STRETCH)];
-    // An empty tensor is visited once too.
-    for start in (0..len.max(1)).step_by(STRETCH) {
-        let values = &mut buffer[..(len - start).min(STRETCH)];
-        let from = range.start + start;
-        backend.download(storage.view(from..from + values.len())?, bytemuck::cast_slice_mut(values), Lane::Compute)?;
-        visit(StateStretch { param, steps, tensor, len, start, values })?;
-    }
-    Ok(())
+    let (name, len) = (param.name(), param.spec().shape.elements());
+    visit_whole(param, storage, range, &mut |start, values| {
+        visit(StateStretch { param: name, steps, tensor, len, start, values })
+    })
 }

@@ -1,10 +1,10 @@
-//! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed, and the norm
-//! counts what several ranks have once. Called by [`OptimManager`](super::OptimManager) between the reduction over the
-//! data-parallel ranks and the norm, and by the inspection of gradients; ranks of a tensor group own the same elements
-//! there.
+//! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed. Called by
+//! [`OptimManager`](super::OptimManager) between the reduction over the data-parallel ranks and the norm, which counts
+//! what several ranks have once ([`Param::counted`]), and by the inspection of gradients; ranks of a tensor group own the
+//! same elements there.
 
 use crate::error::Result;
-use crate::param::{Flat, OwnedPart, Param, SharedRange, Split};
+use crate::param::{Flat, OwnedPart, Param, SharedRange};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Device, Lane, Segment, Storage};
@@ -93,42 +93,4 @@ pub(crate) fn terms_of(owned: &OwnedPart, shared: &[SharedRange]) -> Vec<Terms> 
         (start < end).then(|| Terms { range: first..first + end - start, replicas: shared.replicas })
     };
     shared.iter().filter_map(in_state).collect()
-}
-
-/// The ranges of a parameter's reduced gradient that this rank counts in the norm of all gradients: no element of the
-/// full parameter is counted twice over all data-parallel and tensor-parallel ranks.
-pub(super) fn counted(param: &Param) -> Result<Vec<Range<usize>>> {
-    let (flat, index) = param.place()?;
-    let counted = flat.counted(index);
-    if flat.tensor_ranks().size() == 1 {
-        return Ok(vec![counted.in_state]);
-    }
-    let shift = |range: Range<usize>| {
-        let at = |element: usize| element - counted.of_param.start + counted.in_state.start;
-        at(range.start)..at(range.end)
-    };
-    let ranges = counted_elements(param, vec![counted.of_param.clone()])?;
-    Ok(ranges.into_iter().map(shift).collect())
-}
-
-/// Of these elements of a rank's part of a parameter, those that it counts over its tensor-parallel ranks: what all of
-/// them have on the first one, and what some of them share on the first of these.
-pub(crate) fn counted_elements(param: &Param, elements: Vec<Range<usize>>) -> Result<Vec<Range<usize>>> {
-    let ranks = param.place()?.0.tensor_ranks();
-    if param.spec().split == Split::Replicated {
-        return Ok(if ranks.rank() == 0 { elements } else { Vec::new() });
-    }
-    // Of each group of replicas the first one counts.
-    let others = param.shared_ranges().into_iter().filter(|shared| ranks.rank() % shared.replicas != 0);
-    let mut left = elements;
-    for SharedRange { range: out, .. } in others {
-        left = left.into_iter().flat_map(|range| without(&range, &out)).collect();
-    }
-    Ok(left)
-}
-
-/// A range without the elements of another one.
-pub(crate) fn without(range: &Range<usize>, out: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-    let (before, after) = (range.start..range.end.min(out.start), range.start.max(out.end)..range.end);
-    [before, after].into_iter().filter(|range| range.start < range.end)
 }

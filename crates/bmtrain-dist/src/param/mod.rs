@@ -3,28 +3,33 @@
 mod blocks;
 pub mod builder;
 mod census;
+mod counted;
 pub mod flat;
 pub mod freeze;
 mod parameters;
 pub mod spec;
 pub mod split;
+mod whole;
 
 use blocks::BlockValues;
 pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
+pub(crate) use counted::outside;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
-pub(crate) use parameters::refuse_tensor_ranks;
-pub use parameters::{Parameters, WholeReader};
+pub use parameters::Parameters;
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};
+pub use whole::WholeReader;
+pub(crate) use whole::visit_whole;
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
 use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
 use bmtrain_core::kernel::{Fill, FillRandom};
+use bmtrain_core::limits::make_room;
 use bmtrain_core::philox::Key;
 use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
 use half::{bf16, f16};
@@ -62,6 +67,9 @@ const CHUNK: usize = 1 << 18;
 
 /// Fills the slice with the values of a parameter from the given element of the full parameter on.
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
+
+/// Fills bytes of a parameter from these runs of the full one: the first element of each, its place, its length.
+pub(crate) type ReadBits<'a> = &'a mut dyn FnMut(&[(usize, usize, usize)], &mut [u8]) -> Result<()>;
 
 impl Param {
     fn new(spec: ParamSpec, local: LocalPart, blocks: Option<BlockValues>, asked: &Rc<Cell<u64>>) -> Self {
@@ -249,18 +257,18 @@ impl Param {
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
     }
 
-    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter, run by run;
-    /// `read` fills the bytes of the elements from its argument on.
-    pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
+    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of
+    /// the full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
+    pub(crate) fn load_bits(&self, read: ReadBits<'_>) -> Result<()> {
         let home = self.home()?;
         home.flat.settle()?;
-        let storage = home.flat.values();
+        let (storage, (owned, to)) = (home.flat.values(), home.flat.at_rest(home.index));
         let mut bytes = Vec::new();
-        for (global, to) in self.runs(home) {
-            bytes.resize(to.len() * home.flat.dtype().size(), 0);
-            read(global, &mut bytes)?;
-            storage.device().backend().upload(&bytes, storage.view_mut(to)?, bmtrain_core::Lane::Compute)?;
-        }
+        let length = to.len() * home.flat.dtype().size();
+        make_room(&mut bytes, length, format_args!("parameter {}", self.name()))?;
+        bytes.resize(length, 0);
+        read(&self.runs_of(&owned), &mut bytes)?;
+        storage.device().backend().upload(&bytes, storage.view_mut(to)?, bmtrain_core::Lane::Compute)?;
         self.inner.initialized.set(true);
         Ok(())
     }

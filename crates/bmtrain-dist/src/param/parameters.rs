@@ -1,11 +1,9 @@
-//! The parameters of a model as one: counting, initializing, reading. Defines [`Parameters`] and [`WholeReader`].
+//! The parameters of a model as one: counting, initializing, releasing. Defines [`Parameters`].
 
 use super::census::Census;
-use super::{Flat, Param, widen};
-use crate::control::ControlGroup;
-use crate::error::{Error, Result};
+use super::{Flat, Param};
+use crate::error::Result;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// The parameters of a model, in the order of their declaration.
 #[derive(Debug, Clone)]
@@ -58,64 +56,6 @@ impl Parameters {
     /// Free all gradients.
     pub fn clear_grads(&self) {
         self.flats.iter().for_each(|flat| flat.clear_grads());
-    }
-}
-
-/// Reads full parameters one after the other with one storage gathered at a time: a block is gathered once for all its
-/// parameters. Collective: every rank reads the same parameters in the same order.
-#[derive(Debug, Default)]
-pub struct WholeReader {
-    held: Option<Rc<Flat>>,
-}
-
-impl WholeReader {
-    /// The full values, widened. Waits for the device.
-    pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
-        self.pass(param)?;
-        widen(&param.value()?)
-    }
-
-    /// Take part in another rank's [`WholeReader::read`] of a parameter.
-    ///
-    /// # Errors
-    /// A parameter of a model over several tensor-parallel ranks: this reader gathers over data-parallel ranks alone.
-    pub fn pass(&mut self, param: &Param) -> Result<()> {
-        let flat = param.place()?.0;
-        refuse_tensor_ranks(flat, param)?;
-        if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
-            self.release();
-            flat.gather()?;
-            if !flat.sharding().shards_values() {
-                // Without a gather to wait for, the others would run far ahead of a rank that writes to a slow disk.
-                ControlGroup::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
-            }
-            self.held = Some(Rc::clone(flat));
-        }
-        Ok(())
-    }
-
-    fn release(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.release();
-        }
-    }
-}
-
-/// An error where a rank would write its part of a parameter as if it were all of it.
-pub(crate) fn refuse_tensor_ranks(flat: &Flat, param: &Param) -> Result<()> {
-    match flat.tensor_ranks().size() {
-        1 => Ok(()),
-        ranks => {
-            let reason =
-                format!("its parts on {ranks} tensor-parallel ranks cannot be written yet: use one tensor rank");
-            Err(Error::parameter(param.name(), reason))
-        }
-    }
-}
-
-impl Drop for WholeReader {
-    fn drop(&mut self) {
-        self.release();
     }
 }
 

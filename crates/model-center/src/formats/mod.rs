@@ -8,6 +8,7 @@
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`directory`]: `config.json`, tokenizer files and weights written together.
 //! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
+//! - [`parameters`]: all parameters of any model in one safetensors file, saved and loaded by one call each.
 //! - [`pretrained`]: the local directory of a model's name, such as its snapshot in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
@@ -17,6 +18,7 @@ mod entries;
 pub mod gguf;
 pub mod model_center;
 pub mod names;
+pub mod parameters;
 pub mod pickle;
 pub mod pretrained;
 pub mod safetensors;

@@ -132,9 +132,9 @@ pub trait TextModel: Module {
     /// I/O errors; a layout that the family does not have; errors of `fill`.
     fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
 
-    /// [`TextModel::write`] with the model's own values. One of the ranks that share parameters writes; it reads all
-    /// parameters, in order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), in which the other ranks
-    /// take part.
+    /// [`TextModel::write`] with the model's own values. One of the data-parallel and tensor-parallel ranks that share
+    /// the model writes; it reads all parameters, in order, through one
+    /// [`WholeReader`](bmtrain_dist::param::WholeReader), in which the other ranks take part.
     fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
         self.write(directory, options, &mut from_parameters(self.parameters()))
     }

@@ -21,7 +21,7 @@ pub struct StagedDirectory {
 
 impl StagedDirectory {
     /// Creates the directory in preparation for `target`.
-    pub(super) fn create(target: PathBuf) -> Result<Self> {
+    pub(crate) fn create(target: PathBuf) -> Result<Self> {
         let temporary = temporary_name(&target);
         remove(&temporary)?;
         fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;

@@ -11,6 +11,7 @@
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
+//! | `export.rs` | [`export()`]: a checkpoint as a model directory |
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
 mod agree;
@@ -18,6 +19,7 @@ mod checkpointer;
 mod class_weights;
 mod division;
 pub(crate) mod evaluate;
+mod export;
 mod finetune;
 mod finish;
 mod generated_answers;
@@ -37,6 +39,7 @@ mod waiting;
 
 pub use division::{check_layout, check_ranks};
 pub use evaluate::EvalResult;
+pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
 pub use preconditions::{FinetuneOptions, on_ranks};

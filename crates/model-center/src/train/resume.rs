@@ -4,6 +4,7 @@
 //! first step.
 
 use super::evaluate::EvalResult;
+use super::export::{MODEL, SavedModel};
 use super::finetune::RunConfig;
 use super::trainer::{Trainer, TrainingProgress};
 use crate::file::read_text;
@@ -154,13 +155,14 @@ impl RunState {
     }
 }
 
-/// Facts of a manifest that no state depends on: the program, the ZeRO level, the time.
+/// Facts of a manifest that no state depends on: the program, the ZeRO level, the time, the model for an export.
 pub(super) fn layout(config: &RunConfig, trainer: &Trainer) -> Map<String, Value> {
     let parallel = &config.resolved.parallel;
     let entries = [
         ("program", Value::from(concat!("finetune ", env!("CARGO_PKG_VERSION")))),
         ("zero", Value::from(parallel.zero as u64)),
         (SECONDS, Value::from(trainer.elapsed().as_secs_f64())),
+        (MODEL, SavedModel::of(config).to_value()),
     ];
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

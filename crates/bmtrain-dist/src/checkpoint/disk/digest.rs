@@ -35,12 +35,10 @@ impl Checkpoint {
         number(&mut hash, self.tensors().len() as u64);
         for tensor in self.tensors() {
             title(&mut hash, tensor);
-            for part in &tensor.parts {
-                self.stream(part, &mut |bytes| {
-                    hash.update(bytes);
-                    Ok(())
-                })?;
-            }
+            self.stream(tensor, &mut |bytes| {
+                hash.update(bytes);
+                Ok(())
+            })?;
         }
         let tensors: ContentHash = hash.finalize().into();
         let mut state = Value::Object(self.manifest().facts.state.clone());

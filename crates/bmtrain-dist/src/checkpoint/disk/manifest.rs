@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// The version of the format that this code writes, and the newest that it reads.
-pub const SCHEMA: u64 = 1;
+/// The newest version of the format that this code reads. It writes the oldest that can express a checkpoint: version 1
+/// has no pieces of several runs, which tensor-parallel ranks save.
+pub const SCHEMA: u64 = 2;
 /// Longest manifest: half a million pieces. It is held in memory as a whole.
 pub(super) const MANIFEST_LIMIT: u64 = 128 << 20;
 /// Longest `layout` or `state`.
@@ -37,7 +38,7 @@ const TRAILER_BYTES: usize = TRAILER_OPENS.len() + 64 + TRAILER_ENDS.len();
 pub struct Facts {
     /// How many ranks saved it; each wrote one file.
     pub world: u64,
-    /// How they had divided the model: free text for people, nothing here depends on it.
+    /// How they had divided the model, and other facts for people and tools: no digest and no state depends on it.
     pub layout: Map<String, Value>,
     /// Hash of the recipe, or any other short text that tells runs apart.
     pub recipe: String,
@@ -94,7 +95,7 @@ impl Manifest {
     pub(super) fn encode(&self) -> Result<(Vec<u8>, ContentHash), String> {
         self.check()?;
         let written = Written {
-            schema: SCHEMA,
+            schema: self.schema(),
             step: self.step,
             world: self.facts.world,
             layout: sorted(&self.facts.layout),
@@ -125,8 +126,9 @@ impl Manifest {
         let text = std::str::from_utf8(bytes).map_err(|e| format!("byte {} is not UTF-8", e.valid_up_to()))?;
         let wrong = |e: serde_json::Error| format!("not a valid manifest: {}", printable(&e.to_string(), 300));
         let version: Version = serde_json::from_str(text).map_err(wrong)?;
-        if version.schema != SCHEMA {
-            return Err(format!("the format has version {}, this program reads version {SCHEMA}", version.schema));
+        if !(1..=SCHEMA).contains(&version.schema) {
+            let reads = format!("this program reads versions 1 to {SCHEMA}");
+            return Err(format!("the format has version {}, {reads}", version.schema));
         }
         let read: Read<'_> = serde_json::from_str(text).map_err(wrong)?;
         let facts = Facts {
@@ -137,12 +139,21 @@ impl Manifest {
         };
         let manifest = Manifest { step: read.step, facts, files: read.files };
         manifest.check()?;
+        if manifest.schema() > version.schema {
+            return Err(format!("version {} of the format has no pieces of several runs", version.schema));
+        }
         Ok((manifest, hash))
     }
 
     /// Bytes of all files, without the manifest. Saturates.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+    }
+
+    /// The oldest version of the format that can express it.
+    fn schema(&self) -> u64 {
+        let has_runs = self.files.iter().flat_map(|file| &file.pieces).any(|piece| piece.spec.runs > 1);
+        if has_runs { 2 } else { 1 }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -259,7 +270,8 @@ mod tests {
         let start = r#"{"schema":1,"step":7,"world":0,"layout":{},"recipe":"r","state":"#;
         for (body, reason) in [
             ("[".into(), "not a valid manifest"),
-            (r#"{"schema":2,"new":[]"#.into(), "version 2"),
+            (r#"{"schema":3,"new":[]"#.into(), "version 3, this program reads versions 1 to 2"),
+            (r#"{"schema":0,"new":[]"#.into(), "version 0"),
             (format!("{start}[],\"files\":[]"), "state is not a JSON object"),
             (format!("{start}{{}},\"files\":[],\"step\":8"), "duplicate field"),
             (format!("{start}{{}},\"files\":[],\"extra\":8"), "unknown field"),

@@ -14,7 +14,7 @@
 //! **Saving**: each rank calls [`Writer::begin`] and [`Writer::write_shard`] and sends the [`FileRecord`] to one rank,
 //! which calls [`Writer::commit`]; a [`SaveThread`] does both while training goes on. **Resuming**:
 //! [`Store::remove_leftovers`], then [`Store::newest_verified`]; every rank reads what it needs by
-//! [`Checkpoint::read_range`], however many ranks had saved. **Tools**: [`Store::reports`], [`Checkpoint::digest`],
+//! [`Checkpoint::read_runs`], however many ranks had saved. **Tools**: [`Store::reports`], [`Checkpoint::digest`],
 //! [`reshard`].
 //!
 //! Files are not trusted: names cannot leave the directory, lengths are checked before memory is allocated, sums are
@@ -37,6 +37,7 @@ mod shard;
 #[cfg(feature = "testing")]
 pub mod simulated;
 mod store;
+mod tiling;
 mod writer;
 
 pub use coverage::LogicalTensor;
@@ -49,7 +50,7 @@ pub use filesystem::{Disk, EntryKind, ReadFile, RealDisk, WriteFile};
 pub use hash::ContentHash;
 pub use manifest::{Facts, Manifest, SCHEMA};
 pub use name::{CheckpointName, MANIFEST_FILE, NotAName};
-pub use opened::Checkpoint;
+pub use opened::{Checkpoint, ElementRun};
 pub use piece::{FileRecord, Kind, PieceRecord, PieceSpec, TensorPiece};
 pub use prune::{KEEP_LEAST, Keep};
 pub use reshard::reshard;

@@ -3,7 +3,7 @@
 //! No byte is returned before the hash of its piece was verified. Defines [`Checkpoint`]; made by [`Store`], read when
 //! state is restored, by the digest and by resharding.
 
-use super::coverage::{LogicalTensor, TensorRun, logical_tensors};
+use super::coverage::{LogicalTensor, TensorRuns, logical_tensors};
 use super::fault::{damaged, missing, printable, request, unreadable};
 use super::filesystem::ReadFile;
 use super::hash::ContentHash;
@@ -16,6 +16,23 @@ use crate::error::{Error, Result};
 use bmtrain_core::limits::make_room;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Neighbouring elements of a tensor, flattened row by row, and where they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElementRun {
+    /// The first of them in the tensor.
+    pub start: u64,
+    /// Their number.
+    pub length: u64,
+    /// The place of the first one in the memory they are read into, in elements.
+    pub at: u64,
+}
+
+impl ElementRun {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.length)
+    }
+}
 
 /// An open checkpoint. Holds no file open; threads may read through one at the same time.
 #[derive(Debug)]
@@ -86,66 +103,91 @@ impl Checkpoint {
                 format!("{}: elements {range:?} have {length} bytes, got room for {}", tensor.title(), out.len());
             return Err(request(&self.directory, reason, "give room for exactly these elements"));
         }
-        let read = self.read_parts(tensor, &range, out);
+        let run = ElementRun { start: range.start, length: range.end - range.start, at: 0 };
+        self.read_sorted(tensor, &[run], out)
+    }
+
+    /// Read several runs of a tensor, which share no elements: each piece that holds wanted elements is read once. What
+    /// no run fills stays as it is; after an error `out` holds zeros.
+    pub fn read_runs(&self, name: &str, kind: &Kind, runs: &[ElementRun], out: &mut [u8]) -> Result<()> {
+        let tensor = self.find(name, kind)?;
+        let room = (out.len() / tensor.dtype.size()) as u64;
+        for run in runs {
+            self.range_bytes(tensor, &(run.start..run.end()))?;
+            if run.at.checked_add(run.length).is_none_or(|end| end > room) {
+                let reason = format!("{}: {run:?} leaves the room for {room} elements", tensor.title());
+                return Err(request(&self.directory, reason, "give room for all elements"));
+            }
+        }
+        let mut sorted: Vec<ElementRun> = runs.iter().copied().filter(|run| run.length > 0).collect();
+        sorted.sort_by_key(|run| run.start);
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].end() > pair[1].start) {
+            let reason = format!("{}: {:?} and {:?} share elements", tensor.title(), pair[0], pair[1]);
+            return Err(request(&self.directory, reason, "ask for each element once"));
+        }
+        self.read_sorted(tensor, &sorted, out)
+    }
+
+    fn read_sorted(&self, tensor: &LogicalTensor, wanted: &[ElementRun], out: &mut [u8]) -> Result<()> {
+        let read = tensor.parts.iter().try_for_each(|part| self.read_part(tensor, part, wanted, out));
         if read.is_err() {
             out.fill(0);
         }
         read
     }
 
-    fn read_parts(&self, tensor: &LogicalTensor, range: &Range<u64>, mut out: &mut [u8]) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let size = tensor.dtype.size();
-        let first = tensor.parts.partition_point(|part| part.start + part.length <= range.start);
-        for part in tensor.parts.iter().skip(first).take_while(|part| part.start < range.end) {
-            let from = range.start.max(part.start) - part.start;
-            let to = range.end.min(part.start + part.length) - part.start;
-            // No more than `out` has bytes, which is a length of memory.
-            let (here, rest) = out.split_at_mut((to - from) as usize * size);
-            self.read_part(part, from * size as u64, here)?;
-            out = rest;
-        }
-        Ok(())
-    }
-
-    /// Bytes of one piece from byte `from` on, the whole piece being hashed in the same pass if it was not yet.
-    fn read_part(&self, part: &TensorRun, from: u64, out: &mut [u8]) -> Result<()> {
-        let (record, file) = self.open_piece(part)?;
+    /// Read the wanted elements that a piece holds, the whole piece being hashed in the same pass if it was not yet.
+    fn read_part(
+        &self,
+        tensor: &LogicalTensor,
+        part: &TensorRuns,
+        wanted: &[ElementRun],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let met = wanted.iter().filter_map(|run| part.meet(&(run.start..run.end())));
+        let Some(met) = met.reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)) else { return Ok(()) };
+        let (size, (record, file)) = (tensor.dtype.size() as u64, self.open_piece(part)?);
         let flag = &self.checked[part.file][part.piece];
-        let read = |bytes: &mut [u8], at: u64| {
-            let answer = file.read_exact_at(bytes, record.offset + at);
-            answer.map_err(|e| unreadable(self.place(part.file), &e))
-        };
-        if flag.load(Ordering::Acquire) {
-            return read(out, from);
-        }
+        let is_checked = flag.load(Ordering::Acquire);
+        let span = if is_checked { met } else { 0..part.length * part.runs };
+        let bytes = record.offset + span.start * size..record.offset + span.end * size;
         let mut hash = blake3::Hasher::new();
-        let mut scratch = Vec::new();
-        let mut pass_by = |span: Range<u64>, hash: &mut blake3::Hasher| {
-            let span = record.offset + span.start..record.offset + span.end;
-            self.each_chunk(&*file, part.file, span, &mut scratch, &mut |bytes| {
+        let mut at = span.start;
+        self.each_chunk(&*file, part.file, bytes, &mut Vec::new(), &mut |bytes| {
+            if !is_checked {
                 hash.update(bytes);
-                Ok(())
-            })
-        };
-        pass_by(0..from, &mut hash)?;
-        let mut at = from;
-        for now in out.chunks_mut(CHUNK) {
-            read(now, at)?;
-            hash.update(now);
-            at += now.len() as u64;
+            }
+            scatter(part, at, bytes, size as usize, wanted, out);
+            // A chunk has whole elements: its length is a multiple of every size.
+            at += bytes.len() as u64 / size;
+            Ok(())
+        })?;
+        if !is_checked {
+            self.require(part, record, &hash)?;
+            flag.store(true, Ordering::Release);
         }
-        pass_by(at..record.spec.bytes().unwrap_or(0), &mut hash)?;
-        self.require(part, record, &hash)?;
-        flag.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Read a piece in order, a chunk at a time. Its hash is verified only when this returns `Ok`: after an error the
-    /// caller discards the chunks.
-    pub(super) fn stream(&self, part: &TensorRun, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Read a whole tensor in the order of its elements, a chunk at a time. Hashes are verified only when this returns
+    /// `Ok`: after an error the caller discards the chunks.
+    pub(super) fn stream(&self, tensor: &LogicalTensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if !tensor.is_strided() {
+            return tensor.parts.iter().try_for_each(|part| self.stream_run(part, sink));
+        }
+        let (size, mut start) = (tensor.dtype.size() as u64, 0);
+        let mut buffer = vec![0; CHUNK];
+        while start < tensor.elements {
+            let length = (tensor.elements - start).min(CHUNK as u64 / size);
+            let chunk = &mut buffer[..(length * size) as usize];
+            self.read_sorted(tensor, &[ElementRun { start, length, at: 0 }], chunk)?;
+            sink(chunk)?;
+            start += length;
+        }
+        Ok(())
+    }
+
+    fn stream_run(&self, part: &TensorRuns, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (record, file) = self.open_piece(part)?;
         let mut hash = blake3::Hasher::new();
         let span = record.offset..record.offset + record.spec.bytes().unwrap_or(0);
@@ -179,7 +221,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn open_piece(&self, part: &TensorRun) -> Result<(&PieceRecord, Box<dyn ReadFile>)> {
+    fn open_piece(&self, part: &TensorRuns) -> Result<(&PieceRecord, Box<dyn ReadFile>)> {
         Ok((&self.manifest.files[part.file].pieces[part.piece], self.open(part.file)?))
     }
 
@@ -236,7 +278,7 @@ impl Checkpoint {
         }
     }
 
-    fn require(&self, part: &TensorRun, record: &PieceRecord, hash: &blake3::Hasher) -> Result<()> {
+    fn require(&self, part: &TensorRuns, record: &PieceRecord, hash: &blake3::Hasher) -> Result<()> {
         let right = ContentHash::from(hash.finalize()) == record.hash;
         if right { Ok(()) } else { Err(self.differs(part.file, record)) }
     }
@@ -263,5 +305,30 @@ impl Checkpoint {
 
     pub(super) fn place(&self, file: usize) -> String {
         self.store.place_of(&self.directory, &self.manifest.files[file].name)
+    }
+}
+
+/// Copy the wanted elements that are in `bytes`, a piece's elements from `first` on, to their places.
+fn scatter(part: &TensorRuns, first: u64, bytes: &[u8], size: usize, wanted: &[ElementRun], out: &mut [u8]) {
+    let mut from = first;
+    let end = first + (bytes.len() / size) as u64;
+    while from < end {
+        let run = from / part.length;
+        let until = end.min((run + 1) * part.length);
+        // These elements are neighbours in the tensor too.
+        let (start, stop) = (part.begin(run) + from - run * part.length, part.begin(run) + until - run * part.length);
+        let next = wanted.partition_point(|wanted| wanted.end() <= start);
+        for wanted in wanted.iter().skip(next).take_while(|wanted| wanted.start < stop) {
+            let (begin, end) = (wanted.start.max(start), wanted.end().min(stop));
+            let source = (begin - start + from - first) as usize * size;
+            let target = (begin - wanted.start + wanted.at) as usize * size;
+            let length = (end - begin) as usize * size;
+            if let (Some(source), Some(target)) =
+                (bytes.get(source..source + length), out.get_mut(target..target + length))
+            {
+                target.copy_from_slice(source);
+            }
+        }
+        from = until;
     }
 }

@@ -76,7 +76,8 @@ fn is_label(label: &str) -> bool {
     (1..=32).contains(&label.len()) && label.bytes().all(plain)
 }
 
-/// A run of a logical tensor. All counts are elements of the tensor, flattened row by row.
+/// Elements of a logical tensor: one run, or several of one length at equal distances, as a rank has of a matrix whose
+/// columns are split. All counts are elements of the tensor, flattened row by row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PieceSpec {
@@ -91,20 +92,46 @@ pub struct PieceSpec {
     pub shape: Vec<u64>,
     /// First element of the piece.
     pub start: u64,
-    /// Number of elements of the piece. Zero only where the whole tensor has none.
+    /// Number of elements of a run. Zero only where the whole tensor has none.
     pub length: u64,
+    /// Number of runs.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub runs: u64,
+    /// Elements from the beginning of a run to the beginning of the next: the length of a row of the tensor, within
+    /// which each run is. Zero for a piece of one run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stride: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_one(number: &u64) -> bool {
+    *number == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl PieceSpec {
     /// The piece that is the whole of a tensor. A shape whose product overflows is refused when it is written.
     pub fn whole(name: impl Into<String>, kind: Kind, dtype: DType, shape: &[u64]) -> Self {
         let length = product(shape).unwrap_or(u64::MAX);
-        PieceSpec { name: name.into(), kind, dtype, shape: shape.to_vec(), start: 0, length }
+        PieceSpec { name: name.into(), kind, dtype, shape: shape.to_vec(), start: 0, length, runs: 1, stride: 0 }
     }
 
     /// The same tensor, another run of it.
     pub fn part(&self, start: u64, length: u64) -> Self {
-        PieceSpec { start, length, ..self.clone() }
+        PieceSpec { start, length, runs: 1, stride: 0, ..self.clone() }
+    }
+
+    /// The same tensor, `runs` runs of it that begin `stride` elements apart.
+    pub fn strided(&self, start: u64, length: u64, runs: u64, stride: u64) -> Self {
+        PieceSpec { start, length, runs, stride, ..self.clone() }
     }
 
     /// Elements of the whole tensor; `None` if the shape's product overflows.
@@ -112,9 +139,14 @@ impl PieceSpec {
         product(&self.shape)
     }
 
+    /// Elements of the piece; `None` if that overflows.
+    pub fn count(&self) -> Option<u64> {
+        self.length.checked_mul(self.runs)
+    }
+
     /// Bytes of the piece; `None` if that overflows.
     pub fn bytes(&self) -> Option<u64> {
-        self.length.checked_mul(self.dtype.size() as u64)
+        self.count()?.checked_mul(self.dtype.size() as u64)
     }
 
     /// Refuse an impossible piece. What passes has no overflow in it anywhere.
@@ -138,7 +170,26 @@ impl PieceSpec {
             let (start, length) = (self.start, self.length);
             return Err(format!("tensor {name}: {length} elements from {start} are no piece of {elements}"));
         }
+        if !self.runs_fit(elements) {
+            let PieceSpec { start, length, runs, stride, .. } = self;
+            return Err(format!(
+                "tensor {name}: {runs} runs of {length} elements, {stride} apart from {start} on, are no piece of \
+                 {elements} elements"
+            ));
+        }
         Ok(())
+    }
+
+    /// Whether the runs are apart, in whole rows of the tensor. Each piece has one spelling: one run has no stride.
+    fn runs_fit(&self, elements: u64) -> bool {
+        let PieceSpec { start, length, runs, stride, .. } = *self;
+        if runs == 1 || stride == 0 {
+            return runs == 1 && stride == 0;
+        }
+        let is_in_row = (start % stride).checked_add(length).is_some_and(|end| end <= stride);
+        let last = runs.checked_sub(1).and_then(|before| before.checked_mul(stride)?.checked_add(start));
+        let is_inside = last.and_then(|last| last.checked_add(length)).is_some_and(|end| end <= elements);
+        length < stride && elements.is_multiple_of(stride) && is_in_row && is_inside
     }
 }
 
@@ -265,6 +316,23 @@ mod tests {
         let rest = [spec().part(20, 5), spec().part(u64::MAX, 2), spec().part(3, 0), huge, eight_times, label];
         for wrong in rest.into_iter().chain(names).chain([PieceSpec { shape: vec![1; 17], ..spec() }]) {
             assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn runs_are_apart_within_rows_and_have_one_spelling() {
+        let runs = |start, length, runs, stride| spec().strided(start, length, runs, stride);
+        for right in [runs(2, 3, 4, 6), runs(0, 5, 2, 6), runs(17, 1, 2, 6), runs(4, 2, 2, 12)] {
+            assert_eq!(right.check(), Ok(()));
+            assert_eq!(right.bytes(), Some(4 * right.length * right.runs));
+            let text = serde_json::to_string(&right).unwrap();
+            assert_eq!(serde_json::from_str::<PieceSpec>(&text).unwrap(), right);
+        }
+        assert!(!serde_json::to_string(&spec().part(3, 4)).unwrap().contains("runs"), "as in the first version");
+        let wrong = [(2, 3, 0, 6), (2, 3, 1, 6), (2, 3, 2, 0), (0, 6, 2, 6), (4, 3, 2, 6), (8, 3, 4, 6), (0, 2, 2, 5)];
+        let large = [(0, 1, u64::MAX, 6), (0, 1, u64::MAX, u64::MAX), (1, u64::MAX, 2, 6), (u64::MAX, 1, 2, 6)];
+        for (start, length, count, stride) in wrong.into_iter().chain(large) {
+            assert!(runs(start, length, count, stride).check().is_err(), "{start} {length} {count} {stride}");
         }
     }
 

@@ -1,8 +1,9 @@
-//! Write a checkpoint again with another number of files. Resuming does not need it, as any number of ranks reads any
-//! checkpoint: it is for storage where few or many files are better, and it proves that contents do not depend on
-//! files.
+//! Write a checkpoint again with another number of files. Resuming does not need it, as any number of ranks in any
+//! layout reads any checkpoint: it is for storage where few or many files are better, and it proves that contents do
+//! not depend on files.
 //!
-//! Everything is read once and in order, a fraction of a megabyte at a time.
+//! Everything is read in order, a fraction of a megabyte at a time; what tensor-parallel ranks saved by columns is read
+//! twice, to verify it and to bring its runs into order.
 
 use super::coverage::LogicalTensor;
 use super::fault::request;
@@ -13,10 +14,10 @@ use super::shard::ShardWriter;
 use super::store::Store;
 use super::writer::{Committed, Writer};
 use crate::error::Result;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe and
-/// state stay; the layout becomes a note of where this came from.
+/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe,
+/// state and layout stay; the layout gets a note of where this came from.
 ///
 /// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes. On damage found on the
 /// way nothing is committed.
@@ -29,8 +30,8 @@ pub fn reshard(from: &Checkpoint, to: &Store, world: usize, id: &str) -> Result<
     let writer = Writer::begin(to, manifest.step, id)?;
     match copy(from, &writer, world) {
         Ok(records) => {
-            let layout: Map<String, Value> =
-                [("resharded_from".into(), json!(from.name().to_string()))].into_iter().collect();
+            let mut layout = manifest.facts.layout.clone();
+            layout.insert("resharded_from".into(), json!(from.name().to_string()));
             let facts = Facts { world: world as u64, layout, ..manifest.facts.clone() };
             writer.commit(records, facts)
         }
@@ -56,8 +57,8 @@ fn copy(from: &Checkpoint, writer: &Writer, world: usize) -> Result<Vec<super::F
         let bytes = specs.iter().filter_map(PieceSpec::bytes).sum();
         Ok(Some((writer.shard(rank, specs)?, bytes)))
     };
-    for part in order.iter().flat_map(|tensor| &tensor.parts) {
-        from.stream(part, &mut |mut bytes| {
+    for tensor in &order {
+        from.stream(tensor, &mut |mut bytes| {
             while !bytes.is_empty() {
                 let (mut shard, left) = match current.take() {
                     Some((shard, left)) if left > 0 => (shard, left),

@@ -1,7 +1,7 @@
 //! Write one rank's file: a safetensors header, then the pieces, hashed while written, without a copy in memory.
 //!
-//! The file is an ordinary safetensors file: a piece's key is `kind:name@start`; its shape is the tensor's where the
-//! piece is all of it, else one axis.
+//! The file is an ordinary safetensors file: a piece's key is `kind:name@start`, with `:stride` after it for a piece of
+//! several runs. Its shape is the tensor's where the piece is all of it, else one axis, and one more for several runs.
 
 use super::fail_point::{FailPoint, FailPoints};
 use super::fault::{refused, request};
@@ -187,9 +187,13 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
         // The format writes the names of dtypes in capitals.
         let dtype = spec.dtype.name().to_ascii_uppercase();
         let end = start + spec.bytes().unwrap_or(0);
-        let line = [spec.length];
-        let shape = if spec.elements() == Some(spec.length) { spec.shape.as_slice() } else { &line };
-        let key = format!("{}:{}@{}", spec.kind, spec.name, spec.start);
+        let (line, lines) = ([spec.length], [spec.runs, spec.length]);
+        let (shape, stride) = match spec.runs {
+            1 if spec.elements() == Some(spec.length) => (spec.shape.as_slice(), String::new()),
+            1 => (line.as_slice(), String::new()),
+            _ => (lines.as_slice(), format!(":{}", spec.stride)),
+        };
+        let key = format!("{}:{}@{}{stride}", spec.kind, spec.name, spec.start);
         map.serialize_entry(&key, &HeaderEntry { dtype, shape, data_offsets: (start, end) }).map_err(wrong)?;
         start = end;
     }

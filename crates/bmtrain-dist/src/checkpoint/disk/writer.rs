@@ -71,7 +71,8 @@ impl Writer {
             let got = piece.bytes.as_ref().len() as u64;
             if piece.spec.bytes() != Some(got) {
                 let (spec, place) = (&piece.spec, self.place(&name::shard_file(rank)));
-                let reason = format!("{} {}: {got} bytes for {} x {}", spec.kind, spec.name, spec.length, spec.dtype);
+                let count = spec.count().unwrap_or(u64::MAX);
+                let reason = format!("{} {}: {got} bytes for {count} x {}", spec.kind, spec.name, spec.dtype);
                 return Err(request(place, reason, "give each piece exactly its elements"));
             }
         }

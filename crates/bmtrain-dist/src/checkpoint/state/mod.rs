@@ -3,10 +3,13 @@
 //! [`Snapshot`] copies the part of this rank while training goes on, [`TrainingState`] has no tensors, [`Saver`] saves
 //! on all ranks together in the background, and [`restore`] reads with any number of ranks and any ZeRO level.
 //!
-//! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once however the
-//! model is sharded; the sharding is not part of a checkpoint.
+//! A rank saves the elements that it counts in the norm of all gradients ([`Param::counted`]), so every element is
+//! saved once however the model is sharded: data-parallel ranks save their shards, and what tensor-parallel ranks have
+//! alike is saved by the first of them. A checkpoint holds elements of full parameters, without padding, and every
+//! rank reads the elements that it stores: the layout is not part of a checkpoint.
 
 mod restore;
+mod runs;
 mod saver;
 mod snapshot;
 mod training_state;
@@ -17,6 +20,7 @@ pub use snapshot::Snapshot;
 pub use training_state::{OptimizerState, TrainingState};
 
 use super::disk::Kind;
+use crate::param::Param;
 
 /// The kind under which a tensor of an optimizer's state is saved.
 fn kind_of(tensor: &str) -> Kind {
@@ -26,4 +30,9 @@ fn kind_of(tensor: &str) -> Kind {
         "master" => Kind::Master,
         other => Kind::Other(other.to_owned()),
     }
+}
+
+/// The shape of the full parameter.
+fn shape_of(param: &Param) -> Vec<u64> {
+    param.spec().shape.dims().iter().map(|&size| size as u64).collect()
 }

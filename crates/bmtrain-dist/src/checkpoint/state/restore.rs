@@ -1,8 +1,8 @@
-//! Restore a model from a checkpoint: every rank reads the elements it stores, however many ranks had saved them.
+//! Restore a model from a checkpoint: every rank reads the elements it stores, whichever ranks had saved them.
 
-use super::kind_of;
 use super::training_state::{OptimizerState, TrainingState};
-use crate::checkpoint::disk::{Checkpoint, Fault, Kind};
+use super::{kind_of, shape_of};
+use crate::checkpoint::disk::{Checkpoint, ElementRun, Fault, Kind};
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::{Param, Parameters};
@@ -37,11 +37,8 @@ pub fn restore(
             optimizer.load_kept(param, steps, &mut |name, part| {
                 check(checkpoint, param, &kind_of(name), DType::F32)?;
                 let mut values = vec![0.0f32; part.len()];
-                for (start, at, len) in param.runs_of(&part) {
-                    let out = bytemuck::cast_slice_mut(&mut values[at..at + len]);
-                    let run = start as u64..(start + len) as u64;
-                    checkpoint.read_range_into(param.name(), &kind_of(name), run, out)?;
-                }
+                let (runs, out) = (element_runs(&param.runs_of(&part)), bytemuck::cast_slice_mut(&mut values));
+                checkpoint.read_runs(param.name(), &kind_of(name), &runs, out)?;
                 Ok(values)
             })?;
         }
@@ -56,9 +53,8 @@ pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<(
     for param in params {
         let dtype = param.place()?.0.dtype();
         check(checkpoint, param, &Kind::Parameter, dtype)?;
-        param.load_bits(&mut |start, bytes| {
-            let run = start as u64..(start + bytes.len() / dtype.size()) as u64;
-            checkpoint.read_range_into(param.name(), &Kind::Parameter, run, bytes)
+        param.load_bits(&mut |runs, bytes| {
+            checkpoint.read_runs(param.name(), &Kind::Parameter, &element_runs(runs), bytes)
         })?;
         loaded += 1;
     }
@@ -74,13 +70,18 @@ fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> R
     let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
         return Err(misfit(checkpoint, format!("there is no {kind} {}", param.name())));
     };
-    let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
+    let shape = shape_of(param);
     if tensor.dtype != dtype || tensor.shape != shape {
         let (name, saved) = (param.name(), format!("{} {:?}", tensor.dtype, tensor.shape));
         let reason = format!("{kind} {name}: saved as {saved}, wanted as {dtype} {shape:?}");
         return Err(misfit(checkpoint, reason));
     }
     Ok(())
+}
+
+fn element_runs(runs: &[(usize, usize, usize)]) -> Vec<ElementRun> {
+    let run = |&(start, at, length): &(usize, usize, usize)| (start as u64, length as u64, at as u64);
+    runs.iter().map(run).map(|(start, length, at)| ElementRun { start, length, at }).collect()
 }
 
 fn misfit(checkpoint: &Checkpoint, reason: String) -> Error {

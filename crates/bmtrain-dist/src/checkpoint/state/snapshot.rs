@@ -1,13 +1,13 @@
 //! This rank's part of a checkpoint, copied to the host while the next step computes.
 
-use super::kind_of;
+use super::runs::{SavedRuns, saved_runs};
+use super::{kind_of, shape_of};
 use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
 use crate::error::{Error, Result};
 use crate::optim::{KeptTensor, OptimManager};
-use crate::param::{Parameters, refuse_tensor_ranks};
+use crate::param::Parameters;
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{DType, Device, Lane};
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
 /// Copies to the host in progress. They overlap on [`Lane::Copy`] with the forward and backward passes of the next
@@ -22,9 +22,6 @@ pub struct Snapshot {
 impl Snapshot {
     /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state. The buffers
     /// of an earlier snapshot are reused.
-    ///
-    /// # Errors
-    /// A model over several tensor-parallel ranks.
     pub fn begin(
         device: &Device,
         params: &Parameters,
@@ -33,21 +30,22 @@ impl Snapshot {
     ) -> Result<Self> {
         let mut sources = Vec::new();
         for param in params {
-            let (flat, index) = param.place()?;
-            refuse_tensor_ranks(flat, param)?;
-            let part = flat.counted(index);
-            let mut add = |kind: &Kind, dtype: DType, tensor: &KeptTensor, at: &Range<usize>| {
-                for (start, offset, len) in param.runs_of(&part.of_param) {
-                    let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
-                    let whole = PieceSpec::whole(param.name(), kind.clone(), dtype, &shape);
-                    let range = at.start + offset..at.start + offset + len;
-                    sources.push((whole.part(start as u64, len as u64), tensor.clone(), range));
-                }
-            };
-            add(&Kind::Parameter, flat.dtype(), &KeptTensor::Device(flat.values().clone()), &part.in_values);
+            let flat = param.place()?.0;
+            let mut tensors = vec![(Kind::Parameter, flat.dtype(), KeptTensor::Device(flat.values().clone()))];
             for (optimizer, _) in optim.parts() {
-                for (name, tensor) in optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors) {
-                    add(&kind_of(name), DType::F32, &tensor, &part.in_state);
+                let kept = optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors);
+                tensors.extend(kept.map(|(name, tensor)| (kind_of(name), DType::F32, tensor)));
+            }
+            for part in param.counted()? {
+                let runs = saved_runs(param, &part.of_param);
+                for (kind, dtype, tensor) in &tensors {
+                    let whole = PieceSpec::whole(param.name(), kind.clone(), *dtype, &shape_of(param));
+                    let at = if *kind == Kind::Parameter { part.in_values.start } else { part.in_state.start };
+                    for SavedRuns { start, at: offset, length, runs, stride } in runs.iter().copied() {
+                        let spec = whole.strided(start as u64, length as u64, runs as u64, stride as u64);
+                        let range = at + offset..at + offset + length * runs;
+                        sources.push((spec, tensor.clone(), range));
+                    }
                 }
             }
         }

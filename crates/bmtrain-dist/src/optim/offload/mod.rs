@@ -40,6 +40,8 @@ type HostMoments = Arc<Mutex<Moments>>;
 struct Update {
     index: usize,
     decay: f32,
+    /// The elements of the state whose change this rank measures, in order.
+    recorded: Vec<Range<usize>>,
 }
 
 /// Neighbouring parameters that are updated in one go, and nothing between them that is not.
@@ -138,7 +140,8 @@ fn follow_compute(flat: &Flat) -> Result<()> {
 /// Count the step of each parameter, and lay out what this rank updates.
 fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
     let mut all: Vec<(usize, Stretch)> = Vec::new();
-    for &Update { index, decay } in updates {
+    for Update { index, decay, recorded } in updates {
+        let (index, decay) = (*index, *decay);
         let (step, part) = (state.count_step(index), state.flat.owned(index));
         let settings = AdamSettings {
             lr: options.lr_of_step(step, lr),
@@ -167,24 +170,26 @@ fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, op
                 stretch
             }
         };
-        // Ranks that all hold the whole each record a part of it.
-        let counted = if options.record_delta { state.flat.counted(index).in_state } else { 0..0 };
-        let counted = counted.start.max(part.in_state.start)..counted.end.min(part.in_state.end);
-        let cuts = match counted.is_empty() {
-            true => [(part.in_state, false), (0..0, false), (0..0, false)],
-            false => [
-                (part.in_state.start..counted.start, false),
-                (counted.clone(), true),
-                (counted.end..part.in_state.end, false),
-            ],
-        };
-        for (in_state, recorded) in cuts.into_iter().filter(|(range, _)| !range.is_empty()) {
+        for (in_state, recorded) in cuts(part.in_state, recorded) {
             let first = stretch.in_state.start;
             let elements = in_state.start - first..in_state.end - first;
             stretch.runs.push(Run { elements, in_state, settings, recorded: recorded.then_some(index) });
         }
     }
     all.into_iter().map(|(_, stretch)| stretch).collect()
+}
+
+/// A range in pieces that are recorded or not: ranks that all hold the whole each record a part of it.
+fn cuts(all: Range<usize>, recorded: &[Range<usize>]) -> Vec<(Range<usize>, bool)> {
+    let (mut cuts, mut at) = (Vec::with_capacity(2 * recorded.len() + 1), all.start);
+    for range in recorded {
+        let range = range.start.clamp(at, all.end)..range.end.clamp(at, all.end);
+        cuts.extend([(at..range.start, false), (range.clone(), true)]);
+        at = range.end;
+    }
+    cuts.push((at..all.end, false));
+    cuts.retain(|(range, _)| !range.is_empty());
+    cuts
 }
 
 impl Optimizer for AdamOffload {
@@ -195,8 +200,9 @@ impl Optimizer for AdamOffload {
     fn step(&mut self, args: StepArgs<'_>) -> Result<()> {
         // By storage, in the order in which the groups first name the storages.
         let mut updates: Vec<(Rc<Flat>, Vec<Update>)> = Vec::new();
-        for DueUpdate { flat, index, decay, .. } in self.inner.begin_step()? {
-            let update = Update { index, decay };
+        for DueUpdate { flat, index, decay, recorded, .. } in self.inner.begin_step()? {
+            let recorded = recorded.into_iter().map(|part| part.in_state).collect();
+            let update = Update { index, decay, recorded };
             match updates.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &flat)) {
                 Some((_, updates)) => updates.push(update),
                 None => updates.push((flat, vec![update])),
@@ -237,13 +243,14 @@ impl Optimizer for AdamOffload {
         for (state, params) in self.inner.updated()? {
             let flat = &state.flat;
             for (tensor, buffer) in lock(&state.moments).named() {
-                let (part, gathered) = (buffer.as_slice(), flat.sharding().shards_state());
+                let (part, ranks) = (buffer.as_slice(), flat.tensor_ranks().size());
+                let gathered = flat.sharding().shards_state() || ranks > 1;
                 let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
                 for (param, index) in &params {
                     let (name, steps) = (param.name(), state.steps[*index]);
                     let range = flat.layout().spans()[*index].range();
                     if let Some(whole) = &whole {
-                        stretches_of(whole, range, (name, steps, tensor), visit)?;
+                        stretches_of(whole, range, (param, steps, tensor), visit)?;
                         continue;
                     }
                     let values = part.get(range).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Manifests and directories made to do damage: no panic, no way out of the directory, no memory without
 //! bounds.
 
-use crate::checkpoint::sample::{Cut, Random, State, memory_with};
+use crate::checkpoint::sample::{Cut, Random, State, memory_with, memory_with_cut};
 use bmtrain_dist::checkpoint::simulated::MemoryDisk;
 use bmtrain_dist::checkpoint::{CheckpointName, ContentHash, MANIFEST_FILE, Store};
 use std::os::unix::fs::symlink;
@@ -91,7 +91,11 @@ fn peak_memory_kib() -> u64 {
 
 #[test]
 fn mutants_of_a_well_signed_manifest_neither_panic_nor_take_memory() {
-    let (clean, store) = memory_with(&[1], 2);
+    [Cut::Even, Cut::Columns].into_iter().for_each(mutants_of);
+}
+
+fn mutants_of(cut: Cut) {
+    let (clean, store) = memory_with_cut(&[1], 2, cut);
     let directory = store.list().unwrap()[0].to_string();
     let body = body(&clean, &directory);
     assert!(use_it(&store, &with_manifest(&clean.copy(), &directory, &body)));
@@ -135,6 +139,44 @@ fn claims_larger_than_memory_are_refused_before_memory_is_taken() {
     let error = Store::on(Arc::new(disk)).checkpoint(&name).unwrap_err().to_string();
     assert!(error.contains("state has") && error.contains("are read"), "{error}");
     assert!(peak_memory_kib() < before + MEMORY_KIB, "{} KiB, before {before}", peak_memory_kib());
+}
+
+/// The claims of tensor-parallel ranks: which columns of the 8 rows of `embed.weight` each of the two has.
+#[test]
+fn columns_that_overlap_leave_gaps_or_do_not_fit_are_refused_by_the_name_of_the_tensor() {
+    let (clean, store) = memory_with_cut(&[1], 2, Cut::Columns);
+    let directory = store.list().unwrap()[0].to_string();
+    let body = body(&clean, &directory);
+    assert!(use_it(&store, &with_manifest(&clean.copy(), &directory, &body)));
+    // The last piece of the second rank: 29 rows of columns 4 to 7.
+    let last = "\"shape\":[31,8],\"start\":20,\"length\":4,\"runs\":29,\"stride\":8";
+    assert_eq!(body.matches(last).count(), 4, "a parameter, its master and two moments");
+    for (to, reason) in [
+        ("\"start\":19,\"length\":4,\"runs\":29,\"stride\":8", "the pieces overlap at element 19 of 248"),
+        ("\"start\":28,\"length\":4,\"runs\":28,\"stride\":8", "the pieces leave a gap: they hold 244 of 248"),
+        ("\"start\":20,\"length\":3,\"runs\":29,\"stride\":8", "the pieces leave a gap: they hold 219 of 248"),
+        (
+            "\"start\":20,\"length\":4,\"runs\":30,\"stride\":8",
+            "30 runs of 4 elements, 8 apart from 20 on, are no piece",
+        ),
+        ("\"start\":20,\"length\":4,\"runs\":7,\"stride\":31", "one piece has rows of 8 elements, another of 31"),
+        (
+            "\"start\":20,\"length\":4,\"runs\":29,\"stride\":7",
+            "29 runs of 4 elements, 7 apart from 20 on, are no piece",
+        ),
+        ("\"start\":20,\"length\":4,\"runs\":18446744073709551615,\"stride\":8", "are no piece of 248 elements"),
+        ("\"start\":20,\"length\":4,\"runs\":0,\"stride\":8", "are no piece of 248 elements"),
+        ("\"start\":20,\"length\":4,\"runs\":29,\"stride\":0", "are no piece of 248 elements"),
+    ] {
+        let disk = clean.copy();
+        let name = with_manifest(&disk, &directory, &body.replacen(last, &format!("\"shape\":[31,8],{to}"), 1));
+        let error = Store::on(Arc::new(disk)).checkpoint(&name).unwrap_err().to_string();
+        assert!(error.contains(reason) && error.contains("embed.weight"), "{to}: {error}");
+    }
+    let disk = clean.copy();
+    let name = with_manifest(&disk, &directory, &body.replacen("\"schema\":2", "\"schema\":1", 1));
+    let error = Store::on(Arc::new(disk)).checkpoint(&name).unwrap_err().to_string();
+    assert!(error.contains("version 1 of the format has no pieces of several runs"), "{error}");
 }
 
 #[test]

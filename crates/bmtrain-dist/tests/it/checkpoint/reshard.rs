@@ -7,9 +7,13 @@ use std::sync::Arc;
 
 #[test]
 fn two_ranks_to_four_to_one_to_seven_keep_the_digest_and_every_bit() {
+    [Cut::Even, Cut::Columns].into_iter().for_each(resharded_again_and_again);
+}
+
+fn resharded_again_and_again(cut: Cut) {
     let state = State::new(9);
     let (_, store) = memory_with(&[], 1);
-    let name = state.save(&store, 9, 2, Cut::Even).unwrap().name;
+    let name = state.save(&store, 9, 2, cut).unwrap().name;
     let mut checkpoint = store.verify(&name).unwrap();
     let digest = checkpoint.digest().unwrap();
     for world in [4, 1, 7, 40] {

@@ -1,10 +1,10 @@
 //! What is saved by some ranks is read by any number of others, range by range.
 
-use crate::checkpoint::sample::{Cut, Random, State, memory_with, newest_step};
+use crate::checkpoint::sample::{Cut, Random, State, memory_with, memory_with_cut, newest_step};
 use bmtrain_core::DType;
 use bmtrain_dist::Error;
 use bmtrain_dist::checkpoint::simulated::MemoryDisk;
-use bmtrain_dist::checkpoint::{Facts, Fault, FileRecord, Kind, PieceSpec, Store, Writer};
+use bmtrain_dist::checkpoint::{ElementRun, Facts, Fault, FileRecord, Kind, MANIFEST_FILE, PieceSpec, Store, Writer};
 use std::sync::Arc;
 
 #[test]
@@ -12,7 +12,7 @@ fn every_shape_and_number_type_comes_back_from_one_to_four_ranks_and_any_cut() {
     let state = State::new(1);
     let digest = state.digest(5);
     for world in 1..=4 {
-        for cut in [Cut::Even, Cut::Ragged(1), Cut::Ragged(2), Cut::LastRank, Cut::Copies] {
+        for cut in [Cut::Even, Cut::Ragged(1), Cut::Ragged(2), Cut::LastRank, Cut::Copies, Cut::Columns] {
             let store = Store::on(Arc::new(MemoryDisk::default()));
             let committed = state.save(&store, 5, world, cut).unwrap();
             let checkpoint = store.verify(&committed.name).unwrap();
@@ -27,11 +27,11 @@ fn every_shape_and_number_type_comes_back_from_one_to_four_ranks_and_any_cut() {
 fn any_range_is_put_together_from_the_files_it_lies_in() {
     let state = State::new(2);
     let store = Store::on(Arc::new(MemoryDisk::default()));
-    let name = state.save(&store, 1, 4, Cut::Ragged(7)).unwrap().name;
+    let names = [Cut::Ragged(7), Cut::Columns].map(|cut| state.save(&store, 1, 4, cut).unwrap().name);
     let mut random = Random(3);
-    for round in 0..50 {
+    for round in 0..100 {
         // Opened anew: the first range decides which part of a piece is read while it is hashed.
-        let checkpoint = store.checkpoint(&name).unwrap();
+        let checkpoint = store.checkpoint(&names[round % 2]).unwrap();
         for _ in 0..20 {
             let tensor = &state.tensors[random.below(state.tensors.len())];
             let (spec, size) = (&tensor.spec, tensor.spec.dtype.size());
@@ -41,6 +41,55 @@ fn any_range_is_put_together_from_the_files_it_lies_in() {
             assert_eq!(bytes, tensor.bytes[start * size..end * size], "round {round}: {} {start}..{end}", spec.name);
         }
     }
+}
+
+#[test]
+fn runs_of_a_tensor_go_to_their_places_and_nothing_else_is_touched() {
+    let state = State::new(2);
+    let store = Store::on(Arc::new(MemoryDisk::default()));
+    let names = [Cut::Even, Cut::Columns].map(|cut| state.save(&store, 1, 3, cut).unwrap().name);
+    let mut random = Random(5);
+    for round in 0..200 {
+        let checkpoint = store.checkpoint(&names[round % 2]).unwrap();
+        let tensor = &state.tensors[random.below(state.tensors.len())];
+        let (spec, size, elements) = (&tensor.spec, tensor.spec.dtype.size(), tensor.spec.length as usize);
+        // Cut anywhere, some of the runs left out, the others in another order with gaps between them.
+        let mut borders: Vec<usize> = (0..6).map(|_| random.below(elements + 1)).collect();
+        borders.sort_unstable();
+        let (mut runs, mut at) = (Vec::new(), 0);
+        let mut expected = vec![0xee; (elements + 6) * size];
+        for pair in borders.windows(2).rev().filter(|_| random.below(3) > 0) {
+            let (start, length) = (pair[0], pair[1] - pair[0]);
+            runs.push(ElementRun { start: start as u64, length: length as u64, at: at as u64 });
+            let source = &tensor.bytes[start * size..(start + length) * size];
+            expected[at * size..(at + length) * size].copy_from_slice(source);
+            at += length + 1;
+        }
+        let mut out = vec![0xee; expected.len()];
+        checkpoint.read_runs(&spec.name, &spec.kind, &runs, &mut out).unwrap();
+        assert!(out == expected, "round {round}: {} {runs:?}", spec.name);
+    }
+    let checkpoint = store.checkpoint(&names[0]).unwrap();
+    let refused = |runs: &[(u64, u64, u64)]| {
+        let run = |&(start, length, at)| ElementRun { start, length, at };
+        let runs: Vec<_> = runs.iter().map(run).collect();
+        checkpoint.read_runs("layer.0.bias", &Kind::Parameter, &runs, &mut [0; 14]).unwrap_err().to_string()
+    };
+    assert!(refused(&[(5, 3, 0)]).contains("elements 5..8 of 7"));
+    assert!(refused(&[(u64::MAX, 2, 0)]).contains("of 7"));
+    assert!(refused(&[(0, 4, 4)]).contains("leaves the room for 7 elements"));
+    assert!(refused(&[(0, 4, u64::MAX)]).contains("leaves the room"));
+    assert!(refused(&[(3, 2, 0), (0, 4, 3)]).contains("share elements"));
+}
+
+#[test]
+fn checkpoints_of_tensor_parallel_ranks_have_their_own_format_version_and_others_the_first() {
+    let version = |cut| {
+        let (disk, store) = memory_with_cut(&[1], 2, cut);
+        let name = store.list().unwrap()[0].to_string();
+        String::from_utf8(disk.get(&name, MANIFEST_FILE).unwrap()).unwrap()[..11].to_owned()
+    };
+    assert_eq!((version(Cut::Even), version(Cut::Columns)), ("{\"schema\":1".into(), "{\"schema\":2".into()));
 }
 
 #[test]
@@ -146,7 +195,7 @@ fn an_incomplete_or_contradictory_save_is_not_committed() {
         error.to_string()
     };
     assert!(commit(&|w| vec![shard(w, 0)], 2).contains("1 files from 2 ranks"));
-    assert!(commit(&|w| vec![shard(w, 0)], 1).contains("the pieces end at"));
+    assert!(commit(&|w| vec![shard(w, 0)], 1).contains("the pieces leave a gap at element"));
     assert!(commit(&|w| vec![shard(w, 1)], 1).contains("leave a gap"));
     let twice = commit(
         &|w| {

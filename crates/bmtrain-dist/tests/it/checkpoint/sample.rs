@@ -38,6 +38,9 @@ pub enum Cut {
     LastRank,
     /// Every rank has everything.
     Copies,
+    /// Each rank has some columns of what has several axes, as tensor-parallel ranks do, cut again within a row as
+    /// shards of data-parallel ranks are; the rest as `Even`.
+    Columns,
 }
 
 /// Whole tensors and the free state.
@@ -121,14 +124,41 @@ impl State {
     }
 }
 
+/// Columns of a rank: rows of one piece, and where there are enough of them the row in which it is cut.
+fn columns_of(tensor: &TensorPiece, rank: usize, world: usize) -> Vec<TensorPiece> {
+    let (spec, size) = (&tensor.spec, tensor.spec.dtype.size());
+    let row = *spec.shape.last().unwrap() as usize;
+    let rows = spec.length as usize / row;
+    let (first, end) = (row * rank / world, row * (rank + 1) / world);
+    let width = end - first;
+    let mut runs = vec![(first, width, rows)];
+    if rows > 3 && width > 1 {
+        let cut = first + row;
+        runs = vec![(first, width, 1), (cut, 1, 1), (cut + 1, width - 1, 1), (first + 2 * row, width, rows - 2)];
+    }
+    let piece = |(start, length, runs): (usize, usize, usize)| {
+        let stride = if runs > 1 { row } else { 0 };
+        let run = |number: usize| (start + number * row) * size..(start + number * row + length) * size;
+        TensorPiece {
+            spec: spec.strided(start as u64, length as u64, runs as u64, stride as u64),
+            bytes: (0..runs).flat_map(|number| tensor.bytes[run(number)].to_vec()).collect(),
+        }
+    };
+    runs.into_iter().map(piece).collect()
+}
+
 fn pieces_of(tensor: &TensorPiece, rank: usize, world: usize, cut: Cut) -> Vec<TensorPiece> {
+    let is_matrix = tensor.spec.shape.len() > 1 && tensor.spec.shape.last() >= Some(&(world as u64));
+    if cut == Cut::Columns && world > 1 && is_matrix {
+        return columns_of(tensor, rank, world);
+    }
     let elements = tensor.spec.length as usize;
     let mut borders = vec![0, elements];
     let mut owner = vec![rank];
     match cut {
         Cut::Copies => {}
         Cut::LastRank => owner = vec![world - 1],
-        Cut::Even => {
+        Cut::Even | Cut::Columns => {
             borders = (0..=world).map(|r| (elements.div_ceil(world) * r).min(elements)).collect();
             owner = (0..world).collect();
         }
@@ -156,10 +186,15 @@ fn pieces_of(tensor: &TensorPiece, rank: usize, world: usize, cut: Cut) -> Vec<T
 
 /// A store in memory with these steps, the state of each seeded by its number.
 pub fn memory_with(steps: &[u64], world: usize) -> (MemoryDisk, Store) {
+    memory_with_cut(steps, world, Cut::Even)
+}
+
+/// The same with tensors that are divided in this way.
+pub fn memory_with_cut(steps: &[u64], world: usize, cut: Cut) -> (MemoryDisk, Store) {
     let disk = MemoryDisk::default();
     let store = Store::on(Arc::new(disk.clone()));
     for &step in steps {
-        State::new(step).save(&store, step, world, Cut::Even).unwrap();
+        State::new(step).save(&store, step, world, cut).unwrap();
     }
     (disk, store)
 }

@@ -76,7 +76,7 @@ impl Job {
     }
 
     /// The golden inputs, of the second micro-batch with their sequences in another order.
-    fn batch(&self, micro_batch: u32) -> Batch {
+    pub fn batch(&self, micro_batch: u32) -> Batch {
         let mut batch = inputs(self.golden.0, self.golden.1);
         if let Some(words) = self.label_words {
             let last = (0..batch.rows).map(|row| {

@@ -1,0 +1,197 @@
+//! Directories of Hugging Face and of ModelCenter under tensor parallelism: each rank reads its ranges, and one rank
+//! writes the full model, a parameter at a time.
+
+use crate::goldens::directories::open;
+use crate::goldens::directory;
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::{DType, Device};
+use bmtrain_dist::param::{Param, TensorGroup, WholeReader};
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::{Mesh, RankGroup};
+use model_center::formats::{
+    DirectoryLayout, SafetensorsFile, StoredDtype, TensorEntry, TensorSource, Weights, parameters,
+};
+use model_center::model::{OpenOptions, SaveOptions};
+use std::cell::Cell;
+use std::path::Path;
+
+fn options(rank: &HostRank, (world, tensor, level): (usize, usize, ZeroLevel), device: &Device) -> OpenOptions {
+    let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
+    let group = |kind| {
+        let (colour, key) = mesh.colour_and_key(kind);
+        rank.split(colour, key).unwrap()
+    };
+    let tensor = TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8 };
+    let sharding = Sharding { ranks: group(RankGroup::TensorZero), level, sum: GradientSum::Fast, prefetch: true };
+    OpenOptions { mesh, tensor, sharding, ..OpenOptions::new(device) }
+}
+
+fn on_threads(world: usize, body: impl Fn(HostRank) + Sync) {
+    let ranks = HostGroup::threads(world, HostOptions::default()).unwrap();
+    std::thread::scope(|scope| ranks.into_iter().for_each(|rank| drop(scope.spawn(|| body(rank)))));
+}
+
+/// All files of a directory.
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let mut files: Vec<_> =
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_model_of_tensor_parallel_ranks_is_written_as_the_directory_of_one_rank() {
+    let (hugging_face, model_center) = (DirectoryLayout::HuggingFace, DirectoryLayout::ModelCenter);
+    for (model, head, layout) in [
+        ("bert_a", "mlm", hugging_face),
+        ("bert_a", "mlm", model_center),
+        ("gpt2_a", "lm", hugging_face),
+        ("gpt2_a", "lm", model_center),
+        ("gptj_a", "lm", hugging_face),
+        ("bloom_a", "untied", hugging_face),
+    ] {
+        let golden = directory(model, head);
+        let save = SaveOptions { dtype: DType::F32, companions: Some(&golden), layout };
+        let to = tempfile::tempdir().unwrap();
+        let alone = open(&golden, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap();
+        alone.model.save(&to.path().join("alone"), &save).unwrap();
+        let expected = files(&to.path().join("alone"));
+        for (number, of_ranks) in [(2, 2, ZeroLevel::Zero), (4, 2, ZeroLevel::Three)].into_iter().enumerate() {
+            let to = to.path().join(number.to_string());
+            on_threads(of_ranks.0, |rank| {
+                let (device, first) = (Device::cpu(1).unwrap(), rank.rank() == 0);
+                let model = open(&golden, &options(&rank, of_ranks, &device)).unwrap().model;
+                if first {
+                    model.save(&to, &save).unwrap();
+                } else {
+                    let mut reader = WholeReader::default();
+                    model.parameters().iter().try_for_each(|param| reader.pass(param)).unwrap();
+                }
+            });
+            assert!(files(&to) == expected, "{model} {head} {layout:?} from {of_ranks:?}");
+        }
+    }
+}
+
+#[test]
+fn any_model_is_saved_to_one_file_and_loaded_from_it_in_every_layout() {
+    let golden = directory("gpt2_a", "lm");
+    let to = tempfile::tempdir().unwrap();
+    let path = |name: &str| to.path().join(name);
+    let device = Device::cpu(1).unwrap();
+    let alone = open(&golden, &OpenOptions::new(&device)).unwrap().model;
+    parameters::save(&*alone, &path("alone")).unwrap();
+    let layouts = [(2, 2, ZeroLevel::Zero), (2, 1, ZeroLevel::Three), (4, 4, ZeroLevel::Zero), (4, 2, ZeroLevel::Two)];
+    for (number, layout) in layouts.into_iter().enumerate() {
+        on_threads(layout.0, |rank| {
+            let device = Device::cpu(1).unwrap();
+            let here = path(&number.to_string());
+            let model = open(&golden, &options(&rank, layout, &device)).unwrap().model;
+            parameters::save(&*model, &here).unwrap();
+            // All values become zero and come back.
+            let values = |param: &Param| param.read().unwrap();
+            let saved: Vec<Vec<f32>> = model.parameters().iter().map(values).collect();
+            let zero = |param: &Param| param.load_part(&mut |_, out| Ok::<_, bmtrain_dist::Error>(out.fill(0.0)));
+            model.parameters().iter().try_for_each(zero).unwrap();
+            parameters::load(&*model, &path("alone")).unwrap();
+            assert!(model.parameters().iter().map(values).collect::<Vec<_>>() == saved, "{layout:?}");
+        });
+        assert!(
+            std::fs::read(path(&number.to_string())).unwrap() == std::fs::read(path("alone")).unwrap(),
+            "{layout:?}"
+        );
+    }
+    // A 16-bit model's own dtype.
+    let half = open(&golden, &OpenOptions { dtype: DType::BF16, ..OpenOptions::new(&device) }).unwrap().model;
+    parameters::save(&*half, &path("half")).unwrap();
+    let file = SafetensorsFile::open(&path("half")).unwrap();
+    assert!(file.tensors().iter().all(|entry| entry.dtype == StoredDtype::BF16));
+    parameters::load(&*alone, &path("half")).unwrap();
+    let pairs = || alone.parameters().iter().zip(half.parameters());
+    assert!(pairs().all(|(full, half)| full.read().unwrap() == half.read().unwrap()));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_or_does_not_fit_is_an_error_on_all_ranks() {
+    let golden = directory("gpt2_a", "lm");
+    let to = tempfile::tempdir().unwrap();
+    let path = |name: &str| to.path().join(name);
+    let other = open(&directory("bert_a", "mlm"), &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
+    parameters::save(&*other, &path("other")).unwrap();
+    let own = open(&golden, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
+    parameters::save(&*own, &path("own")).unwrap();
+    std::fs::write(path("text"), "a text that is not a safetensors file").unwrap();
+    on_threads(4, |rank| {
+        let device = Device::cpu(1).unwrap();
+        let number = rank.rank();
+        let model = open(&golden, &options(&rank, (4, 2, ZeroLevel::One), &device)).unwrap().model;
+        let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        let error = parameters::save(&*model, &path("nowhere/file")).unwrap_err().to_string();
+        assert_eq!(error.contains("another rank could not use the file"), number != 0, "{error}");
+        let error = parameters::load(&*model, &path("other")).unwrap_err().to_string();
+        assert!(error.contains("it lacks parameters of the model: "), "{error}");
+        // A file that one rank alone can read.
+        let file = if number == 3 { "own" } else { "text" };
+        let error = parameters::load(&*model, &path(file)).unwrap_err().to_string();
+        assert_eq!(error.contains("another rank could not use the file"), number == 3, "{error}");
+        let after: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        assert!(before == after);
+    });
+}
+
+/// Weights that count the elements that are read of them.
+struct Counted {
+    weights: Weights,
+    elements: Cell<usize>,
+}
+
+impl TensorSource for Counted {
+    fn place(&self) -> String {
+        self.weights.place()
+    }
+
+    fn entries(&self) -> Vec<&TensorEntry> {
+        self.weights.entries()
+    }
+
+    fn read_f32(&self, name: &str, out: &mut [f32]) -> model_center::Result<()> {
+        self.elements.set(self.elements.get() + out.len());
+        self.weights.read_f32(name, out)
+    }
+
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> model_center::Result<()> {
+        self.elements.set(self.elements.get() + out.len());
+        self.weights.read_f32_at(name, first, out)
+    }
+
+    fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> model_center::Result<()> {
+        self.weights.read_raw_at(name, offset, out)
+    }
+
+    fn reads_parts(&self, name: &str) -> bool {
+        self.weights.reads_parts(name)
+    }
+}
+
+#[test]
+fn a_tensor_parallel_rank_reads_the_elements_it_stores_and_no_others() {
+    let golden = directory("bert_a", "mlm");
+    on_threads(2, |rank| {
+        let device = Device::cpu(1).unwrap();
+        let layout = (2, 2, ZeroLevel::Zero);
+        let opened = open(&golden, &OpenOptions { leave_values: true, ..options(&rank, layout, &device) }).unwrap();
+        let (parameters, stored) = (opened.model.parameters(), Cell::new(0));
+        let source = Counted { weights: Weights::open(&golden).unwrap(), elements: Cell::new(0) };
+        let read = opened.plan.load_parts(&source, |name, read| {
+            let param = parameters.get(name).unwrap();
+            let runs = param.local_part().runs(param.spec().shape);
+            stored.set(stored.get() + runs.iter().map(|(.., len)| len).sum::<usize>());
+            param.load_part(read)
+        });
+        read.unwrap();
+        assert_eq!(source.elements.get(), stored.get());
+        assert!(stored.get() < parameters.count() * 6 / 10, "{} of {}", stored.get(), parameters.count());
+    });
+}
