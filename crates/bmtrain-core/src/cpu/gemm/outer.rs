@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::job::GemmJob;
 use super::operand::Source;
-use crate::cpu::simd::{Isa, vectorised};
+use crate::cpu::simd::vectorised;
 
 /// Shortest row of C that repays a call.
 const SHORTEST: usize = 64;
