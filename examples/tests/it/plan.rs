@@ -289,7 +289,7 @@ fn a_plan_writes_nothing() {
 fn layouts_in_three_dimensions_are_sized_by_formula_without_data_and_weights() {
     let fixture = Fixture::new();
     for file in ["model/model.safetensors", "train.jsonl"] {
-        std::fs::write(fixture.path(file), "").unwrap();
+        fixture.write(file, "not read");
     }
     let plan = planned(&fixture, &["--layout", "2x1x1"]);
     assert_eq!((&plan["layout"]["tensor"], &plan["layout"]["data"]), (&2.into(), &1.into()));
