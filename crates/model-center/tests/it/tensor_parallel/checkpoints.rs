@@ -272,7 +272,8 @@ fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_ho
     let mut last: Option<Fingerprint> = None;
     for (leg, (layout, offload)) in legs.into_iter().enumerate() {
         let ranks = on_ranks(layout, |groups| {
-            let scale = Some(ScalePolicy::MEGATRON);
+            // Small enough for f16, and another one after every second step.
+            let scale = Some(ScalePolicy::Megatron { start_power: 8, window: 2, hysteresis: 1, floor: 1.0 });
             let training = Training { dtype: DType::F16, offload, scale, deltas: false, seed: leg as u64 };
             let mut rank = Rank::new(&job, &groups, layout.2, training);
             if leg > 0 {
