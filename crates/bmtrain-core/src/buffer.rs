@@ -69,6 +69,12 @@ impl Buffer {
         self.read_until.set(Some(mark));
     }
 
+    /// The compute lane has waited for all work of a lane on this buffer: what comes later on the compute lane is ordered
+    /// after it.
+    pub(crate) fn joined(&self, lane: Lane) {
+        self.lanes.set(self.lanes.get() & !lane.bit() | Lane::Compute.bit());
+    }
+
     /// Whether only the compute lane has been given work on this buffer.
     pub(crate) fn is_of_compute_alone(&self) -> bool {
         self.lanes.get() & !Lane::Compute.bit() == 0

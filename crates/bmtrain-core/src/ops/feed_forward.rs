@@ -3,6 +3,7 @@
 
 use super::elementwise::gate;
 use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients, project};
+use super::product_input::{ProductOperands, SavedInput};
 use super::*;
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
@@ -12,17 +13,18 @@ use crate::kernel::{
 ///
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
 /// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in
-/// the backward pass, together with its derivative, unless the device applies that to a product as it makes it.
-pub fn feed_forward(
+/// the backward pass, together with its derivative, unless the device applies that to a product as it makes it. Where x
+/// comes from several tensor-parallel ranks it is a [`ProductInput`].
+pub fn feed_forward<'a>(
     cx: &Ctx,
-    x: &Var,
+    x: impl Into<ProductInput<'a>>,
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
     w_out: &Var,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    FeedForward { op: "feed_forward", gated: false, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+    FeedForward { op: "feed_forward", gated: false, activation }.forward(cx, &x.into(), [w_in, w_out], [b_in, b_out])
 }
 
 /// `y = (activation(gate) * up) w_out^T + b_out`, where gate and up are the halves of `x w_in^T + b_in`.
@@ -31,16 +33,21 @@ pub fn feed_forward(
 /// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up,
 /// `[.., 2F]`; what they make is made again in the backward pass.
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
-pub fn gated_feed_forward(
+pub fn gated_feed_forward<'a>(
     cx: &Ctx,
-    x: &Var,
+    x: impl Into<ProductInput<'a>>,
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
     w_out: &Var,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+    FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(
+        cx,
+        &x.into(),
+        [w_in, w_out],
+        [b_in, b_out],
+    )
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,31 +59,40 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn forward(self, cx: &Ctx, x: &Var, [w_in, w_out]: [&Var; 2], [b_in, b_out]: [Option<&Var>; 2]) -> Result<Var> {
+    fn forward(
+        self,
+        cx: &Ctx,
+        input: &ProductInput<'_>,
+        [w_in, w_out]: [&Var; 2],
+        [b_in, b_out]: [Option<&Var>; 2],
+    ) -> Result<Var> {
         let FeedForward { op, gated, activation } = self;
-        let [wide, d] = check_linear(op, x.shape(), w_in, b_in)?;
+        let (x, shape) = (input.x(), input.shape(op)?);
+        let [wide, d] = check_linear(op, shape, w_in, b_in)?;
         if gated && !wide.is_multiple_of(2) {
             return Err(Error::shape(op, "rows of w_in", "an even number: gate and factor", w_in.shape()));
         }
         let f = if gated { wide / 2 } else { wide };
-        let [e, _] = check_linear(op, x.shape().with_last(f)?, w_out, b_out)?;
+        let [e, _] = check_linear(op, shape.with_last(f)?, w_out, b_out)?;
         expect_gradient(cx, op, x, &[w_in, w_out])?;
         let absent = x.detach();
         let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
-        let new = |width: usize| empty(cx, x.shape().with_last(width)?, x.dtype());
+        let new = |width: usize| empty(cx, shape.with_last(width)?, x.dtype());
+        let rows = input.value()?; // [.., D]
         let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
         let mut epilogue = Epilogue { bias: view_of(b_in)?, ..Epilogue::default() };
         let (hidden, pre) = if gated {
-            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            project(cx.device(), &rows, w_in.value(), epilogue, &mut projected)?;
             let hidden = gate(cx.device(), activation, &projected, op)?; // [.., F]
             (hidden, cx.records(&inputs).then_some(projected))
         } else {
             let mut pre = if cx.records(&inputs) { Some(new(f)?) } else { None }; // [.., F]
             epilogue.activation = Some(activation);
             epilogue.pre_activation = pre.as_mut().map(Tensor::view_mut).transpose()?;
-            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            project(cx.device(), &rows, w_in.value(), epilogue, &mut projected)?;
             (projected, pre)
         };
+        drop(rows);
         let mut y = new(e)?; // [.., E]
         let epilogue = Epilogue { bias: view_of(b_out)?, ..Epilogue::default() };
         project(cx.device(), &hidden, w_out.value(), epilogue, &mut y)?;
@@ -85,7 +101,7 @@ impl FeedForward {
         Ok(cx.record(y, &inputs, || {
             Box::new(FeedForwardBackward {
                 kind: self,
-                x: x.value().clone(),
+                input: input.saved(w_in.needs_grad()),
                 pre,
                 w_in: Saved::of(w_in),
                 w_out: Saved::of(w_out),
@@ -99,7 +115,7 @@ impl FeedForward {
 #[derive(Debug)]
 struct FeedForwardBackward {
     kind: FeedForward,
-    x: Tensor,
+    input: SavedInput,
     /// Input of the activation; gate and up.
     pre: Tensor,
     w_in: Saved,
@@ -124,7 +140,7 @@ enum Derivative {
 
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { kind, x, mut pre, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
+        let FeedForwardBackward { kind, input, mut pre, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
         let FeedForward { op, gated, activation } = kind;
         let dy = only(op, dy)?;
         let derivative = match (gated, cx.device().backend().fuses_gradients(), cx.needs(3)) {
@@ -145,14 +161,13 @@ impl Backward for FeedForwardBackward {
         drop((dy, w_out));
         let dpre = through_activation(cx.device(), activation, derivative, pre, dhidden)?; // [.., F] or [.., 2F]
         let wide = dpre.shape().last();
-        parameter_gradients(cx, [1, 2], &dpre, Some(&x), [wide, d], dtypes[0])?;
-        let (shape, dtype, w_in) = (x.shape(), x.dtype(), w_in.get()?);
-        drop(x);
-        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [wide, d], None, dx))
+        let weight = cx.needs(0).then_some(w_in);
+        let product = ProductOperands { inputs: [0, 1, 2], size: [wide, d], dtype: dtypes[0], weight };
+        input.gradients(cx, &dpre, product)
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of([&self.x, &self.pre])
+        bytes_of(self.input.tensors().chain([&self.pre]))
     }
 }
 

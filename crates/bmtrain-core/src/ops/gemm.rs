@@ -1,5 +1,6 @@
 //! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
 
+use super::product_input::{ProductOperands, SavedInput};
 use super::*;
 use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, Gemm, Matrix, QuantisedLinear};
 
@@ -7,12 +8,30 @@ use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, G
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
 /// and is dequantised on the way.
+/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`].
 /// Errors: shapes that do not fit; a weight in quantised blocks where x needs a gradient.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
-pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
-    let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
+pub fn linear<'a>(
+    cx: &Ctx,
+    x: impl Into<ProductInput<'a>>,
+    weight: &Var,
+    bias: Option<&Var>,
+    activation: Option<Activation>,
+) -> Result<Var> {
+    linear_of(cx, &x.into(), weight, bias, activation)
+}
+
+fn linear_of(
+    cx: &Ctx,
+    input: &ProductInput<'_>,
+    weight: &Var,
+    bias: Option<&Var>,
+    activation: Option<Activation>,
+) -> Result<Var> {
+    let (x, shape) = (input.x(), input.shape("linear")?);
+    let [n, k] = check_linear("linear", shape, weight, bias)?;
     expect_gradient(cx, "linear", x, &[weight])?;
-    let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
+    let mut y = empty(cx, shape.with_last(n)?, x.dtype())?; // [.., N]
     let absent = x.detach();
     let inputs = [x, weight, bias.unwrap_or(&absent)];
     let mut pre_activation = match activation {
@@ -25,16 +44,13 @@ pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: O
         pre_activation: pre_activation.as_mut().map(Tensor::view_mut).transpose()?,
         ..Epilogue::default()
     };
-    project(cx.device(), x.value(), weight.value(), epilogue, &mut y)?;
+    project(cx.device(), &input.value()?, weight.value(), epilogue, &mut y)?;
     Ok(cx.record(y, &inputs, || {
         Box::new(LinearBackward {
-            x: weight.needs_grad().then(|| x.value().clone()),
+            input: input.saved(weight.needs_grad()),
             weight: x.needs_grad().then(|| Saved::of(weight)),
             activation: activation.zip(pre_activation),
-            n,
-            k,
-            x_shape: x.shape(),
-            x_dtype: x.dtype(),
+            size: [n, k],
             weight_dtype: weight.dtype(),
         })
     }))
@@ -174,21 +190,18 @@ fn rows_of(dy: &Tensor, columns: usize) -> usize {
 
 #[derive(Debug)]
 struct LinearBackward {
-    /// Present when the weight's gradient is wanted.
-    x: Option<Tensor>,
+    input: SavedInput,
     /// Present when the input's gradient is wanted.
     weight: Option<Saved>,
     activation: Option<(Activation, Tensor)>,
-    n: usize,
-    k: usize,
-    x_shape: Shape,
-    x_dtype: DType,
+    /// N and K.
+    size: [usize; 2],
     weight_dtype: DType,
 }
 
 impl Backward for LinearBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let LinearBackward { x, weight, activation, n, k, x_shape, x_dtype, weight_dtype } = *self;
+        let LinearBackward { input, weight, activation, size, weight_dtype } = *self;
         let dy = only("linear", dy)?;
         let dpre = match activation {
             None => dy,
@@ -200,20 +213,11 @@ impl Backward for LinearBackward {
                 dpre
             }
         };
-        parameter_gradients(cx, [1, 2], &dpre, x.as_ref(), [n, k], weight_dtype)?;
-        drop(x);
-        // Last, when what was saved is free again.
-        match weight {
-            Some(weight) => {
-                let weight = weight.get()?;
-                cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], None, dx))
-            }
-            None => Ok(()),
-        }
+        input.gradients(cx, &dpre, ProductOperands { inputs: [0, 1, 2], size, dtype: weight_dtype, weight })
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of(self.x.iter().chain(self.activation.iter().map(|(_, pre)| pre)))
+        bytes_of(self.input.tensors().chain(self.activation.iter().map(|(_, pre)| pre)))
     }
 }
 

@@ -21,10 +21,12 @@ mod linear_cross_entropy;
 mod loss;
 mod message;
 mod norm;
+mod product_input;
 mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod tokens;
 mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, HeadShard, attention, attention_cross, attention_fused};
@@ -40,10 +42,12 @@ pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::squared_error;
 pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
+pub use product_input::ProductInput;
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
+pub use tokens::{TokenShard, gather_tokens, scatter_tokens};
 pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.

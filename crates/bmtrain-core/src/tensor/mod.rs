@@ -117,6 +117,11 @@ impl Tensor {
         self.buffer.reads_until(mark);
     }
 
+    /// The compute lane has waited for the work that another lane was given on the memory.
+    pub(crate) fn joined(&self, lane: Lane) {
+        self.buffer.joined(lane);
+    }
+
     /// A readable view for the compute lane.
     pub fn view(&self) -> Result<View<'_>> {
         self.view_on(Lane::Compute)

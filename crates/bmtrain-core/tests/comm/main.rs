@@ -13,4 +13,5 @@ mod conjugate_ops;
 mod groups;
 mod message_ops;
 mod pipeline_example;
+mod token_shards;
 mod vocabulary;
