@@ -69,10 +69,13 @@ impl Buffer {
         self.read_until.set(Some(mark));
     }
 
-    /// The compute lane has waited for all work of a lane on this buffer: what comes later on the compute lane is ordered
-    /// after it.
-    pub(crate) fn joined(&self, lane: Lane) {
-        self.lanes.set(self.lanes.get() & !lane.bit() | Lane::Compute.bit());
+    /// The compute lane has waited for this end of a lane's work on this buffer: what comes later on the compute lane
+    /// is ordered after it. Nothing changes where later work of another lane reads the buffer.
+    pub(crate) fn joined(&self, end: Mark) {
+        if self.read_until.get().is_none_or(|mark| mark == end) {
+            self.read_until.set(None);
+            self.lanes.set(self.lanes.get() & !end.lane.bit() | Lane::Compute.bit());
+        }
     }
 
     /// Whether only the compute lane has been given work on this buffer.

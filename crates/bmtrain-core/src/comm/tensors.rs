@@ -82,9 +82,9 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// A result that is there.
-    pub(crate) fn done(result: Tensor) -> Self {
-        Pending { result, source: None, end: None }
+    /// A result that is there when a mark is reached.
+    pub(crate) fn of(result: Tensor, end: Option<Mark>) -> Self {
+        Pending { result, source: None, end }
     }
 
     /// Let the compute lane wait for the result.
@@ -92,9 +92,8 @@ impl Pending {
         let Pending { result, source, end } = self;
         if let Some(end) = end {
             result.device().backend().wait(Lane::Compute, end)?;
-            result.joined(end.lane);
+            std::iter::once(&result).chain(&source).for_each(|tensor| tensor.joined(end));
         }
-        drop(source);
         Ok(result)
     }
 }
@@ -130,6 +129,38 @@ pub fn begin_reduce_scatter(ranks: &dyn Communicator, x: Tensor, by: Reduction, 
     let end = device.backend().mark(on)?;
     x.reads_until(end);
     Ok(Pending { result: part, source: Some(x), end: Some(end) })
+}
+
+/// As [`begin_all_reduce`] for `len` elements of a tensor from element `start` on, while the compute lane goes on with
+/// the others. Returns the end of the collective.
+pub(crate) fn begin_all_reduce_part(
+    ranks: &dyn Communicator,
+    x: &mut Tensor,
+    (start, len): (usize, usize),
+    by: Reduction,
+    on: Lane,
+) -> Result<Mark> {
+    let device = x.device().clone();
+    begin(&device, on)?;
+    let data = x.view_mut_on(on)?.part(start, len)?;
+    ranks.launch(device.backend(), Collective::AllReduce { data, by }, on)?;
+    device.backend().mark(on)
+}
+
+/// As [`begin_reduce_scatter`] to `len` elements of a tensor from element `start` on. `x` has to live until the end of
+/// the collective, which is returned.
+pub(crate) fn begin_reduce_scatter_part(
+    ranks: &dyn Communicator,
+    x: &Tensor,
+    (to, (start, len)): (&mut Tensor, (usize, usize)),
+    by: Reduction,
+    on: Lane,
+) -> Result<Mark> {
+    let device = x.device().clone();
+    begin(&device, on)?;
+    let recv = to.view_mut_on(on)?.part(start, len)?;
+    ranks.launch(device.backend(), Collective::ReduceScatter { send: x.view_on(on)?, recv, by }, on)?;
+    device.backend().mark(on)
 }
 
 /// Let a lane wait for the compute lane.

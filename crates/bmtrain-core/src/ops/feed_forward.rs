@@ -2,29 +2,35 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients, project};
+use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients};
 use super::product_input::{ProductOperands, SavedInput};
+use super::product_weight::OutputRanks;
 use super::*;
-use crate::kernel::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
-};
+use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, GatedBackward, Multiply};
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
 ///
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
 /// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in
 /// the backward pass, together with its derivative, unless the device applies that to a product as it makes it. Where x
-/// comes from several tensor-parallel ranks it is a [`ProductInput`].
+/// comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them w_out is a
+/// [`ProductWeight`].
 pub fn feed_forward<'a>(
     cx: &Ctx,
     x: impl Into<ProductInput<'a>>,
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
-    w_out: &Var,
+    w_out: impl Into<ProductWeight<'a>>,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    FeedForward { op: "feed_forward", gated: false, activation }.forward(cx, &x.into(), [w_in, w_out], [b_in, b_out])
+    FeedForward { op: "feed_forward", gated: false, activation }.forward(
+        cx,
+        &x.into(),
+        w_in,
+        &w_out.into(),
+        [b_in, b_out],
+    )
 }
 
 /// `y = (activation(gate) * up) w_out^T + b_out`, where gate and up are the halves of `x w_in^T + b_in`.
@@ -39,13 +45,14 @@ pub fn gated_feed_forward<'a>(
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
-    w_out: &Var,
+    w_out: impl Into<ProductWeight<'a>>,
     b_out: Option<&Var>,
 ) -> Result<Var> {
     FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(
         cx,
         &x.into(),
-        [w_in, w_out],
+        w_in,
+        &w_out.into(),
         [b_in, b_out],
     )
 }
@@ -63,10 +70,12 @@ impl FeedForward {
         self,
         cx: &Ctx,
         input: &ProductInput<'_>,
-        [w_in, w_out]: [&Var; 2],
+        w_in: &Var,
+        output: &ProductWeight<'_>,
         [b_in, b_out]: [Option<&Var>; 2],
     ) -> Result<Var> {
         let FeedForward { op, gated, activation } = self;
+        let w_out = output.var();
         let (x, shape) = (input.x(), input.shape(op)?);
         let [wide, d] = check_linear(op, shape, w_in, b_in)?;
         if gated && !wide.is_multiple_of(2) {
@@ -75,27 +84,21 @@ impl FeedForward {
         let f = if gated { wide / 2 } else { wide };
         let [e, _] = check_linear(op, shape.with_last(f)?, w_out, b_out)?;
         expect_gradient(cx, op, x, &[w_in, w_out])?;
+        output.check(op, shape.with_last(f)?, false)?;
         let absent = x.detach();
         let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
         let new = |width: usize| empty(cx, shape.with_last(width)?, x.dtype());
-        let rows = input.value()?; // [.., D]
         let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
-        let mut epilogue = Epilogue { bias: view_of(b_in)?, ..Epilogue::default() };
         let (hidden, pre) = if gated {
-            project(cx.device(), &rows, w_in.value(), epilogue, &mut projected)?;
+            input.project(w_in.value(), (b_in, None), None, &mut projected)?;
             let hidden = gate(cx.device(), activation, &projected, op)?; // [.., F]
             (hidden, cx.records(&inputs).then_some(projected))
         } else {
             let mut pre = if cx.records(&inputs) { Some(new(f)?) } else { None }; // [.., F]
-            epilogue.activation = Some(activation);
-            epilogue.pre_activation = pre.as_mut().map(Tensor::view_mut).transpose()?;
-            project(cx.device(), &rows, w_in.value(), epilogue, &mut projected)?;
+            input.project(w_in.value(), (b_in, Some(activation)), pre.as_mut(), &mut projected)?;
             (projected, pre)
         };
-        drop(rows);
-        let mut y = new(e)?; // [.., E]
-        let epilogue = Epilogue { bias: view_of(b_out)?, ..Epilogue::default() };
-        project(cx.device(), &hidden, w_out.value(), epilogue, &mut y)?;
+        let y = output.product(&hidden, b_out, e)?; // [.., E], or [own, E]
         drop(hidden);
         let Some(pre) = pre else { return Ok(Var::constant(y)) };
         Ok(cx.record(y, &inputs, || {
@@ -105,8 +108,9 @@ impl FeedForward {
                 pre,
                 w_in: Saved::of(w_in),
                 w_out: Saved::of(w_out),
+                output: output.ranks(),
                 sizes: [d, f, e],
-                dtypes: [w_in.dtype(), w_out.dtype()],
+                dtypes: [x.dtype(), w_in.dtype(), w_out.dtype()],
             })
         }))
     }
@@ -120,9 +124,11 @@ struct FeedForwardBackward {
     pre: Tensor,
     w_in: Saved,
     w_out: Saved,
+    output: OutputRanks,
     /// D, F and E.
     sizes: [usize; 3],
-    dtypes: [DType; 2],
+    /// Of x, w_in and w_out.
+    dtypes: [DType; 3],
 }
 
 /// How the gradient of the hidden values becomes the gradient of the activation's input.
@@ -140,9 +146,10 @@ enum Derivative {
 
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { kind, input, mut pre, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
+        let FeedForwardBackward { kind, input, mut pre, w_in, w_out, output, sizes: [d, f, e], dtypes } = *self;
         let FeedForward { op, gated, activation } = kind;
-        let dy = only(op, dy)?;
+        let [of_x, of_in, of_out] = dtypes;
+        let (dy, b_out) = output.gradient(cx, only(op, dy)?, (4, e), [of_x, of_out])?; // [.., E]
         let derivative = match (gated, cx.device().backend().fuses_gradients(), cx.needs(3)) {
             (true, ..) => Derivative::Gated,
             (_, true, _) => Derivative::Fused,
@@ -150,7 +157,7 @@ impl Backward for FeedForwardBackward {
             (_, false, false) => Derivative::Made,
         };
         let hidden = cx.needs(3).then(|| again(cx.device(), kind, &mut pre, derivative)).transpose()?; // [.., F]
-        parameter_gradients(cx, [3, 4], &dy, hidden.as_ref(), [e, f], dtypes[1])?;
+        parameter_gradients(cx, (3, b_out), &dy, hidden.as_ref(), [e, f], of_out)?;
         drop(hidden);
         if !(0..3).any(|index| cx.needs(index)) {
             return Ok(());
@@ -161,9 +168,9 @@ impl Backward for FeedForwardBackward {
         drop((dy, w_out));
         let dpre = through_activation(cx.device(), activation, derivative, pre, dhidden)?; // [.., F] or [.., 2F]
         let wide = dpre.shape().last();
-        let weight = cx.needs(0).then_some(w_in);
-        let product = ProductOperands { inputs: [0, 1, 2], size: [wide, d], dtype: dtypes[0], weight };
-        input.gradients(cx, &dpre, product)
+        let factor = cx.needs(0).then_some(w_in);
+        let size = [wide, d];
+        input.gradients(cx, &dpre, ProductOperands { input: 0, weight: 1, bias: Some(2), size, dtype: of_in, factor })
     }
 
     fn saved_bytes(&self) -> usize {

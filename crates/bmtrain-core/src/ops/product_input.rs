@@ -2,11 +2,14 @@
 //! and [`feed_forward`](super::feed_forward) take. Its collectives belong to the op so that in the backward pass they
 //! run on the tensor lane beside the product of the other gradient, and so that no op keeps tokens of other ranks.
 
-use super::gemm::{input_gradient, parameter_gradients};
+use super::gemm::{input_gradient, parameter_gradients, project_rows};
+use super::product_weight::CHUNK_ROWS;
 use super::*;
 use crate::backend::Lane;
 use crate::comm::tensors::{self, Pending};
 use crate::comm::{Communicator, Reduction};
+use crate::kernel::{Activation, Epilogue};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The input of a product with a weight, and where it comes from. `&Var` is one of this rank alone.
@@ -67,6 +70,38 @@ impl<'a> ProductInput<'a> {
         }
     }
 
+    /// `y = activation(x weight^T + bias)`, with the input of the activation in `pre`. While the tokens of other ranks
+    /// arrive, the product of this rank's is computed.
+    pub(super) fn project(
+        &self,
+        weight: &Tensor,
+        (bias, activation): (Option<&Var>, Option<Activation>),
+        mut pre: Option<&mut Tensor>,
+        y: &mut Tensor,
+    ) -> Result<()> {
+        let (device, x) = (self.x.device(), self.x.value());
+        let (n, k) = (y.shape().last(), x.shape().last());
+        let mut of_rows = |x: View<'_>, rows: Range<usize>| {
+            let pre = pre.as_mut().map(|pre| pre.view_mut()).transpose()?;
+            let pre_activation = pre.map(|view| view.part(rows.start * n, rows.len() * n)).transpose()?;
+            let epilogue = Epilogue { bias: view_of(bias)?, activation, pre_activation, ..Epilogue::default() };
+            let y = y.view_mut()?.part(rows.start * n, rows.len() * n)?;
+            project_rows(device, x, weight, [rows.len(), n, k], epilogue, y)
+        };
+        let InputRanks::Gathered(tokens) = &self.ranks else { return of_rows(x.view()?, 0..x.shape().rows()) };
+        let (own, total) = (tokens.own(), tokens.total());
+        if tokens.each() < CHUNK_ROWS {
+            return of_rows(tokens.gathered(x)?.view()?, 0..total);
+        }
+        let arriving = tokens.begin_gather(x)?;
+        of_rows(x.view()?, own.clone())?;
+        let all = tokens.whole(&arriving.wait()?)?; // [B, L, K]
+        for rows in [0..own.start, own.end..total].into_iter().filter(|rows| !rows.is_empty()) {
+            of_rows(all.view()?.part(rows.start * k, rows.len() * k)?, rows)?;
+        }
+        Ok(())
+    }
+
     /// What the backward pass needs; of the value only where the weight's gradient is wanted.
     pub(super) fn saved(&self, wants_value: bool) -> SavedInput {
         let (x, ranks) = (wants_value.then(|| self.x.value().clone()), self.ranks.clone());
@@ -84,16 +119,18 @@ pub(super) struct SavedInput {
     dtype: DType,
 }
 
-/// The product whose gradients are wanted: weight `[N, K]` and numbers of the op's inputs.
+/// The product whose gradients are wanted, by the numbers of its operands among the op's inputs.
 pub(super) struct ProductOperands {
-    /// Numbers of input, weight and bias.
-    pub(super) inputs: [usize; 3],
+    pub(super) input: usize,
+    pub(super) weight: usize,
+    /// Where it has no gradient yet.
+    pub(super) bias: Option<usize>,
     /// N and K.
     pub(super) size: [usize; 2],
     /// Of weight and bias.
     pub(super) dtype: DType,
-    /// Present when the input's gradient is wanted.
-    pub(super) weight: Option<Saved>,
+    /// The weight, where the input's gradient is wanted.
+    pub(super) factor: Option<Saved>,
 }
 
 impl SavedInput {
@@ -104,9 +141,9 @@ impl SavedInput {
     /// Give the gradients of `y = x weight^T + bias` from `dy` `[.., N]`.
     pub(super) fn gradients(self, cx: &mut BackwardCtx<'_>, dy: &Tensor, product: ProductOperands) -> Result<()> {
         let SavedInput { x, ranks, shape, dtype } = self;
-        let ProductOperands { inputs: [input, weight, bias], size: [n, k], dtype: of_weight, weight: factor } = product;
+        let ProductOperands { input, weight, bias, size: [n, k], dtype: of_weight, factor } = product;
         if let InputRanks::One = ranks {
-            parameter_gradients(cx, [weight, bias], dy, x.as_ref(), [n, k], of_weight)?;
+            parameter_gradients(cx, (weight, bias), dy, x.as_ref(), [n, k], of_weight)?;
             drop(x);
             // Last, when what was saved is free again.
             let Some(factor) = factor else { return Ok(()) };
@@ -126,7 +163,7 @@ impl SavedInput {
             None => None,
         };
         let x = arriving.map(|x| ranks.arrived(x)).transpose()?;
-        parameter_gradients(cx, [weight, bias], dy, x.as_ref(), [n, k], of_weight)?;
+        parameter_gradients(cx, (weight, bias), dy, x.as_ref(), [n, k], of_weight)?;
         drop(x);
         match summing {
             Some(dx) => {
@@ -164,7 +201,7 @@ impl InputRanks {
     /// The sum over the ranks of gradients `[rows, K]` of all tokens, of this rank's tokens where they are sharded.
     fn begin_sum(&self, dx: Tensor) -> Result<Pending> {
         match self {
-            InputRanks::One => Ok(Pending::done(dx)),
+            InputRanks::One => Ok(Pending::of(dx, None)),
             InputRanks::Copied(ranks) => tensors::begin_all_reduce(&**ranks, dx, Reduction::Sum, Lane::Tensor),
             InputRanks::Gathered(tokens) => tokens.begin_scatter(dx),
         }

@@ -1,14 +1,13 @@
 //! Sequence sharding: between the layers of a transformer each tensor-parallel rank has some of the tokens of a batch.
 //!
-//! [`TokenShard`] tells which; [`scatter_tokens`] and [`gather_tokens`] lead to such values and back.
-//! [`ProductInput::gathered`](super::ProductInput::gathered) is the third of them, a part of the product that needs all
-//! tokens. As for the operators of [`copy_to_ranks`](super::copy_to_ranks), every rank computes the same one loss and
-//! seeds it with the same gradient:
+//! [`TokenShard`] tells which; [`scatter_tokens`] and [`gather_tokens`] lead to such values and back. Two more are
+//! parts of products, [`ProductInput::gathered`] and [`ProductWeight::scattered`]. As for the operators of
+//! [`copy_to_ranks`](super::copy_to_ranks), every rank computes the same one loss and seeds it with the same gradient:
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | [`scatter_tokens`] | reduce-scatter | all-gather |
-//! | [`ProductInput::gathered`](super::ProductInput::gathered) | all-gather | reduce-scatter |
+//! | [`scatter_tokens`], [`ProductWeight::scattered`] | reduce-scatter | all-gather |
+//! | [`ProductInput::gathered`] | all-gather | reduce-scatter |
 //! | [`gather_tokens`] | all-gather | this rank's tokens |
 //!
 //! A parameter that is used on sharded tokens, such as a norm's, gets a term of its gradient on each rank.
@@ -71,12 +70,13 @@ impl TokenShard {
         Dropout { offset: dropout.offset + (self.own().start * columns) as u64, ..dropout }
     }
 
-    fn total(&self) -> usize {
+    /// B L.
+    pub(super) fn total(&self) -> usize {
         self.batch * self.length
     }
 
     /// Tokens of a rank, with padding where B L is not divisible.
-    fn each(&self) -> usize {
+    pub(super) fn each(&self) -> usize {
         self.total().div_ceil(self.ranks.size().max(1))
     }
 

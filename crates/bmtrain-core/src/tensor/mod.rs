@@ -117,9 +117,9 @@ impl Tensor {
         self.buffer.reads_until(mark);
     }
 
-    /// The compute lane has waited for the work that another lane was given on the memory.
-    pub(crate) fn joined(&self, lane: Lane) {
-        self.buffer.joined(lane);
+    /// The compute lane has waited for this end of another lane's work on the memory.
+    pub(crate) fn joined(&self, end: Mark) {
+        self.buffer.joined(end);
     }
 
     /// A readable view for the compute lane.

@@ -2,20 +2,20 @@
 
 use crate::ranks::{options, threads};
 use bmtrain_core::comm::host::HostRank;
-use bmtrain_core::comm::{Communicator, CountingRank, Reduction};
+use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::kernel::{Activation, DropoutApply, NormKind};
-use bmtrain_core::ops::{self, ProductInput, TokenShard, VocabularyShard};
+use bmtrain_core::ops::{self, ProductInput, ProductWeight, TokenShard, VocabularyShard};
 use bmtrain_core::{Ctx, Device, Error, Result, Segment, Tensor, Var};
 use std::sync::Arc;
 
-type Group = Arc<dyn Communicator>;
+pub type Group = Arc<dyn Communicator>;
 
 /// Six tokens: 3 each on two ranks; 2, 2, 2 and none on four.
-const SHAPE: [usize; 2] = [2, 3];
-const TOKENS: usize = 6;
-const WIDTH: usize = 4;
+pub const SHAPE: [usize; 2] = [2, 3];
+pub const TOKENS: usize = 6;
+pub const WIDTH: usize = 4;
 /// Divisible by 1, 2 and 4.
-const HIDDEN: usize = 8;
+pub const HIDDEN: usize = 8;
 
 /// A whole number between -8 and 8 for each place: sums and products of a few are exact in f32, so that every order of
 /// a sum gives the same bits.
@@ -24,17 +24,17 @@ fn whole(salt: usize, len: usize) -> Vec<f32> {
     (0..len).map(|index| word(index) as f32 - 8.0).collect()
 }
 
-fn noise(salt: usize, len: usize) -> Vec<f32> {
+pub fn noise(salt: usize, len: usize) -> Vec<f32> {
     let word = |index: usize| ((index + 977 * salt) as u32).wrapping_mul(0x9e37_79b9) >> 8;
     (0..len).map(|index| word(index) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-fn tensor<const N: usize>(device: &Device, shape: [usize; N], values: &[f32]) -> Tensor {
+pub fn tensor<const N: usize>(device: &Device, shape: [usize; N], values: &[f32]) -> Tensor {
     Tensor::from_slice_in(device, shape, values, Segment::Activations).unwrap()
 }
 
 /// Result of `forward` and the gradients of its inputs, for a seed that depends on the element alone.
-fn walk(device: &Device, inputs: Vec<Tensor>, forward: impl FnOnce(&Ctx, &[Var]) -> Result<Var>) -> Vec<Vec<f32>> {
+pub fn walk(device: &Device, inputs: Vec<Tensor>, forward: impl FnOnce(&Ctx, &[Var]) -> Result<Var>) -> Vec<Vec<f32>> {
     let cx = Ctx::gradients(device);
     let tape = cx.tape().unwrap().clone();
     let inputs: Vec<Var> = inputs.into_iter().map(|input| tape.input(input)).collect();
@@ -46,13 +46,13 @@ fn walk(device: &Device, inputs: Vec<Tensor>, forward: impl FnOnce(&Ctx, &[Var])
     results
 }
 
-fn start(rank: HostRank) -> (usize, TokenShard, Device) {
+pub fn start(rank: HostRank) -> (usize, TokenShard, Device) {
     let own = rank.rank();
     (own, TokenShard::new(Arc::new(rank), SHAPE), Device::cpu(1).unwrap())
 }
 
 /// The rows of `columns` elements of this rank's tokens.
-fn own_rows(all: &[f32], tokens: &TokenShard, columns: usize) -> Vec<f32> {
+pub fn own_rows(all: &[f32], tokens: &TokenShard, columns: usize) -> Vec<f32> {
     all[tokens.own().start * columns..tokens.own().end * columns].to_vec()
 }
 
@@ -86,8 +86,7 @@ fn a_column_and_a_row_parallel_product_of_sharded_tokens_are_the_two_products_of
             let inputs = inputs(&device, &own_rows(&x, &tokens, WIDTH), own_up, &cut(&down, HIDDEN, own, size));
             let found = walk(&device, inputs, |cx, v| {
                 let hidden = ops::linear(cx, ProductInput::gathered(&v[0], &tokens), &v[1], None, None)?;
-                let term = ops::linear(cx, &hidden, &v[2], None, None)?;
-                let part = ops::scatter_tokens(cx, &tokens, &term, Some(&v[3]))?;
+                let part = ops::linear(cx, &hidden, ProductWeight::scattered(&v[2], &tokens), Some(&v[3]), None)?;
                 assert_eq!(part.shape().dims(), [tokens.own().len(), WIDTH]);
                 ops::gather_tokens(cx, &tokens, &part)
             });
@@ -156,47 +155,6 @@ fn gradients_of_sharded_tokens_are_finite_differences() {
                     assert!((slope - gradient).abs() <= 5e-3 * slope.abs().max(1.0), "{slope} and {gradient}");
                 }
             }
-        });
-    }
-}
-
-/// The same collectives on the compute lane, one after the other.
-#[test]
-fn communication_beside_products_changes_no_bit() {
-    let (up, bias, down) = (noise(2, HIDDEN * WIDTH), noise(3, HIDDEN), noise(4, WIDTH * HIDDEN));
-    let feed_forward = |gated: bool, cx: &Ctx, x: ProductInput<'_>, v: &[Var]| {
-        let (w_in, b_in, silu) = (&v[1], Some(&v[2]), Activation::Silu);
-        match gated {
-            true => ops::gated_feed_forward(cx, x, w_in, b_in, silu, &v[3], None),
-            false => ops::feed_forward(cx, x, w_in, b_in, silu, &v[3], None),
-        }
-    };
-    for (gated, size) in [(false, 1), (false, 2), (true, 2), (true, 3)] {
-        threads(size, options(), |rank| {
-            let (own, tokens, device) = start(rank);
-            let group: Group = Arc::clone(tokens.ranks());
-            let down = if gated { &down[..down.len() / 2] } else { &down };
-            let inputs = |x: &[f32]| {
-                let (x, up) = (tensor(&device, [x.len() / WIDTH, WIDTH], x), tensor(&device, [HIDDEN, WIDTH], &up));
-                vec![x, up, tensor(&device, [HIDDEN], &bias), tensor(&device, [WIDTH, down.len() / WIDTH], down)]
-            };
-            let all = noise(5, TOKENS * WIDTH);
-            let beside =
-                walk(&device, inputs(&all), |cx, v| feed_forward(gated, cx, ProductInput::copied(&v[0], &group), v));
-            let alone = walk(&device, inputs(&all), |cx, v| {
-                feed_forward(gated, cx, ProductInput::from(&ops::copy_to_ranks(cx, &group, &v[0])), v)
-            });
-            assert_eq!(beside, alone, "copied, rank {own} of {size}");
-            let own_tokens = own_rows(&all, &tokens, WIDTH);
-            let beside = walk(&device, inputs(&own_tokens), |cx, v| {
-                let y = feed_forward(gated, cx, ProductInput::gathered(&v[0], &tokens), v)?;
-                ops::scatter_tokens(cx, &tokens, &y, None)
-            });
-            let alone = walk(&device, inputs(&own_tokens), |cx, v| {
-                let y = feed_forward(gated, cx, ProductInput::from(&ops::all_gather(cx, &group, &v[0])?), v)?;
-                ops::reduce_scatter(cx, &group, &y, Reduction::Sum)
-            });
-            assert_eq!(beside, alone, "gathered, rank {own} of {size}");
         });
     }
 }
@@ -288,7 +246,12 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_sent() {
     let input = ProductInput::gathered(&x, &tokens);
     assert!(matches!(ops::linear(&cx, input, &weight, None, None), Err(Error::Shape { .. })));
     assert!(matches!(ops::scatter_tokens(&cx, &tokens, &x, None), Err(Error::Shape { .. })));
+    let scattered = ProductWeight::scattered(&weight, &tokens);
+    assert!(matches!(ops::linear(&cx, &x, scattered, None, None), Err(Error::Shape { .. })));
     let all = Var::constant(tensor(&device, [2, 3, WIDTH], &[1.0; TOKENS * WIDTH]));
+    let activated = ProductWeight::summed(&weight, tokens.ranks());
+    let error = ops::linear(&cx, &all, activated, None, Some(Activation::Relu)).unwrap_err();
+    assert!(error.to_string().contains("an op of its own"), "{error}");
     let bias = Var::constant(tensor(&device, [1], &[1.0]));
     assert!(matches!(ops::scatter_tokens(&cx, &tokens, &all, Some(&bias)), Err(Error::Shape { .. })));
     assert!(tokens.slice(x.value()).is_err());

@@ -70,8 +70,8 @@ impl Embedding {
         self.forward_tokens(ids, None, cx)
     }
 
-    /// As [`Embedding::forward`]; with sharded tokens the rows of this rank's tokens: `ids [B, L]`, which all ranks have,
-    /// to `[own, size]`.
+    /// As [`Embedding::forward`]; with sharded tokens the rows of this rank's tokens: `ids [B, L]`, which all ranks
+    /// have, to `[own, size]`.
     pub fn forward_tokens(&self, ids: &Tensor, tokens: Option<&TokenShard>, cx: &Ctx) -> Result<Var> {
         let (table, padding) = (self.weight.var(cx)?, self.padding_index);
         Ok(match (&self.shard, tokens) {

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, TokenShard, VocabularyShard};
+use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, ProductWeight, TokenShard, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
@@ -141,12 +141,14 @@ impl Linear {
         tokens: Option<&TokenShard>,
         cx: &Ctx,
     ) -> Result<Var> {
-        let (x, (weight, bias)) = (self.input(x, tokens), self.vars(cx)?);
+        let (weight, bias) = self.vars(cx)?;
+        let (x, weight) = (self.input(x, tokens), self.output(&weight, tokens));
         let own_activation = activation.filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
-        let y = self.leave(ops::linear(cx, x, &weight, bias.as_ref(), own_activation)?, tokens, cx)?;
-        match (activation, own_activation) {
+        let y = ops::linear(cx, x, weight, bias.as_ref(), own_activation)?; // [.., outputs]
+        match (&self.parallel, activation, own_activation) {
             // Of the sum, not of its terms.
-            (Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
+            (_, Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
+            (Parallel::Vocabulary(shard), ..) => Ok(ops::gather_logits(cx, &y, shard)?),
             _ => Ok(y),
         }
     }
@@ -173,26 +175,18 @@ impl Linear {
         }
     }
 
-    /// The output, given a product with [`Linear::vars`]: `y`, over all ranks where the layer is row-parallel or split
-    /// as a vocabulary.
-    pub fn leave(&self, y: Var, tokens: Option<&TokenShard>, cx: &Ctx) -> Result<Var> {
-        match &self.parallel {
-            Parallel::None | Parallel::Columns(_) => Ok(y),
-            Parallel::Rows(ranks) => {
-                let bias = self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?;
-                Ok(match tokens {
-                    None => ops::sum_over_ranks(cx, ranks, y, bias.as_ref())?,
-                    Some(tokens) => ops::scatter_tokens(cx, tokens, &y, bias.as_ref())?,
-                })
-            }
-            Parallel::Vocabulary(shard) => Ok(ops::gather_logits(cx, &y, shard)?),
+    /// `weight`, of [`Linear::vars`], for a product whose result goes to all ranks where the layer is row-parallel: the
+    /// result is the sum, and with `tokens` this rank's tokens of it.
+    pub fn output<'w>(&self, weight: &'w Var, tokens: Option<&TokenShard>) -> ProductWeight<'w> {
+        match (&self.parallel, tokens) {
+            (Parallel::Rows(_), Some(tokens)) => ProductWeight::scattered(weight, tokens),
+            (Parallel::Rows(ranks), None) => ProductWeight::summed(weight, ranks),
+            (Parallel::None | Parallel::Columns(_) | Parallel::Vocabulary(_), _) => ProductWeight::from(weight),
         }
     }
 
-    /// Weight and bias for an op that fuses several layers, between [`Linear::input`] and [`Linear::leave`]. A
-    /// row-parallel layer over several ranks gives no bias: [`Linear::leave`] adds it once.
+    /// Weight and bias for an op that fuses several layers, with [`Linear::input`] and [`Linear::output`].
     pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
-        let bias = self.bias.as_ref().filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
-        Ok((self.weight.var(cx)?, bias.map(|bias| bias.var(cx)).transpose()?))
+        Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
     }
 }

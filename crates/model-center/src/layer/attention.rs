@@ -196,8 +196,8 @@ impl Attention {
         &self.project_qkv
     }
 
-    /// `x [B, L, D]` to `[B, L, D]`; where the context shards tokens, `[own, D]` to `[own, D]`. With a cache `x` follows the
-    /// cached tokens, and is appended to them.
+    /// `x [B, L, D]` to `[B, L, D]`; where the context shards tokens, `[own, D]` to `[own, D]`. With a cache `x`
+    /// follows the cached tokens, and is appended to them.
     ///
     /// # Errors
     /// Shapes that do not fit; angles that are missing; a cache together with a tape; a failing device.
@@ -305,8 +305,8 @@ impl CrossAttention {
         })
     }
 
-    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `tokens`, x and the result are `[own, D]`. With `kept`,
-    /// the memory's keys and values are made once and kept there.
+    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `tokens`, x and the result are `[own, D]`. With
+    /// `kept`, the memory's keys and values are made once and kept there.
     pub fn forward(
         &self,
         x: &Var,
@@ -317,7 +317,8 @@ impl CrossAttention {
     ) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let options = self.config.options(&self.heads, &memory.visible, None, cx)?;
-        let q = self.project_q.forward_tokens(&length_scaled(x, length_scale, cx)?, None, tokens, cx)?; // [B, L, N H]
+        let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
+        let q = self.project_q.forward_tokens(&x, None, tokens, cx)?; // [B, L, N H]
         let kv = match &kept {
             Some(Some(kv)) => kv.clone(), // [B, S, 2 K H]
             Some(None) | None => {

@@ -84,8 +84,8 @@ impl From<AttentionContext> for Shared {
     }
 }
 
-/// One block of an encoder or a decoder. Where the context shards tokens ([`AttentionContext::tokens`]), `[B, L, D]` below
-/// is `[own, D]`.
+/// One block of an encoder or a decoder. Where the context shards tokens ([`AttentionContext::tokens`]), `[B, L, D]`
+/// below is `[own, D]`.
 #[derive(Debug)]
 pub struct TransformerBlock {
     placement: Placement,

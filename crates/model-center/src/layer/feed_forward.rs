@@ -92,9 +92,8 @@ impl FeedForward {
         let (w_in, b_in) = self.w_in.vars(cx)?;
         let (w_out, b_out) = self.w_out.vars(cx)?;
         let op = if gated { ops::gated_feed_forward } else { ops::feed_forward };
-        let x = self.w_in.input(x, tokens);
-        let y = op(cx, x, &w_in, b_in.as_ref(), activation, &w_out, b_out.as_ref())?; // [.., D]
-        self.w_out.leave(y, tokens, cx)
+        let (x, w_out) = (self.w_in.input(x, tokens), self.w_out.output(&w_out, tokens));
+        Ok(op(cx, x, &w_in, b_in.as_ref(), activation, w_out, b_out.as_ref())?) // [.., D]
     }
 
     /// The dropout of this tensor-parallel rank's `columns` of the hidden values, addressed among all F columns.

@@ -1,4 +1,4 @@
-//! Dropout of hidden states of which a rank may have some of the tokens only.
+//! Dropout of hidden states, of all tokens or of this rank's.
 
 use bmtrain_core::kernel::Dropout;
 use bmtrain_core::ops::TokenShard;

@@ -1,5 +1,5 @@
-//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens are
-//! not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations.
+//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens
+//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations.
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};

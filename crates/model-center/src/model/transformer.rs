@@ -187,7 +187,7 @@ impl<A: Architecture> Model for Transformer<A> {
         let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
         let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
         let mut output = self.heads.forward(&hidden, batch, &self.tokens, cx)?;
-        // Sharded tokens are gathered for whoever looks at the outputs, not for a loss.
+        // Sharded tokens are gathered for a caller that wants outputs, not for a loss.
         let encoder = flow.pop().filter(|_| batch.wants_logits || self.token_ranks.is_none());
         if let Some(encoder) = encoder {
             output.extra.push(("encoder_last_hidden_state", self.all_tokens(encoder, 0, batch, cx)?)); // [B, S, D]
