@@ -69,6 +69,15 @@ impl Buffer {
         self.read_until.set(Some(mark));
     }
 
+    /// The compute lane has waited for this end of a lane's work on this buffer: what comes later on the compute lane
+    /// is ordered after it. Nothing changes where later work of another lane reads the buffer.
+    pub(crate) fn joined(&self, end: Mark) {
+        if self.read_until.get().is_none_or(|mark| mark == end) {
+            self.read_until.set(None);
+            self.lanes.set(self.lanes.get() & !end.lane.bit() | Lane::Compute.bit());
+        }
+    }
+
     /// Whether only the compute lane has been given work on this buffer.
     pub(crate) fn is_of_compute_alone(&self) -> bool {
         self.lanes.get() & !Lane::Compute.bit() == 0

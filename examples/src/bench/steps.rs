@@ -1,6 +1,7 @@
 //! Times training steps of a model of known size with random weights and ids: the measurement for the speed and
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
-//! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
+//! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process, with
+//! `--tensor` among groups of them that share the weights.
 
 use crate::profile::TimedDevice;
 use crate::step::{Extent, Size, Steps, gemm_floor, own_rows, random_batch};
@@ -12,8 +13,9 @@ use bmtrain_core::pool::Usage;
 use bmtrain_core::{DType, Device, DeviceChoice, Segment, heap};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::{Mesh, RankGroup};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
 use std::sync::Arc;
@@ -50,6 +52,12 @@ pub struct Options {
     /// Ranks of this process that share every batch.
     #[arg(long, default_value_t = 1, conflicts_with_all = ["check_alloc", "profile"])]
     pub ranks: usize,
+    /// Ranks of a tensor-parallel group: they share every layer's weights and work on the same sequences.
+    #[arg(long, value_name = "RANKS", default_value_t = 1)]
+    pub tensor: usize,
+    /// Shard the tokens between the parallel layers over the tensor-parallel ranks.
+    #[arg(long, requires = "tensor")]
+    pub sequence: bool,
     /// What ranks hold shards of: optimizer state from 1 on, gradients from 2 on, parameters at 3.
     #[arg(long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3))]
     pub zero: u64,
@@ -113,8 +121,13 @@ pub fn run(options: &Options) -> Result<()> {
     if options.steps == 0 || options.batch == 0 || options.target == 0 || lengths.contains(&0) {
         bail!("--steps, --batch, --seq, --target and --lengths must be above 0");
     }
-    if options.ranks == 0 || !options.batch.is_multiple_of(options.ranks) {
-        bail!("--ranks {}: {} sequences cannot be shared evenly: choose a divisor", options.ranks, options.batch);
+    let (ranks, tensor) = (options.ranks, options.tensor);
+    if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
+        bail!("--tensor {tensor}: {ranks} ranks cannot be divided into such groups: start a multiple with --ranks");
+    }
+    if !options.batch.is_multiple_of(ranks / tensor) {
+        let groups = ranks / tensor;
+        bail!("--ranks {ranks}: {} sequences cannot be shared evenly by {groups}: choose a divisor", options.batch);
     }
     let run = match options.ranks {
         1 => measure_steps(options, Arc::new(Solo))?,
@@ -145,12 +158,14 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{line}");
     } else {
         println!(
-            "{:?} {} x {lengths:?}, {} threads, {} ranks, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, \
+            "{:?} {} x {lengths:?}, {} threads, {} ranks, tensor {}{}, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, \
              peak {:.2} GiB, loss {loss:.4}",
             options.model,
             options.batch,
             options.threads,
             options.ranks,
+            options.tensor,
+            if options.sequence { " with sequence sharding" } else { "" },
             options.zero,
             tokens / step,
             peak as f64 / (1u64 << 30) as f64
@@ -232,8 +247,15 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     };
     let blocks = BlockOptions { recompute: options.recompute.policy() };
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
-    let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
-    let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };
+    let mesh = Mesh::new(ranks.rank(), ranks.size(), 1, options.tensor)?;
+    let group = |kind| {
+        let (colour, key) = mesh.colour_and_key(kind);
+        ranks.split(colour, key)
+    };
+    let (tensor, data) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?);
+    let sharding = Sharding { ranks: Arc::clone(&data), level, sum: GradientSum::Fast, prefetch: true };
+    let tensor = TensorGroup { ranks: tensor, sequence: options.sequence, ..TensorGroup::default() };
+    let builder = BuilderOptions { mesh, tensor, dtype, sharding, ..BuilderOptions::default() };
     let mut steps = Steps::new(device, shape, blocks, builder)?;
 
     let mut grown = Growth::default();
@@ -247,7 +269,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         }
         // A new batch in host memory each time, as a loader makes it.
         let extent = options.extent(lengths[step % lengths.len()]);
-        let batch = own_rows(random_batch(shape, extent, step as u32), &*ranks);
+        let batch = own_rows(random_batch(shape, extent, step as u32), &*data);
         let before = (gemm_scratch(device), heap::counts().large);
         let done = steps.run(&batch, step as u32)?;
         loss = done.loss;

@@ -1,11 +1,11 @@
 //! Collectives on tensors, without a tape: each allocates its result, launches on a lane and returns.
 //!
 //! For values without a gradient, and for the ops with gradients (`ops::all_gather` and others),
-//! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it. Several
-//! at once: [`Communicator::launch_all`].
+//! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it, and those
+//! that begin on another lane and are waited for later ([`Pending`]). Several at once: [`Communicator::launch_all`].
 
 use super::{Collective, Communicator, Reduction};
-use crate::backend::Lane;
+use crate::backend::{Lane, Mark};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -70,6 +70,103 @@ pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     let mut parts = empty(x.device(), x.shape(), x.dtype())?; // [W A, ..]
     launch(ranks, x.device(), Collective::AllToAll { send: x.view()?, recv: parts.view_mut()? })?;
     Ok(parts)
+}
+
+/// A collective on another lane than the compute lane, which goes on beside it.
+#[derive(Debug)]
+pub struct Pending {
+    result: Tensor,
+    /// What is read until then: its memory is not given to others, who would wait for the collective.
+    source: Option<Tensor>,
+    end: Option<Mark>,
+}
+
+impl Pending {
+    /// A result that is there when a mark is reached.
+    pub(crate) fn of(result: Tensor, end: Option<Mark>) -> Self {
+        Pending { result, source: None, end }
+    }
+
+    /// Let the compute lane wait for the result.
+    pub fn wait(self) -> Result<Tensor> {
+        let Pending { result, source, end } = self;
+        if let Some(end) = end {
+            result.device().backend().wait(Lane::Compute, end)?;
+            std::iter::once(&result).chain(&source).for_each(|tensor| tensor.joined(end));
+        }
+        Ok(result)
+    }
+}
+
+/// As [`all_reduce`], on the lane `on` after what the compute lane was given so far.
+pub fn begin_all_reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction, on: Lane) -> Result<Pending> {
+    let mut data = owned(x)?;
+    let device = data.device().clone();
+    begin(&device, on)?;
+    ranks.launch(device.backend(), Collective::AllReduce { data: data.view_mut_on(on)?, by }, on)?;
+    Ok(Pending { result: data, source: None, end: Some(device.backend().mark(on)?) })
+}
+
+/// As [`all_gather`], on the lane `on` after what the compute lane was given so far.
+pub fn begin_all_gather(ranks: &dyn Communicator, x: Tensor, on: Lane) -> Result<Pending> {
+    let device = x.device().clone();
+    let mut all = empty(&device, stacked("all_gather", x.shape(), ranks.size())?, x.dtype())?; // [W A, ..]
+    begin(&device, on)?;
+    let gather = Collective::AllGather { send: x.view_on(on)?, recv: all.view_mut_on(on)? };
+    ranks.launch(device.backend(), gather, on)?;
+    let end = device.backend().mark(on)?;
+    x.reads_until(end);
+    Ok(Pending { result: all, source: Some(x), end: Some(end) })
+}
+
+/// As [`reduce_scatter`], on the lane `on` after what the compute lane was given so far.
+pub fn begin_reduce_scatter(ranks: &dyn Communicator, x: Tensor, by: Reduction, on: Lane) -> Result<Pending> {
+    let device = x.device().clone();
+    let mut part = empty(&device, part_of("reduce_scatter", x.shape(), ranks.size())?, x.dtype())?; // [A, ..]
+    begin(&device, on)?;
+    let scatter = Collective::ReduceScatter { send: x.view_on(on)?, recv: part.view_mut_on(on)?, by };
+    ranks.launch(device.backend(), scatter, on)?;
+    let end = device.backend().mark(on)?;
+    x.reads_until(end);
+    Ok(Pending { result: part, source: Some(x), end: Some(end) })
+}
+
+/// As [`begin_all_reduce`] for `len` elements of a tensor from element `start` on, while the compute lane goes on with
+/// the others. Returns the end of the collective.
+pub(crate) fn begin_all_reduce_part(
+    ranks: &dyn Communicator,
+    x: &mut Tensor,
+    (start, len): (usize, usize),
+    by: Reduction,
+    on: Lane,
+) -> Result<Mark> {
+    let device = x.device().clone();
+    begin(&device, on)?;
+    let data = x.view_mut_on(on)?.part(start, len)?;
+    ranks.launch(device.backend(), Collective::AllReduce { data, by }, on)?;
+    device.backend().mark(on)
+}
+
+/// As [`begin_reduce_scatter`] to `len` elements of a tensor from element `start` on. `x` has to live until the end of
+/// the collective, which is returned.
+pub(crate) fn begin_reduce_scatter_part(
+    ranks: &dyn Communicator,
+    x: &Tensor,
+    (to, (start, len)): (&mut Tensor, (usize, usize)),
+    by: Reduction,
+    on: Lane,
+) -> Result<Mark> {
+    let device = x.device().clone();
+    begin(&device, on)?;
+    let recv = to.view_mut_on(on)?.part(start, len)?;
+    ranks.launch(device.backend(), Collective::ReduceScatter { send: x.view_on(on)?, recv, by }, on)?;
+    device.backend().mark(on)
+}
+
+/// Let a lane wait for the compute lane.
+fn begin(device: &Device, on: Lane) -> Result<()> {
+    let backend = device.backend();
+    backend.wait(on, backend.mark(Lane::Compute)?)
 }
 
 /// Send a tensor to another rank, which has to call [`recv`] with its shape and dtype. Goes on before it has arrived:

@@ -2,27 +2,35 @@
 //! [`feed_forward`] and [`gated_feed_forward`].
 
 use super::elementwise::gate;
-use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients, project};
+use super::gemm::{check_linear, expect_gradient, input_gradient, parameter_gradients};
+use super::product_input::{ProductOperands, SavedInput};
+use super::product_weight::OutputRanks;
 use super::*;
-use crate::kernel::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, Epilogue, GatedBackward, Multiply,
-};
+use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, GatedBackward, Multiply};
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
 ///
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
 /// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in
-/// the backward pass, together with its derivative, unless the device applies that to a product as it makes it.
-pub fn feed_forward(
+/// the backward pass, together with its derivative, unless the device applies that to a product as it makes it. Where x
+/// comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them w_out is a
+/// [`ProductWeight`].
+pub fn feed_forward<'a>(
     cx: &Ctx,
-    x: &Var,
+    x: impl Into<ProductInput<'a>>,
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
-    w_out: &Var,
+    w_out: impl Into<ProductWeight<'a>>,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    FeedForward { op: "feed_forward", gated: false, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+    FeedForward { op: "feed_forward", gated: false, activation }.forward(
+        cx,
+        &x.into(),
+        w_in,
+        &w_out.into(),
+        [b_in, b_out],
+    )
 }
 
 /// `y = (activation(gate) * up) w_out^T + b_out`, where gate and up are the halves of `x w_in^T + b_in`.
@@ -31,16 +39,22 @@ pub fn feed_forward(
 /// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up,
 /// `[.., 2F]`; what they make is made again in the backward pass.
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
-pub fn gated_feed_forward(
+pub fn gated_feed_forward<'a>(
     cx: &Ctx,
-    x: &Var,
+    x: impl Into<ProductInput<'a>>,
     w_in: &Var,
     b_in: Option<&Var>,
     activation: Activation,
-    w_out: &Var,
+    w_out: impl Into<ProductWeight<'a>>,
     b_out: Option<&Var>,
 ) -> Result<Var> {
-    FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(cx, x, [w_in, w_out], [b_in, b_out])
+    FeedForward { op: "gated_feed_forward", gated: true, activation }.forward(
+        cx,
+        &x.into(),
+        w_in,
+        &w_out.into(),
+        [b_in, b_out],
+    )
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,45 +66,51 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn forward(self, cx: &Ctx, x: &Var, [w_in, w_out]: [&Var; 2], [b_in, b_out]: [Option<&Var>; 2]) -> Result<Var> {
+    fn forward(
+        self,
+        cx: &Ctx,
+        input: &ProductInput<'_>,
+        w_in: &Var,
+        output: &ProductWeight<'_>,
+        [b_in, b_out]: [Option<&Var>; 2],
+    ) -> Result<Var> {
         let FeedForward { op, gated, activation } = self;
-        let [wide, d] = check_linear(op, x.shape(), w_in, b_in)?;
+        let w_out = output.var();
+        let (x, shape) = (input.x(), input.shape(op)?);
+        let [wide, d] = check_linear(op, shape, w_in, b_in)?;
         if gated && !wide.is_multiple_of(2) {
             return Err(Error::shape(op, "rows of w_in", "an even number: gate and factor", w_in.shape()));
         }
         let f = if gated { wide / 2 } else { wide };
-        let [e, _] = check_linear(op, x.shape().with_last(f)?, w_out, b_out)?;
+        let [e, _] = check_linear(op, shape.with_last(f)?, w_out, b_out)?;
         expect_gradient(cx, op, x, &[w_in, w_out])?;
+        output.check(op, shape.with_last(f)?, false)?;
         let absent = x.detach();
         let inputs = [x, w_in, b_in.unwrap_or(&absent), w_out, b_out.unwrap_or(&absent)];
-        let new = |width: usize| empty(cx, x.shape().with_last(width)?, x.dtype());
+        let new = |width: usize| empty(cx, shape.with_last(width)?, x.dtype());
         let mut projected = new(wide)?; // [.., F], or [.., 2F] of gate and up
-        let mut epilogue = Epilogue { bias: view_of(b_in)?, ..Epilogue::default() };
         let (hidden, pre) = if gated {
-            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            input.project(w_in.value(), (b_in, None), None, &mut projected)?;
             let hidden = gate(cx.device(), activation, &projected, op)?; // [.., F]
             (hidden, cx.records(&inputs).then_some(projected))
         } else {
             let mut pre = if cx.records(&inputs) { Some(new(f)?) } else { None }; // [.., F]
-            epilogue.activation = Some(activation);
-            epilogue.pre_activation = pre.as_mut().map(Tensor::view_mut).transpose()?;
-            project(cx.device(), x.value(), w_in.value(), epilogue, &mut projected)?;
+            input.project(w_in.value(), (b_in, Some(activation)), pre.as_mut(), &mut projected)?;
             (projected, pre)
         };
-        let mut y = new(e)?; // [.., E]
-        let epilogue = Epilogue { bias: view_of(b_out)?, ..Epilogue::default() };
-        project(cx.device(), &hidden, w_out.value(), epilogue, &mut y)?;
+        let y = output.product(&hidden, b_out, e)?; // [.., E], or [own, E]
         drop(hidden);
         let Some(pre) = pre else { return Ok(Var::constant(y)) };
         Ok(cx.record(y, &inputs, || {
             Box::new(FeedForwardBackward {
                 kind: self,
-                x: x.value().clone(),
+                input: input.saved(w_in.needs_grad()),
                 pre,
                 w_in: Saved::of(w_in),
                 w_out: Saved::of(w_out),
+                output: output.ranks(),
                 sizes: [d, f, e],
-                dtypes: [w_in.dtype(), w_out.dtype()],
+                dtypes: [x.dtype(), w_in.dtype(), w_out.dtype()],
             })
         }))
     }
@@ -99,14 +119,16 @@ impl FeedForward {
 #[derive(Debug)]
 struct FeedForwardBackward {
     kind: FeedForward,
-    x: Tensor,
+    input: SavedInput,
     /// Input of the activation; gate and up.
     pre: Tensor,
     w_in: Saved,
     w_out: Saved,
+    output: OutputRanks,
     /// D, F and E.
     sizes: [usize; 3],
-    dtypes: [DType; 2],
+    /// Of x, w_in and w_out.
+    dtypes: [DType; 3],
 }
 
 /// How the gradient of the hidden values becomes the gradient of the activation's input.
@@ -124,9 +146,10 @@ enum Derivative {
 
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let FeedForwardBackward { kind, x, mut pre, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
+        let FeedForwardBackward { kind, input, mut pre, w_in, w_out, output, sizes: [d, f, e], dtypes } = *self;
         let FeedForward { op, gated, activation } = kind;
-        let dy = only(op, dy)?;
+        let [of_x, of_in, of_out] = dtypes;
+        let (dy, b_out) = output.gradient(cx, only(op, dy)?, (4, e), [of_x, of_out])?; // [.., E]
         let derivative = match (gated, cx.device().backend().fuses_gradients(), cx.needs(3)) {
             (true, ..) => Derivative::Gated,
             (_, true, _) => Derivative::Fused,
@@ -134,7 +157,7 @@ impl Backward for FeedForwardBackward {
             (_, false, false) => Derivative::Made,
         };
         let hidden = cx.needs(3).then(|| again(cx.device(), kind, &mut pre, derivative)).transpose()?; // [.., F]
-        parameter_gradients(cx, [3, 4], &dy, hidden.as_ref(), [e, f], dtypes[1])?;
+        parameter_gradients(cx, (3, b_out), &dy, hidden.as_ref(), [e, f], of_out)?;
         drop(hidden);
         if !(0..3).any(|index| cx.needs(index)) {
             return Ok(());
@@ -145,14 +168,13 @@ impl Backward for FeedForwardBackward {
         drop((dy, w_out));
         let dpre = through_activation(cx.device(), activation, derivative, pre, dhidden)?; // [.., F] or [.., 2F]
         let wide = dpre.shape().last();
-        parameter_gradients(cx, [1, 2], &dpre, Some(&x), [wide, d], dtypes[0])?;
-        let (shape, dtype, w_in) = (x.shape(), x.dtype(), w_in.get()?);
-        drop(x);
-        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [wide, d], None, dx))
+        let factor = cx.needs(0).then_some(w_in);
+        let size = [wide, d];
+        input.gradients(cx, &dpre, ProductOperands { input: 0, weight: 1, bias: Some(2), size, dtype: of_in, factor })
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of([&self.x, &self.pre])
+        bytes_of(self.input.tensors().chain([&self.pre]))
     }
 }
 

@@ -1,41 +1,62 @@
-//! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
+//! Products with weights: [`linear`], and the parts that the other ops with weights are made of.
 
+use super::product_input::{ProductOperands, SavedInput};
+use super::product_weight::OutputRanks;
 use super::*;
-use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Fill, Gemm, Matrix, QuantisedLinear};
+use crate::buffer::ViewMut;
+use crate::kernel::{Activation, ActivationBackward, ColumnSum, Epilogue, Gemm, Matrix, QuantisedLinear};
 
 /// `y = activation(x weight^T + bias)`.
 ///
 /// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`. A weight in quantised blocks is `[N, bytes of a row]`
 /// and is dequantised on the way.
+/// Where x comes from several tensor-parallel ranks it is a [`ProductInput`], and where y goes to them the weight is a
+/// [`ProductWeight`].
 /// Errors: shapes that do not fit; a weight in quantised blocks where x needs a gradient.
 /// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
-pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
-    let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
+pub fn linear<'a>(
+    cx: &Ctx,
+    x: impl Into<ProductInput<'a>>,
+    weight: impl Into<ProductWeight<'a>>,
+    bias: Option<&Var>,
+    activation: Option<Activation>,
+) -> Result<Var> {
+    linear_of(cx, &x.into(), &weight.into(), bias, activation)
+}
+
+fn linear_of(
+    cx: &Ctx,
+    input: &ProductInput<'_>,
+    output: &ProductWeight<'_>,
+    bias: Option<&Var>,
+    activation: Option<Activation>,
+) -> Result<Var> {
+    let (x, shape, weight) = (input.x(), input.shape("linear")?, output.var());
+    let [n, k] = check_linear("linear", shape, weight, bias)?;
     expect_gradient(cx, "linear", x, &[weight])?;
-    let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
+    output.check("linear", shape, activation.is_some())?;
     let absent = x.detach();
     let inputs = [x, weight, bias.unwrap_or(&absent)];
     let mut pre_activation = match activation {
-        Some(_) if cx.records(&inputs) => Some(empty(cx, y.shape(), x.dtype())?), // [.., N]
+        Some(_) if cx.records(&inputs) => Some(empty(cx, shape.with_last(n)?, x.dtype())?), // [.., N]
         _ => None,
     };
-    let epilogue = Epilogue {
-        bias: view_of(bias)?,
-        activation,
-        pre_activation: pre_activation.as_mut().map(Tensor::view_mut).transpose()?,
-        ..Epilogue::default()
+    let y = match output.ranks() {
+        OutputRanks::One => {
+            let mut y = empty(cx, shape.with_last(n)?, x.dtype())?; // [.., N]
+            input.project(weight.value(), (bias, activation), pre_activation.as_mut(), &mut y)?;
+            y
+        }
+        _ => output.product(&input.value()?.reshape(shape)?, bias, n)?, // [.., N], or [own, N]
     };
-    project(cx.device(), x.value(), weight.value(), epilogue, &mut y)?;
     Ok(cx.record(y, &inputs, || {
         Box::new(LinearBackward {
-            x: weight.needs_grad().then(|| x.value().clone()),
+            input: input.saved(weight.needs_grad()),
             weight: x.needs_grad().then(|| Saved::of(weight)),
             activation: activation.zip(pre_activation),
-            n,
-            k,
-            x_shape: x.shape(),
-            x_dtype: x.dtype(),
-            weight_dtype: weight.dtype(),
+            output: output.ranks(),
+            size: [n, k],
+            dtypes: [x.dtype(), weight.dtype()],
         })
     }))
 }
@@ -84,13 +105,24 @@ pub(super) fn project(
     epilogue: Epilogue<'_>,
     y: &mut Tensor,
 ) -> Result<()> {
-    let sizes @ [m, n, k] = [x.shape().rows(), y.shape().last(), x.shape().last()];
+    let sizes = [x.shape().rows(), y.shape().last(), x.shape().last()];
+    project_rows(device, x.view()?, weight, sizes, epilogue, y.view_mut()?)
+}
+
+/// `y = epilogue(x weight^T)` with x `[M, K]`, weight `[N, K]` and y `[M, N]`.
+pub(super) fn project_rows(
+    device: &Device,
+    x: View<'_>,
+    weight: &Tensor,
+    [m, n, k]: [usize; 3],
+    epilogue: Epilogue<'_>,
+    y: ViewMut<'_>,
+) -> Result<()> {
     if let DType::Blocks(_) = weight.dtype() {
-        let (x, weight, y) = (x.view()?, weight.view()?, y.view_mut()?);
-        return device.launch(QuantisedLinear { m, n, k, x, weight, y, epilogue });
+        return device.launch(QuantisedLinear { m, n, k, x, weight: weight.view()?, y, epilogue });
     }
-    let (a, b) = (Matrix::plain(x.view()?, k), Matrix::transposed(weight.view()?, k));
-    device.launch(Gemm { epilogue, ..Gemm::single(sizes, a, b, y.dest(false)?) })
+    let (a, b) = (Matrix::plain(x, k), Matrix::transposed(weight.view()?, k));
+    device.launch(Gemm { epilogue, ..Gemm::single([m, n, k], a, b, Dest { view: y, add: false }) })
 }
 
 /// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`; times the derivative of an activation at `[M, K]`.
@@ -108,16 +140,22 @@ pub(super) fn input_gradient(
     device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
 }
 
-/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`.
-/// Without x the gradient of the weight is not computed.
+/// The gradients of a weight `[N, K]` and of a bias `[N]`, if there is one, the inputs of these numbers, with dy
+/// `[M, N]` and x `[M, K]`. Without x the gradient of the weight is not computed.
 pub(super) fn parameter_gradients(
     cx: &mut BackwardCtx<'_>,
-    [weight, bias]: [usize; 2],
+    (weight, bias): (usize, Option<usize>),
     dy: &Tensor,
     x: Option<&Tensor>,
     [n, k]: [usize; 2],
     dtype: DType,
 ) -> Result<()> {
+    let Some(bias) = bias else {
+        let Some(x) = x else { return Ok(()) };
+        return cx.write(weight, Shape::from([n, k]), dtype, |device, dweight| {
+            weight_gradient(device, dy, x, [n, k], dweight, None)
+        });
+    };
     let (of_weight, of_bias) = (Shape::from([n, k]), Shape::from([n]));
     match x {
         None => bias_gradient(cx, bias, dy, n, dtype),
@@ -174,22 +212,21 @@ fn rows_of(dy: &Tensor, columns: usize) -> usize {
 
 #[derive(Debug)]
 struct LinearBackward {
-    /// Present when the weight's gradient is wanted.
-    x: Option<Tensor>,
+    input: SavedInput,
     /// Present when the input's gradient is wanted.
     weight: Option<Saved>,
     activation: Option<(Activation, Tensor)>,
-    n: usize,
-    k: usize,
-    x_shape: Shape,
-    x_dtype: DType,
-    weight_dtype: DType,
+    output: OutputRanks,
+    /// N and K.
+    size: [usize; 2],
+    /// Of the input and of the weight.
+    dtypes: [DType; 2],
 }
 
 impl Backward for LinearBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let LinearBackward { x, weight, activation, n, k, x_shape, x_dtype, weight_dtype } = *self;
-        let dy = only("linear", dy)?;
+        let LinearBackward { input, weight, activation, output, size, dtypes } = *self;
+        let (dy, bias) = output.gradient(cx, only("linear", dy)?, (2, size[0]), dtypes)?;
         let dpre = match activation {
             None => dy,
             Some((activation, pre)) => {
@@ -200,177 +237,14 @@ impl Backward for LinearBackward {
                 dpre
             }
         };
-        parameter_gradients(cx, [1, 2], &dpre, x.as_ref(), [n, k], weight_dtype)?;
-        drop(x);
-        // Last, when what was saved is free again.
-        match weight {
-            Some(weight) => {
-                let weight = weight.get()?;
-                cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], None, dx))
-            }
-            None => Ok(()),
-        }
+        input.gradients(
+            cx,
+            &dpre,
+            ProductOperands { input: 0, weight: 1, bias, size, dtype: dtypes[1], factor: weight },
+        )
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of(self.x.iter().chain(self.activation.iter().map(|(_, pre)| pre)))
+        bytes_of(self.input.tensors().chain(self.activation.iter().map(|(_, pre)| pre)))
     }
-}
-
-/// `c = op(a) op(b)`, where `op` transposes the two inner axes if asked to.
-///
-/// Shapes: a `[.., M, K]` (`[.., K, M]` if transposed), b `[.., K, N]` (`[.., N, K]`), leading axes alike, or b with
-/// two axes for all of them → `[.., M, N]`.
-pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) -> Result<Var> {
-    let (plan, shape) = Product::plan(a.shape(), b.shape(), transpose_a, transpose_b)?;
-    let mut c = empty(cx, shape, a.dtype())?; // [.., M, N]
-    let Product { m, n, k, .. } = plan;
-    let left = (a.value(), transpose_a, [m, k], plan.a_stride());
-    let right = (b.value(), transpose_b, [k, n], plan.b_stride());
-    multiply(cx.device(), plan.batch, left, right, c.dest(false)?)?;
-    Ok(cx.record(c, &[a, b], || {
-        Box::new(MatmulBackward {
-            plan,
-            a: b.needs_grad().then(|| Saved::of(a)),
-            b: a.needs_grad().then(|| Saved::of(b)),
-            shapes: [a.shape(), b.shape()],
-            dtypes: [a.dtype(), b.dtype()],
-        })
-    }))
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Product {
-    batch: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-    transpose_a: bool,
-    transpose_b: bool,
-    /// One `b` for the whole batch.
-    shared: bool,
-}
-
-impl Product {
-    fn plan(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Result<(Product, Shape)> {
-        let inner = |what: &str, shape: Shape, transpose: bool| match *shape.dims() {
-            [.., rows, columns] if transpose => Ok([columns, rows]),
-            [.., rows, columns] => Ok([rows, columns]),
-            _ => Err(Error::shape("matmul", what, "at least 2 axes", shape)),
-        };
-        let [m, k] = inner("a", a, transpose_a)?;
-        let [b_k, n] = inner("b", b, transpose_b)?;
-        if k != b_k {
-            let expected = format!("{k} as in a {a}");
-            return Err(Error::shape("matmul", "summed axis of b", expected, format!("{b_k} of {b}")));
-        }
-        let leading = &a.dims()[..a.rank() - 2];
-        let shared = b.rank() == 2 && a.rank() > 2;
-        if !shared && leading != &b.dims()[..b.rank() - 2] {
-            return Err(Error::shape("matmul", "leading axes of b", format!("as in a {a}, or none"), b));
-        }
-        let shape = Shape::new(&[leading, &[m, n]].concat())?;
-        let batch = leading.iter().product();
-        let plan = Product { batch, m, n, k, transpose_a, transpose_b, shared };
-        // All rows of `a` against one `b` are a single product.
-        let plan =
-            if shared && !transpose_a { Product { batch: 1, m: m * batch, shared: false, ..plan } } else { plan };
-        Ok((plan, shape))
-    }
-
-    fn a_stride(&self) -> usize {
-        self.m * self.k
-    }
-
-    fn b_stride(&self) -> usize {
-        if self.shared { 0 } else { self.k * self.n }
-    }
-}
-
-/// A factor: its elements, whether they are the transpose of what the product sees, what it sees, and its batch stride.
-type Factor<'t> = (&'t Tensor, bool, [usize; 2], usize);
-
-fn matrix((tensor, transposed, [rows, columns], stride): Factor<'_>) -> Result<Matrix<'_>> {
-    let ld = if transposed { rows } else { columns };
-    Ok(Matrix { view: tensor.view()?, ld, transposed, batch: [0, stride] })
-}
-
-/// `c (+)= a b` for every entry of the batch.
-fn multiply(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, c: Dest<'_>) -> Result<()> {
-    let ([m, k], [_, n]) = (a.2, b.2);
-    let mut gemm = Gemm::single([m, n, k], matrix(a)?, matrix(b)?, c);
-    (gemm.batch.inner, gemm.c.batch) = (batch, [0, m * n]);
-    device.launch(gemm)
-}
-
-#[derive(Debug)]
-struct MatmulBackward {
-    plan: Product,
-    /// Present when the gradient of `b` is wanted.
-    a: Option<Saved>,
-    /// Present when the gradient of `a` is wanted.
-    b: Option<Saved>,
-    shapes: [Shape; 2],
-    dtypes: [DType; 2],
-}
-
-impl Backward for MatmulBackward {
-    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let MatmulBackward { plan, a, b, shapes, dtypes } = *self;
-        let Product { batch, m, n, k, transpose_a, transpose_b, .. } = plan;
-        let dc = only("matmul", dy)?;
-        if let Some(b) = b {
-            let b = b.get()?;
-            cx.write(0, shapes[0], dtypes[0], |device, da| {
-                let (left, right) = if transpose_a {
-                    // da [K, M] = op(b) dc^T
-                    ((&b, transpose_b, [k, n], plan.b_stride()), (&dc, true, [n, m], m * n))
-                } else {
-                    // da [M, K] = dc op(b)^T
-                    ((&dc, false, [m, n], m * n), (&b, !transpose_b, [n, k], plan.b_stride()))
-                };
-                multiply(device, batch, left, right, da)
-            })?;
-        }
-        if let Some(a) = a {
-            let a = a.get()?;
-            cx.write(1, shapes[1], dtypes[1], |device, db| {
-                let (left, right) = if transpose_b {
-                    // db [N, K] = dc^T op(a)
-                    ((&dc, true, [n, m], m * n), (&a, transpose_a, [m, k], plan.a_stride()))
-                } else {
-                    // db [K, N] = op(a)^T dc
-                    ((&a, !transpose_a, [k, m], plan.a_stride()), (&dc, false, [m, n], m * n))
-                };
-                if plan.shared {
-                    sum_over_batch(device, batch, left, right, db)
-                } else {
-                    multiply(device, batch, left, right, db)
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    fn saved_bytes(&self) -> usize {
-        self.a.iter().chain(&self.b).map(Saved::bytes).sum()
-    }
-}
-
-/// `c (+)= sum over the batch of a b`, in the order of the batch.
-fn sum_over_batch(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, mut c: Dest<'_>) -> Result<()> {
-    if batch == 0 && !c.add {
-        return device.launch(Fill { value: 0.0, out: c.view });
-    }
-    for entry in 0..batch {
-        let of_entry = |(tensor, transposed, seen, stride): Factor<'_>| {
-            let entries = tensor.reshape([batch, stride])?.slice(entry..entry + 1)?;
-            Ok::<_, Error>((entries, transposed, seen))
-        };
-        let ((a, a_transposed, a_seen), (b, b_transposed, b_seen)) = (of_entry(a)?, of_entry(b)?);
-        let add = c.add || entry > 0;
-        let (left, right) = ((&a, a_transposed, a_seen, 0), (&b, b_transposed, b_seen, 0));
-        multiply(device, 1, left, right, Dest { view: c.view.reborrow(), add })?;
-    }
-    Ok(())
 }

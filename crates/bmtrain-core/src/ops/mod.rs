@@ -19,12 +19,16 @@ mod feed_forward;
 mod gemm;
 mod linear_cross_entropy;
 mod loss;
+mod matmul;
 mod message;
 mod norm;
+mod product_input;
+mod product_weight;
 mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod tokens;
 mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, HeadShard, attention, attention_cross, attention_fused};
@@ -35,15 +39,19 @@ pub use cross_entropy::{CrossEntropy, Reduction, VocabularyShard, cross_entropy,
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::{feed_forward, gated_feed_forward};
-pub use gemm::{linear, matmul};
+pub use gemm::linear;
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::squared_error;
+pub use matmul::matmul;
 pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
+pub use product_input::ProductInput;
+pub use product_weight::ProductWeight;
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
 pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
+pub use tokens::{TokenShard, gather_tokens, scatter_tokens};
 pub use vocabulary::{gather_logits, vocabulary_embedding};
 
 // What every op is made of: the files here import it from this one.

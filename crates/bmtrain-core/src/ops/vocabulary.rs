@@ -13,8 +13,9 @@ use crate::kernel::{EmbeddingBackward, EmbeddingForward, ShardClasses};
 /// on this rank, and the sum over the ranks is what one rank with all rows would have. The gradient of the result,
 /// which all ranks have alike, goes to the rows that this rank has.
 ///
-/// Shapes: ids i64 `[..]`, equal on all ranks, table `[C, D]`, padded after the rank's classes → `[.., D]`. Rows whose
-/// id is the padding index give the table no gradient.
+/// Shapes: ids i64 `[..]`, equal on all ranks, table `[C, D]`, padded after the rank's classes → `[.., D]`. With
+/// [`TokenShard`] ids `[B, L]` → `[own, D]`, the rows of this rank's tokens, whose gradient differs between the ranks.
+/// Rows whose id is the padding index give the table no gradient.
 /// Numerics: each row is added to zeros, which leaves its value as it is.
 ///
 /// The ids are read on the host, which waits for the compute lane; kernels get the ids of this rank alone.
@@ -27,6 +28,7 @@ pub fn vocabulary_embedding(
     table: &Var,
     shard: &VocabularyShard,
     padding_index: Option<i64>,
+    tokens: Option<&TokenShard>,
 ) -> Result<Var> {
     const OP: &str = "vocabulary_embedding";
     let ([rows, columns], classes) = (matrix_dims(OP, table.value())?, shard.classes());
@@ -54,9 +56,16 @@ pub fn vocabulary_embedding(
         dy: found.view()?,
         dtable: y.dest(false)?,
     })?;
-    let y = tensors::all_reduce(&**shard.ranks(), y, Reduction::Sum)?; // [.., D]
+    let y = match tokens {
+        None => tensors::all_reduce(&**shard.ranks(), y, Reduction::Sum)?, // [.., D]
+        Some(tokens) => {
+            expect_shape(OP, "ids of all ranks", tokens.full_shape(columns), shape)?;
+            tokens.scattered(&y)? // [own, D]
+        }
+    };
     let (table_shape, dtype, positions) = (table.shape(), table.dtype(), ids.elements());
-    Ok(cx.record(y, &[table], || Box::new(EmbeddingNode { own, table_shape, dtype, positions })))
+    let tokens = tokens.cloned();
+    Ok(cx.record(y, &[table], || Box::new(EmbeddingNode { own, table_shape, dtype, positions, tokens })))
 }
 
 /// The ids that are rows of this rank.
@@ -95,13 +104,19 @@ struct EmbeddingNode {
     dtype: DType,
     /// Number of all ids.
     positions: usize,
+    /// The tokens that this rank has of the result.
+    tokens: Option<TokenShard>,
 }
 
 impl Backward for EmbeddingNode {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
-        let EmbeddingNode { own, table_shape, dtype, positions } = *self;
+        let EmbeddingNode { own, table_shape, dtype, positions, tokens } = *self;
         let dy = only("vocabulary_embedding", dy)?;
         let (entries, columns) = (table_shape.rows(), table_shape.last());
+        let dy = match tokens {
+            None => dy,
+            Some(tokens) => tokens.gathered(&dy.reshape(tokens.own_shape(columns))?)?, // [B, L, D]
+        };
         cx.write(0, table_shape, dtype, |device, dtable| {
             let shape = [own.rows.elements(), columns];
             let mut of_own = Tensor::empty_in(device, shape, dy.dtype(), Segment::Activations)?; // [own, D]

@@ -117,6 +117,11 @@ impl Tensor {
         self.buffer.reads_until(mark);
     }
 
+    /// The compute lane has waited for this end of another lane's work on the memory.
+    pub(crate) fn joined(&self, end: Mark) {
+        self.buffer.joined(end);
+    }
+
     /// A readable view for the compute lane.
     pub fn view(&self) -> Result<View<'_>> {
         self.view_on(Lane::Compute)

@@ -12,5 +12,7 @@ mod comm_processes;
 mod conjugate_ops;
 mod groups;
 mod message_ops;
+mod overlapped_products;
 mod pipeline_example;
+mod token_shards;
 mod vocabulary;

@@ -328,7 +328,7 @@ fn a_divided_table_gives_the_rows_and_the_gradient_of_the_whole_one_bit_for_bit(
                 own.resize(room * DEPTH, 0.0);
                 let own = tensor(&device, [room, DEPTH], &own, DType::F32);
                 let found = walk(&device, vec![own], |cx, v| {
-                    ops::vocabulary_embedding(cx, &ids(cx.device()), &v[0], &shard, padding)
+                    ops::vocabulary_embedding(cx, &ids(cx.device()), &v[0], &shard, padding, None)
                 });
                 (classes, found)
             });
@@ -370,7 +370,7 @@ fn an_id_outside_of_all_classes_is_an_error_on_every_rank() {
         let shard = VocabularyShard::new(group, CLASSES).with_room(8).unwrap();
         let table = Var::constant(tensor(&device, [8, DEPTH], &noise(1, 8 * DEPTH), DType::F32));
         let ids = Tensor::from_slice_in(&device, [2], &[3i64, CLASSES as i64], Segment::Data).unwrap();
-        ops::vocabulary_embedding(&Ctx::inference(&device), &ids, &table, &shard, None).map(|_| ())
+        ops::vocabulary_embedding(&Ctx::inference(&device), &ids, &table, &shard, None, None).map(|_| ())
     });
     for error in found {
         assert!(matches!(error, Err(Error::Index { position: 1, index: 11, bound: 11, .. })), "{error:?}");

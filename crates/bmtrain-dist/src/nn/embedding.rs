@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::ops::{self, LinearCrossEntropy, VocabularyShard};
+use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, TokenShard, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
@@ -67,10 +67,17 @@ impl Embedding {
 
     /// `ids [..]` to rows `[.., size]`.
     pub fn forward(&self, ids: &Tensor, cx: &Ctx) -> Result<Var> {
-        let table = self.weight.var(cx)?;
-        Ok(match &self.shard {
-            None => ops::embedding(cx, ids, &table, self.padding_index)?,
-            Some(shard) => ops::vocabulary_embedding(cx, ids, &table, shard, self.padding_index)?,
+        self.forward_tokens(ids, None, cx)
+    }
+
+    /// As [`Embedding::forward`]; with sharded tokens the rows of this rank's tokens: `ids [B, L]`, which all ranks
+    /// have, to `[own, size]`.
+    pub fn forward_tokens(&self, ids: &Tensor, tokens: Option<&TokenShard>, cx: &Ctx) -> Result<Var> {
+        let (table, padding) = (self.weight.var(cx)?, self.padding_index);
+        Ok(match (&self.shard, tokens) {
+            (Some(shard), _) => ops::vocabulary_embedding(cx, ids, &table, shard, padding, tokens)?,
+            (None, Some(tokens)) => ops::embedding(cx, &tokens.slice(ids)?, &table, padding)?,
+            (None, None) => ops::embedding(cx, ids, &table, padding)?,
         })
     }
 
@@ -87,7 +94,7 @@ impl Embedding {
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
         let table = self.weight.var(cx)?;
         let Some(shard) = &self.shard else { return Ok(ops::linear(cx, x, &table, bias, None)?) };
-        let own = ops::linear(cx, &ops::copy_to_ranks(cx, shard.ranks(), x), &table, bias, None)?;
+        let own = ops::linear(cx, ProductInput::copied(x, shard.ranks()), &table, bias, None)?;
         Ok(ops::gather_logits(cx, &own, shard)?)
     }
 

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, LinearCrossEntropy, VocabularyShard};
+use bmtrain_core::ops::{self, LinearCrossEntropy, ProductInput, ProductWeight, TokenShard, VocabularyShard};
 use bmtrain_core::{Ctx, Tensor, Var};
 use std::sync::Arc;
 
@@ -60,7 +60,10 @@ impl LinearOptions {
 /// * [`TensorSplit::Rows`]: each rank gives its inputs, `[.., inputs / T]`. The terms are summed over the ranks and the
 ///   bias is added once; the output is alike on all ranks.
 ///
-/// Source: Shoeybi et al., 2019.
+/// Where a [`TokenShard`] is given, each rank has some of the tokens of what enters a column-parallel layer and of what
+/// leaves a row-parallel one, `[own, ..]`; between the two are all tokens, `[B, L, .. / T]`.
+///
+/// Source: Shoeybi et al., 2019; Korthikanti et al., 2022.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,
@@ -122,21 +125,30 @@ impl Linear {
 
     /// `x [.., inputs]` to `[.., outputs]`.
     pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
-        self.apply(x, None, cx)
+        self.forward_tokens(x, None, None, cx)
     }
 
     /// As [`Linear::forward`], with a fused activation.
     pub fn forward_activated(&self, x: &Var, activation: Activation, cx: &Ctx) -> Result<Var> {
-        self.apply(x, Some(activation), cx)
+        self.forward_tokens(x, Some(activation), None, cx)
     }
 
-    fn apply(&self, x: &Var, activation: Option<Activation>, cx: &Ctx) -> Result<Var> {
-        let (x, (weight, bias)) = (self.enter(x, cx), self.vars(cx)?);
+    /// As [`Linear::forward`], with an activation or sharded tokens.
+    pub fn forward_tokens(
+        &self,
+        x: &Var,
+        activation: Option<Activation>,
+        tokens: Option<&TokenShard>,
+        cx: &Ctx,
+    ) -> Result<Var> {
+        let (weight, bias) = self.vars(cx)?;
+        let (x, weight) = (self.input(x, tokens), self.output(&weight, tokens));
         let own_activation = activation.filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
-        let y = self.leave(ops::linear(cx, &x, &weight, bias.as_ref(), own_activation)?, cx)?;
-        match (activation, own_activation) {
+        let y = ops::linear(cx, x, weight, bias.as_ref(), own_activation)?; // [.., outputs]
+        match (&self.parallel, activation, own_activation) {
             // Of the sum, not of its terms.
-            (Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
+            (_, Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
+            (Parallel::Vocabulary(shard), ..) => Ok(ops::gather_logits(cx, &y, shard)?),
             _ => Ok(y),
         }
     }
@@ -149,33 +161,32 @@ impl Linear {
         Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, &options)?)
     }
 
-    /// The input of a product with [`Linear::vars`]: `x`, with the gradients of all ranks where the layer is
-    /// column-parallel.
-    pub fn enter(&self, x: &Var, cx: &Ctx) -> Var {
-        match &self.parallel {
-            Parallel::None | Parallel::Rows(_) => x.clone(),
-            Parallel::Columns(ranks) => ops::copy_to_ranks(cx, ranks, x),
-            Parallel::Vocabulary(shard) => ops::copy_to_ranks(cx, shard.ranks(), x),
+    /// `x` as the input of a product with [`Linear::vars`]: with the tokens and the gradients of all ranks where the
+    /// layer is column-parallel.
+    pub fn input<'x>(&self, x: &'x Var, tokens: Option<&TokenShard>) -> ProductInput<'x> {
+        let ranks = match &self.parallel {
+            Parallel::None | Parallel::Rows(_) => return ProductInput::from(x),
+            Parallel::Columns(ranks) => ranks,
+            Parallel::Vocabulary(shard) => shard.ranks(),
+        };
+        match tokens {
+            None => ProductInput::copied(x, ranks),
+            Some(tokens) => ProductInput::gathered(x, tokens),
         }
     }
 
-    /// The output, given a product with [`Linear::vars`]: `y`, over all ranks where the layer is row-parallel or split
-    /// as a vocabulary.
-    pub fn leave(&self, y: Var, cx: &Ctx) -> Result<Var> {
-        match &self.parallel {
-            Parallel::None | Parallel::Columns(_) => Ok(y),
-            Parallel::Rows(ranks) => {
-                let bias = self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?;
-                Ok(ops::sum_over_ranks(cx, ranks, y, bias.as_ref())?)
-            }
-            Parallel::Vocabulary(shard) => Ok(ops::gather_logits(cx, &y, shard)?),
+    /// `weight`, of [`Linear::vars`], for a product whose result goes to all ranks where the layer is row-parallel: the
+    /// result is the sum, and with `tokens` this rank's tokens of it.
+    pub fn output<'w>(&self, weight: &'w Var, tokens: Option<&TokenShard>) -> ProductWeight<'w> {
+        match (&self.parallel, tokens) {
+            (Parallel::Rows(_), Some(tokens)) => ProductWeight::scattered(weight, tokens),
+            (Parallel::Rows(ranks), None) => ProductWeight::summed(weight, ranks),
+            (Parallel::None | Parallel::Columns(_) | Parallel::Vocabulary(_), _) => ProductWeight::from(weight),
         }
     }
 
-    /// Weight and bias for an op that fuses several layers, between [`Linear::enter`] and [`Linear::leave`]. A
-    /// row-parallel layer over several ranks gives no bias: [`Linear::leave`] adds it once.
+    /// Weight and bias for an op that fuses several layers, with [`Linear::input`] and [`Linear::output`].
     pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
-        let bias = self.bias.as_ref().filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
-        Ok((self.weight.var(cx)?, bias.map(|bias| bias.var(cx)).transpose()?))
+        Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
     }
 }

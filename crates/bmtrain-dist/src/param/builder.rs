@@ -32,12 +32,16 @@ pub struct TensorGroup {
     pub ranks: Arc<dyn Communicator>,
     /// Over several ranks, the vocabulary is padded so that each rank has a multiple of this number of tokens.
     pub vocabulary_multiple: usize,
+    /// Sequence sharding: between the parallel layers each rank has some of the tokens only, so that norms, dropout and
+    /// residuals run on them and activations take that much less memory. The results are those without it.
+    pub sequence: bool,
 }
 
 impl Default for TensorGroup {
-    /// One rank; 128 as Megatron-LM has it, so that products over the vocabulary are of aligned sizes.
+    /// One rank; 128 as Megatron-LM has it, so that products over the vocabulary are of aligned sizes; no sequence
+    /// sharding.
     fn default() -> Self {
-        TensorGroup { ranks: Arc::new(Solo), vocabulary_multiple: 128 }
+        TensorGroup { ranks: Arc::new(Solo), vocabulary_multiple: 128, sequence: false }
     }
 }
 
@@ -104,6 +108,8 @@ pub struct Builder {
     state: Rc<BuilderState>,
     path: String,
     frozen: bool,
+    /// Whether parameters are used on sharded tokens.
+    on_tokens: bool,
 }
 
 impl Builder {
@@ -121,7 +127,7 @@ impl Builder {
             census: Rc::default(),
             asked: Rc::default(),
         };
-        Builder { state: Rc::new(state), path: String::new(), frozen: false }
+        Builder { state: Rc::new(state), path: String::new(), frozen: false, on_tokens: false }
     }
 
     /// The device of the parameters.
@@ -139,6 +145,11 @@ impl Builder {
         Some(&self.state.options.tensor.ranks).filter(|ranks| ranks.size() > 1)
     }
 
+    /// The tensor-parallel ranks, if there are several and they shard tokens ([`TensorGroup::sequence`]).
+    pub fn token_ranks(&self) -> Option<&Arc<dyn Communicator>> {
+        self.tensor_ranks().filter(|_| self.state.options.tensor.sequence)
+    }
+
     /// How an axis of token ids is split over the tensor-parallel ranks.
     pub fn vocabulary_split(&self, axis: usize) -> Split {
         Split::Vocabulary { axis, multiple: self.state.options.tensor.vocabulary_multiple }
@@ -147,12 +158,18 @@ impl Builder {
     /// One name deeper.
     pub fn at(&self, name: &str) -> Builder {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Builder { state: Rc::clone(&self.state), path, frozen: self.frozen }
+        Builder { path, ..self.clone() }
     }
 
     /// The same place, below which parameters are frozen from the start, in addition to [`BuilderOptions::frozen`].
     pub fn frozen(&self) -> Builder {
         Builder { frozen: true, ..self.clone() }
+    }
+
+    /// The same place, below which parameters are used where tokens are sharded, if they are: each rank computes a term
+    /// of the gradient of a replicated one ([`Split::ReplicatedTerms`]).
+    pub fn on_token_shards(&self) -> Builder {
+        Builder { on_tokens: self.token_ranks().is_some(), ..self.clone() }
     }
 
     /// A place in a list.
@@ -173,6 +190,7 @@ impl Builder {
             let got = format!("the tensor group has rank {} of {}", ranks.rank(), ranks.size());
             return Err(Error::setting("mesh", format!("it has tensor rank {rank} of {size}, {got}")));
         }
+        let split = if self.on_tokens && split == Split::Replicated { Split::ReplicatedTerms } else { split };
         let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
         let format = self.state.options.blocks.get(&name).copied();
         let trainable = format.is_none() && !self.frozen && !self.state.options.frozen.matches(&name);

@@ -2,7 +2,7 @@
 
 use super::mask::{AttentionContext, Memory, Visible};
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary};
+use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary, TokenShard};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
@@ -196,7 +196,8 @@ impl Attention {
         &self.project_qkv
     }
 
-    /// `x [B, L, D]` to `[B, L, D]`. With a cache `x` follows the cached tokens, and is appended to them.
+    /// `x [B, L, D]` to `[B, L, D]`; where the context shards tokens, `[own, D]` to `[own, D]`. With a cache `x`
+    /// follows the cached tokens, and is appended to them.
     ///
     /// # Errors
     /// Shapes that do not fit; angles that are missing; a cache together with a tape; a failing device.
@@ -207,14 +208,14 @@ impl Attention {
         cache: Option<&mut KeyValues>,
         cx: &mut Ctx,
     ) -> Result<Var> {
-        let length_scale = self.config.length_scale;
+        let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
         let options = self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
-        let qkv = self.project_qkv.forward(&x, cx)?; // [B, L, (N + 2 K) H]
+        let qkv = self.project_qkv.forward_tokens(&x, None, tokens, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
         let context = self.attend(qkv, scope, &options, cache, cx)?; // [B, L, N H]
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        self.attention_out.forward(&context, cx) // [B, L, D]
+        self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
     }
 
     /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
@@ -304,16 +305,25 @@ impl CrossAttention {
         })
     }
 
-    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `kept`, the memory's keys and values are made once and
-    /// kept there.
-    pub fn forward(&self, x: &Var, memory: &Memory, kept: Option<&mut Option<Var>>, cx: &mut Ctx) -> Result<Var> {
+    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `tokens`, x and the result are `[own, D]`. With
+    /// `kept`, the memory's keys and values are made once and kept there.
+    pub fn forward(
+        &self,
+        x: &Var,
+        tokens: Option<&TokenShard>,
+        memory: &Memory,
+        kept: Option<&mut Option<Var>>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let options = self.config.options(&self.heads, &memory.visible, None, cx)?;
-        let q = self.project_q.forward(&length_scaled(x, length_scale, cx)?, cx)?; // [B, L, N H]
+        let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
+        let q = self.project_q.forward_tokens(&x, None, tokens, cx)?; // [B, L, N H]
         let kv = match &kept {
             Some(Some(kv)) => kv.clone(), // [B, S, 2 K H]
             Some(None) | None => {
-                self.project_kv.forward(&length_scaled(&memory.hidden, length_scale, cx)?, cx)? // [B, S, 2 K H]
+                let hidden = length_scaled(&memory.hidden, length_scale, cx)?; // [B, S, D]
+                self.project_kv.forward_tokens(&hidden, None, memory.tokens.as_ref(), cx)? // [B, S, 2 K H]
             }
         };
         let context = ops::attention_cross(cx, &q, &kv, &options)?; // [B, L, N H]
@@ -321,6 +331,6 @@ impl CrossAttention {
             *kept = Some(kv);
         }
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
-        self.attention_out.forward(&context, cx) // [B, L, D]
+        self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
     }
 }

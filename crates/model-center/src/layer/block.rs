@@ -3,8 +3,10 @@
 
 use super::{
     Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
+    token_dropout,
 };
-use bmtrain_core::ops::{self, KeyValues};
+use bmtrain_core::kernel::Dropout;
+use bmtrain_core::ops::{self, KeyValues, TokenShard};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::block::Bundle;
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
@@ -57,6 +59,13 @@ pub struct Shared {
     pub memory: Option<Memory>,
 }
 
+impl Shared {
+    /// Which tokens this rank has of the hidden states; `None` where it has all.
+    pub fn tokens(&self) -> Option<&TokenShard> {
+        self.scope.tokens.as_ref()
+    }
+}
+
 impl Bundle for Shared {
     fn vars(&self) -> Vec<Var> {
         let mut vars = self.scope.vars();
@@ -75,7 +84,8 @@ impl From<AttentionContext> for Shared {
     }
 }
 
-/// One block of an encoder or a decoder.
+/// One block of an encoder or a decoder. Where the context shards tokens ([`AttentionContext::tokens`]), `[B, L, D]`
+/// below is `[own, D]`.
 #[derive(Debug)]
 pub struct TransformerBlock {
     placement: Placement,
@@ -118,19 +128,19 @@ impl TransformerBlock {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let mut added = self.attention.forward(&normed, &shared.scope, own, cx)?; // [B, L, D]
         drop(normed);
-        let mut dropout = cx.dropout("attention", self.dropout)?;
+        let mut dropout = self.dropout("attention", &x, shared, cx)?;
         let mut x = x;
         if let Some((norm, cross)) = &self.cross {
             let (sum, normed) = norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
-            added = cross.forward(&normed, memory(shared)?, kept, cx)?; // [B, L, D]
-            dropout = cx.dropout("cross_attention", self.dropout)?;
+            added = cross.forward(&normed, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
+            dropout = self.dropout("cross_attention", &sum, shared, cx)?;
             x = sum;
         }
         let (sum, normed) = ffn_norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
         drop((added, x));
-        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         drop(normed);
-        let dropout = cx.dropout("ffn", self.dropout)?;
+        let dropout = self.dropout("ffn", &sum, shared, cx)?;
         let added = ops::dropout(cx, &widened, dropout)?; // [B, L, D]
         drop(widened);
         Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
@@ -140,16 +150,16 @@ impl TransformerBlock {
     fn post(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let (own, kept) = cache;
         let attended = self.attention.forward(&x, &shared.scope, own, cx)?; // [B, L, D]
-        let dropout = cx.dropout("attention", self.dropout)?;
+        let dropout = self.dropout("attention", &x, shared, cx)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
-            let attended = cross.forward(&y, memory(shared)?, kept, cx)?; // [B, L, D]
-            let dropout = cx.dropout("cross_attention", self.dropout)?;
+            let attended = cross.forward(&y, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
+            let dropout = self.dropout("cross_attention", &y, shared, cx)?;
             y = norm.forward_residual(&attended, &y, dropout, cx)?.1; // [B, L, D]
         }
-        let widened = self.ffn.forward(&y, cx)?; // [B, L, D]
-        let dropout = cx.dropout("ffn", self.dropout)?;
+        let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
+        let dropout = self.dropout("ffn", &y, shared, cx)?;
         Ok(ffn_norm.forward_residual(&widened, &y, dropout, cx)?.1) // [B, L, D]
     }
 
@@ -157,13 +167,18 @@ impl TransformerBlock {
     fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
         let attended = self.attention.forward(&normed, &shared.scope, cache.0, cx)?; // [B, L, D]
-        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         drop(normed);
-        let dropout = cx.dropout("attention", self.dropout)?;
+        let dropout = self.dropout("attention", &x, shared, cx)?;
         let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
         drop((x, attended));
-        let dropout = cx.dropout("ffn", self.dropout)?;
+        let dropout = self.dropout("ffn", &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+
+    /// The dropout of what a layer adds to hidden states shaped as `x`.
+    fn dropout(&self, name: &str, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
+        Ok(token_dropout(name, self.dropout, (shared.tokens(), x.shape().last()), cx)?)
     }
 }
 

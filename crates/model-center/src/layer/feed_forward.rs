@@ -2,6 +2,7 @@
 
 use super::attention::{length_scaled, scaled_by_length};
 use bmtrain_core::kernel::{Activation, Dropout};
+use bmtrain_core::ops::TokenShard;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::param::{Init, SplitPart};
@@ -72,28 +73,27 @@ impl FeedForward {
         })
     }
 
-    /// `x [.., D]` to `[.., D]`. Where nothing happens in between but the activation it is one op: only the input and
-    /// what enters the activation are kept for the backward pass.
-    pub fn forward(&self, x: &Var, cx: &mut Ctx) -> Result<Var> {
+    /// `x [.., D]` to `[.., D]`; with `tokens`, `[own, D]` to `[own, D]`. Where nothing happens in between but the
+    /// activation it is one op: only the input and what enters the activation are kept for the backward pass.
+    pub fn forward(&self, x: &Var, tokens: Option<&TokenShard>, cx: &mut Ctx) -> Result<Var> {
         let FeedForwardConfig { activation, gated, dropout, length_scale, .. } = self.config;
         let dropout = cx.dropout("ffn_hidden", dropout)?;
         if length_scale || dropout.is_some() {
             let x = length_scaled(x, length_scale, cx)?; // [.., D]
             let hidden = match gated {
-                true => ops::gated(cx, &self.w_in.forward(&x, cx)?, activation)?, // [.., F]
-                false => self.w_in.forward_activated(&x, activation, cx)?,        // [.., F]
+                true => ops::gated(cx, &self.w_in.forward_tokens(&x, None, tokens, cx)?, activation)?, // [.., F]
+                false => self.w_in.forward_tokens(&x, Some(activation), tokens, cx)?,                  // [.., F]
             };
             let dropout = dropout.map(|dropout| self.own_columns(dropout, hidden.shape().last()));
             let hidden = scaled_by_length(&hidden, self.config.dim_ff, length_scale, cx)?; // [.., F]
             let hidden = ops::dropout(cx, &hidden, dropout)?; // [.., F]
-            return self.w_out.forward(&hidden, cx); // [.., D]
+            return self.w_out.forward_tokens(&hidden, None, tokens, cx); // [.., D]
         }
         let (w_in, b_in) = self.w_in.vars(cx)?;
         let (w_out, b_out) = self.w_out.vars(cx)?;
         let op = if gated { ops::gated_feed_forward } else { ops::feed_forward };
-        let x = self.w_in.enter(x, cx); // [.., D]
-        let y = op(cx, &x, &w_in, b_in.as_ref(), activation, &w_out, b_out.as_ref())?; // [.., D]
-        self.w_out.leave(y, cx)
+        let (x, w_out) = (self.w_in.input(x, tokens), self.w_out.output(&w_out, tokens));
+        Ok(op(cx, x, &w_in, b_in.as_ref(), activation, w_out, b_out.as_ref())?) // [.., D]
     }
 
     /// The dropout of this tensor-parallel rank's `columns` of the hidden values, addressed among all F columns.

@@ -3,7 +3,7 @@
 //! Defines [`AttentionContext`] with its parts and [`Memory`], an encoder's output for cross-attention.
 //! Made by [`super::Positions`], read by [`super::Attention`].
 
-use bmtrain_core::ops::AttentionMask;
+use bmtrain_core::ops::{AttentionMask, TokenShard};
 use bmtrain_core::{Tensor, Var};
 use bmtrain_dist::block::Bundle;
 
@@ -58,6 +58,9 @@ pub struct AttentionContext {
     pub bias: Option<Var>,
     /// For blocks with rotary embedding.
     pub angles: Option<Angles>,
+    /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. Mask, bias and angles
+    /// are of all tokens.
+    pub tokens: Option<TokenShard>,
 }
 
 impl AttentionContext {
@@ -80,8 +83,10 @@ impl Bundle for AttentionContext {
 /// The encoder's output that the blocks of a decoder attend to.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    /// Hidden states of the encoder, `[B, S, D]`.
+    /// Hidden states of the encoder, `[B, S, D]`, or this rank's tokens of them, `[own, D]`.
     pub hidden: Var,
+    /// Which tokens this tensor-parallel rank has of them; `None` where it has all.
+    pub tokens: Option<TokenShard>,
     /// The attention mask over them.
     pub visible: Visible,
 }

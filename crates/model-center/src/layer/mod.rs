@@ -7,6 +7,7 @@ pub mod cache;
 pub mod feed_forward;
 pub mod mask;
 pub mod position;
+pub mod tokens;
 
 pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};
 pub use block::{BlockConfig, Placement, Shared, TransformerBlock};
@@ -14,3 +15,4 @@ pub use cache::BlockCache;
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use mask::{Angles, AttentionContext, Memory, Visible};
 pub use position::{Positions, PositionsConfig};
+pub use tokens::token_dropout;

@@ -11,8 +11,11 @@ use super::position_table::{Count, PositionTable};
 use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::layer::PositionsConfig;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::limits::make_room;
+use bmtrain_core::ops::TokenShard;
 use bmtrain_core::{Device, Segment, Tensor};
+use std::sync::Arc;
 
 /// B sequences of L tokens, the input of one stack.
 #[derive(Debug, Clone)]
@@ -31,6 +34,9 @@ pub struct Sequences {
     pub numbers: Option<Tensor>,
     /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own attention mask.
     pub visible: Option<Tensor>,
+    /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. All the above are of
+    /// all tokens.
+    pub tokens: Option<TokenShard>,
 }
 
 impl Sequences {
@@ -56,7 +62,18 @@ impl Sequences {
             padding,
             numbers: has_numbers.then(|| grid(&by_token.rows_of(rows, length, mask))).transpose()?,
             visible: None,
+            tokens: None,
         })
+    }
+
+    /// Tokens sharded over these ranks, if there are any.
+    ///
+    /// # Errors
+    /// Ids that are not a matrix.
+    pub(super) fn sharded(self, ranks: Option<&Arc<dyn Communicator>>) -> bmtrain_core::Result<Self> {
+        let Some(ranks) = ranks else { return Ok(self) };
+        let tokens = Some(TokenShard::new(Arc::clone(ranks), self.ids.dims("sequences")?));
+        Ok(Sequences { tokens, ..self })
     }
 }
 

@@ -28,12 +28,12 @@ impl<A: Architecture> Transformer<A> {
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
         let tokens = EmbeddingOptions { entries, size, init, padding_index };
         let tokens = Embedding::of_vocabulary(&builder.at("input_embedding"), tokens)?;
+        // What comes before the heads.
+        let body = builder.on_token_shards();
         let inputs: Vec<Inputs> =
-            spec.stacks.iter().map(|stack| Inputs::new(&builder, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
+            spec.stacks.iter().map(|stack| Inputs::new(&body, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {
-            Stack::new(&builder.at(stack.name), stack, blocks, |layer, builder| {
-                A::block(&config, index, layer, builder)
-            })
+            Stack::new(&body.at(stack.name), stack, blocks, |layer, builder| A::block(&config, index, layer, builder))
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
         let heads = Heads::new(&builder, &spec.head, head, spec.vocab_size)?;
@@ -41,7 +41,8 @@ impl<A: Architecture> Transformer<A> {
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
         let info = info(&spec, head, embedding_parameters);
-        Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters })
+        let token_ranks = builder.token_ranks().cloned();
+        Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters, token_ranks })
     }
 }
 

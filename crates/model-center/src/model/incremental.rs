@@ -1,4 +1,5 @@
-//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder.
+//! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens
+//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations.
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};
@@ -164,6 +165,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             padding: past.padding(device)?,
             numbers: if has_numbers { past.numbers(device)? } else { None },
             visible: visible.transpose()?,
+            tokens: None,
         })
     }
 }
@@ -175,10 +177,11 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
         let device = cx.device().clone();
         let sequences = self.sequences(tokens, &past, &device)?;
         let model = self.model;
-        let memory = self
-            .source
-            .as_ref()
-            .map(|source| Memory { hidden: source.hidden.clone(), visible: source.visible.clone() });
+        let memory = self.source.as_ref().map(|source| Memory {
+            hidden: source.hidden.clone(),
+            tokens: None,
+            visible: source.visible.clone(),
+        });
         let stack = model.spec.stacks.len() - 1;
         let hidden = model.embed_stack(stack, &sequences, cx)?; // [R, L, D]
         let blocks = (stack, 0..self.caches.len());

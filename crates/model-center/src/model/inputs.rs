@@ -4,7 +4,8 @@ use super::architecture::{Added, Spec, StackSpec};
 use super::batch::Sequences;
 use super::sinusoids::Sinusoids;
 use crate::layer::attention::length_scaled;
-use bmtrain_core::{Ctx, Var, ops};
+use crate::layer::token_dropout;
+use bmtrain_core::{Ctx, Tensor, Var, ops};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
@@ -77,9 +78,12 @@ impl Inputs {
         self.projections.as_ref().map(|[_, project_out]| project_out)
     }
 
-    /// From token ids to the input of the first block, `[B, L, D]`.
-    pub(super) fn forward(&self, tokens: &Embedding, sequences: &Sequences, cx: &mut Ctx) -> Result<Var> {
-        let mut hidden = tokens.forward(&sequences.ids, cx)?; // [B, L, embedding_size]
+    /// From token ids to the input of the first block, `[B, L, D]`, or `[own, D]` where tokens are sharded.
+    pub(super) fn forward(&self, table: &Embedding, sequences: &Sequences, cx: &mut Ctx) -> Result<Var> {
+        let tokens = sequences.tokens.as_ref();
+        // [B, L], or [own]
+        let own = |ids: &Tensor| tokens.map_or_else(|| Ok(ids.clone()), |tokens| tokens.slice(ids));
+        let mut hidden = table.forward_tokens(&sequences.ids, tokens, cx)?; // [B, L, embedding_size]
         if self.factor != 1.0 {
             hidden = ops::scale(cx, &hidden, self.factor)?; // [B, L, embedding_size]
         }
@@ -88,21 +92,22 @@ impl Inputs {
             hidden = project_in.forward(&hidden, cx)?; // [B, L, D]
         }
         hidden = match (&self.positions, &sequences.position_ids) {
-            (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, ids, cx)?, // [B, L, D]
+            (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, &own(ids)?, cx)?, // [B, L, D]
             // [B, L, D]
-            (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, ids, sequences.reach, cx)?,
+            (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, &own(ids)?, sequences.reach, cx)?,
             (AddedPositions::None, _) => hidden,
             (_, None) => return Err(Error::setting("embedding", "the batch has no position ids")),
         };
         if let (Some(table), Some(ids)) = (&self.token_types, &sequences.token_type_ids) {
-            hidden = table.add_to(hidden, ids, cx)?; // [B, L, D]
+            hidden = table.add_to(hidden, &own(ids)?, cx)?; // [B, L, D]
         }
         if let Some(norm) = &self.norm {
             hidden = norm.forward(&hidden, cx)?; // [B, L, D]
         }
+        let rows = (tokens, hidden.shape().last());
         let dropout = match self.scope {
-            Some(name) => cx.at(name, |cx| cx.dropout("embedding", self.dropout))?,
-            None => cx.dropout("embedding", self.dropout)?,
+            Some(name) => cx.at(name, |cx| token_dropout("embedding", self.dropout, rows, cx))?,
+            None => token_dropout("embedding", self.dropout, rows, cx)?,
         };
         Ok(ops::dropout(cx, &hidden, dropout)?) // [B, L, D]
     }

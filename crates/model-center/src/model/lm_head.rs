@@ -5,7 +5,7 @@ use super::head::{Head, HeadSpec, batch_loss};
 use super::labels::{Targets, VerbalizerTensors};
 use super::lm_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, VocabularyShard};
+use bmtrain_core::ops::{self, CrossEntropy, LinearCrossEntropy, ProductInput, VocabularyShard};
 use bmtrain_core::{Ctx, Shape, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
@@ -94,11 +94,12 @@ impl LmHead {
 
     /// The logits that this tensor-parallel rank computes: all of them, or the logits of its tokens.
     fn own_logits(&self, operands: (Var, Var, Option<Var>), table: &Embedding, cx: &Ctx) -> Result<Var> {
-        let (mut hidden, weight, bias) = operands;
-        if let Some(shard) = self.shard(table) {
-            hidden = ops::copy_to_ranks(cx, shard.ranks(), &hidden);
-        }
-        Ok(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?)
+        let (hidden, weight, bias) = operands;
+        let hidden = match self.shard(table) {
+            Some(shard) => ProductInput::copied(&hidden, shard.ranks()),
+            None => ProductInput::from(&hidden),
+        };
+        Ok(ops::linear(cx, hidden, &weight, bias.as_ref(), None)?)
     }
 
     /// Masked-LM heads have no label smoothing.
@@ -191,7 +192,7 @@ fn verbalizer_logits(
 ) -> Result<Var> {
     let of_words = |table: &Var| match shard {
         None => ops::embedding(cx, &verbalizer.label_words, table, None),
-        Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None),
+        Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None, None),
     };
     let [rows, length, dim] = hidden.dims("verbalizer_logits")?;
     let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]

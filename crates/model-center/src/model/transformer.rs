@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
-use crate::layer::{BlockCache, Memory, Shared, Visible};
+use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
@@ -28,6 +29,7 @@ use bmtrain_dist::{Model, Module, Parameters};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A transformer with its head.
 ///
@@ -45,10 +47,13 @@ pub struct Transformer<A: Architecture> {
     pub(super) stacks: Vec<Stack<A::Block>>,
     pub(super) heads: Heads,
     pub(super) parameters: Parameters,
+    /// The tensor-parallel ranks, where they shard tokens.
+    pub(super) token_ranks: Option<Arc<dyn Communicator>>,
 }
 
 impl<A: Architecture> Transformer<A> {
-    /// Token ids of one stack to the input of its first block, `[B, L, D]`.
+    /// Token ids of one stack to the input of its first block, `[B, L, D]`; where tokens are sharded, here and below
+    /// `[own, D]`.
     pub(super) fn embed_stack(&self, stack: usize, sequences: &Sequences, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let hidden = self.inputs[stack].forward(&self.tokens, sequences, cx)?; // [B, L, D]
         cx.at(self.stacks[stack].name, |cx| cx.observe("embedding", &hidden))?;
@@ -73,8 +78,10 @@ impl<A: Architecture> Transformer<A> {
             None => Visible::but(sequences.padding.as_ref()),
         };
         let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.len());
-        let [_, length, _] = hidden.dims("stack")?;
-        let scope = positions.scope(visible, Rows { past, length, numbers: sequences.numbers.as_ref() }, cx)?;
+        let tokens = sequences.tokens.as_ref();
+        let [_, length] = sequences.ids.dims("stack")?;
+        let rows = Rows { past, length, numbers: sequences.numbers.as_ref() };
+        let scope = AttentionContext { tokens: tokens.cloned(), ..positions.scope(visible, rows, cx)? };
         let (shared, options) = (Shared { scope, memory }, RunOptions { range, caches, return_hidden: false });
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
         if !is_last {
@@ -84,7 +91,8 @@ impl<A: Architecture> Transformer<A> {
             hidden = norm.forward(&hidden, cx)?; // [B, L, D]
         }
         if *output_dropout != 0.0 {
-            let dropout = cx.at(name, |cx| cx.dropout("output", *output_dropout))?;
+            let rows = (tokens, hidden.shape().last());
+            let dropout = cx.at(name, |cx| token_dropout("output", *output_dropout, rows, cx))?;
             hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
         }
         match self.inputs[stack].project_out() {
@@ -101,7 +109,18 @@ impl<A: Architecture> Transformer<A> {
 
     /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
     fn upload(&self, batch: &Batch, wants_logits: bool, cx: &Ctx) -> Result<DeviceBatch> {
-        DeviceBatch::upload(cx.device(), batch, (&self.spec, self.heads.kind()), wants_logits)
+        let batch = DeviceBatch::upload(cx.device(), batch, (&self.spec, self.heads.kind()), wants_logits)?;
+        let sharded = |sequences: Sequences| sequences.sharded(self.token_ranks.as_ref());
+        let sequences = batch.sequences.into_iter().map(sharded).collect::<bmtrain_core::Result<_>>()?;
+        Ok(DeviceBatch { sequences, ..batch })
+    }
+
+    /// Hidden states `[B, L, D]` of all tokens of a stack.
+    fn all_tokens(&self, hidden: Var, stack: usize, batch: &DeviceBatch, cx: &Ctx) -> bmtrain_core::Result<Var> {
+        match batch.sequences.get(stack).and_then(|sequences| sequences.tokens.as_ref()) {
+            Some(tokens) => ops::gather_tokens(cx, tokens, &hidden), // [B, L, D]
+            None => Ok(hidden),
+        }
     }
 
     /// The directory that the model is written to.
@@ -121,7 +140,7 @@ impl<A: Architecture> Module for Transformer<A> {
 
 impl<A: Architecture> Model for Transformer<A> {
     type Batch = DeviceBatch;
-    /// The hidden states of each stack, `[B, L, D]`.
+    /// The hidden states of each stack, `[B, L, D]`; where tokens are sharded, this rank's, `[own, D]`.
     type Flow = Vec<Var>;
     type Output = ModelOutput;
 
@@ -156,6 +175,7 @@ impl<A: Architecture> Model for Transformer<A> {
         // A decoder attends to the encoder.
         let memory = stack.checked_sub(1).map(|encoder| Memory {
             hidden: flow[encoder].clone(),
+            tokens: batch.sequences[encoder].tokens.clone(),
             visible: Visible::but(batch.sequences[encoder].padding.as_ref()),
         });
         let sequences = &batch.sequences[stack];
@@ -166,9 +186,14 @@ impl<A: Architecture> Model for Transformer<A> {
     fn head(&self, mut flow: Vec<Var>, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
         let missing = || bmtrain_dist::Error::setting("model", "no hidden states");
         let hidden = flow.pop().ok_or_else(missing)?;
+        let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
         let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
         let mut output = self.heads.forward(&hidden, batch, &self.tokens, cx)?;
-        output.extra.extend(flow.pop().map(|encoder| ("encoder_last_hidden_state", encoder)));
+        // Sharded tokens are gathered for a caller that wants outputs, not for a loss.
+        let encoder = flow.pop().filter(|_| batch.wants_logits || self.token_ranks.is_none());
+        if let Some(encoder) = encoder {
+            output.extra.push(("encoder_last_hidden_state", self.all_tokens(encoder, 0, batch, cx)?)); // [B, S, D]
+        }
         Ok(output)
     }
 }
@@ -199,9 +224,11 @@ impl<A: Architecture> TextModel for Transformer<A> {
         let batch = self.upload(batch, true, cx)?;
         let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
         let first = self.stacks[0].layers.len();
+        let constant = cx.with_tape(None);
         Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {
             let is_first = flow.len() == 1 || blocks <= first;
-            observe(blocks, flow[usize::from(!is_first)].value())
+            let stack = usize::from(!is_first);
+            observe(blocks, self.all_tokens(flow[stack].clone(), stack, &batch, &constant)?.value())
         })?)
     }
 

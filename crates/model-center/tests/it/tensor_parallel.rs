@@ -1,6 +1,7 @@
 //! Tensor parallelism against one rank, for every family: losses, gradients, norm and logits of the same tiny model
 //! with the same initial values and the same dropout masks.
 
+mod activations;
 mod checkpoints;
 mod directories;
 mod runs;
@@ -115,14 +116,15 @@ fn tensor_and_data_parallel_ranks_with_every_zero_level_are_one_rank() {
     let job = Job { micro_batches: 2, ..gpt2_job() };
     let alone = on_mesh(&job, 1, 1);
     for level in [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three] {
-        let job = Job { level, ..job.clone() };
-        on_mesh(&job, 4, 2).check_losses_and_norms(&alone);
+        for sequence in [false, true] {
+            on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+        }
     }
     // Terms of shared kv heads and of norms of heads, in shards.
     let job = qwen3_job();
     let alone = on_mesh(&job, 1, 1);
-    for level in [ZeroLevel::One, ZeroLevel::Three] {
-        on_mesh(&Job { level, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+    for (level, sequence) in [(ZeroLevel::One, false), (ZeroLevel::Three, false), (ZeroLevel::Three, true)] {
+        on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
     }
 }
 
@@ -194,7 +196,7 @@ fn each_rank_reads_its_ranges_of_a_directory() {
         let ranks = HostGroup::threads(2, HostOptions::default()).unwrap();
         let read = |rank: HostRank| {
             let (mesh, device) = (Mesh::new(rank.rank(), 2, 1, 2).unwrap(), Device::cpu(1).unwrap());
-            let tensor = TensorGroup { ranks: Arc::new(rank), vocabulary_multiple: 8 };
+            let tensor = TensorGroup { ranks: Arc::new(rank), vocabulary_multiple: 8, ..TensorGroup::default() };
             let opened = open(&golden, &OpenOptions { mesh, tensor, ..OpenOptions::new(&device) }).unwrap();
             logits(&device, &*opened.model, &batch)
         };

@@ -37,6 +37,8 @@ pub struct Job {
     /// Of each step, over all data-parallel ranks.
     pub micro_batches: u32,
     pub vocabulary_multiple: usize,
+    /// Whether tokens are sharded over the tensor ranks.
+    pub sequence: bool,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
     /// Factor of the loss in the backward pass.
@@ -57,6 +59,7 @@ impl Default for Job {
             micro_batches: 1,
             // So that tiny vocabularies are divided, and the last ranks have padding.
             vocabulary_multiple: 8,
+            sequence: false,
             label_words: None,
             weight: 1.0,
             steps: 20,
@@ -140,7 +143,7 @@ pub struct Run {
 fn train(job: &Job, mesh: Mesh, tensor: Arc<dyn Communicator>, data: Arc<dyn Communicator>) -> RankRun {
     let device = Device::cpu(1).unwrap();
     let sharding = Sharding { ranks: data, level: job.level, sum: GradientSum::Fast, prefetch: true };
-    let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple };
+    let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
     let model = job.model(&device, BuilderOptions { mesh, tensor, sharding, seed: 11, ..BuilderOptions::default() });
     let model = model.unwrap();
     let output = model.forward(&job.batch(0), None, &mut Ctx::inference(&device)).unwrap();
@@ -329,11 +332,20 @@ impl Run {
     }
 }
 
-/// One rank against `tensor` of them.
+/// One rank against `tensor` of them, without and with sequence sharding.
 pub fn check_parity(job: &Job, tensor: usize) {
-    let (alone, run) = (on_mesh(job, 1, 1), on_mesh(job, tensor, tensor));
-    eprint!("{:?} tensor {tensor}: ", job.golden);
-    run.check_losses_and_norms(&alone);
+    let alone = on_mesh(job, 1, 1);
+    for sequence in [false, true] {
+        eprint!("{:?} tensor {tensor}, sequence sharding {sequence}: ", job.golden);
+        check_run(&on_mesh(&Job { sequence, ..job.clone() }, tensor, tensor), &alone);
+    }
+    // Dropout is on: without it the first loss is another one.
+    let plain = on_mesh(&Job { dropout: 0.0, steps: 1, ..job.clone() }, 1, 1);
+    assert_ne!(plain.ranks[0].losses[0], alone.ranks[0].losses[0]);
+}
+
+fn check_run(run: &Run, alone: &Run) {
+    run.check_losses_and_norms(alone);
     let (gradients, expected) = (run.gradients(), alone.gradients());
     assert!(gradients.keys().eq(expected.keys()) && !gradients.is_empty());
     let largest = expected.values().flatten().fold(0.0f32, |largest, value| largest.max(value.abs()));
@@ -350,9 +362,6 @@ pub fn check_parity(job: &Job, tensor: usize) {
         check_logits(rank.logits.as_deref(), alone.ranks[0].logits.as_deref());
         check_logits(Some(&rank.decoded), Some(&alone.ranks[0].decoded));
     }
-    // Dropout is on: without it the first loss is another one.
-    let plain = on_mesh(&Job { dropout: 0.0, steps: 1, ..job.clone() }, 1, 1);
-    assert_ne!(plain.ranks[0].losses[0], alone.ranks[0].losses[0]);
     eprintln!("    gradients {worst:.1e} of the largest");
 }
 
