@@ -14,4 +14,4 @@ pub use context::{Ctx, Randomness, Site};
 pub use observe::Observer;
 pub use saved::{Recall, Saved};
 pub use tape::{Backward, BackwardCtx, Grads, Tape};
-pub use var::{GradSink, SinkTarget, Var, VarId};
+pub use var::{GradSink, SinkTarget, Var, VarId, VarKey};

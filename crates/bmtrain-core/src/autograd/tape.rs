@@ -1,7 +1,7 @@
 //! The tape: ops in the order they ran, and the walk back.
 
 use super::observe::Observer;
-use super::var::{SinkTarget, Source, Var, VarId};
+use super::var::{SinkTarget, Source, Var, VarId, VarKey};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -133,19 +133,26 @@ impl Tape {
     /// Walk back from `seeds`, results with their gradients, and return the gradients of `wanted`.
     ///
     /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of
-    /// leaves go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of
-    /// them here.
+    /// leaves go to their sinks. Seeds that are constants are ignored, as nothing is upstream of them here.
     pub fn backward(&self, device: &Device, seeds: Vec<(Var, Tensor)>, wanted: &[&Var]) -> Result<Grads> {
+        // Values of seeds are free on the way, unless the caller keeps them.
+        let seeds = seeds.into_iter().map(|(var, grad)| (var.key(), grad)).collect();
+        let wanted: Vec<VarKey> = wanted.iter().map(|var| var.key()).collect();
+        self.backward_keys(device, seeds, &wanted)
+    }
+
+    /// As [`Tape::backward`], for variables whose values may be freed already.
+    pub fn backward_keys(&self, device: &Device, seeds: Vec<(VarKey, Tensor)>, wanted: &[VarKey]) -> Result<Grads> {
         let (id, results, watched) = {
             let mut inner = self.inner.borrow_mut();
             (inner.id, inner.results as usize, std::mem::take(&mut inner.watched))
         };
         let mut cx = BackwardCtx { device, tape: id, grads: (0..results).map(|_| None).collect(), inputs: &[] };
-        for (var, grad) in seeds {
-            if var.shape().elements() != grad.elements() {
-                return Err(Error::shape("backward", "gradient of a result", var.shape(), grad.shape()));
+        for (VarKey { source, shape }, grad) in seeds {
+            if shape.elements() != grad.elements() {
+                return Err(Error::shape("backward", "gradient of a result", shape, grad.shape()));
             }
-            cx.add(&var.source().clone(), grad)?;
+            cx.add(&source, grad)?;
         }
         loop {
             // Taken out one by one, so that the tape is not borrowed while an op runs.
@@ -166,7 +173,7 @@ impl Tape {
         show(&watched, 0..results as u32, &cx.grads)?;
         wanted
             .iter()
-            .map(|var| match var.id() {
+            .map(|key| match key.source.id() {
                 Some(var) if var.tape == id => Ok(cx.grads.get_mut(var.index as usize).and_then(Option::take)),
                 Some(_) => Err(Error::argument("backward", "a variable of another tape was asked for")),
                 None => Ok(None),
