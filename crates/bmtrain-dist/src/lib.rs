@@ -46,6 +46,7 @@ pub mod model;
 pub mod nn;
 pub mod optim;
 pub mod param;
+pub mod pipeline;
 pub mod prelude;
 pub mod shard;
 
