@@ -1,8 +1,10 @@
 //! One short text that stands for all that training has come to: equal texts mean equal bits.
 
 use super::{OptimManager, StateStretch};
+use crate::control::ControlGroup;
 use crate::error::Result;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Hashes of a run's state, 64 hexadecimal digits each. They do not depend on the order of parameter groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules hold now. Waits for the device; copies a stretch of a few
+    /// What the parameters, the optimizers and the schedules of all pipeline stages hold now. Waits for the device; copies a stretch of a few
     /// megabytes at a time to the host.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let mut weights = Vec::new();
@@ -38,7 +40,22 @@ impl OptimManager {
             })?;
             states.extend(of_params.into_values().map(|hash| hash.finalize()));
         }
-        Ok(Fingerprint { weights: all(weights), optimizer: all(states) })
+        Ok(Fingerprint { weights: all(self.of_stages(weights)?), optimizer: all(self.of_stages(states)?) })
+    }
+
+    /// The hashes of all pipeline stages; what two of them hold comes once.
+    fn of_stages(&self, hashes: Vec<blake3::Hash>) -> Result<Vec<blake3::Hash>> {
+        let flats = self.flats()?;
+        let Some(ranks) = flats.iter().map(|flat| flat.stage_ranks()).find(|ranks| ranks.size() > 1) else {
+            return Ok(hashes);
+        };
+        let own: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
+        let texts = ControlGroup::new(Arc::clone(ranks), &self.device).gather_texts(&own.join(" "))?;
+        let mut all: Vec<blake3::Hash> =
+            texts.iter().flat_map(|text| text.split(' ')).filter_map(|hex| blake3::Hash::from_hex(hex).ok()).collect();
+        all.sort_unstable_by_key(|hash| *hash.as_bytes());
+        all.dedup();
+        Ok(all)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::scale::Outcome;
 use super::tensor_terms::{counted, sum_all_terms};
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
-use crate::control::join;
+use crate::control::{ControlGroup, join};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
 use bmtrain_core::comm::{Collective, Reduction, tensors};
@@ -14,6 +14,7 @@ use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Storage, Tensor, Var};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Upper bound of the gradients' norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,7 +60,7 @@ struct Entry {
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
-    device: Device,
+    pub(super) device: Device,
     clip: Clip,
     pub(super) scaler: LossScaler,
     entries: Vec<Entry>,
@@ -186,6 +187,12 @@ impl OptimManager {
             Segment::Activations,
         )?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
+        self.finish_micro_batch()
+    }
+
+    /// After a backward pass: reduce the gradients of the micro-batch where that is done for each, and release what was
+    /// gathered for it.
+    pub(crate) fn finish_micro_batch(&self) -> Result<()> {
         // Blocks did this on the way; what is outside of them may get gradients until the end.
         for flat in self.flats()?.iter() {
             flat.finish_batch()?;
@@ -323,7 +330,16 @@ impl OptimManager {
             let least = tensors::all_reduce(&**ranks, own, Reduction::Min)?.to_vec::<i64>()?;
             first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);
         }
-        Ok(self.params().nth(first).map(|param| param.name().to_owned()))
+        let name = self.params().nth(first).map(|param| param.name().to_owned());
+        // Each pipeline stage has other parameters: the first stage with one names it.
+        match flats.iter().map(|flat| flat.stage_ranks()).find(|ranks| ranks.size() > 1) {
+            None => Ok(name),
+            Some(ranks) => {
+                let names =
+                    ControlGroup::new(Arc::clone(ranks), &self.device).gather_texts(&name.unwrap_or_default())?;
+                Ok(names.into_iter().find(|name| !name.is_empty()))
+            }
+        }
     }
 
     /// The number of this rank's first gradient that is not finite. Waits once.
@@ -342,20 +358,21 @@ impl OptimManager {
 
     /// The true norm and the factor of all gradients, on the device.
     fn measure(&mut self) -> Result<()> {
-        let (mut first, mut ranges) = (None, Vec::new());
+        let (flats, mut has_grad, mut ranges) = (self.flats()?, false, Vec::new());
         for param in self.params().filter(|param| param.is_trainable()) {
             let (flat, index) = param.place()?;
             if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                first.get_or_insert_with(|| (Rc::clone(flat), grads.clone()));
+                has_grad = true;
                 ranges.extend(counted(param)?.into_iter().map(|range| (grads.clone(), range)));
             }
         }
-        let Some((flat, grads)) = first else {
+        // A pipeline stage may be frozen as a whole, and others wait for it.
+        let Some(flat) = flats.first().filter(|flat| has_grad || flat.stage_ranks().size() > 1) else {
             return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
         };
         if ranges.is_empty() {
-            // All that this tensor-parallel rank has is counted by another one.
-            ranges.push((grads, 0..0));
+            // All that this rank has is counted by another one.
+            ranges.push((Storage::zeros(&self.device, 1, DType::F32, Segment::Workspace)?, 0..0));
         }
         for (number, (grads, range)) in ranges.into_iter().enumerate() {
             let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
@@ -365,7 +382,8 @@ impl OptimManager {
             NormOrder::Two => Reduction::Sum,
             NormOrder::Infinity => Reduction::Max,
         };
-        for ranks in [&flat.sharding().ranks, flat.tensor_ranks()].into_iter().filter(|ranks| ranks.size() > 1) {
+        let groups = [&flat.sharding().ranks, flat.tensor_ranks(), flat.stage_ranks()];
+        for ranks in groups.into_iter().filter(|ranks| ranks.size() > 1) {
             let collective = Collective::AllReduce { data: self.accumulated.view_mut()?, by };
             ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         }

@@ -81,9 +81,12 @@ fn terms_of(flat: &Flat, index: usize, shared: &[SharedRange]) -> Vec<Terms> {
 }
 
 /// The ranges of a parameter's reduced gradient that this rank counts in the norm of all gradients: no element of the
-/// full parameter is counted twice over all data-parallel and tensor-parallel ranks.
+/// full parameter is counted twice over all data-parallel and tensor-parallel ranks and pipeline stages.
 pub(super) fn counted(param: &Param) -> Result<Vec<Range<usize>>> {
     let (flat, index) = param.place()?;
+    if flat.is_copy() {
+        return Ok(Vec::new());
+    }
     let (ranks, counted) = (flat.tensor_ranks(), flat.counted(index));
     if ranks.size() == 1 {
         return Ok(vec![counted.in_state]);

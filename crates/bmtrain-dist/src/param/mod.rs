@@ -13,6 +13,7 @@ use blocks::BlockValues;
 pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
+use flat::GradientUse;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
@@ -23,6 +24,7 @@ pub use split::{LocalPart, SharedRange, Split, SplitPart};
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
+use crate::pipeline::ModelPart;
 use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::philox::Key;
@@ -36,12 +38,17 @@ use std::rc::Rc;
 #[derive(Debug, Clone)]
 pub struct Param {
     inner: Rc<Inner>,
+    /// Which sum of gradients a use adds to.
+    gradient_use: GradientUse,
 }
 
 #[derive(Debug)]
 struct Inner {
     spec: ParamSpec,
     local: LocalPart,
+    part: ModelPart,
+    /// Where another pipeline stage holds it: that stage and this rank's.
+    elsewhere: Option<(usize, usize)>,
     home: OnceCell<StorageSlot>,
     /// In place of a home: a matrix in quantised blocks.
     blocks: Option<BlockValues>,
@@ -64,10 +71,28 @@ const CHUNK: usize = 1 << 18;
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
 
 impl Param {
-    fn new(spec: ParamSpec, local: LocalPart, blocks: Option<BlockValues>, asked: &Rc<Cell<u64>>) -> Self {
+    fn new(
+        spec: ParamSpec,
+        (local, part, elsewhere): (LocalPart, ModelPart, Option<(usize, usize)>),
+        blocks: Option<BlockValues>,
+        asked: &Rc<Cell<u64>>,
+    ) -> Self {
         let (trainable, asked) = (Rc::new(Cell::new(spec.trainable)), Rc::clone(asked));
         let (home, initialized) = (OnceCell::new(), Cell::new(false));
-        Param { inner: Rc::new(Inner { spec, local, home, blocks, trainable, asked, initialized }) }
+        let inner = Inner { spec, local, part, elsewhere, home, blocks, trainable, asked, initialized };
+        Param { inner: Rc::new(inner), gradient_use: GradientUse::Own }
+    }
+
+    /// The same parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are
+    /// summed apart over the micro-batches of a step and added to those of the first use once, before the reduction
+    /// over the ranks: so the sum is the same where two pipeline stages hold the parameter.
+    pub fn tied(&self) -> Param {
+        Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }
+    }
+
+    /// Where in the model it is used.
+    pub fn part(&self) -> ModelPart {
+        self.inner.part
     }
 
     /// Its declaration.
@@ -136,7 +161,10 @@ impl Param {
             self.inner.asked.set(self.inner.asked.get() + 1);
         }
         let var = if self.is_trainable() && cx.is_recording() {
-            let sink: Rc<dyn GradSink> = self.inner.clone();
+            let sink: Rc<dyn GradSink> = match self.gradient_use {
+                GradientUse::Own => self.inner.clone(),
+                GradientUse::Tied => Rc::new(TiedSink(Rc::clone(&self.inner))),
+            };
             cx.leaf(value, sink)
         } else {
             Var::constant(value)
@@ -147,14 +175,14 @@ impl Param {
         Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
     }
 
-    /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
+    /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions, or the present
+    /// sum of the two uses of a tied parameter.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         if self.inner.blocks.is_some() {
             return Ok(None);
         }
         let home = self.home()?;
-        let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
-        Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
+        home.flat.grad_tensor(home.index, self.local_shape())
     }
 
     /// Initialize the values of this rank's part.
@@ -310,6 +338,13 @@ impl Inner {
             );
             return Err(Error::parameter(self.spec.name.clone(), reason));
         }
+        if let Some((holder, stage)) = self.elsewhere {
+            let reason = format!(
+                "is on pipeline stage {holder}, and stage {stage} uses it: declare in which part of the model it is \
+                 used (Builder::part)"
+            );
+            return Err(Error::parameter(self.spec.name.clone(), reason));
+        }
         self.home.get().ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })
     }
 
@@ -335,12 +370,28 @@ impl Recall for Inner {
     }
 }
 
-impl GradSink for Inner {
-    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
+impl Inner {
+    fn grad_target(&self, gradient_use: GradientUse) -> bmtrain_core::Result<SinkTarget> {
         match self.home.get() {
-            Some(home) => home.flat.grad_target(home.index),
+            Some(home) => home.flat.grad_target(home.index, gradient_use),
             None => Err(bmtrain_core::Error::argument("gradient", format!("{} has no storage yet", self.spec.name))),
         }
+    }
+}
+
+impl GradSink for Inner {
+    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
+        self.grad_target(GradientUse::Own)
+    }
+}
+
+/// The second use of a tied parameter.
+#[derive(Debug)]
+struct TiedSink(Rc<Inner>);
+
+impl GradSink for TiedSink {
+    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
+        self.0.grad_target(GradientUse::Tied)
     }
 }
 

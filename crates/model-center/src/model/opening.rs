@@ -131,6 +131,7 @@ pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> Result<()>;
 pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> {
     let mut reader = WholeReader::default();
     move |name, values| {
+        parameters.require_one_stage()?;
         if let Some(param) = parameters.get(name) {
             // Release the previous parameter's values first: two large parameters may follow each other.
             *values = Vec::new();

@@ -253,5 +253,5 @@ pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
 
 /// Names and full shapes of parameters, for reading weights.
 pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
-    parameters.iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
+    parameters.declared().iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
 }

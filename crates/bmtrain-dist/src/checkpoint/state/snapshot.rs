@@ -24,13 +24,14 @@ impl Snapshot {
     /// of an earlier snapshot are reused.
     ///
     /// # Errors
-    /// A model over several tensor-parallel ranks.
+    /// A model over several tensor-parallel ranks or pipeline stages.
     pub fn begin(
         device: &Device,
         params: &Parameters,
         optim: &OptimManager,
         buffers: Vec<TensorPiece>,
     ) -> Result<Self> {
+        params.require_one_stage()?;
         let mut sources = Vec::new();
         for param in params {
             let (flat, index) = param.place()?;
