@@ -2,6 +2,7 @@
 
 use super::observe::Observer;
 use super::var::{SinkTarget, Source, Var, VarId, VarKey};
+use super::weight_gradients::WeightGradients;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -138,16 +139,24 @@ impl Tape {
         // Values of seeds are free on the way, unless the caller keeps them.
         let seeds = seeds.into_iter().map(|(var, grad)| (var.key(), grad)).collect();
         let wanted: Vec<VarKey> = wanted.iter().map(|var| var.key()).collect();
-        self.backward_keys(device, seeds, &wanted)
+        self.backward_keys(device, seeds, &wanted, None)
     }
 
-    /// As [`Tape::backward`], for variables whose values may be freed already.
-    pub fn backward_keys(&self, device: &Device, seeds: Vec<(VarKey, Tensor)>, wanted: &[VarKey]) -> Result<Grads> {
+    /// As [`Tape::backward`], for variables whose values may be freed already. With a queue the gradients of weights
+    /// wait there, as far as their ops can put them off.
+    pub fn backward_keys(
+        &self,
+        device: &Device,
+        seeds: Vec<(VarKey, Tensor)>,
+        wanted: &[VarKey],
+        queue: Option<&WeightGradients>,
+    ) -> Result<Grads> {
         let (id, results, watched) = {
             let mut inner = self.inner.borrow_mut();
             (inner.id, inner.results as usize, std::mem::take(&mut inner.watched))
         };
-        let mut cx = BackwardCtx { device, tape: id, grads: (0..results).map(|_| None).collect(), inputs: &[] };
+        let grads = (0..results).map(|_| None).collect();
+        let mut cx = BackwardCtx { device, tape: id, grads, inputs: &[], queue };
         for (VarKey { source, shape }, grad) in seeds {
             if shape.elements() != grad.elements() {
                 return Err(Error::shape("backward", "gradient of a result", shape, grad.shape()));
@@ -163,8 +172,8 @@ impl Tape {
             if dy.iter().all(Option::is_none) && !node.op.always_runs() {
                 continue;
             }
-            let mut inner_cx =
-                BackwardCtx { device, tape: id, grads: std::mem::take(&mut cx.grads), inputs: &node.inputs };
+            let grads = std::mem::take(&mut cx.grads);
+            let mut inner_cx = BackwardCtx { device, tape: id, grads, inputs: &node.inputs, queue };
             let result = node.op.backward(dy, &mut inner_cx);
             cx.grads = inner_cx.grads;
             result?;
@@ -195,9 +204,21 @@ pub struct BackwardCtx<'t> {
     tape: u64,
     grads: Grads,
     inputs: &'t [Source],
+    /// Where gradients of weights wait, if they are put off.
+    pub(super) queue: Option<&'t WeightGradients>,
 }
 
-impl BackwardCtx<'_> {
+impl<'t> BackwardCtx<'t> {
+    /// A context for leaves alone.
+    pub(super) fn of_leaves(device: &'t Device, inputs: &'t [Source]) -> Self {
+        // No tape has this number.
+        BackwardCtx { device, tape: u64::MAX, grads: Vec::new(), inputs, queue: None }
+    }
+
+    pub(super) fn sources(&self) -> &'t [Source] {
+        self.inputs
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         self.device

@@ -108,9 +108,22 @@ pub(super) fn input_gradient(
     device.launch(Gemm { epilogue, ..Gemm::single([rows_of(dy, n), k, n], a, b, dx) })
 }
 
-/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`.
-/// Without x the gradient of the weight is not computed.
+/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`:
+/// now, or when the backward pass comes to the gradients of weights. Without x the gradient of the weight is not
+/// computed.
 pub(super) fn parameter_gradients(
+    cx: &mut BackwardCtx<'_>,
+    inputs: [usize; 2],
+    dy: &Tensor,
+    x: Option<&Tensor>,
+    sizes: [usize; 2],
+    dtype: DType,
+) -> Result<()> {
+    let (dy, x) = (dy.clone(), x.cloned());
+    cx.later(inputs, move |cx, inputs| gradients_of(cx, inputs, &dy, x.as_ref(), sizes, dtype))
+}
+
+fn gradients_of(
     cx: &mut BackwardCtx<'_>,
     [weight, bias]: [usize; 2],
     dy: &Tensor,

@@ -9,7 +9,7 @@ use super::ring::GatherRing;
 use super::{Block, Recompute, TransformerBlockList};
 use crate::error::Result;
 use crate::param::Flat;
-use bmtrain_core::autograd::{Grads, Tape};
+use bmtrain_core::autograd::{Grads, Tape, VarKey, WeightGradients};
 use bmtrain_core::{Ctx, Device, Var};
 use std::rc::Rc;
 
@@ -202,10 +202,15 @@ impl BlockTape {
     }
 
     /// Gradients of the block's carry and shared inputs from the gradients of its outputs.
-    pub(super) fn backward(self, device: &Device, dy: Grads) -> bmtrain_core::Result<(Grads, Grads)> {
-        let seeds = self.outputs.into_iter().zip(dy).filter_map(|(var, dy)| Some((var, dy?))).collect();
-        let wanted: Vec<&Var> = self.carry.iter().chain(&self.shared).collect();
-        let mut grads = self.tape.backward(device, seeds, &wanted)?;
+    pub(super) fn backward(
+        self,
+        device: &Device,
+        dy: Grads,
+        queue: Option<&WeightGradients>,
+    ) -> bmtrain_core::Result<(Grads, Grads)> {
+        let seeds = self.outputs.into_iter().zip(dy).filter_map(|(var, dy)| Some((var.key(), dy?))).collect();
+        let wanted: Vec<VarKey> = self.carry.iter().chain(&self.shared).map(Var::key).collect();
+        let mut grads = self.tape.backward_keys(device, seeds, &wanted, queue)?;
         let shared = grads.split_off(self.carry.len());
         Ok((grads, shared))
     }

@@ -10,10 +10,12 @@ use crate::control::join;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
+use crate::param::Flat;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Collective;
 use bmtrain_core::{DType, Device, Lane, Segment, Tensor, Var};
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// One of the micro-batches of a step, on the device.
 #[derive(Debug, Clone)]
@@ -65,10 +67,6 @@ impl Pipeline {
             );
             return Err(Error::setting("pipeline", reason));
         }
-        if schedule.kind().splits_backward() {
-            let reason = format!("{} computes weight gradients apart, which is not possible yet", schedule.kind());
-            return Err(Error::setting("pipeline", reason));
-        }
         Ok(Pipeline { device: device.clone(), stages: stages.clone(), schedule, has_agreed: Cell::new(false) })
     }
 
@@ -104,6 +102,7 @@ impl Pipeline {
         mut load: impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
         loss: impl Fn(M::Output) -> Result<Var>,
     ) -> Result<Tensor, E> {
+        self.check_reduction(model)?;
         let mut step = Step::new(self, &self.schedule, model, Some(optim));
         Ok(self.gather_losses(step.run(&mut load, &loss)?, self.schedule.micro_batches())?)
     }
@@ -123,6 +122,20 @@ impl Pipeline {
         let schedule = self.schedule.forward_only(micro_batches)?;
         let mut step = Step::new(self, &schedule, model, None);
         Ok(self.gather_losses(step.run(&mut load, &loss)?, micro_batches)?)
+    }
+
+    /// Weight gradients that wait cannot be reduced with their micro-batch.
+    fn check_reduction<M: Model>(&self, model: &M) -> Result<()> {
+        let reduces_each_batch = |flat: &Rc<Flat>| flat.sharding().reduces_each_batch();
+        if !self.schedule.kind().splits_backward() || !model.parameters().flats().iter().any(reduces_each_batch) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} computes weight gradients apart from their micro-batch, and ZeRO-2, ZeRO-3 and elastic gradient sums \
+             reduce them with it; use 1f1b or interleaved, or ZeRO-0 or ZeRO-1 with fast sums",
+            self.schedule.kind()
+        );
+        Err(Error::setting("pipeline", reason))
     }
 
     /// The losses of the last stage, on all stages.

@@ -7,7 +7,7 @@ use crate::block::Bundle;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
-use bmtrain_core::autograd::{Tape, VarKey};
+use bmtrain_core::autograd::{Tape, VarKey, WeightGradients};
 use bmtrain_core::comm::tensors;
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub(super) struct Step<'a, M: Model> {
     batches: BTreeMap<usize, (MicroBatch<M::Batch>, usize)>,
     /// Forward passes whose backward pass is to come, by place and micro-batch.
     recorded: BTreeMap<(usize, usize), Recorded>,
+    /// Weight gradients that wait, by place and micro-batch.
+    waiting: BTreeMap<(usize, usize), WeightGradients>,
     /// Values by the action that needs them.
     arrived: BTreeMap<Action, Vec<Tensor>>,
     /// By stage, the messages that it sends to this one, and how many have been taken.
@@ -67,6 +69,7 @@ impl<'a, M: Model> Step<'a, M> {
             trained_before: (0..schedule.places()).map(|place| first.is_some_and(|first| first < place)).collect(),
             batches: BTreeMap::new(),
             recorded: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             arrived: BTreeMap::new(),
             messages: (0..schedule.stages()).map(|from| (schedule.messages(from, own), 0)).collect(),
             losses: BTreeMap::new(),
@@ -100,7 +103,7 @@ impl<'a, M: Model> Step<'a, M> {
                     self.forward(action, loss)?;
                 }
                 Work::Backward | Work::InputGradient => self.backward(action)?,
-                Work::WeightGradient => {}
+                Work::WeightGradient => self.weight_gradient(action)?,
             }
         }
         Ok(std::mem::take(&mut self.losses).into_values().collect())
@@ -203,13 +206,27 @@ impl<'a, M: Model> Step<'a, M> {
             }
         };
         let (edge, keys): (Vec<EdgeTensor>, Vec<VarKey>) = inputs.into_iter().unzip();
-        let gradients = tape.backward_keys(device, seeds, &keys)?;
+        let queue = (action.work == Work::InputGradient).then(WeightGradients::default);
+        let gradients = tape.backward_keys(device, seeds, &keys, queue.as_ref())?;
         let zeros = |tensor: &EdgeTensor| {
             Ok::<_, Error>(Tensor::full_in(device, tensor.shape, tensor.dtype, 0.0, Segment::Activations)?)
         };
         let back = edge.iter().zip(gradients).map(|(tensor, gradient)| gradient.map_or_else(|| zeros(tensor), Ok));
         let back = back.collect::<Result<Vec<_>>>()?;
         self.send(action, back)?;
+        match queue {
+            Some(queue) => self.waiting.insert((place, action.micro_batch), queue),
+            None => return optim.finish_micro_batch(),
+        };
+        Ok(())
+    }
+
+    fn weight_gradient(&mut self, action: Action) -> Result<()> {
+        let _weights = tracing::debug_span!("weight_gradient", chunk = action.chunk).entered();
+        let place = self.schedule.place(self.stage(), action.chunk);
+        let waiting = self.waiting.remove(&(place, action.micro_batch));
+        let (Some(waiting), Some(optim)) = (waiting, self.optim) else { return Err(out_of_order(action)) };
+        waiting.run(&self.pipeline.device)?;
         optim.finish_micro_batch()
     }
 
