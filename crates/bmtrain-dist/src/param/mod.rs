@@ -6,6 +6,7 @@ mod census;
 pub mod flat;
 pub mod freeze;
 mod parameters;
+mod sink;
 pub mod spec;
 pub mod split;
 
@@ -19,13 +20,14 @@ pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
 pub(crate) use parameters::refuse_tensor_ranks;
 pub use parameters::{Parameters, WholeReader};
+use sink::TiedSink;
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
 use crate::pipeline::ModelPart;
-use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
+use bmtrain_core::autograd::{GradSink, Recall};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::philox::Key;
 use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
@@ -367,31 +369,6 @@ impl Inner {
 impl Recall for Inner {
     fn recall(&self) -> bmtrain_core::Result<Tensor> {
         self.value().map_err(|error| bmtrain_core::Error::argument("backward", error.to_string()))
-    }
-}
-
-impl Inner {
-    fn grad_target(&self, gradient_use: GradientUse) -> bmtrain_core::Result<SinkTarget> {
-        match self.home.get() {
-            Some(home) => home.flat.grad_target(home.index, gradient_use),
-            None => Err(bmtrain_core::Error::argument("gradient", format!("{} has no storage yet", self.spec.name))),
-        }
-    }
-}
-
-impl GradSink for Inner {
-    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
-        self.grad_target(GradientUse::Own)
-    }
-}
-
-/// The second use of a tied parameter.
-#[derive(Debug)]
-struct TiedSink(Rc<Inner>);
-
-impl GradSink for TiedSink {
-    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
-        self.0.grad_target(GradientUse::Tied)
     }
 }
 

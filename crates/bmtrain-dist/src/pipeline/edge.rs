@@ -16,14 +16,16 @@ pub struct EdgeTensor {
     pub shape: Shape,
     /// Dtype.
     pub dtype: DType,
-    /// Whether its gradient comes back on the backward pass, where something before the edge is trained.
-    pub gradient: bool,
+    /// The dtype of its gradient, if that comes back on the backward pass; it does where something before the edge is
+    /// trained.
+    pub gradient: Option<DType>,
 }
 
 impl fmt::Display for EdgeTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EdgeTensor { name, shape, dtype, gradient } = self;
-        write!(f, "{name} {dtype} {shape}{}", if *gradient { " with gradient" } else { "" })
+        write!(f, "{name} {dtype} {shape}")?;
+        gradient.map_or(Ok(()), |gradient| write!(f, " with gradient {gradient}"))
     }
 }
 
@@ -43,14 +45,25 @@ impl<'a> Edge<'a> {
         Edge { take }
     }
 
-    /// A variable whose gradient the places after the edge compute.
+    /// A variable whose gradient, of the same dtype, the places after the edge compute.
     pub fn var(&mut self, name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> Result<Var> {
-        let gradient = dtype.is_float();
-        (self.take)(EdgeTensor { name: name.into(), shape: shape.into(), dtype, gradient })
+        self.var_with_gradient(name, shape, dtype, dtype)
+    }
+
+    /// As [`Edge::var`], with the dtype that ops give the gradient: f32 for a bias of attention scores.
+    pub fn var_with_gradient(
+        &mut self,
+        name: impl Into<String>,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        gradient: DType,
+    ) -> Result<Var> {
+        let (name, shape) = (name.into(), shape.into());
+        (self.take)(EdgeTensor { name, shape, dtype, gradient: dtype.is_float().then_some(gradient) })
     }
 
     /// A value that no place after the edge computes a gradient of.
     pub fn constant(&mut self, name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> Result<Var> {
-        (self.take)(EdgeTensor { name: name.into(), shape: shape.into(), dtype, gradient: false })
+        (self.take)(EdgeTensor { name: name.into(), shape: shape.into(), dtype, gradient: None })
     }
 }

@@ -4,7 +4,7 @@
 //! what each of them holds. The [`Builder`](crate::Builder) asks it where parameters get storage, the
 //! [`OptimManager`](crate::OptimManager) for the ranks, a [`Pipeline`](super::Pipeline) for what each place runs.
 
-use super::{Partition, Schedule};
+use super::{Partition, Schedule, ScheduleKind, Work};
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Communicator, Solo};
 use std::sync::Arc;
@@ -31,6 +31,9 @@ pub enum ModelPart {
 #[derive(Debug, Clone)]
 pub struct StageGroup {
     ranks: Arc<dyn Communicator>,
+    /// The same ranks, for messages with gradients: a transport that runs the messages of a group one after the other
+    /// must not let activations wait for gradients that come after them.
+    gradients: Arc<dyn Communicator>,
     layout: Option<StageLayout>,
     /// The stages of the first and of the last place, in this order, where they are two.
     ends: Option<Arc<dyn Communicator>>,
@@ -41,11 +44,13 @@ struct StageLayout {
     partition: Partition,
     /// The stage of each place.
     holders: Vec<usize>,
+    kind: ScheduleKind,
+    chunks: usize,
 }
 
 impl Default for StageGroup {
     fn default() -> Self {
-        StageGroup { ranks: Arc::new(Solo), layout: None, ends: None }
+        StageGroup { ranks: Arc::new(Solo), gradients: Arc::new(Solo), layout: None, ends: None }
     }
 }
 
@@ -77,12 +82,19 @@ impl StageGroup {
                 is_end(rank).then_some(group)
             }
         };
-        Ok(StageGroup { ranks, layout: Some(StageLayout { partition, holders }), ends })
+        let gradients = if ranks.size() > 1 { ranks.split(0, ranks.rank())? } else { Arc::clone(&ranks) };
+        let layout = StageLayout { partition, holders, kind: schedule.kind(), chunks: schedule.chunks() };
+        Ok(StageGroup { ranks, gradients, layout: Some(layout), ends })
     }
 
     /// One rank of each stage.
     pub fn ranks(&self) -> &Arc<dyn Communicator> {
         &self.ranks
+    }
+
+    /// The ranks over which a chunk's work sends its result.
+    pub(super) fn ranks_for(&self, work: Work) -> &Arc<dyn Communicator> {
+        if work == Work::Forward { &self.ranks } else { &self.gradients }
     }
 
     /// Number of stages, P.
@@ -93,6 +105,16 @@ impl StageGroup {
     /// The partition; none for one stage that holds everything.
     pub fn partition(&self) -> Option<&Partition> {
         self.layout.as_ref().map(|layout| &layout.partition)
+    }
+
+    /// The schedule that these stages were made for, with this number of micro-batches in a step.
+    ///
+    /// # Errors
+    /// A number of micro-batches that the kind of schedule refuses.
+    pub fn schedule(&self, micro_batches: usize) -> Result<Schedule> {
+        let (kind, chunks) =
+            self.layout.as_ref().map_or((ScheduleKind::GPipe, 1), |layout| (layout.kind, layout.chunks));
+        Schedule::new(kind, self.stages(), chunks, micro_batches)
     }
 
     /// The stage of each place, in the order of the forward pass.

@@ -36,16 +36,19 @@ pub(super) struct Step<'a, M: Model> {
     losses: BTreeMap<usize, Tensor>,
 }
 
+/// A variable that has crossed an edge, with gradient.
+type Crossing = (EdgeTensor, VarKey);
+
 /// What the backward pass of a chunk needs, without the values of inputs and outputs: what is sent can be freed.
 struct Recorded {
     tape: Tape,
-    inputs: Vec<(EdgeTensor, VarKey)>,
+    inputs: Vec<Crossing>,
     outputs: Outputs,
 }
 
 enum Outputs {
     /// The tensors that have gone over the edge, with gradient.
-    Sent(Vec<(EdgeTensor, VarKey)>),
+    Sent(Vec<Crossing>),
     /// The loss and its weight.
     Loss(VarKey, DType, f32),
 }
@@ -97,11 +100,9 @@ impl<'a, M: Model> Step<'a, M> {
             self.agree()?;
         }
         for &action in self.schedule.actions(self.stage()) {
+            self.load_for(action, load)?;
             match action.work {
-                Work::Forward => {
-                    self.load_for(action, load)?;
-                    self.forward(action, loss)?;
-                }
+                Work::Forward => self.forward(action, loss)?,
                 Work::Backward | Work::InputGradient => self.backward(action)?,
                 Work::WeightGradient => self.weight_gradient(action)?,
             }
@@ -109,13 +110,15 @@ impl<'a, M: Model> Step<'a, M> {
         Ok(std::mem::take(&mut self.losses).into_values().collect())
     }
 
-    /// Load the micro-batch of a forward pass, and those of messages that come before what it needs.
+    /// Load the micro-batch of a forward pass, and those of messages that come before what an action needs.
     fn load_for<E: From<Error>>(
         &mut self,
         action: Action,
         load: &mut impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
     ) -> Result<(), E> {
-        self.load(action.micro_batch, load)?;
+        if action.work == Work::Forward {
+            self.load(action.micro_batch, load)?;
+        }
         let Some((from, _)) = self.schedule.source(self.stage(), action) else { return Ok(()) };
         let Some((messages, taken)) = self.messages.get(from) else { return Ok(()) };
         let needed =
@@ -208,10 +211,7 @@ impl<'a, M: Model> Step<'a, M> {
         let (edge, keys): (Vec<EdgeTensor>, Vec<VarKey>) = inputs.into_iter().unzip();
         let queue = (action.work == Work::InputGradient).then(WeightGradients::default);
         let gradients = tape.backward_keys(device, seeds, &keys, queue.as_ref())?;
-        let zeros = |tensor: &EdgeTensor| {
-            Ok::<_, Error>(Tensor::full_in(device, tensor.shape, tensor.dtype, 0.0, Segment::Activations)?)
-        };
-        let back = edge.iter().zip(gradients).map(|(tensor, gradient)| gradient.map_or_else(|| zeros(tensor), Ok));
+        let back = edge.iter().zip(gradients).map(|(tensor, gradient)| self.gradient_of(tensor, gradient));
         let back = back.collect::<Result<Vec<_>>>()?;
         self.send(action, back)?;
         match queue {
@@ -219,6 +219,19 @@ impl<'a, M: Model> Step<'a, M> {
             None => return optim.finish_micro_batch(),
         };
         Ok(())
+    }
+
+    /// The gradient that goes back over an edge: zeros where nothing after it uses the variable.
+    fn gradient_of(&self, tensor: &EdgeTensor, gradient: Option<Tensor>) -> Result<Tensor> {
+        let dtype = tensor.gradient.unwrap_or(tensor.dtype);
+        match gradient {
+            None => Ok(Tensor::full_in(&self.pipeline.device, tensor.shape, dtype, 0.0, Segment::Activations)?),
+            Some(gradient) if gradient.dtype() == dtype => Ok(gradient),
+            Some(gradient) => {
+                let reason = format!("the gradient of {tensor} is {}; correct Model::receive", gradient.dtype());
+                Err(Error::setting("pipeline", reason))
+            }
+        }
     }
 
     fn weight_gradient(&mut self, action: Action) -> Result<()> {
@@ -242,7 +255,7 @@ impl<'a, M: Model> Step<'a, M> {
         let nothing = Tensor::full_in(&self.pipeline.device, [1], DType::F32, 0.0, Segment::Workspace)?;
         let mut declared = Vec::new();
         let mut take = |tensor: EdgeTensor| {
-            let gradient = tensor.gradient && self.trained_before.get(place) == Some(&true);
+            let gradient = tensor.gradient.filter(|_| self.trained_before.get(place) == Some(&true));
             declared.push(EdgeTensor { gradient, ..tensor });
             Ok(Var::constant(nothing.clone()))
         };
@@ -251,19 +264,18 @@ impl<'a, M: Model> Step<'a, M> {
     }
 
     /// The flow that enters a place, and its variables with gradient.
-    #[allow(clippy::type_complexity)]
     fn enter(
         &self,
         place: usize,
         batch: &M::Batch,
         (edge, values): (Vec<EdgeTensor>, Vec<Tensor>),
         cx: &Ctx,
-    ) -> Result<(M::Flow, Vec<(EdgeTensor, VarKey)>)> {
+    ) -> Result<(M::Flow, Vec<Crossing>)> {
         let (mut arrived, mut inputs) = (edge.into_iter().zip(values), Vec::new());
         let mut take = |_| {
             let other = || Error::setting("pipeline", "the model declares other variables for the same batch");
             let (tensor, value) = arrived.next().ok_or_else(other)?;
-            Ok(match cx.tape().filter(|_| tensor.gradient) {
+            Ok(match cx.tape().filter(|_| tensor.gradient.is_some()) {
                 Some(tape) => {
                     let var = tape.input(value);
                     inputs.push((tensor, var.key()));
@@ -277,11 +289,11 @@ impl<'a, M: Model> Step<'a, M> {
     }
 
     /// Send the flow that leaves a chunk; the variables with gradient.
-    fn leave(&mut self, action: Action, batch: &M::Batch, flow: M::Flow) -> Result<Vec<(EdgeTensor, VarKey)>> {
+    fn leave(&mut self, action: Action, batch: &M::Batch, flow: M::Flow) -> Result<Vec<Crossing>> {
         let place = self.schedule.place(self.stage(), action.chunk) + 1;
         let (edge, vars) = (self.edge_of(place, batch)?, flow.vars());
         self.check_flow(place, &edge, &vars)?;
-        let sent = edge.into_iter().zip(&vars).filter(|(tensor, _)| tensor.gradient);
+        let sent = edge.into_iter().zip(&vars).filter(|(tensor, _)| tensor.gradient.is_some());
         let sent = sent.map(|(tensor, var)| (tensor, var.key())).collect();
         drop(flow);
         self.send(action, vars.into_iter().map(Var::into_value).collect())?;
@@ -317,7 +329,7 @@ impl<'a, M: Model> Step<'a, M> {
             self.arrived.insert(Action { chunk, ..action }, values);
             return Ok(());
         }
-        let ranks = self.pipeline.stages.ranks();
+        let ranks = self.pipeline.stages.ranks_for(action.work);
         Ok(values.iter().try_for_each(|value| tensors::send(&**ranks, value, to))?)
     }
 
@@ -335,16 +347,22 @@ impl<'a, M: Model> Step<'a, M> {
             });
             let Some((from, needed_by)) = next else { return Err(out_of_order(action)) };
             let place = self.schedule.place(self.stage(), needed_by.chunk);
-            let expected = match (needed_by.work, self.recorded.get(&(place, needed_by.micro_batch))) {
-                (Work::Forward, _) => self.edge(place, needed_by.micro_batch)?,
-                (_, Some(Recorded { outputs: Outputs::Sent(outputs), .. })) => {
-                    outputs.iter().map(|(tensor, _)| tensor.clone()).collect()
-                }
-                _ => return Err(out_of_order(needed_by)),
-            };
-            let (ranks, device) = (self.pipeline.stages.ranks(), &self.pipeline.device);
-            let take = |tensor: &EdgeTensor| tensors::recv(&**ranks, device, tensor.shape, tensor.dtype, from);
-            let values = expected.iter().map(take).collect::<bmtrain_core::Result<Vec<_>>>()?;
+            let device = &self.pipeline.device;
+            let ranks = self.pipeline.stages.ranks_for(needed_by.work);
+            let take = |tensor: &EdgeTensor, dtype| tensors::recv(&**ranks, device, tensor.shape, dtype, from);
+            let values: bmtrain_core::Result<Vec<Tensor>> =
+                match (needed_by.work, self.recorded.get(&(place, needed_by.micro_batch))) {
+                    (Work::Forward, _) => {
+                        let edge = self.edge(place, needed_by.micro_batch)?;
+                        edge.iter().map(|tensor| take(tensor, tensor.dtype)).collect()
+                    }
+                    (_, Some(Recorded { outputs: Outputs::Sent(outputs), .. })) => {
+                        let dtype = |tensor: &EdgeTensor| tensor.gradient.unwrap_or(tensor.dtype);
+                        outputs.iter().map(|(tensor, _)| take(tensor, dtype(tensor))).collect()
+                    }
+                    _ => return Err(out_of_order(needed_by)),
+                };
+            let values = values?;
             self.arrived.insert(needed_by, values);
         }
     }

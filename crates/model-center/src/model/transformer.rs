@@ -21,7 +21,7 @@ use crate::formats::{DirectoryLayout, ModelDirectory, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{BlockCache, Memory, Shared, Visible};
-use bmtrain_core::{Ctx, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::pipeline::{Edge, MicroBatch, Pipeline};
@@ -205,7 +205,7 @@ impl<A: Architecture> Model for Transformer<A> {
             }
             first = end;
         }
-        let bias = bias.map(|(name, shape)| edge.var(name, shape, dtype)).transpose()?;
+        let bias = bias.map(|(name, shape)| edge.var_with_gradient(name, shape, dtype, DType::F32)).transpose()?;
         Ok(HiddenStates { stacks, bias })
     }
 

@@ -8,11 +8,18 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, Var};
 
 /// The weights of a step's micro-batches.
-struct LossWeights {
+pub(super) struct LossWeights {
     /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
     micro_batches: Vec<f32>,
     /// Of the mean loss of each micro-batch's prompts in the step's mean; empty where prompts do not count.
     prompts: Vec<f32>,
+}
+
+impl LossWeights {
+    /// Of a micro-batch's mean loss in the loss of the step.
+    pub(super) fn micro_batch(&self, micro_batch: u64) -> f32 {
+        self.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0)
+    }
 }
 
 impl Trainer {
@@ -23,7 +30,10 @@ impl Trainer {
         let start = self.start_step();
         let weights = self.loss_weights()?;
         let mut local = LocalMetrics::default();
-        for micro_batch in self.own_micro_batches() {
+        if self.pipeline.is_some() {
+            self.run_pipeline(&weights, &mut local)?;
+        }
+        for micro_batch in self.own_micro_batches().take_while(|_| self.pipeline.is_none()) {
             let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
             let mut batch = self.loader.batch(self.position(micro_batch))?;
             local.count(&batch);
@@ -42,13 +52,18 @@ impl Trainer {
     }
 
     /// Rank r of W takes micro-batches r, r + W, r + 2W, ….
-    fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
         (self.team.rank() as u64..self.schedule.micro_batches).step_by(self.team.size())
     }
 
     fn training_context(&self, micro_batch: u64) -> Ctx {
+        Ctx::training(&self.device, self.randomness(micro_batch))
+    }
+
+    /// The address of a micro-batch's random numbers.
+    pub(super) fn randomness(&self, micro_batch: u64) -> Randomness {
         let (seed, step) = (self.objective.seed, self.progress.step as u32);
-        Ctx::training(&self.device, Randomness { seed, step, micro_batch: micro_batch as u32 })
+        Randomness { seed, step, micro_batch: micro_batch as u32 }
     }
 
     fn loss_weights(&mut self) -> Result<LossWeights> {
@@ -66,7 +81,7 @@ impl Trainer {
     }
 
     /// Set what weighs the batch's classes and prompts in the loss.
-    fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
+    pub(super) fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
         batch.label_smoothing = self.objective.label_smoothing;
         batch.class_weights.clone_from(&self.objective.class_weights);
         if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, weights.prompts.get(micro_batch as usize)) {
@@ -81,7 +96,7 @@ impl Trainer {
 
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
     fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
-        let weight = weights.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0);
+        let weight = weights.micro_batch(micro_batch);
         match micro_batch + self.team.size() as u64 >= self.schedule.micro_batches {
             true => self.optim.backward_last(loss, weight, cx)?,
             false => self.optim.backward(loss, weight, cx)?,

@@ -5,11 +5,11 @@
 //! while it holds up the lane of sends; NCCL also runs what goes over one connection, sends and receives, one after the
 //! other in the order of the calls. No schedule may come to a halt there.
 
-use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
+use bmtrain_dist::pipeline::{Schedule, ScheduleKind, Work};
 use std::collections::VecDeque;
 
-/// A message by sender, receiver and number between the two.
-type Key = (usize, usize, usize);
+/// A message by sender, receiver, number between the two, and whether it is a gradient.
+type Key = (usize, usize, usize, bool);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
@@ -24,13 +24,13 @@ struct Stage {
     /// Messages, with the action that has to be done before.
     sends: VecDeque<(Key, usize)>,
     /// What goes to and comes from lower stages and higher ones, in the order of the calls, if connections have one.
-    connections: [VecDeque<Key>; 2],
+    connections: [VecDeque<Key>; 4],
     done: usize,
 }
 
-/// Upwards or downwards.
-fn connection((from, to, _): Key) -> usize {
-    usize::from(from > to)
+/// Upwards or downwards, in the group of activations or that of gradients.
+fn connection((from, to, _, is_gradient): Key) -> usize {
+    usize::from(from > to) + 2 * usize::from(is_gradient)
 }
 
 fn stage_of(schedule: &Schedule, own: usize, has_connections: bool) -> Stage {
@@ -42,14 +42,15 @@ fn stage_of(schedule: &Schedule, own: usize, has_connections: bool) -> Stage {
             let messages = schedule.messages(from, own);
             let needed = messages.iter().position(|message| message.needed_by == action).unwrap();
             for message in taken[from]..=needed {
-                stage.compute.push_back(Step::Receive((from, own, message)));
-                stage.connections[connection((from, own, message))].push_back((from, own, message));
+                let key = (from, own, message, messages[message].needed_by.work != Work::Forward);
+                stage.compute.push_back(Step::Receive(key));
+                stage.connections[connection(key)].push_back(key);
             }
             taken[from] = taken[from].max(needed + 1);
         }
         stage.compute.push_back(Step::Compute(number));
         if let Some((to, _)) = schedule.destination(own, action).filter(|(to, _)| *to != own) {
-            let key = (own, to, sent[to]);
+            let key = (own, to, sent[to], action.work != Work::Forward);
             sent[to] += 1;
             stage.sends.push_back((key, number));
             stage.connections[connection(key)].push_back(key);

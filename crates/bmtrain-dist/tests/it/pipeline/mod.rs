@@ -1,6 +1,7 @@
 //! A model over pipeline stages against the same model on one: every bit of losses, norms, weights and optimizer state.
 
 mod blocking_sends;
+mod bubble;
 mod own_block;
 mod runs;
 

@@ -3,7 +3,7 @@
 
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
-use bmtrain_core::{Ctx, Device, Shape, Tensor, Var};
+use bmtrain_core::{Ctx, DType, Device, Tensor, Var};
 use bmtrain_dist::block::{BlockOptions, Recompute, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
@@ -215,14 +215,20 @@ impl Model for Toy {
         let (dtype, shape) = (self.bias.spec().dtype, [BATCH, LENGTH, SIZE]);
         // After the last block nothing attends to the encoder and to the bias.
         let is_used = block < self.blocks();
-        let shared = |edge: &mut Edge<'_>, name: &str, shape: &[usize], is_used: bool| match is_used {
-            true => edge.var(name, Shape::new(shape)?, dtype),
-            false => edge.constant(name, Shape::new(shape)?, dtype),
+        let states = |edge: &mut Edge<'_>, name: &str, is_used: bool| match is_used {
+            true => edge.var(name, shape, dtype),
+            false => edge.constant(name, shape, dtype),
         };
         Ok(Flow {
-            encoder: shared(edge, "encoder states", &shape, is_used && !self.encoder.is_empty())?,
-            decoder: shared(edge, "decoder states", &shape, true)?,
-            bias: shared(edge, "position bias", &[1, HEADS, LENGTH, LENGTH], is_used)?,
+            encoder: states(edge, "encoder states", is_used && !self.encoder.is_empty())?,
+            decoder: states(edge, "decoder states", true)?,
+            bias: {
+                let (name, shape) = ("position bias", [1, HEADS, LENGTH, LENGTH]);
+                match is_used {
+                    true => edge.var_with_gradient(name, shape, dtype, DType::F32)?,
+                    false => edge.constant(name, shape, dtype)?,
+                }
+            },
         })
     }
 
