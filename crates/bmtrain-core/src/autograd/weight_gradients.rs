@@ -8,6 +8,7 @@ use super::tape::BackwardCtx;
 use super::var::Source;
 use crate::device::Device;
 use crate::error::Result;
+use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,6 +52,15 @@ impl<'t> BackwardCtx<'t> {
     /// The queue of this backward pass, for a tape inside an op.
     pub fn weight_gradients(&self) -> Option<&'t WeightGradients> {
         self.queue
+    }
+
+    /// A gradient that [`BackwardCtx::later`] needs. With a queue it is a copy where the memory is shared: others may
+    /// write over theirs, and round as they would without a queue.
+    pub fn keep(&self, dy: &Tensor) -> Result<Tensor> {
+        match self.queue.is_some() && !dy.may_be_overwritten() {
+            true => crate::ops::own(dy.clone()),
+            false => Ok(dy.clone()),
+        }
     }
 
     /// Compute the gradients of these inputs: now, or later where they are all parameters and the backward pass has a

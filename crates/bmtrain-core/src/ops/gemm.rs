@@ -119,7 +119,7 @@ pub(super) fn parameter_gradients(
     sizes: [usize; 2],
     dtype: DType,
 ) -> Result<()> {
-    let (dy, x) = (dy.clone(), x.cloned());
+    let (dy, x) = (cx.keep(dy)?, x.cloned());
     cx.later(inputs, move |cx, inputs| gradients_of(cx, inputs, &dy, x.as_ref(), sizes, dtype))
 }
 

@@ -30,18 +30,9 @@ impl Trainer {
         let start = self.start_step();
         let weights = self.loss_weights()?;
         let mut local = LocalMetrics::default();
-        if self.pipeline.is_some() {
-            self.run_pipeline(&weights, &mut local)?;
-        }
-        for micro_batch in self.own_micro_batches().take_while(|_| self.pipeline.is_none()) {
-            let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
-            let mut batch = self.loader.batch(self.position(micro_batch))?;
-            local.count(&batch);
-            self.weigh(&mut batch, micro_batch, &weights);
-            let mut cx = self.training_context(micro_batch);
-            let loss = self.forward(&batch, &mut cx)?;
-            self.backward(&loss, micro_batch, &weights, &mut cx)?;
-            local.losses.push(loss);
+        match self.pipeline {
+            Some(_) => self.run_pipeline(&weights, &mut local)?,
+            None => self.run_micro_batches(&weights, &mut local)?,
         }
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
@@ -49,6 +40,21 @@ impl Trainer {
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
         let merged = StepMetrics::merge(&gathered, self.team.size(), local.losses.len(), &weights.micro_batches);
         self.advance(start, info, merged)
+    }
+
+    /// Forward and backward passes of this rank's micro-batches, one after the other.
+    fn run_micro_batches(&mut self, weights: &LossWeights, local: &mut LocalMetrics) -> Result<()> {
+        for micro_batch in self.own_micro_batches() {
+            let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
+            let mut batch = self.loader.batch(self.position(micro_batch))?;
+            local.count(&batch);
+            self.weigh(&mut batch, micro_batch, weights);
+            let mut cx = self.training_context(micro_batch);
+            let loss = self.forward(&batch, &mut cx)?;
+            self.backward(&loss, micro_batch, weights, &mut cx)?;
+            local.losses.push(loss);
+        }
+        Ok(())
     }
 
     /// Rank r of W takes micro-batches r, r + W, r + 2W, ….

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Where gradients are reduced once a step, `Reducing` is left out. The gradients of a tied parameter are two such sums,
-//! one for each use, until the step; `tied.rs` adds them.
+//! one for each use, until they are reduced; `tied.rs` adds them.
 
 use super::Flat;
 use crate::error::Result;
@@ -52,8 +52,8 @@ enum BatchGradients {
     /// None since the last step.
     #[default]
     Idle,
-    /// This rank's shard of the micro-batches so far, by use.
-    Reducing([Option<Sums>; 2]),
+    /// This rank's shard of the micro-batches so far.
+    Reducing(Sums),
     /// Complete, for the optimizer: the shard where optimizer state is sharded, else all.
     Reduced(Storage),
 }
@@ -102,13 +102,10 @@ impl Flat {
             let is_last = self.gradients.borrow().is_last_micro_batch;
             return if is_last && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
         }
-        for (number, local) in self.take_local()?.into_iter().enumerate() {
-            let Some(local) = local else { continue };
-            let batch = &mut self.gradients.borrow_mut().batch;
-            let mut all = if let BatchGradients::Reducing(all) = std::mem::take(batch) { all } else { [None, None] };
-            all[number] = Some(self.collectives(self.grad_dtype).add_batch(&local, all[number].take())?);
-            *batch = BatchGradients::Reducing(all);
-        }
+        let Some(local) = self.sum_of_uses(self.take_local()?, false)? else { return Ok(()) };
+        let batch = &mut self.gradients.borrow_mut().batch;
+        let sums = if let BatchGradients::Reducing(sums) = std::mem::take(batch) { Some(sums) } else { None };
+        *batch = BatchGradients::Reducing(self.collectives(self.grad_dtype).add_batch(&local, sums)?);
         Ok(())
     }
 
@@ -127,10 +124,7 @@ impl Flat {
         let (collectives, gradients) = (self.collectives(self.grad_dtype), self.gradients.borrow());
         let shard = match &gradients.batch {
             BatchGradients::Reduced(reduced) => return Ok(Some((reduced.clone(), first))),
-            BatchGradients::Reducing([own, tied]) => {
-                let peek = |sums: &Option<Sums>| sums.as_ref().map_or(Ok(None), |sums| collectives.peek(sums));
-                self.sum_of_uses([peek(own)?, peek(tied)?], true)?
-            }
+            BatchGradients::Reducing(sums) => collectives.peek(sums)?,
             BatchGradients::Idle => {
                 self.fill_unwritten(&gradients.local)?;
                 let storage = |local: &Option<Accumulating>| local.as_ref().map(|local| local.storage.clone());
@@ -156,22 +150,16 @@ impl Flat {
         let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
         let batch = std::mem::take(&mut self.gradients.borrow_mut().batch);
         let batch = match batch {
-            BatchGradients::Reduced(finished) => BatchGradients::Reduced(finished),
-            unfinished => {
-                let all = if let BatchGradients::Reducing(all) = unfinished { all } else { [None, None] };
-                let [own, tied] = all.map(|sums| sums.map_or(Ok(None), |sums| collectives.finish(sums)));
-                match self.sum_of_uses([own?, tied?], false)? {
-                    Some(shard) if sharding.is_shared() && !sharding.shards_state() => {
-                        BatchGradients::Reduced(collectives.all_gather(&shard, Segment::Gradients)?)
-                    }
-                    Some(sum) => BatchGradients::Reduced(sum),
-                    None => BatchGradients::Idle,
+            BatchGradients::Reducing(sums) => match collectives.finish(sums)? {
+                Some(shard) if sharding.is_shared() && !sharding.shards_state() => {
+                    BatchGradients::Reduced(collectives.all_gather(&shard, Segment::Gradients)?)
                 }
-            }
+                Some(sum) => BatchGradients::Reduced(sum),
+                None => BatchGradients::Idle,
+            },
+            finished => finished,
         };
-        let gradients = &mut *self.gradients.borrow_mut();
-        gradients.batch = batch;
-        self.mark_exchanged(gradients);
+        self.gradients.borrow_mut().batch = batch;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The gradient of a tied parameter: the sums of its two uses, added once a step, on one stage as on two.
+//! The gradient of a tied parameter: the sums of its two uses, added when they are reduced, on one stage as on two.
 //!
 //! On two pipeline stages the first has the sum of the embedding's gradients and the last that of the head's. They are
 //! exchanged in one all-reduce, whose order is that of the stages, so both have the bits that one stage computes.
@@ -19,11 +19,7 @@ impl Flat {
         let (sum, other) = match (own, tied) {
             (None, None) if self.ends.is_none() || !is_trained => return Ok(None),
             (None, None) => {
-                let len = if self.sharding.reduces_each_batch() {
-                    self.layout.shard_len()
-                } else {
-                    self.layout.gathered_len()
-                };
+                let len = self.layout.gathered_len();
                 (Storage::zeros(&self.device, len, self.grad_dtype, Segment::Gradients)?, None)
             }
             (Some(own), tied) => (own, tied),

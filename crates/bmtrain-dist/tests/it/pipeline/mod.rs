@@ -115,9 +115,9 @@ fn frozen_parts_send_no_gradient_and_change_no_bit_of_the_others() {
 fn stages_and_data_parallel_ranks_are_data_parallel_ranks_alone() {
     for level in [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three] {
         for sum in [GradientSum::Fast, GradientSum::Elastic] {
-            let of = |run: Run| Run { level, sum, data: 2, steps: 5, ..run };
-            let expected = train_on_one_stage(&of(Run::default()));
             let reduces_each_batch = level >= ZeroLevel::Two || sum == GradientSum::Elastic;
+            let of = |run: Run| Run { level, sum, data: 2, steps: 5, tied: !reduces_each_batch, ..run };
+            let expected = train_on_one_stage(&of(Run::default()));
             for run in kinds(2).filter(|run| !(run.kind.splits_backward() && reduces_each_batch)) {
                 assert_same(&of(run), &expected);
             }
@@ -208,9 +208,18 @@ fn stages_of_other_dtypes_disagree_on_the_edge() {
 
 #[test]
 fn schedules_that_put_weight_gradients_off_refuse_reductions_of_each_micro_batch() {
-    let run = Run { kind: ScheduleKind::ZeroBubble, stages: 2, sum: GradientSum::Elastic, ..Run::default() };
+    let run =
+        Run { kind: ScheduleKind::ZeroBubble, stages: 2, sum: GradientSum::Elastic, tied: false, ..Run::default() };
     for error in on_mesh(&run, |rank| rank.unwrap().losses(&run, 0, false).unwrap_err().to_string()) {
         assert!(error.contains("zb-1p") && error.contains("1f1b"), "{error}");
+    }
+}
+
+#[test]
+fn a_tied_embedding_on_two_stages_is_refused_where_each_micro_batch_is_reduced() {
+    let run = Run { stages: 2, sum: GradientSum::Elastic, ..Run::default() };
+    for error in on_mesh(&run, |rank| rank.map(|_| ()).unwrap_err().to_string()) {
+        assert!(error.contains("table.weight") && error.contains("ZeRO-1"), "{error}");
     }
 }
 
