@@ -1,7 +1,7 @@
 //! Gradients of weights that are computed apart from the gradients of inputs: [`WeightGradients`], a queue.
 //!
-//! The gradient of an op's input is needed by the op before it, or by another pipeline stage; that of its weight by
-//! nothing before the optimizer's step. An op whose two gradients are two products gives the second to
+//! The gradient of an op's input is needed by the op before it, or by another pipeline stage; nothing needs the gradient
+//! of its weight before the optimizer's step. An op whose two gradients are two products gives the second to
 //! [`BackwardCtx::later`], which runs it at once unless the backward pass was given a queue.
 
 use super::tape::BackwardCtx;
@@ -21,7 +21,7 @@ struct Deferred {
     work: Work,
 }
 
-/// Gradients of weights that a backward pass has put off, in the order in which it came to them. Clones share the queue.
+/// Gradients of weights that a backward pass has put off, in the order of that pass. Clones share the queue.
 ///
 /// Numerics: run in this order, and queues in the order of their backward passes, every sum has its terms in the order
 /// of a backward pass without a queue. A parameter that is used by ops that put their work off and by others is the

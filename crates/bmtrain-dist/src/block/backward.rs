@@ -122,7 +122,7 @@ impl<B: Block + 'static> ListBackward<B> {
         let grads = tape.backward(device, dy, queue)?;
         ring.release(place);
         drop(in_use);
-        // Gradients that wait are reduced by whoever lets them run.
+        // Gradients that wait are reduced by the caller, after they have run.
         if queue.is_none() {
             self.reduce_gradients(place).map_err(core_error)?;
         }

@@ -16,8 +16,8 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules of all pipeline stages hold now. Waits for the device; copies a stretch of a few
-    /// megabytes at a time to the host.
+    /// What the parameters, the optimizers and the schedules of all pipeline stages hold now. Waits for the device;
+    /// copies a stretch of a few megabytes at a time to the host.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let mut weights = Vec::new();
         for param in self.params() {

@@ -86,7 +86,7 @@ impl Param {
     }
 
     /// The same parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are
-    /// summed apart over the micro-batches of a step and added to those of the first use once, before the reduction
+    /// summed apart over the micro-batches of a step and added to the gradients of the first use once, before the reduction
     /// over the ranks: so the sum is the same where two pipeline stages hold the parameter.
     pub fn tied(&self) -> Param {
         Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }

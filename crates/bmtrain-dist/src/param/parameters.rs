@@ -25,7 +25,7 @@ impl Parameters {
         self.params.iter()
     }
 
-    /// Every parameter of the model, those of other pipeline stages included, which have no values here.
+    /// Every parameter of the model; the parameters of other pipeline stages have no values here.
     pub fn declared(&self) -> &[Param] {
         &self.declared
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// What a stage expects of the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Declaration {
-    /// Schedule and partition, in words.
+    /// Schedule and partition, for comparison and errors.
     pipeline: String,
     /// By the place after each edge of this stage, what crosses it.
     edges: BTreeMap<usize, String>,

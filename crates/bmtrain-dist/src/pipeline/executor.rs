@@ -47,7 +47,7 @@ pub struct Pipeline {
     pub(super) device: Device,
     pub(super) stages: StageGroup,
     pub(super) schedule: Schedule,
-    /// The neighbours have agreed on what they exchange.
+    /// The neighbours have agreed on what crosses their edges.
     pub(super) has_agreed: Cell<bool>,
 }
 
@@ -93,8 +93,8 @@ impl Pipeline {
     /// have the bits of the same micro-batches on one stage, under every schedule.
     ///
     /// # Errors
-    /// Neighbours that disagree on what crosses the edge between them; a flow with other tensors than the model declares
-    /// ([`Model::receive`]); errors of the model, of `load` and of communication.
+    /// Neighbours that disagree on what crosses the edge between them; a flow with other tensors than the model
+    /// declares ([`Model::receive`]); errors of the model, of `load` and of communication.
     pub fn forward_backward<M: Model, E: From<Error>>(
         &self,
         model: &M,

@@ -1,9 +1,9 @@
 //! Pipeline parallelism: the stages of a model on different ranks, and the order in which each runs its micro-batches.
 //!
-//! A [`Schedule`] is a value without a device: a [`Pipeline`], which runs a batch over several stages, follows it action
-//! by action, and so do the simulator and the diagrams. A [`Partition`] divides the blocks among the places of the
-//! schedule, a [`StageGroup`] says which parameters a rank holds, and an [`Edge`] what crosses from one place to the
-//! next.
+//! A [`Schedule`] is a value without a device: a [`Pipeline`], which runs a batch over several stages, follows it
+//! action by action, and so do the simulator and the diagrams. A [`Partition`] divides the blocks among the places of
+//! the schedule, a [`StageGroup`] has the parameters that a rank holds, and an [`Edge`] what crosses from one place to
+//! the next.
 
 mod agree;
 pub mod edge;

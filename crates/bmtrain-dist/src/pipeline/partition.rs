@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PartitionRule {
     /// So that the largest place is as small as it can be, by the parameters that a micro-batch is multiplied with:
-    /// those of blocks and head. Embedding tables are looked up, which takes no time, and do not count.
+    /// of blocks and head. Embedding tables are looked up, which takes no time, and do not count.
     #[default]
     Parameters,
     /// Equal numbers of blocks; the first places have one more where they do not divide.
@@ -171,7 +171,7 @@ fn require(blocks: usize, places: usize) -> Result<()> {
     Ok(())
 }
 
-/// The number of blocks of each place where each takes as many as fit below `bound` and leaves one to each place after
+/// The number of blocks of each place where each takes all that fit below `bound` and leaves one to each place after
 /// it; `None` if they do not fit.
 fn fill(blocks: &[u64], head: u64, places: usize, bound: u64) -> Option<Vec<usize>> {
     let (mut counts, mut next) = (Vec::with_capacity(places), 0);

@@ -6,8 +6,8 @@
 //! whole batch  Idle ─ finish_batch ─▶ Reducing ─ finish_step ─▶ Reduced ─ clear_grads ─▶ Idle
 //! ```
 //!
-//! Where gradients are reduced once a step, `Reducing` is left out. The gradients of a tied parameter are two such sums,
-//! one for each use, until they are reduced; `tied.rs` adds them.
+//! Where gradients are reduced once a step, `Reducing` is left out. A tied parameter has two local sums, one for each
+//! use, until they are reduced; `tied.rs` adds them.
 
 use super::Flat;
 use crate::error::Result;
@@ -181,7 +181,7 @@ impl Flat {
             BatchGradients::Reduced(earlier) => collectives.add(&sum, earlier)?,
             _ => gradients.batch = BatchGradients::Reduced(sum),
         }
-        self.mark_exchanged(gradients);
+        self.mark_all_reduced(gradients);
         Ok(())
     }
 
@@ -238,8 +238,8 @@ impl Flat {
         Ok(())
     }
 
-    /// What two stages have exchanged is a gradient on both.
-    fn mark_exchanged(&self, gradients: &mut Gradients) {
+    /// What two stages have all-reduced is a gradient on both.
+    fn mark_all_reduced(&self, gradients: &mut Gradients) {
         if self.ends.is_some() && !matches!(gradients.batch, BatchGradients::Idle) {
             gradients.reduced.fill(true);
         }

@@ -1,7 +1,7 @@
 //! The gradient of a tied parameter: the sums of its two uses, added when they are reduced, on one stage as on two.
 //!
-//! On two pipeline stages the first has the sum of the embedding's gradients and the last that of the head's. They are
-//! exchanged in one all-reduce, whose order is that of the stages, so both have the bits that one stage computes.
+//! On two pipeline stages the first has the sum of the embedding's gradients and the last the sum of the head's. One
+//! all-reduce in the order of the stages adds them, so both have the bits that one stage computes.
 
 use super::Flat;
 use super::gradients::Accumulating;
