@@ -1,7 +1,7 @@
 //! Gradients of weights that are computed apart from the gradients of inputs: [`WeightGradients`], a queue.
 //!
-//! The gradient of an op's input is needed by the op before it, or by another pipeline stage; nothing needs the gradient
-//! of its weight before the optimizer's step. An op whose two gradients are two products gives the second to
+//! The gradient of an op's input is needed by the op before it, or by another pipeline stage; nothing needs the
+//! gradient of its weight before the optimizer's step. An op whose two gradients are two products gives the second to
 //! [`BackwardCtx::later`], which runs it at once unless the backward pass was given a queue.
 
 use super::tape::BackwardCtx;

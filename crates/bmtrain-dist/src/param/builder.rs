@@ -201,8 +201,8 @@ impl Builder {
         };
         if part == ModelPart::Tied && stages.ends().is_some() && self.state.options.sharding.reduces_each_batch() {
             let reason = "is on the first and on the last pipeline stage, which add its gradients once a step, and \
-                          ZeRO-2, ZeRO-3 and elastic sums reduce gradients with every micro-batch: use ZeRO-0 or ZeRO-1 \
-                          with fast sums, or untied embeddings";
+                          ZeRO-2, ZeRO-3 and elastic sums reduce gradients with every micro-batch: use ZeRO-0 or \
+                          ZeRO-1 with fast sums, or untied embeddings";
             return Err(Error::parameter(name, reason));
         }
         let stage = (!stages.holds(part)).then(|| (stages.stage_of(part), mesh.stage()));

@@ -74,8 +74,8 @@ impl<A: Architecture> Transformer<A> {
     }
 
     /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to
-    /// `[B, L, D]`, or `[B, L, embedding_size]`. The learned bias of the stack's positions is made with its first block,
-    /// or given. With KV caches, one per block, the tokens follow the cached ones, and masks cover all of them.
+    /// `[B, L, D]`, or `[B, L, embedding_size]`. The learned bias of the stack's positions is made with its first
+    /// block, or given. With KV caches, one per block, the tokens follow the cached ones, and masks cover all of them.
     pub(super) fn run_blocks_of(
         &self,
         (stack, range): (usize, Range<usize>),
