@@ -4,6 +4,7 @@
 use crate::block::Bundle;
 use crate::error::{Error, Result};
 use crate::param::Parameters;
+use crate::pipeline::Edge;
 use bmtrain_core::Ctx;
 use std::ops::Range;
 
@@ -57,6 +58,18 @@ pub trait Model: Module {
 
     /// From the output of the last block to logits and, with labels, the loss.
     fn head(&self, flow: Self::Flow, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output>;
+
+    /// The flow that enters block `block`, counted through all stacks, where a pipeline stage begins there: each of its
+    /// variables taken from the edge, in the order of [`Bundle::vars`]. `block` is the number of blocks where the head
+    /// is on a stage of its own.
+    ///
+    /// # Errors
+    /// A model that does not implement it cannot be divided into stages.
+    fn receive(&self, block: usize, _batch: &Self::Batch, _edge: &mut Edge<'_>) -> Result<Self::Flow> {
+        let reason =
+            format!("the model does not declare what enters block {block}: implement Model::receive, or use one stage");
+        Err(Error::setting("pipeline", reason))
+    }
 
     /// Number of blocks of all stacks.
     fn blocks(&self) -> usize {

@@ -9,9 +9,11 @@ mod operators;
 mod saved;
 mod tape;
 mod var;
+mod weight_gradients;
 
 pub use context::{Ctx, Randomness, Site};
 pub use observe::Observer;
 pub use saved::{Recall, Saved};
 pub use tape::{Backward, BackwardCtx, Grads, Tape};
-pub use var::{GradSink, SinkTarget, Var, VarId};
+pub use var::{GradSink, SinkTarget, Var, VarId, VarKey};
+pub use weight_gradients::WeightGradients;

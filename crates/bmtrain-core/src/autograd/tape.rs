@@ -1,7 +1,8 @@
 //! The tape: ops in the order they ran, and the walk back.
 
 use super::observe::Observer;
-use super::var::{SinkTarget, Source, Var, VarId};
+use super::var::{SinkTarget, Source, Var, VarId, VarKey};
+use super::weight_gradients::WeightGradients;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -133,19 +134,34 @@ impl Tape {
     /// Walk back from `seeds`, results with their gradients, and return the gradients of `wanted`.
     ///
     /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of
-    /// leaves go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of
-    /// them here.
+    /// leaves go to their sinks. Seeds that are constants are ignored, as nothing is upstream of them here.
     pub fn backward(&self, device: &Device, seeds: Vec<(Var, Tensor)>, wanted: &[&Var]) -> Result<Grads> {
+        // Values of seeds are free on the way, unless the caller keeps them.
+        let seeds = seeds.into_iter().map(|(var, grad)| (var.key(), grad)).collect();
+        let wanted: Vec<VarKey> = wanted.iter().map(|var| var.key()).collect();
+        self.backward_keys(device, seeds, &wanted, None)
+    }
+
+    /// As [`Tape::backward`], for variables whose values may be freed already. With a queue the gradients of weights
+    /// wait there, as far as their ops can put them off.
+    pub fn backward_keys(
+        &self,
+        device: &Device,
+        seeds: Vec<(VarKey, Tensor)>,
+        wanted: &[VarKey],
+        queue: Option<&WeightGradients>,
+    ) -> Result<Grads> {
         let (id, results, watched) = {
             let mut inner = self.inner.borrow_mut();
             (inner.id, inner.results as usize, std::mem::take(&mut inner.watched))
         };
-        let mut cx = BackwardCtx { device, tape: id, grads: (0..results).map(|_| None).collect(), inputs: &[] };
-        for (var, grad) in seeds {
-            if var.shape().elements() != grad.elements() {
-                return Err(Error::shape("backward", "gradient of a result", var.shape(), grad.shape()));
+        let grads = (0..results).map(|_| None).collect();
+        let mut cx = BackwardCtx { device, tape: id, grads, inputs: &[], queue };
+        for (VarKey { source, shape }, grad) in seeds {
+            if shape.elements() != grad.elements() {
+                return Err(Error::shape("backward", "gradient of a result", shape, grad.shape()));
             }
-            cx.add(&var.source().clone(), grad)?;
+            cx.add(&source, grad)?;
         }
         loop {
             // Taken out one by one, so that the tape is not borrowed while an op runs.
@@ -156,8 +172,8 @@ impl Tape {
             if dy.iter().all(Option::is_none) && !node.op.always_runs() {
                 continue;
             }
-            let mut inner_cx =
-                BackwardCtx { device, tape: id, grads: std::mem::take(&mut cx.grads), inputs: &node.inputs };
+            let grads = std::mem::take(&mut cx.grads);
+            let mut inner_cx = BackwardCtx { device, tape: id, grads, inputs: &node.inputs, queue };
             let result = node.op.backward(dy, &mut inner_cx);
             cx.grads = inner_cx.grads;
             result?;
@@ -166,7 +182,7 @@ impl Tape {
         show(&watched, 0..results as u32, &cx.grads)?;
         wanted
             .iter()
-            .map(|var| match var.id() {
+            .map(|key| match key.source.id() {
                 Some(var) if var.tape == id => Ok(cx.grads.get_mut(var.index as usize).and_then(Option::take)),
                 Some(_) => Err(Error::argument("backward", "a variable of another tape was asked for")),
                 None => Ok(None),
@@ -188,9 +204,21 @@ pub struct BackwardCtx<'t> {
     tape: u64,
     grads: Grads,
     inputs: &'t [Source],
+    /// Where gradients of weights wait, if they are put off.
+    pub(super) queue: Option<&'t WeightGradients>,
 }
 
-impl BackwardCtx<'_> {
+impl<'t> BackwardCtx<'t> {
+    /// A context for leaves alone.
+    pub(super) fn of_leaves(device: &'t Device, inputs: &'t [Source]) -> Self {
+        // No tape has this number.
+        BackwardCtx { device, tape: u64::MAX, grads: Vec::new(), inputs, queue: None }
+    }
+
+    pub(super) fn sources(&self) -> &'t [Source] {
+        self.inputs
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         self.device

@@ -53,6 +53,23 @@ pub(crate) enum Source {
     Leaf(Rc<dyn GradSink>),
 }
 
+impl Source {
+    pub(crate) fn id(&self) -> Option<VarId> {
+        match self {
+            Source::Node(id) => Some(*id),
+            Source::Constant | Source::Leaf(_) => None,
+        }
+    }
+}
+
+/// A variable without its value: enough to give its gradient to a backward pass, or to ask one for it. The memory of
+/// the value can be freed before that, as a pipeline stage does with what it has sent.
+#[derive(Debug, Clone)]
+pub struct VarKey {
+    pub(crate) source: Source,
+    pub(crate) shape: Shape,
+}
+
 /// A tensor in a computation that may be differentiated.
 #[derive(Debug, Clone)]
 pub struct Var {
@@ -117,8 +134,8 @@ impl Var {
         !matches!(self.source, Source::Constant)
     }
 
-    /// Whether the gradient goes to an owner outside of every tape.
-    pub(crate) fn is_leaf(&self) -> bool {
+    /// Whether the gradient goes to an owner outside of every tape, typically a parameter.
+    pub fn is_leaf(&self) -> bool {
         matches!(self.source, Source::Leaf(_))
     }
 
@@ -142,6 +159,11 @@ impl Var {
         self.value.dims(op)
     }
 
+    /// The variable without its value, for its gradient.
+    pub fn key(&self) -> VarKey {
+        VarKey { source: self.source.clone(), shape: self.shape() }
+    }
+
     /// The same elements in another shape; not an op, the gradient is seen in whichever shape it is asked for.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         Ok(Var { value: self.value.reshape(shape)?, ..self.clone() })
@@ -161,9 +183,6 @@ impl Var {
     }
 
     pub(crate) fn id(&self) -> Option<VarId> {
-        match &self.source {
-            Source::Node(id) => Some(*id),
-            Source::Constant | Source::Leaf(_) => None,
-        }
+        self.source.id()
     }
 }

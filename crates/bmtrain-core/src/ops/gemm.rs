@@ -141,8 +141,28 @@ pub(super) fn input_gradient(
 }
 
 /// The gradients of a weight `[N, K]` and of a bias `[N]`, if there is one, the inputs of these numbers, with dy
-/// `[M, N]` and x `[M, K]`. Without x the gradient of the weight is not computed.
+/// `[M, N]` and x `[M, K]`: now, or when the backward pass comes to the gradients of weights. Without x the gradient of
+/// the weight is not computed.
 pub(super) fn parameter_gradients(
+    cx: &mut BackwardCtx<'_>,
+    (weight, bias): (usize, Option<usize>),
+    dy: &Tensor,
+    x: Option<&Tensor>,
+    sizes: [usize; 2],
+    dtype: DType,
+) -> Result<()> {
+    let (dy, x) = (cx.keep(dy)?, x.cloned());
+    match bias {
+        Some(bias) => cx.later([weight, bias], move |cx, [weight, bias]| {
+            gradients_of(cx, (weight, Some(bias)), &dy, x.as_ref(), sizes, dtype)
+        }),
+        None => cx.later([weight], move |cx, [weight]| {
+            gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, dtype)
+        }),
+    }
+}
+
+fn gradients_of(
     cx: &mut BackwardCtx<'_>,
     (weight, bias): (usize, Option<usize>),
     dy: &Tensor,

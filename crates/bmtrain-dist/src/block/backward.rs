@@ -8,7 +8,7 @@ use super::ring::GatherRing;
 use super::run::{BlockTape, RecordedBlock, SavedBlock};
 use super::{Block, TransformerBlockList};
 use crate::error::{Error, Result};
-use bmtrain_core::autograd::{Backward, BackwardCtx, Grads};
+use bmtrain_core::autograd::{Backward, BackwardCtx, Grads, WeightGradients};
 use bmtrain_core::kernel::AddScaled;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
 use std::fmt;
@@ -37,14 +37,14 @@ impl<B: Block> fmt::Debug for ListBackward<B> {
 
 impl<B: Block + 'static> Backward for ListBackward<B> {
     fn backward(mut self: Box<Self>, mut dy: Grads, cx: &mut BackwardCtx<'_>) -> bmtrain_core::Result<()> {
-        let device = cx.device().clone();
+        let (device, queue) = (cx.device().clone(), cx.weight_gradients());
         let mut hidden = dy.split_off(self.width);
         let mut carry_grads = dy;
         let mut ring = GatherRing::default();
         for place in self.range.clone().rev() {
             let step = self.steps.pop_if(|step| step.place == place);
             let (carry, shared) = match step.filter(|_| carry_grads.iter().any(Option::is_some)) {
-                Some(step) => self.backward_block(step, carry_grads, &device, &mut ring)?,
+                Some(step) => self.backward_block(step, carry_grads, (&device, queue), &mut ring)?,
                 None => ((0..self.width).map(|_| None).collect(), Vec::new()),
             };
             carry_grads = carry;
@@ -99,7 +99,7 @@ impl<B: Block + 'static> ListBackward<B> {
         &self,
         block: RecordedBlock<B>,
         dy: Grads,
-        device: &Device,
+        (device, queue): (&Device, Option<&WeightGradients>),
         ring: &mut GatherRing,
     ) -> bmtrain_core::Result<(Grads, Grads)> {
         let RecordedBlock { place, saved, in_use } = block;
@@ -119,10 +119,13 @@ impl<B: Block + 'static> ListBackward<B> {
                 BlockTape::record(&self.list, place, &carry, &self.shared, &self.cx).map_err(core_error)?.1
             }
         };
-        let grads = tape.backward(device, dy)?;
+        let grads = tape.backward(device, dy, queue)?;
         ring.release(place);
         drop(in_use);
-        self.reduce_gradients(place).map_err(core_error)?;
+        // Gradients that wait are reduced by the caller, after they have run.
+        if queue.is_none() {
+            self.reduce_gradients(place).map_err(core_error)?;
+        }
         Ok(grads)
     }
 

@@ -9,7 +9,7 @@ use super::ring::GatherRing;
 use super::{Block, Recompute, TransformerBlockList};
 use crate::error::Result;
 use crate::param::Flat;
-use bmtrain_core::autograd::{Grads, Tape};
+use bmtrain_core::autograd::{Grads, Tape, VarKey, WeightGradients};
 use bmtrain_core::{Ctx, Device, Var};
 use std::rc::Rc;
 
@@ -177,9 +177,9 @@ impl Drop for RecordedPass {
 /// A block that has run on a tape of its own.
 pub(super) struct BlockTape {
     pub(super) tape: Tape,
-    carry: Vec<Var>,
-    shared: Vec<Var>,
-    outputs: Vec<Var>,
+    carry: Vec<VarKey>,
+    shared: Vec<VarKey>,
+    outputs: Vec<VarKey>,
 }
 
 impl BlockTape {
@@ -197,15 +197,21 @@ impl BlockTape {
         let output = cx
             .with_tape(Some(tape.clone()))
             .at_index(place, |cx| block.forward(inner_carry, &inner_shared, None, cx))?;
-        let outputs = output.vars();
+        let keys = |vars: Vec<Var>| vars.iter().map(Var::key).collect();
+        let (carry, shared, outputs) = (keys(carry), keys(shared), keys(output.vars()));
         Ok((Detached::new(output), BlockTape { tape, carry, shared, outputs }))
     }
 
     /// Gradients of the block's carry and shared inputs from the gradients of its outputs.
-    pub(super) fn backward(self, device: &Device, dy: Grads) -> bmtrain_core::Result<(Grads, Grads)> {
-        let seeds = self.outputs.into_iter().zip(dy).filter_map(|(var, dy)| Some((var, dy?))).collect();
-        let wanted: Vec<&Var> = self.carry.iter().chain(&self.shared).collect();
-        let mut grads = self.tape.backward(device, seeds, &wanted)?;
+    pub(super) fn backward(
+        self,
+        device: &Device,
+        dy: Grads,
+        queue: Option<&WeightGradients>,
+    ) -> bmtrain_core::Result<(Grads, Grads)> {
+        let seeds = self.outputs.into_iter().zip(dy).filter_map(|(key, dy)| Some((key, dy?))).collect();
+        let wanted = [&self.carry[..], &self.shared].concat();
+        let mut grads = self.tape.backward_keys(device, seeds, &wanted, queue)?;
         let shared = grads.split_off(self.carry.len());
         Ok((grads, shared))
     }

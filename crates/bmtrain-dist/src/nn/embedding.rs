@@ -24,6 +24,7 @@ pub struct EmbeddingOptions {
 #[derive(Debug, Clone)]
 pub struct Embedding {
     weight: Param,
+    tied: Param,
     padding_index: Option<i64>,
     /// The rows of this rank, where they are sharded over tensor-parallel ranks.
     shard: Option<VocabularyShard>,
@@ -52,7 +53,8 @@ impl Embedding {
     fn split(builder: &Builder, options: EmbeddingOptions, split: Split) -> Result<Self> {
         let EmbeddingOptions { entries, size, init, padding_index } = options;
         let weight = builder.param("weight", [entries, size], init, split, true)?;
-        Ok(Embedding { weight, padding_index, shard: None })
+        let tied = weight.tied();
+        Ok(Embedding { weight, tied, padding_index, shard: None })
     }
 
     /// The rows of this rank, where they are sharded over several tensor-parallel ranks.
@@ -63,6 +65,11 @@ impl Embedding {
     /// The table.
     pub fn weight(&self) -> &Param {
         &self.weight
+    }
+
+    /// The table as the output matrix of a head, whose gradient is summed apart: see [`Param::tied`].
+    pub fn tied_weight(&self) -> &Param {
+        &self.tied
     }
 
     /// `ids [..]` to rows `[.., size]`.
@@ -92,7 +99,7 @@ impl Embedding {
     /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding. The bias
     /// is sharded as the rows are.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
-        let table = self.weight.var(cx)?;
+        let table = self.tied.var(cx)?;
         let Some(shard) = &self.shard else { return Ok(ops::linear(cx, x, &table, bias, None)?) };
         let own = ops::linear(cx, ProductInput::copied(x, shard.ranks()), &table, bias, None)?;
         Ok(ops::gather_logits(cx, &own, shard)?)
@@ -109,7 +116,7 @@ impl Embedding {
         cx: &Ctx,
     ) -> Result<Var> {
         let options = LinearCrossEntropy { shard: self.shard.clone().or(options.shard.clone()), ..options.clone() };
-        Ok(ops::linear_cross_entropy(cx, x, &self.weight.var(cx)?, bias, targets, &options)?)
+        Ok(ops::linear_cross_entropy(cx, x, &self.tied.var(cx)?, bias, targets, &options)?)
     }
 }
 

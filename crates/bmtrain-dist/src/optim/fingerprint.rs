@@ -2,9 +2,11 @@
 //! data-parallel and tensor-parallel ranks.
 
 use super::{OptimManager, StateStretch};
+use crate::control::ControlGroup;
 use crate::error::Result;
 use crate::param::WholeReader;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Hashes of a run's state, 64 hexadecimal digits each. They do not depend on the order of parameter groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,9 +18,9 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules hold now, on all data-parallel and tensor-parallel ranks,
-    /// which have to do the same. Waits for the device; copies a stretch of a few megabytes at a time to the host, of
-    /// tensor-parallel ranks a full tensor.
+    /// What the parameters, the optimizers and the schedules hold now, on all ranks, which have to do the same: of all
+    /// pipeline stages, and over data-parallel and tensor-parallel ranks. Waits for the device; copies a stretch of a few
+    /// megabytes at a time to the host, of tensor-parallel ranks a full tensor.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let (mut weights, mut reader) = (Vec::new(), WholeReader::default());
         for param in self.params() {
@@ -44,7 +46,22 @@ impl OptimManager {
             })?;
             states.extend(of_params.into_values().map(|hash| hash.finalize()));
         }
-        Ok(Fingerprint { weights: all(weights), optimizer: all(states) })
+        Ok(Fingerprint { weights: all(self.of_stages(weights)?), optimizer: all(self.of_stages(states)?) })
+    }
+
+    /// The hashes of all pipeline stages; what two of them hold comes once.
+    fn of_stages(&self, hashes: Vec<blake3::Hash>) -> Result<Vec<blake3::Hash>> {
+        let flats = self.flats()?;
+        let Some(ranks) = flats.iter().map(|flat| flat.stage_ranks()).find(|ranks| ranks.size() > 1) else {
+            return Ok(hashes);
+        };
+        let own: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
+        let texts = ControlGroup::new(Arc::clone(ranks), &self.device).gather_texts(&own.join(" "))?;
+        let mut all: Vec<blake3::Hash> =
+            texts.iter().flat_map(|text| text.split(' ')).filter_map(|hex| blake3::Hash::from_hex(hex).ok()).collect();
+        all.sort_unstable_by_key(|hash| *hash.as_bytes());
+        all.dedup();
+        Ok(all)
     }
 }
 

@@ -7,9 +7,9 @@ use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::control::join;
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
-use bmtrain_core::comm::{Collective, Reduction, tensors};
+use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
+use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Storage, Tensor, Var};
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -59,7 +59,7 @@ struct Entry {
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
-    device: Device,
+    pub(super) device: Device,
     clip: Clip,
     pub(super) scaler: LossScaler,
     entries: Vec<Entry>,
@@ -186,6 +186,12 @@ impl OptimManager {
             Segment::Activations,
         )?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
+        self.finish_micro_batch()
+    }
+
+    /// After a backward pass: reduce the gradients of the micro-batch where that is done for each, and release what was
+    /// gathered for it.
+    pub(crate) fn finish_micro_batch(&self) -> Result<()> {
         // Blocks did this on the way; what is outside of them may get gradients until the end.
         for flat in self.flats()?.iter() {
             flat.finish_batch()?;
@@ -310,52 +316,23 @@ impl OptimManager {
         self.entries.iter_mut().map(|entry| (&mut *entry.optimizer, entry.scheduler.as_mut()))
     }
 
-    /// Look for the first gradient that is not finite, of all ranks.
-    fn find_broken(&self) -> Result<Option<String>> {
-        let none = self.params().count();
-        let mut first = self.first_broken()?.unwrap_or(none);
-        let flats = self.flats()?;
-        // Where state is cut, each rank sees the gradients that it owns.
-        let sharding = flats.iter().map(|flat| flat.sharding()).find(|sharding| sharding.shards_state());
-        let tensor_ranks = flats.iter().map(|flat| flat.tensor_ranks()).find(|ranks| ranks.size() > 1);
-        for ranks in sharding.map(|sharding| &sharding.ranks).into_iter().chain(tensor_ranks) {
-            let own = Tensor::from_slice_in(&self.device, [1], &[first as i64], Segment::Activations)?;
-            let least = tensors::all_reduce(&**ranks, own, Reduction::Min)?.to_vec::<i64>()?;
-            first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);
-        }
-        Ok(self.params().nth(first).map(|param| param.name().to_owned()))
-    }
-
-    /// The number of this rank's first gradient that is not finite. Waits once.
-    fn first_broken(&self) -> Result<Option<usize>> {
-        let flags = Storage::zeros(&self.device, self.params().count(), DType::I32, Segment::Activations)?;
-        for (number, param) in self.params().enumerate() {
-            let (flat, index) = param.place()?;
-            let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index) && param.is_trainable()) else { continue };
-            let part = flat.owned(index);
-            let flag = flags.view_mut(number..number + 1)?;
-            self.device.launch(NonFinite { x: grads.view(part.in_state)?, flag })?;
-        }
-        let flags = flags.tensor(0, [flags.len()])?.to_vec::<i32>()?;
-        Ok(flags.iter().position(|flag| *flag != 0))
-    }
-
     /// The true norm and the factor of all gradients, on the device.
     fn measure(&mut self) -> Result<()> {
-        let (mut first, mut ranges) = (None, Vec::new());
+        let (flats, mut has_grad, mut ranges) = (self.flats()?, false, Vec::new());
         for param in self.params().filter(|param| param.is_trainable()) {
             let (flat, index) = param.place()?;
             if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                first.get_or_insert_with(|| (Rc::clone(flat), grads.clone()));
+                has_grad = true;
                 ranges.extend(param.counted()?.into_iter().map(|part| (grads.clone(), part.in_state)));
             }
         }
-        let Some((flat, grads)) = first else {
+        // A pipeline stage may be frozen as a whole, and others wait for it.
+        let Some(flat) = flats.first().filter(|flat| has_grad || flat.stage_ranks().size() > 1) else {
             return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
         };
         if ranges.is_empty() {
-            // All that this tensor-parallel rank has is counted by another one.
-            ranges.push((grads, 0..0));
+            // All that this rank has is counted by another one.
+            ranges.push((Storage::zeros(&self.device, 1, DType::F32, Segment::Workspace)?, 0..0));
         }
         for (number, (grads, range)) in ranges.into_iter().enumerate() {
             let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
@@ -365,7 +342,8 @@ impl OptimManager {
             NormOrder::Two => Reduction::Sum,
             NormOrder::Infinity => Reduction::Max,
         };
-        for ranks in [&flat.sharding().ranks, flat.tensor_ranks()].into_iter().filter(|ranks| ranks.size() > 1) {
+        let groups = [&flat.sharding().ranks, flat.tensor_ranks(), flat.stage_ranks()];
+        for ranks in groups.into_iter().filter(|ranks| ranks.size() > 1) {
             let collective = Collective::AllReduce { data: self.accumulated.view_mut()?, by };
             ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         }

@@ -1,6 +1,7 @@
 //! Optimizers, learning-rate schedules, loss scaling, and the manager that scales, clips and steps them together.
 
 pub mod adam;
+mod broken;
 pub mod delta;
 pub mod fingerprint;
 pub mod manager;

@@ -2,10 +2,11 @@
 
 use super::blocks::BlockValues;
 use super::census::Census;
-use super::flat::Siblings;
+use super::flat::{FlatRanks, Siblings};
 use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
+use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::Sharding;
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{BlockFormat, DType, Device, Shape};
@@ -52,6 +53,8 @@ pub struct BuilderOptions {
     pub mesh: Mesh,
     /// The tensor-parallel ranks of this rank's group.
     pub tensor: TensorGroup,
+    /// The pipeline stages, and what this rank's stage holds.
+    pub stages: StageGroup,
     /// Seed of the initial values.
     pub seed: u64,
     /// Dtype of the parameters.
@@ -75,6 +78,7 @@ impl Default for BuilderOptions {
         BuilderOptions {
             mesh: Mesh::SOLO,
             tensor: TensorGroup::default(),
+            stages: StageGroup::default(),
             seed: 0,
             dtype: DType::F32,
             grad_dtype: DType::F32,
@@ -91,6 +95,9 @@ struct BuilderState {
     device: Device,
     options: BuilderOptions,
     names: RefCell<HashSet<String>>,
+    /// Of all pipeline stages.
+    declared: RefCell<Vec<Param>>,
+    /// Of this rank's stage.
     params: RefCell<Vec<Param>>,
     flats: RefCell<Vec<Rc<Flat>>>,
     siblings: Siblings,
@@ -110,6 +117,7 @@ pub struct Builder {
     frozen: bool,
     /// Whether parameters are used on sharded tokens.
     on_tokens: bool,
+    part: ModelPart,
 }
 
 impl Builder {
@@ -119,6 +127,7 @@ impl Builder {
             device: device.clone(),
             options,
             names: RefCell::default(),
+            declared: RefCell::default(),
             params: RefCell::default(),
             flats: RefCell::default(),
             siblings: Siblings::default(),
@@ -127,7 +136,8 @@ impl Builder {
             census: Rc::default(),
             asked: Rc::default(),
         };
-        Builder { state: Rc::new(state), path: String::new(), frozen: false, on_tokens: false }
+        let (state, part) = (Rc::new(state), ModelPart::Embed);
+        Builder { state, path: String::new(), frozen: false, on_tokens: false, part }
     }
 
     /// The device of the parameters.
@@ -172,6 +182,12 @@ impl Builder {
         Builder { on_tokens: self.token_ranks().is_some(), ..self.clone() }
     }
 
+    /// The same place, below which parameters outside of blocks are used in this part of the model: where they are when
+    /// it is divided into pipeline stages. Without a call it is [`ModelPart::Embed`].
+    pub fn part(&self, part: ModelPart) -> Builder {
+        Builder { part, ..self.clone() }
+    }
+
     /// A place in a list.
     pub fn index(&self, index: usize) -> Builder {
         self.at(&index.to_string())
@@ -191,24 +207,48 @@ impl Builder {
             return Err(Error::setting("mesh", format!("it has tensor rank {rank} of {size}, {got}")));
         }
         let split = if self.on_tokens && split == Split::Replicated { Split::ReplicatedTerms } else { split };
+        let stages = &self.state.options.stages;
+        if (stages.stages(), stages.ranks().rank()) != (mesh.pipeline_size(), mesh.stage()) {
+            let (stage, size) = (mesh.stage(), mesh.pipeline_size());
+            let got = format!("the stage group has stage {} of {}", stages.ranks().rank(), stages.stages());
+            return Err(Error::setting("mesh", format!("it has pipeline stage {stage} of {size}, {got}")));
+        }
         let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
+        let part = match &*self.state.open.borrow() {
+            Some(_) => ModelPart::Block(self.state.blocks.get()),
+            None => self.part,
+        };
+        if part == ModelPart::Tied && stages.ends().is_some() && self.state.options.sharding.reduces_each_batch() {
+            let reason = "is on the first and on the last pipeline stage, which add its gradients once a step, and \
+                          ZeRO-2, ZeRO-3 and elastic sums reduce gradients with every micro-batch: use ZeRO-0 or \
+                          ZeRO-1 with fast sums, or untied embeddings";
+            return Err(Error::parameter(name, reason));
+        }
+        let stage = (!stages.holds(part)).then(|| (stages.stage_of(part), mesh.stage()));
         let format = self.state.options.blocks.get(&name).copied();
         let trainable = format.is_none() && !self.frozen && !self.state.options.frozen.matches(&name);
         let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay };
+        if stage.is_some() {
+            let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
+            self.state.declared.borrow_mut().push(param.clone());
+            return Ok(param);
+        }
         if let Some(format) = format {
             if mesh.tensor_size() > 1 {
                 let reason = format!("is held in {format} blocks, which tensor-parallel ranks do not split");
                 return Err(Error::parameter(spec.name, reason));
             }
             let blocks = BlockValues::new(&self.state.device, &spec, format)?;
-            let param = Param::new(spec, local, Some(blocks), &self.state.asked);
+            let param = Param::new(spec, (local, part, None), Some(blocks), &self.state.asked);
             if self.state.options.init == InitMode::Uninitialized {
                 param.inner.initialized.set(true);
             }
+            self.state.declared.borrow_mut().push(param.clone());
             self.state.params.borrow_mut().push(param.clone());
             return Ok(param);
         }
-        let param = Param::new(spec, local, None, &self.state.asked);
+        let param = Param::new(spec, (local, part, None), None, &self.state.asked);
+        self.state.declared.borrow_mut().push(param.clone());
         let mut open = self.state.open.borrow_mut();
         match &mut *open {
             Some(block) => block.push(param.clone()),
@@ -232,12 +272,14 @@ impl Builder {
 
     /// Allocate the storages of parameters; `block` is the number of their block, if they are inside one.
     fn settle(&self, members: &[Param], block: Option<usize>) -> Result<()> {
-        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, ref tensor, .. } = self.state.options;
+        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, ref tensor, ref stages, .. } =
+            self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
             let (device, siblings) = (&self.state.device, &self.state.siblings);
-            let flat = Flat::new(device, (sharding, &tensor.ranks), (dtype, grad_dtype), block, &group, siblings)?;
+            let ranks = FlatRanks { sharding, tensor: &tensor.ranks, stages };
+            let flat = Flat::new(device, ranks, (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
                 // A parameter is declared once and belongs to one block, so it has no home yet.
                 let _ = param.inner.home.set(StorageSlot { flat: Rc::clone(&flat), index });
@@ -270,6 +312,8 @@ impl Builder {
         Parameters {
             census: Rc::clone(&self.state.census),
             seed: self.state.options.seed,
+            stages: self.state.options.stages.clone(),
+            declared: self.state.declared.borrow().clone(),
             params: self.state.params.borrow().clone(),
             flats: self.state.flats.borrow().clone(),
         }

@@ -8,10 +8,14 @@ use std::ops::Range;
 impl Param {
     /// The elements of this rank's tensor-parallel part that this rank counts, in order: over all data-parallel and
     /// tensor-parallel ranks, every element of the full parameter is counted once. Data-parallel ranks count their
-    /// shards at every ZeRO level; of tensor-parallel ranks that have the same elements, the first one counts them.
+    /// shards at every ZeRO level; of tensor-parallel ranks that have the same elements, the first one counts them, and
+    /// of two pipeline stages that hold a tied parameter, the first one.
     /// Padding is counted too.
     pub fn counted(&self) -> Result<Vec<OwnedPart>> {
         let (flat, index) = self.place()?;
+        if flat.is_copy() {
+            return Ok(Vec::new());
+        }
         let (ranks, all) = (flat.tensor_ranks(), flat.counted(index));
         let mut left = vec![all.of_param.clone()];
         if ranks.size() > 1 {

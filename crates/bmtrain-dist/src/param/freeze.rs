@@ -28,7 +28,7 @@ impl NamePatterns {
     /// Patterns that match no name of the model: most likely a typing error.
     pub fn idle(&self, parameters: &Parameters) -> Vec<&str> {
         let matches_none =
-            |pattern: &&String| !parameters.iter().any(|param| matches_whole(pattern, param.name(), None));
+            |pattern: &&String| !parameters.declared().iter().any(|param| matches_whole(pattern, param.name(), None));
         self.0.iter().filter(matches_none).map(String::as_str).collect()
     }
 }
@@ -68,26 +68,26 @@ pub struct FreezeMask {
 impl Parameters {
     /// Which parameters are frozen now.
     pub fn freeze_mask(&self) -> FreezeMask {
-        let frozen = self.iter().filter(|param| !param.is_trainable());
+        let frozen = self.declared().iter().filter(|param| !param.is_trainable());
         FreezeMask { frozen: frozen.map(|param| param.name().to_owned()).collect() }
     }
 
     /// Freeze exactly the parameters in the mask, and train all others. Every rank has to do the same. A name that the
     /// model has no parameter of is refused, and nothing is changed.
     pub fn set_freeze_mask(&self, mask: &FreezeMask) -> Result<()> {
-        let known: BTreeSet<&str> = self.iter().map(|param| param.name()).collect();
+        let known: BTreeSet<&str> = self.declared().iter().map(|param| param.name()).collect();
         if let Some(unknown) = mask.frozen.iter().find(|name| !known.contains(name.as_str())) {
             let reason = "is to be frozen, but the model has no parameter of this name: use the mask of this model";
             return Err(Error::parameter(unknown.clone(), reason));
         }
-        self.iter().for_each(|param| param.set_trainable(!mask.frozen.contains(param.name())));
+        self.declared().iter().for_each(|param| param.set_trainable(!mask.frozen.contains(param.name())));
         Ok(())
     }
 
     /// Freeze every parameter that a pattern matches, in addition to those frozen already. Returns the number of
     /// matches. Every rank has to do the same.
     pub fn freeze(&self, patterns: &NamePatterns) -> usize {
-        let fitting = self.iter().filter(|param| patterns.matches(param.name()));
+        let fitting = self.declared().iter().filter(|param| patterns.matches(param.name()));
         fitting.map(|param| param.set_trainable(false)).count()
     }
 }

@@ -7,6 +7,7 @@ mod counted;
 pub mod flat;
 pub mod freeze;
 mod parameters;
+mod sink;
 pub mod spec;
 pub mod split;
 mod whole;
@@ -16,10 +17,12 @@ pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub(crate) use counted::outside;
+use flat::GradientUse;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
 pub use parameters::Parameters;
+use sink::TiedSink;
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};
 pub use whole::WholeReader;
@@ -27,7 +30,8 @@ pub(crate) use whole::visit_whole;
 
 use crate::error::{Error, Result};
 use crate::optim::STRETCH;
-use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
+use crate::pipeline::ModelPart;
+use bmtrain_core::autograd::{GradSink, Recall};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::philox::Key;
@@ -41,12 +45,17 @@ use std::rc::Rc;
 #[derive(Debug, Clone)]
 pub struct Param {
     inner: Rc<Inner>,
+    /// Which sum of gradients a use adds to.
+    gradient_use: GradientUse,
 }
 
 #[derive(Debug)]
 struct Inner {
     spec: ParamSpec,
     local: LocalPart,
+    part: ModelPart,
+    /// Where another pipeline stage holds it: that stage and this rank's.
+    elsewhere: Option<(usize, usize)>,
     home: OnceCell<StorageSlot>,
     /// In place of a home: a matrix in quantised blocks.
     blocks: Option<BlockValues>,
@@ -72,10 +81,28 @@ pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Resul
 pub(crate) type ReadBits<'a> = &'a mut dyn FnMut(&[(usize, usize, usize)], &mut [u8]) -> Result<()>;
 
 impl Param {
-    fn new(spec: ParamSpec, local: LocalPart, blocks: Option<BlockValues>, asked: &Rc<Cell<u64>>) -> Self {
+    fn new(
+        spec: ParamSpec,
+        (local, part, elsewhere): (LocalPart, ModelPart, Option<(usize, usize)>),
+        blocks: Option<BlockValues>,
+        asked: &Rc<Cell<u64>>,
+    ) -> Self {
         let (trainable, asked) = (Rc::new(Cell::new(spec.trainable)), Rc::clone(asked));
         let (home, initialized) = (OnceCell::new(), Cell::new(false));
-        Param { inner: Rc::new(Inner { spec, local, home, blocks, trainable, asked, initialized }) }
+        let inner = Inner { spec, local, part, elsewhere, home, blocks, trainable, asked, initialized };
+        Param { inner: Rc::new(inner), gradient_use: GradientUse::Own }
+    }
+
+    /// The same parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are
+    /// summed apart and added to the gradients of the first use once, before they are reduced over the ranks: so the sum
+    /// is the same where two pipeline stages hold the parameter.
+    pub fn tied(&self) -> Param {
+        Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }
+    }
+
+    /// Where in the model it is used.
+    pub fn part(&self) -> ModelPart {
+        self.inner.part
     }
 
     /// Its declaration.
@@ -144,7 +171,10 @@ impl Param {
             self.inner.asked.set(self.inner.asked.get() + 1);
         }
         let var = if self.is_trainable() && cx.is_recording() {
-            let sink: Rc<dyn GradSink> = self.inner.clone();
+            let sink: Rc<dyn GradSink> = match self.gradient_use {
+                GradientUse::Own => self.inner.clone(),
+                GradientUse::Tied => Rc::new(TiedSink(Rc::clone(&self.inner))),
+            };
             cx.leaf(value, sink)
         } else {
             Var::constant(value)
@@ -155,14 +185,14 @@ impl Param {
         Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
     }
 
-    /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
+    /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions, or the present
+    /// sum of the two uses of a tied parameter.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         if self.inner.blocks.is_some() {
             return Ok(None);
         }
         let home = self.home()?;
-        let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
-        Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
+        home.flat.grad_tensor(home.index, self.local_shape())
     }
 
     /// Initialize the values of this rank's part.
@@ -318,6 +348,13 @@ impl Inner {
             );
             return Err(Error::parameter(self.spec.name.clone(), reason));
         }
+        if let Some((holder, stage)) = self.elsewhere {
+            let reason = format!(
+                "is on pipeline stage {holder}, and stage {stage} uses it: declare in which part of the model it is \
+                 used (Builder::part)"
+            );
+            return Err(Error::parameter(self.spec.name.clone(), reason));
+        }
         self.home.get().ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })
     }
 
@@ -340,15 +377,6 @@ impl Inner {
 impl Recall for Inner {
     fn recall(&self) -> bmtrain_core::Result<Tensor> {
         self.value().map_err(|error| bmtrain_core::Error::argument("backward", error.to_string()))
-    }
-}
-
-impl GradSink for Inner {
-    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
-        match self.home.get() {
-            Some(home) => home.flat.grad_target(home.index),
-            None => Err(bmtrain_core::Error::argument("gradient", format!("{} has no storage yet", self.spec.name))),
-        }
     }
 }
 

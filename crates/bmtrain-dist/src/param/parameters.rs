@@ -2,7 +2,8 @@
 
 use super::census::Census;
 use super::{Flat, Param};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::pipeline::StageGroup;
 use std::rc::Rc;
 
 /// The parameters of a model, in the order of their declaration.
@@ -10,14 +11,37 @@ use std::rc::Rc;
 pub struct Parameters {
     pub(super) census: Rc<Census>,
     pub(super) seed: u64,
+    pub(super) stages: StageGroup,
+    pub(super) declared: Vec<Param>,
     pub(super) params: Vec<Param>,
     pub(super) flats: Vec<Rc<Flat>>,
 }
 
 impl Parameters {
-    /// Every parameter.
+    /// Every parameter that this rank's pipeline stage holds.
     pub fn iter(&self) -> std::slice::Iter<'_, Param> {
         self.params.iter()
+    }
+
+    /// Every parameter of the model; the parameters of other pipeline stages have no values here.
+    pub fn declared(&self) -> &[Param] {
+        &self.declared
+    }
+
+    /// The pipeline stages, and what each holds.
+    pub fn stages(&self) -> &StageGroup {
+        &self.stages
+    }
+
+    /// Refuse to write the parameters of one of several pipeline stages as if they were the model.
+    pub fn require_one_stage(&self) -> Result<()> {
+        match self.stages.stages() {
+            1 => Ok(()),
+            stages => {
+                let reason = format!("its parts on {stages} pipeline stages cannot be written yet: use one stage");
+                Err(Error::setting("model", reason))
+            }
+        }
     }
 
     /// Their storages.
@@ -30,14 +54,14 @@ impl Parameters {
         self.census.most()
     }
 
-    /// The parameter of this full name.
+    /// The parameter of this full name, if this rank's pipeline stage holds it.
     pub fn get(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|param| param.name() == name)
     }
 
-    /// Number of values, over all tensor-parallel ranks.
+    /// Number of values, over all tensor-parallel ranks and pipeline stages.
     pub fn count(&self) -> usize {
-        self.params.iter().map(|param| param.spec().shape.elements()).sum()
+        self.declared.iter().map(|param| param.spec().shape.elements()).sum()
     }
 
     /// Initialize what no loader has set, and return the names.

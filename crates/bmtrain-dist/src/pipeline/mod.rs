@@ -1,11 +1,23 @@
 //! Pipeline parallelism: the stages of a model on different ranks, and the order in which each runs its micro-batches.
 //!
-//! A [`Schedule`] is a value without a device: who runs a batch over several stages follows it action by action, and so
-//! do the simulator and the diagrams.
+//! A [`Schedule`] is a value without a device: a [`Pipeline`], which runs a batch over several stages, follows it
+//! action by action, and so do the simulator and the diagrams. A [`Partition`] divides the blocks among the places of
+//! the schedule, a [`StageGroup`] has the parameters that a rank holds, and an [`Edge`] what crosses from one place to
+//! the next.
 
+mod agree;
 pub mod diagram;
+pub mod edge;
+pub mod executor;
+pub mod partition;
 pub mod schedule;
 pub mod simulation;
+pub mod stages;
+mod step;
 
+pub use edge::{Edge, EdgeTensor};
+pub use executor::{MicroBatch, Pipeline};
+pub use partition::{Partition, PartitionRule};
 pub use schedule::{Action, Message, Schedule, ScheduleKind, Work};
 pub use simulation::{Link, PipelineCosts, Simulation, Transfer, WorkTimes, simulate};
+pub use stages::{ModelPart, StageGroup};

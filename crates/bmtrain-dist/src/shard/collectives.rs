@@ -145,7 +145,8 @@ impl ShardCollectives<'_> {
         Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
-    fn follow_compute(&self) -> Result<()> {
+    /// Let the zero lane wait for what the compute lane has done so far.
+    pub(crate) fn follow_compute(&self) -> Result<()> {
         let backend = self.device.backend();
         Ok(backend.wait(Lane::Zero, backend.mark(Lane::Compute)?)?)
     }

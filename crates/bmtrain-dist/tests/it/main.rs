@@ -20,6 +20,7 @@ mod loss_scale;
 mod optim;
 mod optimizers;
 mod partition;
+mod pipeline;
 mod pipeline_schedule;
 mod pipeline_simulation;
 mod recompute;

@@ -156,7 +156,7 @@ fn frozen_blocks_make_no_gradient_and_send_none() {
     let ((no_calls, no_sent), no_bytes, table) = sent(12);
     assert_eq!(no_calls, 1, "the table alone");
     assert!(no_bytes < few_bytes && few_bytes < all_bytes, "{no_bytes} {few_bytes} {all_bytes}");
-    // To the byte: what the table alone sends, and its gradient with the shard that arrives.
+    // To the byte: what the table alone sends, and its gradients as embedding and as head, before the shard arrives.
     assert_eq!(no_sent as usize, bytes(table.gathered_len(), DType::F32));
-    assert_eq!(no_bytes, taken(table.gathered_len(), DType::F32) + taken(table.shard_len(), DType::F32));
+    assert_eq!(no_bytes, 2 * taken(table.gathered_len(), DType::F32));
 }

@@ -3,7 +3,7 @@
 use super::architecture::{Architecture, Spec, StackSpec};
 use super::head::{Head, Heads};
 use super::inputs::Inputs;
-use super::stack::Stack;
+use super::stack::{Stack, StackParts};
 use super::text_model::ModelInfo;
 use super::transformer::Transformer;
 use crate::error::Result;
@@ -12,6 +12,7 @@ use bmtrain_dist::Builder;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::pipeline::ModelPart;
 
 impl<A: Architecture> Transformer<A> {
     /// Builds the model on a device; the builder's options choose the initialization.
@@ -27,16 +28,24 @@ impl<A: Architecture> Transformer<A> {
         let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
         let tokens = EmbeddingOptions { entries, size, init, padding_index };
-        let tokens = Embedding::of_vocabulary(&builder.at("input_embedding"), tokens)?;
+        let part = if head.is_tied() { ModelPart::Tied } else { ModelPart::Embed };
+        let tokens = Embedding::of_vocabulary(&builder.part(part).at("input_embedding"), tokens)?;
+        let parts = |stack: usize| {
+            let first: usize = spec.stacks[..stack].iter().map(|stack| stack.layers).sum();
+            StackParts { first, last: first + spec.stacks[stack].layers.saturating_sub(1) }
+        };
         // What comes before the heads.
         let body = builder.on_token_shards();
-        let inputs: Vec<Inputs> =
-            spec.stacks.iter().map(|stack| Inputs::new(&body, &spec, stack)).collect::<bmtrain_dist::Result<_>>()?;
+        let inputs = spec.stacks.iter().enumerate();
+        let inputs = inputs.map(|(index, stack)| Inputs::new(&body, &spec, stack, parts(index)));
+        let inputs: Vec<Inputs> = inputs.collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {
-            Stack::new(&body.at(stack.name), stack, blocks, |layer, builder| A::block(&config, index, layer, builder))
+            Stack::new(&body.at(stack.name), stack, parts(index), blocks, |layer, builder| {
+                A::block(&config, index, layer, builder)
+            })
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
-        let heads = Heads::new(&builder, &spec.head, head, spec.vocab_size)?;
+        let heads = Heads::new(&builder.part(ModelPart::Head), &spec.head, head, spec.vocab_size)?;
         let (parameters, names) = (builder.finish(), A::names(&config, head));
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();

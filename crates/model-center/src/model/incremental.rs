@@ -52,6 +52,7 @@ impl Source {
         let visible = Visible::but(sequences.padding.as_ref());
         let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
         // [R, S, D]
+        let hidden = (hidden, &mut None);
         let hidden = model.run_blocks_of((0, 0..model.stacks[0].layers.len()), hidden, (&sequences, None), None, cx)?;
         let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
         Ok(Source { hidden, mask, visible, texts: (0..batch.rows).collect() })
@@ -183,7 +184,7 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
             visible: source.visible.clone(),
         });
         let stack = model.spec.stacks.len() - 1;
-        let hidden = model.embed_stack(stack, &sequences, cx)?; // [R, L, D]
+        let hidden = (model.embed_stack(stack, &sequences, cx)?, &mut None); // [R, L, D]
         let blocks = (stack, 0..self.caches.len());
         // [R, L, D]
         let hidden = model.run_blocks_of(blocks, hidden, (&sequences, memory), Some(&mut self.caches), cx)?;

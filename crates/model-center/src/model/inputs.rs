@@ -3,12 +3,14 @@
 use super::architecture::{Added, Spec, StackSpec};
 use super::batch::Sequences;
 use super::sinusoids::Sinusoids;
+use super::stack::StackParts;
 use crate::layer::attention::length_scaled;
 use crate::layer::token_dropout;
 use bmtrain_core::{Ctx, Tensor, Var, ops};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
+use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Builder, Error, Result};
 
 /// `dropout(norm(project_in(factor * tokens) + positions + token_types))`; each family has some of these terms.
@@ -35,7 +37,7 @@ enum AddedPositions {
 
 impl Inputs {
     /// Declares the stack's parameters under the builder's name and, in an encoder-decoder model, the stack's own.
-    pub(super) fn new(builder: &Builder, spec: &Spec, stack: &StackSpec) -> Result<Self> {
+    pub(super) fn new(builder: &Builder, spec: &Spec, stack: &StackSpec, parts: StackParts) -> Result<Self> {
         let scope = (spec.stacks.len() > 1).then_some(stack.name);
         let own = scope.map(|name| builder.at(name));
         let builder = own.as_ref().unwrap_or(builder);
@@ -51,13 +53,14 @@ impl Inputs {
             Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.dim_model)),
         };
         let token_types = stack.type_size.map(|rows| table("token_type_embedding", rows, None)).transpose()?;
-        let linear = |name: &str, inputs, outputs| {
+        let linear = |builder: &Builder, name: &str, inputs, outputs| {
             Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, false, spec.table_init))
         };
+        let after = builder.part(ModelPart::Block(parts.last));
         let (size, dim) = (spec.embedding_size, spec.dim_model);
         let projections = match size == dim {
             true => None,
-            false => Some([linear("project_in", size, dim)?, linear("project_out", dim, size)?]),
+            false => Some([linear(builder, "project_in", size, dim)?, linear(&after, "project_out", dim, size)?]),
         };
         let norm = stack.embedding_norm.map(|norm| Norm::new(&builder.at("embedding_norm"), norm)).transpose()?;
         let (factor, length_scale, dropout) = (spec.embedding_factor, spec.length_scale, stack.embedding_dropout);

@@ -169,7 +169,7 @@ impl LmHead {
 
     /// `[V, D]`.
     fn weight<'a>(&'a self, table: &'a Embedding) -> &'a Param {
-        self.matrix.as_ref().map_or(table.weight(), Linear::weight)
+        self.matrix.as_ref().map_or(table.tied_weight(), Linear::weight)
     }
 }
 

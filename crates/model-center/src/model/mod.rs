@@ -53,6 +53,8 @@ pub mod transformer;
 pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
-pub use registry::{HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, WeightForm};
+pub use registry::{
+    HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
+};
 pub use text_model::{ModelInfo, ModelOutput, TextHead, TextModel};
 pub use transformer::Transformer;

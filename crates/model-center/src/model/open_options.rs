@@ -2,9 +2,11 @@
 
 use super::text_model::TextHead;
 use crate::config::ProblemType;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
+use bmtrain_dist::pipeline::{PartitionRule, Schedule};
 use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{Mesh, RankGroups};
 use std::sync::Arc;
@@ -30,6 +32,17 @@ pub enum WeightForm {
     /// Matrices that the file stores in quantised blocks stay in them; products dequantise them on the way. They are
     /// frozen, and each rank holds all of them. Others are held as with [`WeightForm::Dequantised`].
     AsStored,
+}
+
+/// The pipeline stages that a model is opened on.
+#[derive(Debug, Clone)]
+pub struct StageOptions {
+    /// One rank of each stage, among them this one.
+    pub ranks: Arc<dyn Communicator>,
+    /// The schedule that a step follows: it places the chunks of the model on the stages.
+    pub schedule: Schedule,
+    /// How the blocks are divided among the chunks.
+    pub partition: PartitionRule,
 }
 
 /// Options for opening a model.
@@ -72,7 +85,9 @@ pub struct OpenOptions {
     pub mesh: Mesh,
     /// The tensor-parallel ranks of this rank's group.
     pub tensor: TensorGroup,
-    /// Sharding of its parameters across data-parallel ranks, which are those with the same tensor rank.
+    /// The pipeline stages, of which this rank holds one; `None` for the whole model.
+    pub stages: Option<StageOptions>,
+    /// Sharding of its parameters across data-parallel ranks, which are those with the same stage and tensor rank.
     pub sharding: Sharding,
     /// Full names of frozen parameters.
     pub frozen: NamePatterns,
@@ -104,6 +119,7 @@ impl OpenOptions {
             grad_dtype: DType::F32,
             mesh: Mesh::SOLO,
             tensor: TensorGroup::default(),
+            stages: None,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             only_check: false,

@@ -1,6 +1,6 @@
 //! Loads the weights of a directory into a model, and reads them from the model to write a directory.
 
-use super::registry::{HeadInit, OpenOptions, OpenedModel, WeightForm, param_shapes};
+use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightForm, param_shapes};
 use super::text_model::TextModel;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
@@ -10,6 +10,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::{BuilderOptions, WholeReader};
+use bmtrain_dist::pipeline::{Partition, StageGroup};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -53,7 +54,8 @@ pub fn open_with<M: TextModel + 'static>(
         return without_values(Box::new(sketch), plan, notes);
     }
     let blocks = blocks.map(|blocks| blocks.formats).unwrap_or_default();
-    let model = build(&options.device, BuilderOptions { blocks, ..options.builder() })?;
+    let stages = stages(options, sketch.parameters())?;
+    let model = build(&options.device, BuilderOptions { blocks, stages, ..options.builder() })?;
     if options.leave_values {
         return without_values(Box::new(model), plan, notes);
     }
@@ -68,6 +70,13 @@ pub fn open_with<M: TextModel + 'static>(
     let initialized = model.parameters().initialize_missing()?;
     let unused = plan.unused().to_vec();
     Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes })
+}
+
+/// What each pipeline stage holds of the model, by the parameters of its sketch.
+fn stages(options: &OpenOptions, sketch: &Parameters) -> Result<StageGroup> {
+    let Some(StageOptions { ranks, schedule, partition }) = &options.stages else { return Ok(StageGroup::default()) };
+    let partition = Partition::of_model(partition, sketch, schedule.places())?;
+    Ok(StageGroup::new(Arc::clone(ranks), partition, schedule)?)
 }
 
 /// The matrices that stay in their blocks, if that is asked for.
@@ -93,9 +102,10 @@ fn blocks(plan: &LoadPlan, weights: &Weights, options: &OpenOptions) -> Result<O
 /// What any rank found. Ranks that share parameters read shards of them, and all must return the same: a rank
 /// without the error would deadlock waiting for the others.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
-    // Over both groups these are all ranks that hold parts of the model.
-    let mut groups = [&options.sharding.ranks, &options.tensor.ranks].into_iter().filter(|ranks| ranks.size() > 1);
-    groups.try_fold(found, |found, ranks| of_group(found, ranks, &options.device))
+    // Over all groups these are all ranks that hold parts of the model.
+    let groups = [&options.sharding.ranks, &options.tensor.ranks];
+    let groups = groups.into_iter().chain(options.stages.as_ref().map(|stages| &stages.ranks));
+    groups.filter(|ranks| ranks.size() > 1).try_fold(found, |found, ranks| of_group(found, ranks, &options.device))
 }
 
 fn of_group(found: Vec<NotFinite>, ranks: &Arc<dyn Communicator>, device: &Device) -> Result<Vec<NotFinite>> {
@@ -131,6 +141,7 @@ pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> Result<()>;
 pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> {
     let mut reader = WholeReader::default();
     move |name, values| {
+        parameters.require_one_stage()?;
         if let Some(param) = parameters.get(name) {
             // Release the previous parameter's values first: two large parameters may follow each other.
             *values = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::family_names;
 pub(crate) use super::family_names::Signature;
-pub use super::open_options::{HeadInit, OpenOptions, WeightForm};
+pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
 use super::text_model::TextModel;
 use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3, roberta, t5};
 use crate::config::model_center::Class;
@@ -253,5 +253,5 @@ pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
 
 /// Names and full shapes of parameters, for reading weights.
 pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
-    parameters.iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
+    parameters.declared().iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
 }

@@ -4,6 +4,7 @@ use super::architecture::StackSpec;
 use crate::layer::Positions;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::norm::Norm;
+use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Block, Builder, Result, TransformerBlockList};
 
 /// Blocks and the norm after them; run by [`super::Transformer`].
@@ -17,18 +18,27 @@ pub(super) struct Stack<B> {
     pub output_dropout: f32,
 }
 
+/// The first and the last block of a stack, counted through all stacks: what runs with them is on their pipeline stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StackParts {
+    pub first: usize,
+    pub last: usize,
+}
+
 impl<B: Block + 'static> Stack<B> {
     /// Declares the parameters of positions, blocks and norm under the builder's name; `block` declares each block by
     /// its index.
     pub(super) fn new(
         builder: &Builder,
         spec: &StackSpec,
+        StackParts { first, last }: StackParts,
         options: BlockOptions,
         block: impl Fn(usize, &Builder) -> Result<B>,
     ) -> Result<Self> {
-        let positions = Positions::new(builder, spec.positions.clone())?;
+        let positions = Positions::new(&builder.part(ModelPart::Block(first)), spec.positions.clone())?;
         let layers = TransformerBlockList::build(&builder.at("layers"), spec.layers, options, block)?;
-        let output_norm = spec.output_norm.map(|norm| Norm::new(&builder.at("output_norm"), norm)).transpose()?;
+        let after = builder.part(ModelPart::Block(last));
+        let output_norm = spec.output_norm.map(|norm| Norm::new(&after.at("output_norm"), norm)).transpose()?;
         Ok(Stack { name: spec.name, positions, layers, output_norm, output_dropout: spec.output_dropout })
     }
 }

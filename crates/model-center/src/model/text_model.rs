@@ -10,7 +10,8 @@ use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Tensor, Var};
-use bmtrain_dist::Module;
+use bmtrain_dist::pipeline::{MicroBatch, Pipeline};
+use bmtrain_dist::{Module, OptimManager};
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -90,6 +91,18 @@ pub trait TextModel: Module {
     /// The loss only, `[1]`, for training: as [`TextModel::forward`], but a language-modelling head may compute it
     /// without storing all logits.
     fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>>;
+
+    /// The forward and backward passes of a training step over the stages of a pipeline, in place of
+    /// [`TextModel::loss`] and the backward pass for each micro-batch: see [`Pipeline::forward_backward`].
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`] and [`Pipeline::forward_backward`].
+    fn forward_backward(
+        &self,
+        pipeline: &Pipeline,
+        optim: &OptimManager,
+        load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
+    ) -> Result<Tensor>;
 
     /// Starts incremental decoding with a KV cache.
     ///

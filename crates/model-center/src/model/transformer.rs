@@ -22,10 +22,11 @@ use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_core::{Ctx, DType, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::{Model, Module, Parameters};
+use bmtrain_dist::pipeline::{Edge, MicroBatch, Pipeline};
+use bmtrain_dist::{Bundle, Model, Module, OptimManager, Parameters};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
@@ -51,6 +52,25 @@ pub struct Transformer<A: Architecture> {
     pub(super) token_ranks: Option<Arc<dyn Communicator>>,
 }
 
+/// What flows from the embedding through the blocks to the head, and over the edges of a pipeline.
+#[derive(Debug, Clone)]
+pub struct HiddenStates {
+    /// Of each stack, `[B, L, D]`; of a stack that has run, `[B, L, embedding_size]`.
+    stacks: Vec<Var>,
+    /// The learned position bias of the stack that is running, `[1, N, L, L]`, from its first block to its last.
+    bias: Option<Var>,
+}
+
+impl Bundle for HiddenStates {
+    fn vars(&self) -> Vec<Var> {
+        [self.stacks.vars(), self.bias.vars()].concat()
+    }
+
+    fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
+        HiddenStates { stacks: self.stacks.rebuild(vars), bias: self.bias.rebuild(vars) }
+    }
+}
+
 impl<A: Architecture> Transformer<A> {
     /// Token ids of one stack to the input of its first block, `[B, L, D]`; where tokens are sharded, here and below
     /// `[own, D]`.
@@ -61,12 +81,12 @@ impl<A: Architecture> Transformer<A> {
     }
 
     /// Runs the blocks `range` of a stack and, after the last block, the norm and the projection: `[B, L, D]` to
-    /// `[B, L, D]`, or `[B, L, embedding_size]`. With KV caches, one per block, the tokens follow the cached ones, and
-    /// masks cover all of them.
+    /// `[B, L, D]`, or `[B, L, embedding_size]`. The learned bias of the stack's positions is made with its first
+    /// block, or given. With KV caches, one per block, the tokens follow the cached ones, and masks cover all of them.
     pub(super) fn run_blocks_of(
         &self,
         (stack, range): (usize, Range<usize>),
-        hidden: Var,
+        (hidden, bias): (Var, &mut Option<Var>),
         (sequences, memory): (&Sequences, Option<Memory>),
         caches: Option<&mut [BlockCache]>,
         cx: &mut Ctx,
@@ -81,7 +101,11 @@ impl<A: Architecture> Transformer<A> {
         let tokens = sequences.tokens.as_ref();
         let [_, length] = sequences.ids.dims("stack")?;
         let rows = Rows { past, length, numbers: sequences.numbers.as_ref() };
-        let scope = AttentionContext { tokens: tokens.cloned(), ..positions.scope(visible, rows, cx)? };
+        if range.start == 0 {
+            *bias = positions.bias(rows, cx)?; // [1, N, L, S]
+        }
+        let bias = if is_last { bias.take() } else { bias.clone() };
+        let scope = AttentionContext { tokens: tokens.cloned(), ..positions.scope(visible, rows, bias, cx)? };
         let (shared, options) = (Shared { scope, memory }, RunOptions { range, caches, return_hidden: false });
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
         if !is_last {
@@ -140,23 +164,23 @@ impl<A: Architecture> Module for Transformer<A> {
 
 impl<A: Architecture> Model for Transformer<A> {
     type Batch = DeviceBatch;
-    /// The hidden states of each stack, `[B, L, D]`; where tokens are sharded, this rank's, `[own, D]`.
-    type Flow = Vec<Var>;
+    type Flow = HiddenStates;
     type Output = ModelOutput;
 
     fn forward(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
-        let mut flow = self.embed(batch, cx)?; // [B, L, D] for each stack
+        let mut flow = self.embed(batch, cx)?;
         for (stack, blocks) in self.stacks().into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
-            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?; // [B, L, D] for each stack
+            flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?;
         }
         let output = self.head(flow, batch, cx)?;
         self.release(cx);
         Ok(output)
     }
 
-    fn embed(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Vec<Var>> {
+    fn embed(&self, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<HiddenStates> {
         let stacks = batch.sequences.iter().enumerate();
-        stacks.map(|(stack, sequences)| self.embed_stack(stack, sequences, cx)).collect() // [B, L, D] each
+        let stacks = stacks.map(|(stack, sequences)| self.embed_stack(stack, sequences, cx)); // [B, L, D] each
+        Ok(HiddenStates { stacks: stacks.collect::<bmtrain_dist::Result<_>>()?, bias: None })
     }
 
     fn stacks(&self) -> Vec<usize> {
@@ -167,24 +191,48 @@ impl<A: Architecture> Model for Transformer<A> {
         &self,
         stack: usize,
         range: Range<usize>,
-        mut flow: Vec<Var>,
+        HiddenStates { mut stacks, mut bias }: HiddenStates,
         batch: &DeviceBatch,
         cx: &mut Ctx,
-    ) -> bmtrain_dist::Result<Vec<Var>> {
-        let hidden = flow.remove(stack);
+    ) -> bmtrain_dist::Result<HiddenStates> {
+        let hidden = stacks.remove(stack);
         // A decoder attends to the encoder.
         let memory = stack.checked_sub(1).map(|encoder| Memory {
-            hidden: flow[encoder].clone(),
+            hidden: stacks[encoder].clone(),
             tokens: batch.sequences[encoder].tokens.clone(),
             visible: Visible::but(batch.sequences[encoder].padding.as_ref()),
         });
-        let sequences = &batch.sequences[stack];
-        flow.insert(stack, self.run_blocks_of((stack, range), hidden, (sequences, memory), None, cx)?); // [B, L, D]
-        Ok(flow)
+        let (sequences, hidden) = (&batch.sequences[stack], (hidden, &mut bias));
+        stacks.insert(stack, self.run_blocks_of((stack, range), hidden, (sequences, memory), None, cx)?); // [B, L, D]
+        Ok(HiddenStates { stacks, bias })
     }
 
-    fn head(&self, mut flow: Vec<Var>, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
+    fn receive(&self, block: usize, batch: &DeviceBatch, edge: &mut Edge<'_>) -> bmtrain_dist::Result<HiddenStates> {
+        let dtype = self.tokens.weight().spec().dtype;
+        let (mut stacks, mut bias, mut first) = (Vec::new(), None, 0);
+        for (index, (stack, sequences)) in self.stacks.iter().zip(&batch.sequences).enumerate() {
+            let [rows, length] = sequences.ids.dims("receive")?;
+            let end = first + stack.layers.len();
+            let width = if block >= end { self.spec.embedding_size } else { self.spec.dim_model };
+            let (name, shape) = (format!("{} states", stack.name), [rows, length, width]);
+            // Nothing attends to the encoder after the last block of the decoder.
+            let is_last_use = block == self.blocks() && index + 1 < self.stacks.len();
+            stacks.push(match is_last_use {
+                true => edge.constant(name, shape, dtype)?,
+                false => edge.var(name, shape, dtype)?,
+            });
+            if let Some(heads) = stack.positions.bias_heads().filter(|_| (first + 1..end).contains(&block)) {
+                bias = Some((format!("{} position bias", stack.name), [1, heads, length, length]));
+            }
+            first = end;
+        }
+        let bias = bias.map(|(name, shape)| edge.var_with_gradient(name, shape, dtype, DType::F32)).transpose()?;
+        Ok(HiddenStates { stacks, bias })
+    }
+
+    fn head(&self, flow: HiddenStates, batch: &DeviceBatch, cx: &mut Ctx) -> bmtrain_dist::Result<ModelOutput> {
         let missing = || bmtrain_dist::Error::setting("model", "no hidden states");
+        let mut flow = flow.stacks;
         let hidden = flow.pop().ok_or_else(missing)?;
         let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
         let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
@@ -226,15 +274,30 @@ impl<A: Architecture> TextModel for Transformer<A> {
         let first = self.stacks[0].layers.len();
         let constant = cx.with_tape(None);
         Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {
-            let is_first = flow.len() == 1 || blocks <= first;
+            let is_first = flow.stacks.len() == 1 || blocks <= first;
             let stack = usize::from(!is_first);
-            observe(blocks, self.all_tokens(flow[stack].clone(), stack, &batch, &constant)?.value())
+            observe(blocks, self.all_tokens(flow.stacks[stack].clone(), stack, &batch, &constant)?.value())
         })?)
     }
 
     fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
         let batch = self.upload(batch, false, cx)?;
         Ok(Model::forward(self, &batch, cx)?.loss)
+    }
+
+    fn forward_backward(
+        &self,
+        pipeline: &Pipeline,
+        optim: &OptimManager,
+        load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
+    ) -> Result<Tensor> {
+        let load = |number: usize| {
+            let MicroBatch { batch, randomness, weight } = load(number)?;
+            let batch = DeviceBatch::upload(pipeline.device(), &batch, (&self.spec, self.heads.kind()), false)?;
+            Ok::<_, Error>(MicroBatch { batch, randomness, weight })
+        };
+        let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
+        pipeline.forward_backward(self, optim, load, |output: ModelOutput| output.loss.ok_or_else(missing))
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {

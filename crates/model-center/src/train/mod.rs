@@ -24,6 +24,7 @@ mod finetune;
 mod finish;
 mod generated_answers;
 mod memory_limit;
+mod pipelined;
 mod pool_usage;
 mod preconditions;
 mod profile;

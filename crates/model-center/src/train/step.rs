@@ -10,11 +10,18 @@ use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model};
 use std::rc::Rc;
 
 /// The weights of a step's micro-batches.
-struct LossWeights {
+pub(super) struct LossWeights {
     /// Of each micro-batch's mean loss in the loss of the step: its share of the step's targets.
     micro_batches: Vec<f32>,
     /// Of the mean loss of each micro-batch's prompts in the step's mean; empty where prompts do not count.
     prompts: Vec<f32>,
+}
+
+impl LossWeights {
+    /// Of a micro-batch's mean loss in the loss of the step.
+    pub(super) fn micro_batch(&self, micro_batch: u64) -> f32 {
+        self.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0)
+    }
 }
 
 impl Trainer {
@@ -26,18 +33,9 @@ impl Trainer {
         let weights = self.loss_weights()?;
         let inspector = self.inspector();
         let mut local = LocalMetrics::default();
-        for micro_batch in self.own_micro_batches() {
-            let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
-            let mut batch = self.loader.batch(self.position(micro_batch))?;
-            local.count(&batch);
-            self.weigh(&mut batch, micro_batch, &weights);
-            let mut cx = self.training_context(micro_batch);
-            if let Some(inspector) = &inspector {
-                cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
-            }
-            let loss = self.forward(&batch, &mut cx)?;
-            self.backward(&loss, micro_batch, &weights, &mut cx)?;
-            local.losses.push(loss);
+        match self.pipeline {
+            Some(_) => self.run_pipeline(&weights, &mut local)?,
+            None => self.run_micro_batches(&weights, inspector.as_ref(), &mut local)?,
         }
         let inspection = inspector.map(|inspector| self.inspect(&inspector)).transpose()?;
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
@@ -63,14 +61,43 @@ impl Trainer {
         Ok(format!("hidden states of step {step}\n{hidden}\nparameters before step {step}\n{parameters}"))
     }
 
-    /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group take the same.
-    fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
+    /// Forward and backward passes of this rank's micro-batches, one after the other.
+    fn run_micro_batches(
+        &mut self,
+        weights: &LossWeights,
+        inspector: Option<&Rc<TensorInspector>>,
+        local: &mut LocalMetrics,
+    ) -> Result<()> {
+        for micro_batch in self.own_micro_batches() {
+            let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
+            let mut batch = self.loader.batch(self.position(micro_batch))?;
+            local.count(&batch);
+            self.weigh(&mut batch, micro_batch, weights);
+            let mut cx = self.training_context(micro_batch);
+            if let Some(inspector) = inspector {
+                cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
+            }
+            let loss = self.forward(&batch, &mut cx)?;
+            self.backward(&loss, micro_batch, weights, &mut cx)?;
+            local.losses.push(loss);
+        }
+        Ok(())
+    }
+
+    /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group and the stages of
+    /// a pipeline take the same.
+    pub(super) fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
         (self.team.data_rank() as u64..self.schedule.micro_batches).step_by(self.team.data_size())
     }
 
     fn training_context(&self, micro_batch: u64) -> Ctx {
+        Ctx::training(&self.device, self.randomness(micro_batch))
+    }
+
+    /// The address of a micro-batch's random numbers.
+    pub(super) fn randomness(&self, micro_batch: u64) -> Randomness {
         let (seed, step) = (self.objective.seed, self.progress.step as u32);
-        Ctx::training(&self.device, Randomness { seed, step, micro_batch: micro_batch as u32 })
+        Randomness { seed, step, micro_batch: micro_batch as u32 }
     }
 
     fn loss_weights(&mut self) -> Result<LossWeights> {
@@ -88,7 +115,7 @@ impl Trainer {
     }
 
     /// Set what weighs the batch's classes and prompts in the loss.
-    fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
+    pub(super) fn weigh(&self, batch: &mut Batch, micro_batch: u64, weights: &LossWeights) {
         batch.label_smoothing = self.objective.label_smoothing;
         batch.class_weights.clone_from(&self.objective.class_weights);
         if let (Some(verbalizer), Some(weight)) = (&mut batch.verbalizer, weights.prompts.get(micro_batch as usize)) {
@@ -103,7 +130,7 @@ impl Trainer {
 
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
     fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
-        let weight = weights.micro_batches.get(micro_batch as usize).copied().unwrap_or(0.0);
+        let weight = weights.micro_batch(micro_batch);
         match micro_batch + self.team.data_size() as u64 >= self.schedule.micro_batches {
             true => self.optim.backward_last(loss, weight, cx)?,
             false => self.optim.backward(loss, weight, cx)?,

@@ -15,6 +15,7 @@ use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
+use bmtrain_dist::pipeline::Pipeline;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct Trainer {
     pub(crate) team: Team,
     pub(crate) model: Box<dyn TextModel>,
     pub(crate) optim: OptimManager,
+    /// Where the model is on several pipeline stages.
+    pub(super) pipeline: Option<Pipeline>,
     pub(super) loader: Loader,
     pub(super) objective: Objective,
     pub(super) schedule: StepSchedule,
@@ -103,9 +106,12 @@ impl Trainer {
         };
         let micro_batch = resolved.micro_batch_on(team.data_size());
         let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
+        let micro_batches = train.batch_size / micro_batch;
+        let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
         Ok(Trainer {
             device: device.clone(),
             team,
+            pipeline,
             optim: optimizer(setup, resolved, device, model.as_ref())?,
             model,
             loader: Loader::new(Arc::clone(&setup.train), loader)?.weighing(setup.class_weights.clone()),
@@ -115,10 +121,7 @@ impl Trainer {
                 prompt_loss: train.prompt_loss,
                 seed: train.seed,
             },
-            schedule: StepSchedule {
-                micro_batches: (train.batch_size / micro_batch) as u64,
-                steps_per_epoch: setup.steps_per_epoch,
-            },
+            schedule: StepSchedule { micro_batches: micro_batches as u64, steps_per_epoch: setup.steps_per_epoch },
             progress: TrainingProgress::default(),
             clock: TrainingClock::default(),
             stop,
@@ -222,6 +225,15 @@ impl Trainer {
 /// Whether the loss is scaled, so that its scale is worth showing.
 pub(super) fn scales_loss(resolved: &Resolved) -> bool {
     resolved.train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE
+}
+
+/// The pipeline of a model that was opened on one of several stages; `micro_batches` are those of a data-parallel rank.
+fn pipeline(model: &dyn TextModel, device: &Device, micro_batches: usize) -> Result<Option<Pipeline>> {
+    let stages = model.parameters().stages();
+    if stages.stages() == 1 {
+        return Ok(None);
+    }
+    Ok(Some(Pipeline::new(device, stages, stages.schedule(micro_batches)?)?))
 }
 
 /// AdamW over the model's parameters, with the recipe's schedule, clipping and loss scale.

@@ -65,6 +65,7 @@ mod host_waits;
 mod lm_loss;
 mod metrics;
 mod model_center;
+mod pipeline;
 mod plan_formula;
 mod pretrained;
 mod recipe;

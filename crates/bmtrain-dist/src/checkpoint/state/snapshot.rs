@@ -22,12 +22,16 @@ pub struct Snapshot {
 impl Snapshot {
     /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state. The buffers
     /// of an earlier snapshot are reused.
+    ///
+    /// # Errors
+    /// A model over several pipeline stages.
     pub fn begin(
         device: &Device,
         params: &Parameters,
         optim: &OptimManager,
         buffers: Vec<TensorPiece>,
     ) -> Result<Self> {
+        params.require_one_stage()?;
         let mut sources = Vec::new();
         for param in params {
             let flat = param.place()?.0;

@@ -6,7 +6,8 @@
 //! whole batch  Idle ─ finish_batch ─▶ Reducing ─ finish_step ─▶ Reduced ─ clear_grads ─▶ Idle
 //! ```
 //!
-//! Where gradients are reduced once a step, `Reducing` is left out.
+//! Where gradients are reduced once a step, `Reducing` is left out. A tied parameter has two local sums, one for each
+//! use, until they are reduced; `tied.rs` adds them.
 
 use super::Flat;
 use crate::error::Result;
@@ -16,10 +17,19 @@ use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::kernel::Fill;
 use bmtrain_core::{Lane, Segment, Storage};
 
+/// Which use of a parameter a gradient comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::param) enum GradientUse {
+    /// Its own place in the model.
+    Own,
+    /// The head of a model with tied embeddings.
+    Tied,
+}
+
 #[derive(Debug)]
 pub(super) struct Gradients {
-    /// This rank's gradients that no collective has taken yet; none while it is idle.
-    local: Option<Accumulating>,
+    /// This rank's gradients that no collective has taken yet, by use; none while it is idle.
+    pub(super) local: [Option<Accumulating>; 2],
     /// The gradients of all ranks.
     batch: BatchGradients,
     /// Which parameters `batch` has a gradient of.
@@ -30,10 +40,10 @@ pub(super) struct Gradients {
 
 /// Full gradients of this rank: of a micro-batch, or of all since the last step where they are reduced once a step.
 #[derive(Debug)]
-struct Accumulating {
-    storage: Storage,
+pub(super) struct Accumulating {
+    pub(super) storage: Storage,
     /// Which parameters have a gradient; the ranges of the others are not initialized.
-    written: Vec<bool>,
+    pub(super) written: Vec<bool>,
 }
 
 /// Gradients of the whole batch, over ranks and micro-batches.
@@ -51,7 +61,7 @@ enum BatchGradients {
 impl Gradients {
     pub(super) fn new(params: usize) -> Self {
         let reduced = vec![false; params];
-        Gradients { local: None, batch: BatchGradients::Idle, reduced, is_last_micro_batch: false }
+        Gradients { local: [None, None], batch: BatchGradients::Idle, reduced, is_last_micro_batch: false }
     }
 }
 
@@ -60,12 +70,7 @@ impl Flat {
     pub fn has_grad(&self, index: usize) -> bool {
         let gradients = self.gradients.borrow();
         let is_set = |flags: &[bool]| flags.get(index) == Some(&true);
-        gradients.local.as_ref().is_some_and(|local| is_set(&local.written)) || is_set(&gradients.reduced)
-    }
-
-    /// Gradients of this rank's micro-batch, or of all since the last step where they are reduced once a step.
-    pub fn grads(&self) -> Option<Storage> {
-        self.gradients.borrow().local.as_ref().map(|local| local.storage.clone())
+        gradients.local.iter().flatten().any(|local| is_set(&local.written)) || is_set(&gradients.reduced)
     }
 
     /// Gradients of the whole batch after [`Flat::finish_step`], for the elements that
@@ -81,7 +86,8 @@ impl Flat {
     /// pass, whose backward pass comes first, counts on them already.
     pub(crate) fn gradients_to_come(&self) -> usize {
         let gradients = self.gradients.borrow();
-        let has_memory = gradients.local.is_some() || !matches!(gradients.batch, BatchGradients::Idle);
+        let has_memory =
+            gradients.local.iter().any(Option::is_some) || !matches!(gradients.batch, BatchGradients::Idle);
         let is_trained = self.claimed.get() && self.trainable.iter().any(|trainable| trainable.get());
         if has_memory || !is_trained || self.has_recorded_pass() {
             return 0;
@@ -96,7 +102,7 @@ impl Flat {
             let is_last = self.gradients.borrow().is_last_micro_batch;
             return if is_last && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
         }
-        let Some(local) = self.take_local()? else { return Ok(()) };
+        let Some(local) = self.sum_of_uses(self.take_local()?, false)? else { return Ok(()) };
         let batch = &mut self.gradients.borrow_mut().batch;
         let sums = if let BatchGradients::Reducing(sums) = std::mem::take(batch) { Some(sums) } else { None };
         *batch = BatchGradients::Reducing(self.collectives(self.grad_dtype).add_batch(&local, sums)?);
@@ -116,14 +122,18 @@ impl Flat {
         let first = if sharding.shards_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
         self.finish_batch()?;
         let (collectives, gradients) = (self.collectives(self.grad_dtype), self.gradients.borrow());
-        let shard = match (&gradients.batch, &gradients.local) {
-            (BatchGradients::Reduced(reduced), _) => return Ok(Some((reduced.clone(), first))),
-            (BatchGradients::Reducing(sums), _) => collectives.peek(sums)?,
-            (BatchGradients::Idle, Some(local)) if sharding.is_shared() => {
-                self.fill_unwritten(local)?;
-                Some(collectives.reduce_scatter(&local.storage)?)
+        let shard = match &gradients.batch {
+            BatchGradients::Reduced(reduced) => return Ok(Some((reduced.clone(), first))),
+            BatchGradients::Reducing(sums) => collectives.peek(sums)?,
+            BatchGradients::Idle => {
+                self.fill_unwritten(&gradients.local)?;
+                let storage = |local: &Option<Accumulating>| local.as_ref().map(|local| local.storage.clone());
+                let [own, tied] = &gradients.local;
+                match self.sum_of_uses([storage(own), storage(tied)], true)? {
+                    Some(sum) if sharding.is_shared() => Some(collectives.reduce_scatter(&sum)?),
+                    sum => sum,
+                }
             }
-            (BatchGradients::Idle, local) => local.as_ref().map(|local| local.storage.clone()),
         };
         let backend = self.device.backend();
         backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
@@ -138,8 +148,8 @@ impl Flat {
         }
         self.finish_batch()?;
         let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
-        let batch = &mut self.gradients.borrow_mut().batch;
-        *batch = match std::mem::take(batch) {
+        let batch = std::mem::take(&mut self.gradients.borrow_mut().batch);
+        let batch = match batch {
             BatchGradients::Reducing(sums) => match collectives.finish(sums)? {
                 Some(shard) if sharding.is_shared() && !sharding.shards_state() => {
                     BatchGradients::Reduced(collectives.all_gather(&shard, Segment::Gradients)?)
@@ -149,12 +159,13 @@ impl Flat {
             },
             finished => finished,
         };
+        self.gradients.borrow_mut().batch = batch;
         Ok(())
     }
 
     /// Where gradients are reduced once a step: reduce the sum over this rank's micro-batches.
     fn reduce(&self) -> Result<()> {
-        let Some(local) = self.take_local()? else { return Ok(()) };
+        let Some(local) = self.sum_of_uses(self.take_local()?, false)? else { return Ok(()) };
         let (collectives, sharding) = (self.collectives(self.grad_dtype), &self.sharding);
         let sum = if sharding.shards_state() {
             collectives.reduce_scatter(&local)?
@@ -164,12 +175,13 @@ impl Flat {
             }
             local
         };
-        let batch = &mut self.gradients.borrow_mut().batch;
-        match batch {
+        let gradients = &mut *self.gradients.borrow_mut();
+        match &gradients.batch {
             // The micro-batch that was declared the last one was followed by another contribution.
             BatchGradients::Reduced(earlier) => collectives.add(&sum, earlier)?,
-            _ => *batch = BatchGradients::Reduced(sum),
+            _ => gradients.batch = BatchGradients::Reduced(sum),
         }
+        self.mark_all_reduced(gradients);
         Ok(())
     }
 
@@ -179,10 +191,14 @@ impl Flat {
         *gradients = Gradients::new(gradients.reduced.len());
     }
 
-    /// Where the next contribution to the gradient of parameter `index` goes.
-    pub(in crate::param) fn grad_target(&self, index: usize) -> bmtrain_core::Result<SinkTarget> {
+    /// Where the next contribution of a use to the gradient of parameter `index` goes.
+    pub(in crate::param) fn grad_target(
+        &self,
+        index: usize,
+        gradient_use: GradientUse,
+    ) -> bmtrain_core::Result<SinkTarget> {
         let gradients = &mut *self.gradients.borrow_mut();
-        let local = match &mut gradients.local {
+        let local = match &mut gradients.local[gradient_use as usize] {
             Some(local) => local,
             idle => {
                 let len = self.layout.gathered_len();
@@ -195,24 +211,37 @@ impl Flat {
         Ok(SinkTarget { storage: local.storage.clone(), start, len, add })
     }
 
-    /// This rank's gradients, if there are any, complete for a collective: a parameter without a gradient, be it frozen
+    /// This rank's gradients by use, if there are any, complete for a sum: a parameter without a gradient, be it frozen
     /// or not used, has zeros. It may have one in another micro-batch of the step.
-    fn take_local(&self) -> Result<Option<Storage>> {
+    fn take_local(&self) -> Result<[Option<Storage>; 2]> {
         let gradients = &mut *self.gradients.borrow_mut();
-        let Some(local) = gradients.local.take() else { return Ok(None) };
-        self.fill_unwritten(&local)?;
-        for (reduced, written) in gradients.reduced.iter_mut().zip(local.written) {
-            *reduced |= written;
-        }
-        Ok(Some(local.storage))
+        self.fill_unwritten(&gradients.local)?;
+        Ok([0, 1].map(|number| {
+            let local = gradients.local[number].take()?;
+            for (reduced, written) in gradients.reduced.iter_mut().zip(local.written) {
+                *reduced |= written;
+            }
+            Some(local.storage)
+        }))
     }
 
-    /// Write zeros where parameters have no gradient.
-    fn fill_unwritten(&self, local: &Accumulating) -> Result<()> {
-        let unwritten = local.written.iter().enumerate().filter(|(_, written)| !**written);
-        for (index, _) in unwritten.filter(|_| self.sharding.is_reduced()) {
-            self.device.launch(Fill { value: 0.0, out: local.storage.view_mut(self.span(index).range())? })?;
+    /// Write zeros where parameters have no gradient, if something will be added there.
+    fn fill_unwritten(&self, local: &[Option<Accumulating>; 2]) -> Result<()> {
+        if !self.sharding.is_reduced() && self.ends.is_none() && local.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        for local in local.iter().flatten() {
+            for (index, _) in local.written.iter().enumerate().filter(|(_, written)| !**written) {
+                self.device.launch(Fill { value: 0.0, out: local.storage.view_mut(self.span(index).range())? })?;
+            }
         }
         Ok(())
+    }
+
+    /// What two stages have all-reduced is a gradient on both.
+    fn mark_all_reduced(&self, gradients: &mut Gradients) {
+        if self.ends.is_some() && !matches!(gradients.batch, BatchGradients::Idle) {
+            gradients.reduced.fill(true);
+        }
     }
 }

@@ -3,15 +3,18 @@
 //! `values.rs` is how values are gathered and released, `gradients.rs` how gradients are accumulated and reduced.
 
 mod gradients;
+mod tied;
 mod values;
 
 use super::Param;
 use super::census::Census;
 use crate::error::Result;
+use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::collectives::ShardCollectives;
 use crate::shard::{ShardLayout, Sharding, Span};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device, Segment, Storage};
+pub(super) use gradients::GradientUse;
 use gradients::Gradients;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -33,6 +36,9 @@ pub struct Flat {
     grad_dtype: DType,
     sharding: Sharding,
     tensor_ranks: Arc<dyn Communicator>,
+    stage_ranks: Arc<dyn Communicator>,
+    /// The first and the last pipeline stage, in this order, where both hold a tied parameter.
+    ends: Option<Arc<dyn Communicator>>,
     /// The number of the block that gathers it; parameters outside of blocks are gathered on demand.
     block: Option<(usize, Rc<Census>)>,
     /// Which parameters are trained now.
@@ -51,6 +57,14 @@ pub struct Flat {
 /// All storages of a model, which hold each other no longer than the parameters do.
 pub(super) type Siblings = Rc<RefCell<Vec<Weak<Flat>>>>;
 
+/// The ranks that a storage is shared or split with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlatRanks<'a> {
+    pub(super) sharding: &'a Sharding,
+    pub(super) tensor: &'a Arc<dyn Communicator>,
+    pub(super) stages: &'a StageGroup,
+}
+
 /// What this rank updates of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedPart {
@@ -65,7 +79,7 @@ pub struct OwnedPart {
 impl Flat {
     pub(super) fn new(
         device: &Device,
-        (sharding, tensor_ranks): (&Sharding, &Arc<dyn Communicator>),
+        FlatRanks { sharding, tensor, stages }: FlatRanks<'_>,
         (dtype, grad_dtype): (DType, DType),
         block: Option<(usize, Rc<Census>)>,
         members: &[Param],
@@ -76,13 +90,16 @@ impl Flat {
         let len = if sharding.shards_values() { layout.shard_len() } else { layout.gathered_len() };
         // Zeros, so that the gaps between parameters are numbers too.
         let values = Storage::zeros(device, len, dtype, Segment::Parameters)?;
+        let is_tied = members.iter().any(|param| param.part() == ModelPart::Tied);
         let flat = Rc::new(Flat {
             device: device.clone(),
             layout,
             dtype,
             grad_dtype,
             sharding: sharding.clone(),
-            tensor_ranks: Arc::clone(tensor_ranks),
+            tensor_ranks: Arc::clone(tensor),
+            stage_ranks: Arc::clone(stages.ranks()),
+            ends: stages.ends().filter(|_| is_tied).cloned(),
             block,
             trainable: members.iter().map(|param| Rc::clone(&param.inner.trainable)).collect(),
             values,
@@ -127,6 +144,16 @@ impl Flat {
     /// The tensor-parallel ranks, each with its own part of the parameters.
     pub fn tensor_ranks(&self) -> &Arc<dyn Communicator> {
         &self.tensor_ranks
+    }
+
+    /// One rank of each pipeline stage, each with other parameters.
+    pub fn stage_ranks(&self) -> &Arc<dyn Communicator> {
+        &self.stage_ranks
+    }
+
+    /// Whether the first pipeline stage has the same parameter, and counts its gradient in the norm.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.rank() > 0)
     }
 
     /// Elements of optimizer state for this storage on this rank.

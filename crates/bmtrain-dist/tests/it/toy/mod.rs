@@ -3,10 +3,11 @@
 
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
-use bmtrain_core::{Ctx, Device, Tensor, Var};
-use bmtrain_dist::block::{BlockOptions, RunOptions};
+use bmtrain_core::{Ctx, DType, Device, Tensor, Var};
+use bmtrain_dist::block::{BlockOptions, Recompute, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
+use bmtrain_dist::pipeline::{Edge, ModelPart};
 use bmtrain_dist::{Block, Builder, Bundle, Model, Module, Parameters, Result, TransformerBlockList};
 use std::ops::Range;
 
@@ -57,12 +58,12 @@ struct ToyBlock {
 }
 
 impl ToyBlock {
-    fn new(b: &Builder, decoder: bool) -> Result<Self> {
+    fn new(b: &Builder, decoder: bool, attends_to_encoder: bool) -> Result<Self> {
         let linear = |name: &str, inputs, outputs| {
             Linear::new(&b.at(name), LinearOptions::new(inputs, outputs, true, Init::normal(0.4)))
         };
         let norm = |name: &str| Norm::new(&b.at(name), NormOptions::layer(SIZE, 1e-5));
-        let cross = match decoder {
+        let cross = match attends_to_encoder {
             true => Some((
                 norm("cross_norm")?,
                 linear("cross_q", SIZE, SIZE)?,
@@ -124,8 +125,27 @@ impl Block for ToyBlock {
     }
 }
 
+/// How a toy is built.
+#[derive(Debug, Clone)]
+pub struct ToyOptions {
+    pub recompute: Recompute,
+    /// Of encoder and decoder. Without an encoder the decoder is alone.
+    pub blocks: [usize; 2],
+    /// Whether the embedding table is the output matrix too.
+    pub tied: bool,
+    pub builder: BuilderOptions,
+}
+
+impl Default for ToyOptions {
+    fn default() -> Self {
+        let builder = BuilderOptions { seed: 5, ..BuilderOptions::default() };
+        ToyOptions { recompute: Recompute::Keep, blocks: [2, 2], tied: true, builder }
+    }
+}
+
 pub struct Toy {
     table: Embedding,
+    head: Option<Linear>,
     bias: Param,
     encoder: TransformerBlockList<ToyBlock>,
     decoder: TransformerBlockList<ToyBlock>,
@@ -134,14 +154,24 @@ pub struct Toy {
 
 impl Toy {
     pub fn new(device: &Device, blocks: BlockOptions) -> Result<Self> {
-        let b = Builder::new(device, BuilderOptions { seed: 5, ..BuilderOptions::default() });
+        Toy::with(device, ToyOptions { recompute: blocks.recompute, ..ToyOptions::default() })
+    }
+
+    pub fn with(device: &Device, options: ToyOptions) -> Result<Self> {
+        let ToyOptions { recompute, blocks: [encoder, decoder], tied, builder } = options;
+        let (b, blocks) = (Builder::new(device, builder), BlockOptions { recompute });
+        let part = if tied { ModelPart::Tied } else { ModelPart::Embed };
         let table = EmbeddingOptions { entries: VOCABULARY, size: SIZE, init: Init::normal(1.0), padding_index: None };
-        let table = Embedding::new(&b.at("table"), table)?;
+        let table = Embedding::new(&b.part(part).at("table"), table)?;
         let shape = [1, HEADS, LENGTH, LENGTH];
         let bias = b.param("position_bias", shape, Init::normal(0.5), Split::Replicated, false)?;
-        let encoder = TransformerBlockList::build(&b.at("encoder"), 2, blocks, |_, b| ToyBlock::new(b, false))?;
-        let decoder = TransformerBlockList::build(&b.at("decoder"), 2, blocks, |_, b| ToyBlock::new(b, true))?;
-        Ok(Toy { table, bias, encoder, decoder, parameters: b.finish() })
+        let encoder =
+            TransformerBlockList::build(&b.at("encoder"), encoder, blocks, |_, b| ToyBlock::new(b, false, false))?;
+        let block = |_, b: &Builder| ToyBlock::new(b, true, encoder.len() > 0);
+        let decoder = TransformerBlockList::build(&b.at("decoder"), decoder, blocks, block)?;
+        let head = LinearOptions::new(SIZE, VOCABULARY, false, Init::normal(0.4));
+        let head = (!tied).then(|| Linear::new(&b.part(ModelPart::Head).at("head"), head)).transpose()?;
+        Ok(Toy { table, head, bias, encoder, decoder, parameters: b.finish() })
     }
 }
 
@@ -160,7 +190,8 @@ impl Model for Toy {
         Ok(Flow {
             encoder: self.table.forward(&batch.source, cx)?,
             decoder: self.table.forward(&batch.target, cx)?,
-            bias: self.bias.var(cx)?,
+            // Not the parameter itself, whose gradient would be summed over the blocks of all micro-batches.
+            bias: ops::scale(cx, &self.bias.var(cx)?, 1.0)?,
         })
     }
 
@@ -180,9 +211,30 @@ impl Model for Toy {
         Ok(Flow { decoder, ..flow })
     }
 
+    fn receive(&self, block: usize, _: &ToyBatch, edge: &mut Edge<'_>) -> Result<Flow> {
+        let (dtype, shape) = (self.bias.spec().dtype, [BATCH, LENGTH, SIZE]);
+        // After the last block nothing attends to the encoder and to the bias.
+        let is_used = block < self.blocks();
+        let states = |edge: &mut Edge<'_>, name: &str, is_used: bool| match is_used {
+            true => edge.var(name, shape, dtype),
+            false => edge.constant(name, shape, dtype),
+        };
+        Ok(Flow {
+            encoder: states(edge, "encoder states", is_used && !self.encoder.is_empty())?,
+            decoder: states(edge, "decoder states", true)?,
+            bias: {
+                let (name, shape) = ("position bias", [1, HEADS, LENGTH, LENGTH]);
+                match is_used {
+                    true => edge.var_with_gradient(name, shape, dtype, DType::F32)?,
+                    false => edge.constant(name, shape, dtype)?,
+                }
+            },
+        })
+    }
+
     fn forward(&self, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {
         let mut flow = self.embed(batch, cx)?;
-        for (stack, blocks) in self.stacks().into_iter().enumerate() {
+        for (stack, blocks) in self.stacks().into_iter().enumerate().filter(|(_, blocks)| *blocks > 0) {
             flow = self.run_stack(stack, 0..blocks, flow, batch, cx)?;
         }
         let loss = self.head(flow, batch, cx)?;
@@ -191,7 +243,10 @@ impl Model for Toy {
     }
 
     fn head(&self, flow: Flow, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {
-        let logits = self.table.project(&flow.decoder, None, cx)?;
+        let logits = match &self.head {
+            Some(head) => head.forward(&flow.decoder, cx)?,
+            None => self.table.project(&flow.decoder, None, cx)?,
+        };
         Ok(ops::cross_entropy(cx, &logits, &batch.labels, &ops::CrossEntropy::default())?)
     }
 }

@@ -13,7 +13,7 @@ pub use relative::{RelativeBias, RelativeConfig, bucket};
 pub use rotary::{RotaryAngles, RotaryConfig, RotaryScaling};
 
 use super::mask::{AttentionContext, Visible};
-use bmtrain_core::{Ctx, Tensor};
+use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::{Builder, Result};
 
 /// Positions in a stack's self-attention.
@@ -97,8 +97,24 @@ impl Positions {
         })
     }
 
-    /// The context of self-attention over these sequences.
-    pub fn scope(&self, visible: Visible, rows: Rows<'_>, cx: &mut Ctx) -> Result<AttentionContext> {
+    /// The learned bias of these sequences, `[1, N, L, S]`, if there is one.
+    pub fn bias(&self, rows: Rows<'_>, cx: &mut Ctx) -> Result<Option<Var>> {
+        match self {
+            Positions::Relative(bias) => Ok(Some(bias.forward(rows.length, rows.keys(), cx)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Number of heads of a learned bias on this tensor-parallel rank.
+    pub fn bias_heads(&self) -> Option<usize> {
+        match self {
+            Positions::Relative(bias) => Some(bias.heads()),
+            _ => None,
+        }
+    }
+
+    /// The context of self-attention over these sequences; `bias` is their learned bias.
+    pub fn scope(&self, visible: Visible, rows: Rows<'_>, bias: Option<Var>, cx: &mut Ctx) -> Result<AttentionContext> {
         let scope = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {
             Positions::None => scope,
@@ -106,9 +122,7 @@ impl Positions {
                 AttentionContext { angles: Some(angles.of(rows.past, rows.length, cx)?), ..scope }
             }
             Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..scope },
-            Positions::Relative(bias) => {
-                AttentionContext { bias: Some(bias.forward(rows.length, rows.keys(), cx)?), ..scope }
-            }
+            Positions::Relative(_) => AttentionContext { bias, ..scope },
         })
     }
 }

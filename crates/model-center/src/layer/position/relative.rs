@@ -60,6 +60,11 @@ impl RelativeBias {
         Ok(RelativeBias { config, table, numbers: RefCell::default() })
     }
 
+    /// N, of this tensor-parallel rank.
+    pub fn heads(&self) -> usize {
+        self.table.weight().local_shape().last()
+    }
+
     /// `[1, N, L, S]`, for queries at the end of the keys.
     pub fn forward(&self, queries: usize, keys: usize, cx: &Ctx) -> Result<Var> {
         let numbers = self.numbers(queries, keys, cx)?; // [L, S]

@@ -1,0 +1,375 @@
+//! One step of this rank: its actions in order, the activations that wait for their backward pass, and what has arrived
+//! from other stages before it is needed.
+
+use super::executor::{MicroBatch, Pipeline};
+use super::{Action, Edge, EdgeTensor, Message, Schedule, Work};
+use crate::block::Bundle;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::optim::OptimManager;
+use bmtrain_core::autograd::{Tape, VarKey, WeightGradients};
+use bmtrain_core::comm::tensors;
+use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A step in progress.
+pub(super) struct Step<'a, M: Model> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) schedule: &'a Schedule,
+    pub(super) model: &'a M,
+    /// None where there is no backward pass.
+    optim: Option<&'a OptimManager>,
+    /// By place, whether something before it is trained: then gradients go back over the edge before it.
+    trained_before: Vec<bool>,
+    /// Micro-batches that forward passes of this stage still need, and how many.
+    batches: BTreeMap<usize, (MicroBatch<M::Batch>, usize)>,
+    /// Forward passes whose backward pass is to come, by place and micro-batch.
+    recorded: BTreeMap<(usize, usize), Recorded>,
+    /// Weight gradients that wait, by place and micro-batch.
+    waiting: BTreeMap<(usize, usize), WeightGradients>,
+    /// Values by the action that needs them.
+    arrived: BTreeMap<Action, Vec<Tensor>>,
+    /// By stage, the messages that it sends to this one, and how many have been taken.
+    messages: Vec<(Vec<Message>, usize)>,
+    /// By micro-batch, at the last place.
+    losses: BTreeMap<usize, Tensor>,
+}
+
+/// A variable that has crossed an edge, with gradient.
+type Crossing = (EdgeTensor, VarKey);
+
+/// What the backward pass of a chunk needs, without the values of inputs and outputs: what is sent can be freed.
+struct Recorded {
+    tape: Tape,
+    inputs: Vec<Crossing>,
+    outputs: Outputs,
+}
+
+enum Outputs {
+    /// The tensors that have gone over the edge, with gradient.
+    Sent(Vec<Crossing>),
+    /// The loss and its weight.
+    Loss(VarKey, DType, f32),
+}
+
+impl<'a, M: Model> Step<'a, M> {
+    pub(super) fn new(
+        pipeline: &'a Pipeline,
+        schedule: &'a Schedule,
+        model: &'a M,
+        optim: Option<&'a OptimManager>,
+    ) -> Self {
+        let stages = &pipeline.stages;
+        let own = stages.ranks().rank();
+        let trained = model.parameters().declared().iter().filter(|param| optim.is_some() && param.is_trainable());
+        let first = trained.map(|param| stages.place_of(param.part())).min();
+        Step {
+            pipeline,
+            schedule,
+            model,
+            optim,
+            trained_before: (0..schedule.places()).map(|place| first.is_some_and(|first| first < place)).collect(),
+            batches: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            messages: (0..schedule.stages()).map(|from| (schedule.messages(from, own), 0)).collect(),
+            losses: BTreeMap::new(),
+        }
+    }
+
+    /// This stage's number.
+    pub(super) fn stage(&self) -> usize {
+        self.pipeline.stages.ranks().rank()
+    }
+
+    /// The blocks of a place, counted through all stacks.
+    fn blocks(&self, place: usize) -> Range<usize> {
+        self.pipeline.stages.partition().map_or(0..self.model.blocks(), |partition| partition.range(place))
+    }
+
+    /// Run all actions: the losses of the micro-batches, of one element each, at the last place.
+    pub(super) fn run<E: From<Error>>(
+        &mut self,
+        load: &mut impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
+        loss: &impl Fn(M::Output) -> Result<Var>,
+    ) -> Result<Vec<Tensor>, E> {
+        if !self.pipeline.has_agreed.get() {
+            self.load(0, load)?;
+            self.agree()?;
+        }
+        for &action in self.schedule.actions(self.stage()) {
+            self.load_for(action, load)?;
+            match action.work {
+                Work::Forward => self.forward(action, loss)?,
+                Work::Backward | Work::InputGradient => self.backward(action)?,
+                Work::WeightGradient => self.weight_gradient(action)?,
+            }
+        }
+        Ok(std::mem::take(&mut self.losses).into_values().collect())
+    }
+
+    /// Load the micro-batch of a forward pass, and those of messages that come before what an action needs.
+    fn load_for<E: From<Error>>(
+        &mut self,
+        action: Action,
+        load: &mut impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
+    ) -> Result<(), E> {
+        if action.work == Work::Forward {
+            self.load(action.micro_batch, load)?;
+        }
+        let Some((from, _)) = self.schedule.source(self.stage(), action) else { return Ok(()) };
+        let Some((messages, taken)) = self.messages.get(from) else { return Ok(()) };
+        let needed =
+            messages[*taken..].iter().position(|message| message.needed_by == action).map_or(0, |last| last + 1);
+        let ahead: Vec<usize> = messages[*taken..*taken + needed]
+            .iter()
+            .filter(|message| message.needed_by.work == Work::Forward)
+            .map(|message| message.needed_by.micro_batch)
+            .collect();
+        ahead.into_iter().try_for_each(|micro_batch| self.load(micro_batch, load))
+    }
+
+    fn load<E: From<Error>>(
+        &mut self,
+        micro_batch: usize,
+        load: &mut impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
+    ) -> Result<(), E> {
+        if !self.batches.contains_key(&micro_batch) {
+            self.batches.insert(micro_batch, (load(micro_batch)?, self.schedule.chunks()));
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, action: Action, loss: &impl Fn(M::Output) -> Result<Var>) -> Result<()> {
+        let _forward =
+            tracing::debug_span!("forward", micro_batch = action.micro_batch, chunk = action.chunk).entered();
+        let place = self.schedule.place(self.stage(), action.chunk);
+        let arrived = match place {
+            0 => None,
+            _ => Some((self.edge(place, action.micro_batch)?, self.receive(action)?)),
+        };
+        let (micro_batch, uses) = match self.batches.remove(&action.micro_batch) {
+            Some((micro_batch, uses)) => (micro_batch, uses - 1),
+            None => return Err(out_of_order(action)),
+        };
+        let mut cx = match self.optim {
+            Some(_) => Ctx::training(&self.pipeline.device, micro_batch.randomness),
+            None => Ctx::inference(&self.pipeline.device),
+        };
+        let (mut flow, inputs) = match arrived {
+            None => (self.model.embed(&micro_batch.batch, &mut cx)?, Vec::new()),
+            Some((edge, values)) => self.enter(place, &micro_batch.batch, (edge, values), &cx)?,
+        };
+        let blocks = self.blocks(place);
+        flow = self.model.run_blocks(blocks, flow, &micro_batch.batch, &mut cx)?;
+        let outputs = match place + 1 == self.schedule.places() {
+            true => {
+                let loss = loss(self.model.head(flow, &micro_batch.batch, &mut cx)?)?;
+                self.keep_loss(action, &loss)?;
+                Outputs::Loss(loss.key(), loss.dtype(), micro_batch.weight)
+            }
+            false => Outputs::Sent(self.leave(action, &micro_batch.batch, flow)?),
+        };
+        self.model.release(&cx);
+        if let Some(tape) = cx.take_tape() {
+            self.recorded.insert((place, action.micro_batch), Recorded { tape, inputs, outputs });
+        }
+        if uses > 0 {
+            self.batches.insert(action.micro_batch, (micro_batch, uses));
+        }
+        Ok(())
+    }
+
+    fn keep_loss(&mut self, action: Action, loss: &Var) -> Result<()> {
+        if loss.value().elements() != 1 || loss.dtype() != DType::F32 {
+            let reason = format!("a loss is one f32 element, got {} {}", loss.dtype(), loss.shape());
+            return Err(Error::setting("pipeline", reason));
+        }
+        self.losses.insert(action.micro_batch, loss.value().clone());
+        Ok(())
+    }
+
+    fn backward(&mut self, action: Action) -> Result<()> {
+        let _backward =
+            tracing::debug_span!("backward", micro_batch = action.micro_batch, chunk = action.chunk).entered();
+        let place = self.schedule.place(self.stage(), action.chunk);
+        let arrived = if place + 1 == self.schedule.places() { Vec::new() } else { self.receive(action)? };
+        let recorded = self.recorded.remove(&(place, action.micro_batch));
+        let (Some(Recorded { tape, inputs, outputs }), Some(optim)) = (recorded, self.optim) else {
+            return Err(out_of_order(action));
+        };
+        let device = &self.pipeline.device;
+        let seeds = match outputs {
+            Outputs::Sent(outputs) => outputs.into_iter().map(|(_, key)| key).zip(arrived).collect(),
+            Outputs::Loss(key, dtype, weight) => {
+                let scale = weight * optim.loss_scale();
+                vec![(key, Tensor::full_in(device, [1], dtype, scale, Segment::Activations)?)]
+            }
+        };
+        let (edge, keys): (Vec<EdgeTensor>, Vec<VarKey>) = inputs.into_iter().unzip();
+        let queue = (action.work == Work::InputGradient).then(WeightGradients::default);
+        let gradients = tape.backward_keys(device, seeds, &keys, queue.as_ref())?;
+        let back = edge.iter().zip(gradients).map(|(tensor, gradient)| self.gradient_of(tensor, gradient));
+        let back = back.collect::<Result<Vec<_>>>()?;
+        self.send(action, back)?;
+        match queue {
+            Some(queue) => self.waiting.insert((place, action.micro_batch), queue),
+            None => return optim.finish_micro_batch(),
+        };
+        Ok(())
+    }
+
+    /// The gradient that goes back over an edge: zeros where nothing after it uses the variable.
+    fn gradient_of(&self, tensor: &EdgeTensor, gradient: Option<Tensor>) -> Result<Tensor> {
+        let dtype = tensor.gradient.unwrap_or(tensor.dtype);
+        match gradient {
+            None => Ok(Tensor::full_in(&self.pipeline.device, tensor.shape, dtype, 0.0, Segment::Activations)?),
+            Some(gradient) if gradient.dtype() == dtype => Ok(gradient),
+            Some(gradient) => {
+                let reason = format!("the gradient of {tensor} is {}; correct Model::receive", gradient.dtype());
+                Err(Error::setting("pipeline", reason))
+            }
+        }
+    }
+
+    fn weight_gradient(&mut self, action: Action) -> Result<()> {
+        let _weights = tracing::debug_span!("weight_gradient", chunk = action.chunk).entered();
+        let place = self.schedule.place(self.stage(), action.chunk);
+        let waiting = self.waiting.remove(&(place, action.micro_batch));
+        let (Some(waiting), Some(optim)) = (waiting, self.optim) else { return Err(out_of_order(action)) };
+        waiting.run(&self.pipeline.device)?;
+        optim.finish_micro_batch()
+    }
+
+    /// What crosses the edge before a place, as the model declares it.
+    pub(super) fn edge(&self, place: usize, micro_batch: usize) -> Result<Vec<EdgeTensor>> {
+        let missing = || Error::setting("pipeline", format!("micro-batch {micro_batch} is not loaded"));
+        let (MicroBatch { batch, .. }, _) = self.batches.get(&micro_batch).ok_or_else(missing)?;
+        self.edge_of(place, batch)
+    }
+
+    fn edge_of(&self, place: usize, batch: &M::Batch) -> Result<Vec<EdgeTensor>> {
+        // Nobody reads this value.
+        let nothing = Tensor::full_in(&self.pipeline.device, [1], DType::F32, 0.0, Segment::Workspace)?;
+        let mut declared = Vec::new();
+        let mut take = |tensor: EdgeTensor| {
+            let gradient = tensor.gradient.filter(|_| self.trained_before.get(place) == Some(&true));
+            declared.push(EdgeTensor { gradient, ..tensor });
+            Ok(Var::constant(nothing.clone()))
+        };
+        self.model.receive(self.blocks(place).start, batch, &mut Edge::new(&mut take))?;
+        Ok(declared)
+    }
+
+    /// The flow that enters a place, and its variables with gradient.
+    fn enter(
+        &self,
+        place: usize,
+        batch: &M::Batch,
+        (edge, values): (Vec<EdgeTensor>, Vec<Tensor>),
+        cx: &Ctx,
+    ) -> Result<(M::Flow, Vec<Crossing>)> {
+        let (mut arrived, mut inputs) = (edge.into_iter().zip(values), Vec::new());
+        let mut take = |_| {
+            let other = || Error::setting("pipeline", "the model declares other variables for the same batch");
+            let (tensor, value) = arrived.next().ok_or_else(other)?;
+            Ok(match cx.tape().filter(|_| tensor.gradient.is_some()) {
+                Some(tape) => {
+                    let var = tape.input(value);
+                    inputs.push((tensor, var.key()));
+                    var
+                }
+                None => Var::constant(value),
+            })
+        };
+        let flow = self.model.receive(self.blocks(place).start, batch, &mut Edge::new(&mut take))?;
+        Ok((flow, inputs))
+    }
+
+    /// Send the flow that leaves a chunk; the variables with gradient.
+    fn leave(&mut self, action: Action, batch: &M::Batch, flow: M::Flow) -> Result<Vec<Crossing>> {
+        let place = self.schedule.place(self.stage(), action.chunk) + 1;
+        let (edge, vars) = (self.edge_of(place, batch)?, flow.vars());
+        self.check_flow(place, &edge, &vars)?;
+        let sent = edge.into_iter().zip(&vars).filter(|(tensor, _)| tensor.gradient.is_some());
+        let sent = sent.map(|(tensor, var)| (tensor, var.key())).collect();
+        drop(flow);
+        self.send(action, vars.into_iter().map(Var::into_value).collect())?;
+        Ok(sent)
+    }
+
+    /// The flow is what the model declares.
+    fn check_flow(&self, place: usize, edge: &[EdgeTensor], vars: &[Var]) -> Result<()> {
+        let refuse = |reason: String| {
+            let block = self.blocks(place).start;
+            Err(Error::setting("pipeline", format!("the flow before block {block}: {reason}; correct Model::receive")))
+        };
+        if edge.len() != vars.len() {
+            return refuse(format!("{} variables are declared, got {}", edge.len(), vars.len()));
+        }
+        for (tensor, var) in edge.iter().zip(vars) {
+            if (tensor.shape, tensor.dtype) != (var.shape(), var.dtype()) {
+                return refuse(format!("{tensor} is declared, got {} {}", var.dtype(), var.shape()));
+            }
+            if var.is_leaf() {
+                // Its gradient would be summed in another order than on one stage.
+                return refuse(format!("{tensor} is a parameter: let the flow have the result of an op on it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Give values to the stage and chunk that need them.
+    fn send(&mut self, action: Action, values: Vec<Tensor>) -> Result<()> {
+        let own = self.stage();
+        let Some((to, chunk)) = self.schedule.destination(own, action) else { return Ok(()) };
+        if to == own {
+            self.arrived.insert(Action { chunk, ..action }, values);
+            return Ok(());
+        }
+        let ranks = self.pipeline.stages.ranks_for(action.work);
+        Ok(values.iter().try_for_each(|value| tensors::send(&**ranks, value, to))?)
+    }
+
+    /// What an action needs of another stage. Messages that were sent before it are taken before it.
+    fn receive(&mut self, action: Action) -> Result<Vec<Tensor>> {
+        loop {
+            if let Some(values) = self.arrived.remove(&action) {
+                return Ok(values);
+            }
+            let from = self.schedule.source(self.stage(), action).map(|(from, _)| from);
+            let next = from.and_then(|from| {
+                let (messages, taken) = self.messages.get_mut(from)?;
+                *taken += 1;
+                Some((from, messages.get(*taken - 1)?.needed_by))
+            });
+            let Some((from, needed_by)) = next else { return Err(out_of_order(action)) };
+            let place = self.schedule.place(self.stage(), needed_by.chunk);
+            let device = &self.pipeline.device;
+            let ranks = self.pipeline.stages.ranks_for(needed_by.work);
+            let take = |tensor: &EdgeTensor, dtype| tensors::recv(&**ranks, device, tensor.shape, dtype, from);
+            let values: bmtrain_core::Result<Vec<Tensor>> =
+                match (needed_by.work, self.recorded.get(&(place, needed_by.micro_batch))) {
+                    (Work::Forward, _) => {
+                        let edge = self.edge(place, needed_by.micro_batch)?;
+                        edge.iter().map(|tensor| take(tensor, tensor.dtype)).collect()
+                    }
+                    (_, Some(Recorded { outputs: Outputs::Sent(outputs), .. })) => {
+                        let dtype = |tensor: &EdgeTensor| tensor.gradient.unwrap_or(tensor.dtype);
+                        outputs.iter().map(|(tensor, _)| take(tensor, dtype(tensor))).collect()
+                    }
+                    _ => return Err(out_of_order(needed_by)),
+                };
+            let values = values?;
+            self.arrived.insert(needed_by, values);
+        }
+    }
+}
+
+/// Not reached with a schedule that passes [`Schedule::check`].
+fn out_of_order(Action { work, chunk, micro_batch }: Action) -> Error {
+    let reason = format!("{work:?} of chunk {chunk} on micro-batch {micro_batch} comes before what it needs");
+    Error::setting("pipeline schedule", reason)
+}

@@ -1,0 +1,39 @@
+//! The micro-batches of a training step where the model is on several pipeline stages.
+
+use super::step::LossWeights;
+use super::trainer::{LocalMetrics, Trainer};
+use crate::data::Batch;
+use crate::{Error, Result};
+use bmtrain_core::Var;
+use bmtrain_dist::pipeline::MicroBatch;
+
+impl Trainer {
+    /// Forward and backward passes of this rank's micro-batches over the stages: every stage reads all of them, and
+    /// gets the losses of the last one.
+    pub(super) fn run_pipeline(&mut self, weights: &LossWeights, local: &mut LocalMetrics) -> Result<()> {
+        let own: Vec<u64> = self.own_micro_batches().collect();
+        let mut batches: Vec<Option<Batch>> = Vec::with_capacity(own.len());
+        for micro_batch in &own {
+            let mut batch = self.loader.batch(self.position(*micro_batch))?;
+            local.count(&batch);
+            self.weigh(&mut batch, *micro_batch, weights);
+            batches.push(Some(batch));
+        }
+        let Some(pipeline) = &self.pipeline else { return Ok(()) };
+        let mut load = |number: usize| {
+            let (Some(micro_batch), Some(batch)) = (own.get(number), batches.get_mut(number).and_then(Option::take))
+            else {
+                let reason = format!("there is no micro-batch {number} of {} in a step", own.len());
+                let fix = "make the schedule for the micro-batches of a data-parallel rank";
+                return Err(Error::argument("pipeline", reason, fix));
+            };
+            let (randomness, weight) = (self.randomness(*micro_batch), weights.micro_batch(*micro_batch));
+            Ok(MicroBatch { batch, randomness, weight })
+        };
+        let losses = self.model.forward_backward(pipeline, &self.optim, &mut load)?; // [micro-batches]
+        for number in 0..own.len() {
+            local.losses.push(Var::constant(losses.slice(number..number + 1)?)); // [1]
+        }
+        Ok(())
+    }
+}
