@@ -13,4 +13,5 @@ mod conjugate_ops;
 mod groups;
 mod message_ops;
 mod pipeline_example;
+mod tcp;
 mod vocabulary;
