@@ -49,17 +49,21 @@ fn without_the_last(size: usize) -> (Vec<TcpLinks>, TcpStream) {
     (links, stream)
 }
 
-/// All ranks but the last call `op`; how each call fails, while `last` has the last one's connection.
-fn failures(size: usize, last: impl FnOnce(&mut TcpStream)) -> Vec<(String, Vec<usize>, Duration)> {
+/// All ranks but the last call a sum; how each call fails, while `last` has the last one's connection.
+fn failures(
+    size: usize,
+    options: TcpOptions,
+    last: impl FnOnce(&mut TcpStream),
+) -> Vec<(String, Vec<usize>, Duration)> {
     let (links, mut stream) = without_the_last(size);
     std::thread::scope(|scope| {
         let ranks: Vec<_> = links
             .into_iter()
             .map(|links| {
                 scope.spawn(move || {
-                    let rank = Rank::new(TcpRank::join(links, BRIEF).unwrap());
+                    let rank = Rank::new(TcpRank::join(links, options).unwrap());
                     let ((_, _, reason, ranks), time) = failure(&rank, SUM, 3);
-                    // It stays so, and whoever only looks is told too.
+                    // It stays so, and a caller that only looks is told too.
                     assert!(rank.rank.failure().is_some_and(|error| error.to_string().contains(&reason)));
                     (reason, ranks, time)
                 })
@@ -118,7 +122,7 @@ fn other_calls_on_other_ranks_are_named_with_their_hosts() {
 
 #[test]
 fn a_process_that_ends_is_named_at_once_on_every_rank() {
-    for (reason, ranks, time) in failures(4, |last| last.shutdown(Shutdown::Both).unwrap()) {
+    for (reason, ranks, time) in failures(4, PATIENT, |last| last.shutdown(Shutdown::Both).unwrap()) {
         assert!(reason.contains("the process of rank 3 on b has ended"), "{reason}");
         assert!(ranks == [3] && time < SOON, "{ranks:?} after {time:?}");
     }
@@ -126,7 +130,7 @@ fn a_process_that_ends_is_named_at_once_on_every_rank() {
 
 #[test]
 fn a_host_that_is_silent_is_named_at_the_deadline_on_every_rank() {
-    for (reason, ranks, time) in failures(3, |_| std::thread::sleep(2 * BRIEF.deadline)) {
+    for (reason, ranks, time) in failures(3, BRIEF, |_| std::thread::sleep(2 * BRIEF.deadline)) {
         assert!(reason.contains("rank 2 on b") && reason.contains("nothing from"), "{reason}");
         assert!(ranks == [2] && time < 3 * BRIEF.deadline, "{ranks:?} after {time:?}");
     }
@@ -148,7 +152,7 @@ fn an_end_that_sends_junk_fails_the_job_by_name_and_harms_nothing() {
         ("more content than there is", frame(6, 0, &[1, 0, 0, 0, 0, 80])),
     ];
     for (what, bytes) in junk {
-        let reported = failures(3, |last| {
+        let reported = failures(3, PATIENT, |last| {
             last.write_all(&bytes).unwrap();
             // Until rank 0 has closed the connection.
             let _ = last.read_to_end(&mut Vec::new());
@@ -162,7 +166,7 @@ fn an_end_that_sends_junk_fails_the_job_by_name_and_harms_nothing() {
 
 #[test]
 fn a_flood_of_messages_that_no_call_waits_for_fails_the_job() {
-    let reported = failures(3, |last| {
+    let reported = failures(3, PATIENT, |last| {
         let record = |sequence: u64| {
             let mut bytes = [6_u32.to_le_bytes(), [0; 4]].concat();
             [1, 0, 7, sequence, 0, 0_u64].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -235,7 +239,7 @@ fn ranks_leave_in_any_order_and_wait_for_rank_zero() {
 }
 
 #[test]
-fn connections_that_are_not_those_of_the_rank_are_refused() {
+fn connections_that_do_not_belong_to_the_rank_are_refused() {
     let hosts = || vec!["a".to_owned(), "b".to_owned()];
     let refused = |links: TcpLinks, options| TcpRank::join(links, options).unwrap_err().to_string();
     let none = refused(TcpLinks { rank: 0, hosts: hosts(), streams: vec![] }, PATIENT);

@@ -84,7 +84,7 @@ impl Carrier {
         self.job.lock().ended = true;
     }
 
-    /// Queue words at the connection of a rank; `rank` is the other end of their way, beyond it.
+    /// Queue the integers of a message at the connection of a rank; `rank` is the other end of their way, beyond it.
     fn give(&self, link: usize, rank: usize, words: &[u64]) {
         let Some(link) = self.links.get(link).and_then(Option::as_ref) else { return };
         if !link.push(rank, words) {
@@ -102,7 +102,7 @@ impl Carrier {
 
     /// Read from a connection as long as it lasts.
     pub(super) fn read(&self, link: &Link) {
-        // After its own end this rank reads on for what the other end still has to say, but it does not wait for it.
+        // After its own end this rank reads what the other end still sends, but it does not wait for it.
         let is_wanted = || !self.job.lock().ended;
         let lost = loop {
             match link.read(self.job.deadline, is_wanted) {
@@ -122,7 +122,7 @@ impl Carrier {
         }
     }
 
-    /// Deliver words from a connection, or pass them on. False if they are not from this program.
+    /// Deliver the integers of a message from a connection, or pass them on. False if they are not from this program.
     fn receive(&self, from: usize, rank: usize, words: Vec<u64>) -> bool {
         if rank >= self.job.size || rank == if self.is_relay() { from } else { self.job.rank } {
             return false;
@@ -144,7 +144,7 @@ impl Carrier {
     fn lost(&self, link: &Link, lost: Lost) {
         let mut state = self.job.lock();
         if state.gone.contains(&link.rank) {
-            // With rank 0 all others have left; what they said of it may not have come.
+            // Before rank 0 all others have left, though their messages about it may not have come.
             if !self.is_relay() {
                 state.gone.extend(0..self.job.size);
                 self.job.arrived.notify_all();

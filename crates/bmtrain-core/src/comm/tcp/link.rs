@@ -44,7 +44,7 @@ struct Queue {
 /// What was read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
-    /// A rank and words.
+    /// A rank and the integers of a message.
     Message(usize, Vec<u64>),
     SignOfLife,
     /// The caller no longer wants to read.

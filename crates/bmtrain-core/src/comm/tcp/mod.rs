@@ -48,7 +48,7 @@ impl Default for TcpOptions {
 pub struct TcpLinks {
     /// This rank's number.
     pub rank: usize,
-    /// The host of each rank, for messages to users; as many as there are ranks.
+    /// The host of each rank, for messages to users.
     pub hosts: Vec<String>,
     /// On rank 0 a connection to each other rank, with its number; elsewhere one connection, to rank 0.
     pub streams: Vec<(usize, TcpStream)>,

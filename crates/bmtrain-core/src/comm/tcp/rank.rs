@@ -18,7 +18,7 @@ impl TcpRank {
     /// Make this process a rank of the job that its connections belong to. Every rank has to join.
     ///
     /// # Errors
-    /// Connections that are not those of the rank; a deadline of zero; threads that the system refuses.
+    /// Connections that do not belong to the rank; a deadline of zero; threads that the system refuses.
     pub fn join(links: TcpLinks, options: TcpOptions) -> Result<Self> {
         Ok(TcpRank { member: Member::new(join::join(links, options)?) })
     }
