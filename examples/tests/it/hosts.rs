@@ -84,8 +84,14 @@ fn libraries(test: &str) -> Option<&'static Path> {
     directory.map(|directory| directory.as_path())
 }
 
-/// A rank of four on emulated devices, with the variables of torchrun on `hosts.len()` hosts, or on this one.
+/// A rank of four that runs finetune; see [`start_program`].
 fn start(fixture: &Fixture, libraries: &Path, hosts: &[Host], rank: usize, arguments: &[&str]) -> Child {
+    let command = [&[env!("CARGO_BIN_EXE_finetune"), "--recipe", "recipe.toml"], arguments].concat();
+    start_program(fixture, libraries, hosts, rank, &command)
+}
+
+/// A rank of four on emulated devices, with the variables of torchrun on `hosts.len()` hosts, or on this one.
+fn start_program(fixture: &Fixture, libraries: &Path, hosts: &[Host], rank: usize, program: &[&str]) -> Child {
     let nodes = hosts.len().max(1);
     let local_size = 4 / nodes;
     let (node, local_rank) = (rank / local_size, rank % local_size);
@@ -95,8 +101,7 @@ fn start(fixture: &Fixture, libraries: &Path, hosts: &[Host], rank: usize, argum
     };
     // Entering a mount namespace changes the directory.
     let script = "cd \"$0\" && exec \"$@\"";
-    command.args(["-c", script]).arg(fixture.path("")).arg(env!("CARGO_BIN_EXE_finetune"));
-    command.args(["--recipe", "recipe.toml"]).args(arguments);
+    command.args(["-c", script]).arg(fixture.path("")).args(program);
     let numbers = [
         ("RANK", rank),
         ("WORLD_SIZE", 4),
@@ -211,7 +216,7 @@ fn starts_on_two_hosts_that_cannot_succeed_end_on_all_ranks_with_the_reason() {
     let fixture = Fixture::new();
     fixture.write("broken.jsonl", "{");
     let cases: [(&str, &[&str], i32, &str); 3] = [
-        ("one rank's data", &["data.train=broken.jsonl"], 3, "broken.jsonl:1"),
+        ("one rank's data", &["data.train=broken.jsonl"], 3, "the last line is cut off"),
         ("one rank's command line", &["--no-such-option"], 2, "unexpected argument '--no-such-option'"),
         ("processors", &["--device", "cpu"], 2, "the ranks compute on processors"),
     ];
@@ -228,5 +233,28 @@ fn starts_on_two_hosts_that_cannot_succeed_end_on_all_ranks_with_the_reason() {
             assert_eq!(outcome.code, code, "{what}: {}", outcome.stderr);
             assert!(outcome.stderr.contains(reason), "{what}: {}", outcome.stderr);
         }
+    }
+}
+
+#[test]
+fn collectives_between_devices_of_two_hosts_are_measured() {
+    let test = "collectives_between_devices_of_two_hosts_are_measured";
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (Some(libraries), Some(hosts)) = (libraries(test), two_hosts(test)) else { return };
+    let fixture = Fixture::new();
+    let run = |arguments: &[&str]| {
+        let bench = [env!("CARGO_BIN_EXE_bench"), "collectives", "--size", "4KiB", "--repeat", "2"];
+        let program = [&bench[..], arguments].concat();
+        ends((0..4).map(|rank| start_program(&fixture, libraries, &hosts, rank, &program)).collect())
+    };
+    let measured = run(&["--device", "cuda", "--group", "2"]);
+    assert!(measured.iter().all(|outcome| outcome.code == 0), "{measured:?}");
+    let lines: Vec<&str> = measured[0].stdout.lines().collect();
+    assert!(lines[0].starts_with("4 ranks, the first on cuda:0 (emulated device), f32"), "{}", lines[0]);
+    assert_eq!(lines.len(), 2 + 5, "five operations: {lines:?}");
+    assert!(measured[1..].iter().all(|outcome| outcome.stdout.is_empty()), "one rank speaks");
+    for outcome in run(&["--device", "cpu"]) {
+        assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("the ranks compute on processors"), "{}", outcome.stderr);
     }
 }
