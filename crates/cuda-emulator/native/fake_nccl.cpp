@@ -2,7 +2,8 @@
 // and between processes of one machine. What it promises is described in fake_nccl.h.
 //
 // Environment: EMULATED_NCCL_VERSION, the version it reports; EMULATED_NCCL_SILENT, if mismatched calls
-// together are not reported.
+// together are not reported; EMULATED_NCCL_DIRECTORY, a directory for its files that all emulated hosts see, in place
+// of shared memory.
 #include "fake_nccl.h"
 
 #include <chrono>
@@ -12,7 +13,6 @@
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
-#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 
@@ -232,7 +232,7 @@ Result begin(void** handle, const std::string& name, int rank, int size, bool bl
     // Made after the device, so that it ends before it.
     static Pump pump;
     if (comm->board->joined.fetch_add(1) + 1 == static_cast<std::uint32_t>(size)) {
-        shm_unlink(name.c_str());
+        remove_board(name);
     }
     while (blocks && comm->board->joined < static_cast<std::uint32_t>(size)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -342,7 +342,7 @@ Result ncclCommAbort(void* handle) {
     comm->is_aborted = true;
     comm->board->aborted += 1;
     if (comm->board->joined < static_cast<std::uint32_t>(comm->size)) {
-        shm_unlink(comm->name.c_str());
+        remove_board(comm->name);
     }
     forget(handle);
     return success;

@@ -112,6 +112,9 @@ struct Batch {
     void* stream = nullptr;
 };
 
+// Removes the name of what the ranks share; all have come, or the rest will not.
+void remove_board(const std::string& name);
+
 std::size_t size_of(int type);
 
 // Does what can be done now. Whether the whole batch has ended.

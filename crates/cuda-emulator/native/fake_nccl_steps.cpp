@@ -182,10 +182,26 @@ bool advance_collective(Comm& comm, Step& step) {
     return true;
 }
 
+// Where emulated hosts have memory of their own, a directory that all of them see takes its place.
+const char* shared_directory() {
+    return std::getenv("EMULATED_NCCL_DIRECTORY");
+}
+
+int open_board(const std::string& name) {
+    const char* const directory = shared_directory();
+    return directory == nullptr ? shm_open(name.c_str(), O_CREAT | O_RDWR, 0600)
+                                : open((directory + name).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+}
+
 }  // namespace
 
+void remove_board(const std::string& name) {
+    const char* const directory = shared_directory();
+    directory == nullptr ? shm_unlink(name.c_str()) : unlink((directory + name).c_str());
+}
+
 Comm::Comm(const std::string& name, int rank, int size) : name(name), rank(rank), size(size) {
-    const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+    const int file = open_board(name);
     if (file < 0) {
         return;
     }

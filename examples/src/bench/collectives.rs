@@ -8,8 +8,8 @@ use crate::comm::Comm;
 use crate::terminal;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, tensors};
-use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
-use bmtrain_dist::launch::{Connection, DistributedOptions, Launch, ProcessGroup, run_group};
+use bmtrain_core::{DType, Device, DeviceChoice, Lane, Segment, Storage, Tensor};
+use bmtrain_dist::launch::{Connection, DistributedOptions, Launch, ProcessGroup, cpu_options, run_group};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use model_center::run::ExitStatus;
@@ -37,6 +37,14 @@ pub struct Options {
     /// How the ranks of a launcher communicate.
     #[arg(long, value_enum, default_value = "auto")]
     pub comm: Comm,
+    /// What the values are on: cpu, cuda for a CUDA device each, which communicate by NCCL, or auto. Messages between
+    /// two ranks are measured on processors only.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    pub device: DeviceChoice,
+    /// Measure groups of this many consecutive ranks, all at the same time, as tensor parallelism has them; by default
+    /// one group of all.
+    #[arg(long, value_name = "N")]
+    pub group: Option<usize>,
     /// Operations whose name has this in it.
     #[arg(long, value_name = "NAME", default_value = "", value_parser = part_of_a_name)]
     pub only: String,
@@ -100,7 +108,8 @@ fn part_of_a_name(text: &str) -> std::result::Result<String, String> {
 /// Measure and print.
 ///
 /// # Errors
-/// Mistakes on the command line; one rank; ranks on several hosts without MPI; a failing device; a lost rank.
+/// Mistakes on the command line; one rank; ranks on processors of several hosts without MPI; a failing device; a lost
+/// rank.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let mut host = HostOptions::default();
     host.chunk = options.chunk.unwrap_or(host.chunk);
@@ -109,6 +118,14 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         return member(options, HostRank::join(HostGroup::place(job), number(rank)?, number(ranks)?, host)?);
     }
     if options.processes {
+        if options.device != DeviceChoice::Cpu {
+            let reason = "processes that this program starts measure processors";
+            return Err(Error::argument(
+                "--device",
+                reason,
+                "leave out --processes and start the program with torchrun",
+            ));
+        }
         if options.comm == Comm::Mpi {
             let reason = "processes that this program starts share memory";
             let op = "--comm mpi";
@@ -117,6 +134,10 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         return processes(options, several(options.ranks.unwrap_or(2))?, host);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
+    if options.device != DeviceChoice::Cpu {
+        return on_devices(options, launch);
+    }
+    launch.require_processors(options.comm.connection())?;
     if launch.connection(options.comm.connection())? == Connection::Mpi {
         return under_mpi(options, &launch);
     }
@@ -129,7 +150,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     title(options, ranks, "threads", Some(host.chunk))?;
     let done = run_group(group.collect(), |_, ranks| {
         let options = options.clone();
-        move || measure(&options, &*ranks)
+        move || measure(&options, &ranks, &Device::cpu(1)?)
     });
     done.map(|_| ExitStatus::Done).map_err(|failed| failed.error)
 }
@@ -150,7 +171,8 @@ fn member(options: &Options, rank: HostRank) -> Result<ExitStatus> {
     if rank.rank() == 0 {
         title(options, rank.size(), "processes", Some(options.chunk.unwrap_or(HostOptions::default().chunk)))?;
     }
-    measure(options, &rank).map(|()| ExitStatus::Done)
+    let rank: Arc<dyn Communicator> = Arc::new(rank);
+    measure(options, &rank, &Device::cpu(1)?).map(|()| ExitStatus::Done)
 }
 
 /// This process is a rank of MPI, on one host or on several.
@@ -166,7 +188,30 @@ fn under_mpi(options: &Options, launch: &Launch) -> Result<ExitStatus> {
         if ranks.rank() == 0 {
             title(&options, ranks.size(), "processes of MPI", None)?;
         }
-        measure(&options, &*ranks).map(|()| ExitStatus::Done)
+        measure(&options, &ranks, &Device::cpu(1)?).map(|()| ExitStatus::Done)
+    })
+}
+
+/// Ranks with a device each: threads, or processes that a launcher started, on one host or on several.
+fn on_devices(options: &Options, launch: Launch) -> Result<ExitStatus> {
+    if options.chunk.is_some() {
+        let reason = "devices communicate in pieces of another size";
+        return Err(Error::argument("--chunk", reason, "leave it out, or measure --device cpu"));
+    }
+    let launch =
+        if launch.world > 1 { launch } else { Launch::detect(Some(several(options.ranks.unwrap_or(2))?), &|_| None)? };
+    let asked = DistributedOptions { connection: options.comm.connection(), ..DistributedOptions::default() };
+    let group = ProcessGroup::join(launch, asked)?;
+    let (options, of_rank) = (options.clone(), group.clone());
+    group.run(move |ranks| {
+        let opened = of_rank.open_device(options.device, ranks.rank(), cpu_options(1)?)?;
+        let ranks = of_rank.communicator(&opened, ranks)?;
+        if ranks.rank() == 0 {
+            title(&options, ranks.size(), &format!("ranks, the first on {}", opened.backend.name()), None)?;
+        }
+        let messages = if opened.cuda.is_some() { 1 } else { 0 };
+        let names = &NAMES[..NAMES.len() - messages];
+        measure_all(&options, &ranks, &Device::new(opened.backend), names).map(|()| ExitStatus::Done)
     })
 }
 
@@ -210,31 +255,51 @@ fn dtype(precision: Precision) -> DType {
 }
 
 /// One rank's part; the first one prints.
-fn measure(options: &Options, ranks: &dyn Communicator) -> Result<()> {
-    let device = Device::cpu(1)?;
+fn measure(options: &Options, ranks: &Arc<dyn Communicator>, device: &Device) -> Result<()> {
+    measure_all(options, ranks, device, &NAMES)
+}
+
+/// The group of this rank that is measured.
+fn measured(options: &Options, world: &Arc<dyn Communicator>) -> Result<Arc<dyn Communicator>> {
+    let Some(size) = options.group else { return Ok(Arc::clone(world)) };
+    if size < 2 || !world.size().is_multiple_of(size) {
+        let reason = format!("{} ranks cannot be divided into groups of {size}", world.size());
+        return Err(Error::argument("--group", reason, "give a divisor of the number of ranks that is above 1"));
+    }
+    Ok(world.split(world.rank() / size, world.rank())?)
+}
+
+/// The operations of these names.
+fn measure_all(
+    options: &Options,
+    world: &Arc<dyn Communicator>,
+    device: &Device,
+    names: &[&'static str],
+) -> Result<()> {
+    let ranks = measured(options, world)?;
     let (size, dtype) = (ranks.size(), dtype(options.dtype));
     let sizes = match options.size.as_slice() {
         [] => (12..=26).step_by(2).map(|power| 1 << power).collect(),
         sizes => sizes.to_vec(),
     };
-    for name in NAMES.into_iter().filter(|name| name.contains(&options.only)) {
+    for name in names.iter().copied().filter(|name| name.contains(&options.only)) {
         for bytes in &sizes {
             // As many elements as every rank can get an equal part of.
             let elements = (bytes / dtype.size() / size).max(1) * size;
-            let exchange = Exchange::new(&device, name, elements, dtype)?;
+            let exchange = Exchange::new(device, name, elements, dtype)?;
             let mut times = Vec::with_capacity(options.repeat);
             for round in 0..options.warm_up + options.repeat {
-                ranks.barrier()?;
+                world.barrier()?;
                 let begin = Instant::now();
-                exchange.run(ranks, &device)?;
+                exchange.run(&*ranks, device)?;
                 if round >= options.warm_up {
                     times.push(begin.elapsed().as_secs_f32());
                 }
             }
             // Of each repetition the time of the slowest rank.
-            let own = Tensor::from_slice_in(&device, [times.len()], &times, Segment::Data)?;
-            let times = tensors::all_reduce(ranks, own, Reduction::Max)?.to_vec::<f32>()?;
-            if ranks.rank() == 0 {
+            let own = Tensor::from_slice_in(device, [times.len()], &times, Segment::Data)?;
+            let times = tensors::all_reduce(&**world, own, Reduction::Max)?.to_vec::<f32>()?;
+            if world.rank() == 0 {
                 let figure = Figure::new(name, elements * dtype.size(), size, &times);
                 terminal::print(&if options.json { figure.json() } else { figure.line() })?;
             }

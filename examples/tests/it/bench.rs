@@ -32,6 +32,20 @@ fn every_operation_and_size_has_a_line() {
 }
 
 #[test]
+fn groups_of_ranks_are_measured_and_have_to_divide_them() {
+    let only = ["--ranks", "4", "--only", "all_reduce", "--json", "--group"];
+    let text = printed(bench().args(only).arg("2").output().unwrap());
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() == 2 && lines.iter().all(|line| line["ranks"] == 2), "{text}");
+    for size in ["1", "3", "8"] {
+        let output = bench().args(only).arg(size).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(&format!("4 ranks cannot be divided into groups of {size}")), "{message}");
+    }
+}
+
+#[test]
 fn json_has_a_line_for_each_figure_and_only_chooses() {
     let text =
         printed(bench().args(["--ranks", "2", "--only", "all_reduce", "--dtype", "bf16", "--json"]).output().unwrap());

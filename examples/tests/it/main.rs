@@ -14,6 +14,7 @@ mod finetune;
 mod forward;
 mod generate;
 mod generate_gguf;
+mod hosts;
 mod kills;
 mod objectives;
 mod plan;

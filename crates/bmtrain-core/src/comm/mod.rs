@@ -3,8 +3,9 @@
 //! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
 //! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group
 //! that is not there; [`host`] connects threads and processes of one machine, `mpi` (with the feature of that name)
-//! processes of several; `nccl` (with the feature `cuda`) the devices of ranks that are connected already. All ranks of
-//! a group call the same collectives in the same order with the same sizes; where they do not, or one of them is lost,
+//! processes of several, [`tcp`] processes of several for control messages; `nccl` (with the feature `cuda`) the
+//! devices of ranks that are connected already. All ranks of a group call the same collectives in the same order with
+//! the same sizes; where they do not, or one of them is lost,
 //! the call ends in an error on every rank, not in silence. [`tensors`] has the same as calls on tensors, `ops` those
 //! with gradients.
 
@@ -13,6 +14,7 @@ mod collective;
 mod counting;
 mod engine;
 pub mod host;
+mod messages;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[cfg(feature = "cuda")]
@@ -21,6 +23,7 @@ mod processes;
 mod queue;
 mod reduce;
 mod solo;
+pub mod tcp;
 pub mod tensors;
 
 pub use collective::{Collective, Reduction, Signature};

@@ -14,5 +14,6 @@ mod groups;
 mod message_ops;
 mod overlapped_products;
 mod pipeline_example;
+mod tcp;
 mod token_shards;
 mod vocabulary;

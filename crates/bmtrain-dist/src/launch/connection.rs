@@ -1,4 +1,5 @@
-//! How the ranks of a run communicate: through memory they share, by MPI, or from device to device by NCCL.
+//! How the ranks of a run communicate: through memory they share, by MPI, or from device to device by NCCL, whose ranks
+//! on several hosts are connected by TCP.
 //!
 //! Defines [`Connection`], [`Transport`] and [`RankDevice`]; the programs ask [`Launch::connection`] or
 //! [`Launch::transport`] before they read any data.
@@ -13,6 +14,8 @@ pub enum Connection {
     Host,
     /// MPI, on one host or on several. Programs have it with the feature `mpi`.
     Mpi,
+    /// TCP, between hosts, for control messages alone: NCCL carries the values.
+    Tcp,
     /// NCCL, between CUDA devices, over one of the others.
     Nccl,
 }
@@ -32,8 +35,8 @@ pub enum RankDevice {
 /// How the ranks of a launch communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Transport {
-    /// What connects the ranks' hosts: [`Connection::Host`] or [`Connection::Mpi`]. Whatever carries the values, ranks
-    /// come together, wait at barriers and hear of lost ranks by this.
+    /// What connects the ranks' hosts: [`Connection::Host`], [`Connection::Mpi`] or [`Connection::Tcp`]. Whatever
+    /// carries the values, ranks come together, wait at barriers and hear of lost ranks by this.
     pub hosts: Connection,
     /// Values go from device to device by NCCL; otherwise they take the way of the hosts, from CUDA devices too.
     pub by_nccl: bool,
@@ -98,15 +101,42 @@ impl Launch {
                            through the host";
                 return Err(Error::launch("NCCL", reason, fix));
             }
-            (Some(Connection::Nccl) | None, RankDevice::Cuda) => true,
-            (Some(Connection::Host | Connection::Mpi) | None, _) => false,
+            (Some(Connection::Nccl | Connection::Tcp) | None, RankDevice::Cuda) => true,
+            (Some(Connection::Host | Connection::Mpi | Connection::Tcp) | None, _) => false,
         };
         let hosts = self.connection(asked.filter(|asked| *asked != Connection::Nccl))?;
-        Ok(Transport { hosts, by_nccl: wanted && self.world > 1 })
+        let by_nccl = wanted && self.world > 1;
+        if hosts == Connection::Tcp && !by_nccl && self.world > 1 {
+            return Err(self.needs_mpi(match device {
+                RankDevice::SharedCuda([one, other]) => format!("ranks {one} and {other} share a CUDA device"),
+                _ => "the ranks compute on processors".into(),
+            }));
+        }
+        Ok(Transport { hosts, by_nccl })
     }
 
-    /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host and
-    /// by MPI on several. MPI needs the feature `mpi` and a launcher that starts its processes.
+    /// For ranks that are going to compute on processors: refuse hosts whose connection is for devices alone, before
+    /// anything is read.
+    pub fn require_processors(&self, asked: Option<Connection>) -> Result<()> {
+        match self.connection(asked.filter(|asked| *asked != Connection::Nccl))? {
+            Connection::Tcp => Err(self.needs_mpi("the ranks compute on processors".into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The refusal of values between hosts without NCCL and MPI.
+    fn needs_mpi(&self, reason: String) -> Error {
+        let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
+        let reason = format!("{reason}; {} started {} ranks on {} hosts", self.launcher.name(), self.world, self.nodes);
+        let fix = format!(
+            "between hosts give each rank a CUDA device of its own (NCCL), or use mpirun{build} for processors"
+        );
+        Error::launch("several hosts", reason, fix)
+    }
+
+    /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host; on
+    /// several by MPI, which needs the feature `mpi` and a launcher that starts its processes, else by TCP, which needs
+    /// the address of rank 0 and is for ranks with CUDA devices ([`Launch::transport`]).
     pub fn connection(&self, asked: Option<Connection>) -> Result<Connection> {
         let is_built = cfg!(feature = "mpi");
         // Tasks of `srun` are processes of MPI if Slurm was told so; MPI itself counts the ranks when it starts.
@@ -114,6 +144,8 @@ impl Launch {
         match asked {
             None if self.nodes > 1 && is_built && is_started => Ok(Connection::Mpi),
             Some(Connection::Mpi) if is_built && is_started => Ok(Connection::Mpi),
+            Some(Connection::Tcp) => Ok(Connection::Tcp),
+            None if self.nodes > 1 && self.address.is_some() => Ok(Connection::Tcp),
             None | Some(Connection::Host) => self.require_one_host().map(|()| Connection::Host),
             Some(Connection::Mpi) if !is_built => {
                 let reason = "this program was built without the feature `mpi`";
@@ -137,10 +169,15 @@ impl Launch {
         }
         let reason = format!("{} started {} ranks on {} hosts", self.launcher.name(), self.world, self.nodes);
         let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
+        let nccl = match self.address {
+            Some(_) => "leave the choice of how they communicate to the program",
+            None => "set MASTER_ADDR and MASTER_PORT to rank 0's host and a free port there",
+        };
         let one_host = match self.launcher {
             Launcher::Kubeflow => "if all ranks are on one host, set LOCAL_RANK and LOCAL_WORLD_SIZE",
             _ => "or start all ranks on one host",
         };
-        Err(Error::launch("several hosts", reason, format!("between hosts they need mpirun{build}; {one_host}")))
+        let fix = format!("with CUDA devices {nccl}; on processors they need mpirun{build}; {one_host}");
+        Err(Error::launch("several hosts", reason, fix))
     }
 }

@@ -50,6 +50,11 @@ fn place(processors: &Processors) -> String {
     format!("{} {}", host(), processors.list())
 }
 
+/// The name of this host, for messages to users; empty where the system gives none.
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
 /// This host, and this life of it; the same for all its processes, whatever name a container gives it.
 pub(super) fn host() -> String {
     let read = |path: &str| std::fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty());

@@ -1,22 +1,23 @@
-//! Joining the ranks of a job: threads of this process, processes of one host, or processes of MPI, with NCCL between
-//! CUDA devices.
+//! Joining the ranks of a job: threads of this process, processes of one host, of MPI, or of several hosts over TCP,
+//! with NCCL between CUDA devices.
 //!
 //! Defines [`init_distributed`], the counterpart of `torch.distributed.init_process_group`, and [`ProcessGroup`], which
 //! runs the work of this process's ranks. Called by training, generation and the benchmarks of collectives.
 
 use super::cuda_environment::cuda_options;
-use super::{Connection, Launch, RankDevice, run_group};
+use super::{Connection, Launch, RankDevice, Store, StoreOptions, run_group};
 use crate::ControlGroup;
 use crate::error::{Error, Result};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
+use bmtrain_core::comm::tcp::{TcpOptions, TcpRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cpu::CpuOptions;
 use bmtrain_core::cuda::nccl_paths;
 use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{Device, DeviceChoice, DeviceRequest};
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The deadline of a collective over NCCL. In the first step kernels that are not cached are compiled, in a minute or
@@ -32,7 +33,8 @@ pub struct DistributedOptions {
     /// How ranks communicate; `None`: NCCL where each rank has a CUDA device of its own, else shared memory on one host
     /// and MPI on several.
     pub connection: Option<Connection>,
-    /// How long ranks wait for each other in one collective; `None`: 30 seconds.
+    /// How long ranks wait for each other in one collective; `None`: 30 seconds. On hosts that TCP connects also how
+    /// long ranks may take to come together; `None`: 5 minutes.
     pub deadline: Option<Duration>,
 }
 
@@ -51,29 +53,38 @@ pub struct ProcessGroup {
     launch: Launch,
     options: DistributedOptions,
     meeting: Option<Meeting>,
+    /// Until this rank joins the others.
+    store: Arc<Mutex<Option<Store>>>,
 }
 
-/// Detect the launch from the environment and announce this process to the other ranks of its host.
+/// Detect the launch from the environment and announce this process to the other ranks.
 pub fn init_distributed(options: DistributedOptions) -> Result<ProcessGroup> {
     ProcessGroup::join(Launch::from_env(options.ranks)?, options)
 }
 
 impl ProcessGroup {
-    /// Announce this process as one of several on this host that share memory. Ranks that are threads, and ranks of
-    /// MPI, whose launcher ends all processes when one has failed, have nothing to announce.
+    /// Announce this process: to the others of this host that share memory with it, or to rank 0, where TCP connects
+    /// the hosts. Ranks that are threads, and ranks of MPI, whose launcher ends all processes when one has failed, have
+    /// nothing to announce.
+    ///
+    /// # Errors
+    /// A launch without a name for the job; a rank of this number that is there already; over TCP no rank 0 before the
+    /// deadline, or one of another job, version or number of ranks.
     pub fn join(launch: Launch, options: DistributedOptions) -> Result<Self> {
-        let group = ProcessGroup::detached(launch, options);
-        let is_alone = group.launch.world <= 1 || group.launch.ranks_in_process() > 1;
-        let meeting = match is_alone || group.hosts()? != Connection::Host {
-            true => None,
-            false => Some(group.meet()?),
-        };
-        Ok(ProcessGroup { meeting, ..group })
+        let mut group = ProcessGroup::detached(launch, options);
+        if group.launch.world > 1 && group.launch.ranks_in_process() == 1 {
+            match group.hosts()? {
+                Connection::Host => group.meeting = Some(group.meet()?),
+                Connection::Tcp => group.store = Arc::new(Mutex::new(Some(group.come()?))),
+                Connection::Mpi | Connection::Nccl => {}
+            }
+        }
+        Ok(group)
     }
 
     /// The ranks of this process without announcing them: for checks that communicate with no other rank.
     pub fn detached(launch: Launch, options: DistributedOptions) -> Self {
-        ProcessGroup { launch, options, meeting: None }
+        ProcessGroup { launch, options, meeting: None, store: Arc::default() }
     }
 
     /// How this process was launched.
@@ -86,10 +97,25 @@ impl ProcessGroup {
         self.launch.connection(self.options.connection.filter(|asked| *asked != Connection::Nccl))
     }
 
+    /// Refuse a device that cannot be used between the hosts of this launch, before anything is read.
+    ///
+    /// # Errors
+    /// Processors on several hosts without MPI; a connection that is not there.
+    pub fn check_device(&self, choice: DeviceChoice) -> Result<()> {
+        match choice {
+            DeviceChoice::Cpu => self.launch.require_processors(self.options.connection),
+            _ => self.hosts().map(drop),
+        }
+    }
+
     /// Tell the ranks that wait for this one that it ends before it has joined them.
     pub fn abandon(&self, exit_code: u8, reason: &str) {
+        let reason = reason.lines().next().unwrap_or_default();
         if let Some(meeting) = &self.meeting {
-            meeting.abandon(exit_code, reason.lines().next().unwrap_or_default());
+            meeting.abandon(exit_code, reason);
+        }
+        if let Some(store) = self.store.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            store.abandon(exit_code, reason);
         }
     }
 
@@ -100,7 +126,8 @@ impl ProcessGroup {
         E: RankFailure,
         F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Clone + Send + 'static,
     {
-        if self.hosts()? == Connection::Mpi {
+        let hosts = self.hosts()?;
+        if hosts == Connection::Mpi {
             return run_under_mpi(&self.launch, work);
         }
         let defaults = HostOptions::default();
@@ -120,13 +147,15 @@ impl ProcessGroup {
         if world <= 1 {
             return work(Arc::new(Solo));
         }
+        if hosts == Connection::Tcp {
+            let rank = Arc::new(self.join_hosts(options.deadline)?);
+            let ended = work(Arc::clone(&rank) as Arc<dyn Communicator>);
+            return ended.inspect_err(|error| rank.abort_with(error.exit_code(), &error.to_string()));
+        }
         let meeting = self.meeting.clone().map_or_else(|| self.meet(), Ok)?;
         let rank = Arc::new(HostRank::join(meeting, self.launch.rank, world, options)?);
         let ended = work(Arc::clone(&rank) as Arc<dyn Communicator>);
-        if let Err(error) = &ended {
-            rank.abort_with(error.exit_code(), &error.to_string());
-        }
-        ended
+        ended.inspect_err(|error| rank.abort_with(error.exit_code(), &error.to_string()))
     }
 
     /// The communicator of this rank's tensors: NCCL where each rank has a CUDA device of its own, else `ranks`, which
@@ -160,6 +189,22 @@ impl ProcessGroup {
     fn meet(&self) -> Result<Meeting> {
         let Launch { rank, world, .. } = self.launch;
         Ok(Meeting::enter(HostGroup::place(self.launch.job()?), rank, world)?)
+    }
+
+    /// Come to rank 0's store, which rank 0 opens, without waiting for the other ranks.
+    fn come(&self) -> Result<Store> {
+        // What the ranks are to do they compare when they have joined.
+        let mut options = self.launch.store([0; 32])?;
+        options.deadline = self.options.deadline.unwrap_or(options.deadline);
+        Store::enter(&options)
+    }
+
+    /// Join the ranks of all hosts over TCP, with this deadline for each call.
+    fn join_hosts(&self, deadline: Duration) -> Result<TcpRank> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let store = store.map_or_else(|| self.come(), Ok)?;
+        let links = store.into_links(self.options.deadline.unwrap_or(StoreOptions::DEADLINE))?;
+        Ok(TcpRank::join(links, TcpOptions { deadline })?)
     }
 }
 

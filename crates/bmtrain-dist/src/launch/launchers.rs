@@ -4,7 +4,7 @@
 //! themselves or are set by half. Called by [`Launch::detect`](super::Launch::detect).
 
 use super::variables::{Variables, wrong};
-use super::{Launch, Launcher, slurm};
+use super::{Launch, Launcher, lsf, slurm};
 use crate::error::{Error, Result};
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ const MPICH: Names =
 /// The innermost launcher that started this process: an agent of torchrun may itself be a task of Slurm, and `mpirun`
 /// starts its daemons with `srun`, so that ranks inherit the numbers of their daemon. Outer ones are passed over.
 pub(super) fn innermost(variables: &Variables<'_>) -> Result<Option<Launch>> {
-    let asked = [torchrun, open_mpi, mpich, slurm_step, kubeflow, plain];
+    let asked = [torchrun, open_mpi, mpich, slurm_step, lsf::task, indexed_job, kubeflow, plain];
     for ask in asked {
         if let Some(found) = ask(variables)? {
             agrees_with_plain(variables, &found)?;
@@ -128,17 +128,31 @@ fn slurm_step(variables: &Variables<'_>) -> Result<Option<Launch>> {
     let address = variables.text("MASTER_ADDR").or(first_host.transpose()?.flatten());
     let id = |name: &str| variables.text(name).and_then(|text| text.parse::<u64>().ok());
     let (job_id, step) = (id("SLURM_JOB_ID").or(id("SLURM_JOBID")), id("SLURM_STEP_ID").unwrap_or(0));
-    let derived = job_id.map(|job| slurm_port(job, step));
+    let derived = job_id.map(|job| slurm::port_of_step(job, step));
     let port = variables.port("MASTER_PORT")?.or(derived);
     let restart = variables.text("SLURM_RESTART_COUNT").unwrap_or_default();
     let job = job_id.and_then(|job| Launcher::Slurm.job([job.to_string(), step.to_string(), restart]));
     Ok(Some(Launch { launcher: Launcher::Slurm, address, port, job, ..ranks }))
 }
 
-/// A port that all tasks of a step agree on without talking, and two steps seldom share.
-fn slurm_port(job: u64, step: u64) -> u16 {
-    let number = job.wrapping_mul(31).wrapping_add(step) % 20_000;
-    20_000 + number as u16
+/// A pod of a Kubernetes Job with `completionMode: Indexed`, which numbers its pods and sets nothing else: the job's
+/// manifest sets the number of ranks. An index without it is of a job whose pods do not work together.
+fn indexed_job(variables: &Variables<'_>) -> Result<Option<Launch>> {
+    let index = "JOB_COMPLETION_INDEX";
+    let others = [TORCH.rank, TORCH.local_rank, TORCH.local_size];
+    if !variables.has(index) || !variables.has(TORCH.world) || variables.first(&others).is_some() {
+        return Ok(None);
+    }
+    let need = |name| variables.need(name, index, "a Kubernetes Indexed Job");
+    let (rank, world) = (need(index)?, need(TORCH.world)?);
+    let (address, port) = (variables.text("MASTER_ADDR"), variables.port("MASTER_PORT")?);
+    let launcher = Launcher::Kubernetes;
+    // The name of the first pod tells jobs apart, a port is the same in many.
+    let parts = [address.clone().unwrap_or_default(), port.map(|port| port.to_string()).unwrap_or_default()];
+    let job = launcher.job(parts);
+    let found = Launch { launcher, rank, world, nodes: world, address, port, job, ..Launch::alone() };
+    found.check(&Names { rank: index, ..TORCH })?;
+    Ok(Some(found))
 }
 
 /// One process in each pod of a Kubeflow job: ranks of the pod, none within it.

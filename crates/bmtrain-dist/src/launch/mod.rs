@@ -10,7 +10,9 @@ mod cores;
 mod cuda_environment;
 mod distributed;
 mod launchers;
+mod lsf;
 mod ranks;
+mod report;
 mod slurm;
 pub mod store;
 mod variables;
@@ -41,8 +43,12 @@ pub enum Launcher {
     Mpich,
     /// Slurm's `srun`.
     Slurm,
+    /// LSF's `blaunch`.
+    Lsf,
     /// A Kubeflow job with one process in each pod.
     Kubeflow,
+    /// A Kubernetes Job with `completionMode: Indexed` and one process in each pod.
+    Kubernetes,
     /// `RANK` and `WORLD_SIZE`, set by hand.
     Plain,
 }
@@ -62,7 +68,9 @@ impl Launcher {
             Launcher::OpenMpi => ("mpirun", "mpirun"),
             Launcher::Mpich => ("MPICH", "mpich"),
             Launcher::Slurm => ("srun", "slurm"),
+            Launcher::Lsf => ("blaunch", "lsf"),
             Launcher::Kubeflow => ("Kubeflow", "kubeflow"),
+            Launcher::Kubernetes => ("a Kubernetes Indexed Job", "kubernetes"),
             Launcher::Plain => ("a launch by hand", "plain"),
         }
     }
@@ -100,9 +108,9 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Ask `--ranks` (`ranks`), then the variables of torchrun, OpenMPI, MPICH, Slurm and Kubeflow, then plain `RANK`
-    /// and `WORLD_SIZE`; if none is set there is one rank. The innermost launcher counts: an `mpirun` inside a Slurm
-    /// job is OpenMPI.
+    /// Ask `--ranks` (`ranks`), then the variables of torchrun, OpenMPI, MPICH, Slurm, LSF, Kubernetes Indexed Jobs and
+    /// Kubeflow, then plain `RANK` and `WORLD_SIZE`; if none is set there is one rank. The innermost launcher counts:
+    /// an `mpirun` inside a Slurm job is OpenMPI.
     ///
     /// `variables` looks a variable up, usually in the environment. Beside the launchers' own these are read:
     /// `BMTRAIN_STORE_PORT` and `BMTRAIN_STORE_BIND` (where the ranks meet), `BMTRAIN_JOB` (a name for the job, where a
@@ -206,11 +214,17 @@ impl Launch {
         let token = self.token()?;
         let port = self.port.unwrap_or_else(|| port_of(self.job.as_deref().unwrap_or_default()));
         let mut options = StoreOptions::new(self.rank, self.world, port, token, recipe);
+        options.own_host = cores::host_name();
         if self.nodes > 1 {
             options.host = self.address.clone().ok_or_else(|| {
                 let reason = format!("{} does not specify the address of rank 0", self.launcher.name());
                 Error::launch("MASTER_ADDR is missing", reason, "set it to the host of rank 0, the same for all ranks")
             })?;
+        }
+        let is_kubeflow = self.launcher == Launcher::Kubeflow && self.nodes > 1;
+        if is_kubeflow && self.rank == 0 && launchers::is_loopback(&options.host) {
+            // The master's pod may be told that the master is itself; the others are told its name.
+            options.host = cores::host_name();
         }
         options.bind = self.bind.or((self.nodes <= 1).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         if let Some(bind) = self.bind.filter(|bind| self.nodes <= 1 && !bind.is_unspecified()) {

@@ -6,6 +6,12 @@
 /// No list is longer than this.
 pub(super) const MOST: usize = 1 << 16;
 
+/// A port that all tasks of a step of a job agree on without talking, and two steps seldom share.
+pub(super) fn port_of_step(job: u64, step: u64) -> u16 {
+    let number = job.wrapping_mul(31).wrapping_add(step) % 20_000;
+    20_000 + number as u16
+}
+
 /// `4(x2),3` is 4, 4, 3: tasks of each node, in the order of the nodes.
 pub(super) fn tasks_per_node(text: &str) -> Result<Vec<usize>, String> {
     let mut tasks = Vec::new();

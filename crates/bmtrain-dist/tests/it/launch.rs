@@ -275,15 +275,15 @@ fn refusals_read_as_the_documents_show_them() {
     assert_eq!(
         two_hosts.require_one_host().unwrap_err().to_string(),
         format!(
-            "launch: several hosts: torchrun started 4 ranks on 2 hosts; between hosts they need mpirun{build}; or \
-             start all ranks on one host"
+            "launch: several hosts: torchrun started 4 ranks on 2 hosts; with CUDA devices leave the choice of how \
+             they communicate to the program; on processors they need mpirun{build}; or start all ranks on one host"
         )
     );
 }
 
 #[test]
-fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
-    use bmtrain_dist::launch::Connection::{Host, Mpi};
+fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_or_tcp_on_several() {
+    use bmtrain_dist::launch::Connection::{Host, Mpi, Tcp};
     let said = |text: &str, asked| detect(text).connection(asked).map_err(|error| error.to_string());
     let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
     assert_eq!(detect(&two_hosts).nodes, 2);
@@ -296,7 +296,11 @@ fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
     };
     refused(&two_hosts, Some(Host), "mpirun started 2 ranks on 2 hosts");
     let torchrun = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
-    refused(&torchrun, None, "between hosts they need mpirun");
+    // The address of rank 0 is known, so ranks with a device each can meet there.
+    assert_eq!(said(&torchrun, None), Ok(Tcp));
+    refused(&torchrun, Some(Host), "torchrun started 4 ranks on 2 hosts");
+    refused(&torchrun.replace("MASTER_ADDR=localhost", "MASTER_ADDR="), None, "set MASTER_ADDR and MASTER_PORT");
+    assert_eq!(said(TORCHRUN, Some(Tcp)), Ok(Tcp));
     if cfg!(feature = "mpi") {
         assert_eq!(said(&two_hosts, None), Ok(Mpi));
         assert_eq!([OPEN_MPI, &two_hosts, SRUN].map(|text| said(text, Some(Mpi))), [Ok(Mpi), Ok(Mpi), Ok(Mpi)]);
@@ -337,8 +341,22 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     let over_mpi = said(&two_hosts, None, RankDevice::Cuda);
     match cfg!(feature = "mpi") {
         true => assert_eq!(over_mpi, Ok(Transport { hosts: Connection::Mpi, by_nccl: true })),
-        false => assert!(over_mpi.unwrap_err().contains("between hosts they need mpirun")),
+        false => assert!(over_mpi.unwrap_err().contains("on processors they need mpirun")),
     }
+    let two_hosts = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
+    for asked in [None, Some(Connection::Nccl)] {
+        let over_tcp = said(&two_hosts, asked, RankDevice::Cuda);
+        assert_eq!(over_tcp, Ok(Transport { hosts: Connection::Tcp, by_nccl: true }));
+    }
+    let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
+    let processors = format!(
+        "launch: several hosts: the ranks compute on processors; torchrun started 4 ranks on 2 hosts; between hosts \
+         give each rank a CUDA device of its own (NCCL), or use mpirun{build} for processors"
+    );
+    assert_eq!(said(&two_hosts, None, RankDevice::Processors), Err(processors.clone()));
+    assert_eq!(detect(&two_hosts).require_processors(None).unwrap_err().to_string(), processors);
+    detect(TORCHRUN).require_processors(None).unwrap();
+    assert!(said(&two_hosts, None, shared).unwrap_err().contains("ranks 0 and 2 share a CUDA device"));
 
     let threads = detect_with(Some(4), "").unwrap().transport(None, shared).unwrap_err().to_string();
     assert!(threads.contains("ranks 0 and 2 of one process would share a CUDA device"), "{threads}");
@@ -436,6 +454,54 @@ fn ranks_of_several_hosts_meet_at_the_masters_address() {
     let launch = detect("RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=node7 MASTER_PORT=29500");
     let options = launch.store([0; 32]).unwrap();
     assert_eq!((options.host.as_str(), options.port, options.bind), ("node7", 29500, None));
+}
+
+/// Task 4 of `blaunch` in a job of LSF with two slots on each of two hosts.
+const BLAUNCH: &str = "LSB_JOBID=812 LSB_JOBINDEX=0 LSF_PM_TASKID=4 LSB_DJOB_NUMPROC=4";
+
+/// [`BLAUNCH`] with hosts, whose names and slots are separated by spaces.
+fn blaunch(task: &str, hosts: &str) -> bmtrain_dist::Result<Launch> {
+    let mut variables = variables(&BLAUNCH.replace("TASKID=4", &format!("TASKID={task}")));
+    variables.insert("LSB_MCPU_HOSTS".into(), hosts.into());
+    Launch::detect(None, &|name| variables.get(name).cloned())
+}
+
+#[test]
+fn tasks_of_blaunch_are_numbered_from_one_in_the_order_of_the_hosts_slots() {
+    let launch = blaunch("4", "n1 2 n2 2").unwrap();
+    assert_eq!((launch.launcher, numbers(&launch)), (Launcher::Lsf, [3, 4, 1, 2, 2]));
+    // (812 * 31) mod 20000 = 5172
+    assert_eq!((launch.address.as_deref(), launch.port), (Some("n1"), Some(25_172)));
+    assert_eq!(launch.job().unwrap(), "lsf-812-0");
+    assert_eq!(numbers(&blaunch("1", "n1 3 n2 1").unwrap()), [0, 4, 0, 3, 2]);
+    assert_eq!(numbers(&blaunch("4", "n1 3 n2 1").unwrap()), [3, 4, 0, 1, 2]);
+    assert_eq!(numbers(&blaunch("2", "n1 2").unwrap()), [1, 2, 1, 2, 1]);
+    for (task, hosts, place) in
+        [("5", "n1 2 n2 2", "LSF_PM_TASKID=5"), ("0", "n1 2", "LSF_PM_TASKID=0"), ("1", "n1", "LSB_MCPU_HOSTS=n1")]
+    {
+        let message = blaunch(task, hosts).unwrap_err().to_string();
+        assert!(message.contains(place), "{message}");
+    }
+    assert!(refusal(None, BLAUNCH).contains("LSB_MCPU_HOSTS is missing"));
+    // The script of bsub, and mpirun, which starts its daemons with blaunch.
+    assert_eq!(detect("LSB_JOBID=812").launcher, Launcher::Alone);
+    assert_eq!(detect(&format!("{OPEN_MPI} {BLAUNCH}")).launcher, Launcher::OpenMpi);
+}
+
+#[test]
+fn a_pod_of_an_indexed_job_is_a_rank_on_a_host_of_its_own() {
+    let pod = "JOB_COMPLETION_INDEX=1 WORLD_SIZE=2 MASTER_ADDR=train-0.train MASTER_PORT=29500
+        KUBERNETES_SERVICE_HOST=10.0.0.1";
+    let launch = detect(pod);
+    assert_eq!((launch.launcher, numbers(&launch)), (Launcher::Kubernetes, [1, 2, 0, 1, 2]));
+    assert_eq!(launch.job().unwrap(), "kubernetes-train-0.train-29500");
+    let options = launch.store([0; 32]).unwrap();
+    assert_eq!((options.host.as_str(), options.port, options.bind), ("train-0.train", 29500, None));
+    let message = refusal(None, &pod.replace("INDEX=1", "INDEX=2"));
+    assert!(message.contains("JOB_COMPLETION_INDEX=2"), "{message}");
+    // Pods that do not work together, and a pod whose torchrun has started the ranks.
+    assert_eq!(detect("JOB_COMPLETION_INDEX=1").launcher, Launcher::Alone);
+    assert_eq!(detect(&format!("{TORCHRUN} JOB_COMPLETION_INDEX=1")).launcher, Launcher::Torchrun);
 }
 
 #[test]

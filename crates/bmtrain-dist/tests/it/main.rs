@@ -9,6 +9,7 @@ mod block_list;
 mod block_list_ranks;
 mod checkpoint;
 mod decoding;
+mod distributed;
 mod encoder_decoder;
 mod freezing;
 mod head;

@@ -1,5 +1,8 @@
 //! The rendezvous store between its own: values, counters, barriers, deadlines, and who is refused and why.
 
+use bmtrain_core::Error as CoreError;
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::tcp::{TcpOptions, TcpRank};
 use bmtrain_dist::Error;
 use bmtrain_dist::launch::store::{Store, StoreOptions, StoreServer, Token};
 use std::io::{Read, Write};
@@ -43,9 +46,11 @@ fn results<T>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
 /// Place, reason and fix in one line, and the ranks it is about.
 fn refusal(error: Error) -> (String, Vec<usize>) {
     let text = error.to_string();
-    assert!(text.starts_with("rendezvous at ") && !text.contains('\n'), "{text}");
+    assert!(text.contains("rendezvous at ") && !text.contains('\n'), "{text}");
     match error {
         Error::Rendezvous { ranks, .. } => (text, ranks),
+        // A mistake in how the processes were started.
+        Error::Launch { .. } => (text, vec![]),
         other => panic!("{other}"),
     }
 }
@@ -223,6 +228,10 @@ fn whoever_differs_is_refused_and_told_in_what() {
         (StoreOptions { token: Token::derive("other job", "secret"), ..one.clone() }, "the token differs"),
         (StoreOptions { token: Token::derive("job", ""), ..one.clone() }, "the token differs"),
         (StoreOptions { world: 8, ..one.clone() }, "rank 0 counts 4 ranks, rank 1 counts 8"),
+        (
+            StoreOptions { version: "9.9.9".into(), ..one.clone() },
+            "on rank 0, 9.9.9 on rank 1; install the same version",
+        ),
         (StoreOptions { recipe: [8; 32], ..one.clone() }, "the recipe differs: 07070707 on rank 0, 08080808 on rank 1"),
         (StoreOptions { rank: 9, world: 4, ..right.clone() }, "rank 9 of 4 ranks"),
     ];
@@ -233,8 +242,8 @@ fn whoever_differs_is_refused_and_told_in_what() {
         assert!(started.elapsed() < 5 * SECOND, "a refusal is final, it is not tried again");
     }
     let _first = Store::connect(&one).unwrap();
-    let (text, ranks) = refusal(Store::connect(&one).unwrap_err());
-    assert!(text.contains("a rank 1 has been here already") && ranks == [1], "{text}");
+    let (text, _) = refusal(Store::connect(&one).unwrap_err());
+    assert!(text.contains("a rank 1 has been here already"), "{text}");
     // Nothing of this is in the way of the others.
     Store::connect(&StoreOptions { rank: 2, ..right }).unwrap();
 }
@@ -249,7 +258,7 @@ fn another_version_of_the_protocol_is_named() {
         stream.write_all(b"BMTS\x09\0\x05\0\x01\0\0\0\x01").unwrap();
     });
     let (text, _) = refusal(Store::connect(&options(2, port)).unwrap_err());
-    assert!(text.contains("protocol version 9 there, 1 here"), "{text}");
+    assert!(text.contains("protocol version 9 there, 2 here"), "{text}");
     other.join().unwrap();
     // And the other way round: a server answers a frame of another version with its own version in the header.
     let (_server, options) = server(2);
@@ -257,7 +266,7 @@ fn another_version_of_the_protocol_is_named() {
     stream.write_all(b"BMTS\x09\0\x01\0\0\0\0\0").unwrap();
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer, *b"BMTS\x01\0\x05\0");
+    assert_eq!(answer, *b"BMTS\x02\0\x05\0");
 }
 
 #[test]
@@ -266,8 +275,8 @@ fn a_server_that_does_not_know_the_token_is_found_out_before_anything_is_told() 
     let port = listener.local_addr().unwrap().port();
     let impostor = spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 12 + 72]).unwrap();
-        stream.write_all(b"BMTS\x01\0\x02\0\x40\0\0\0").unwrap();
+        stream.read_exact(&mut [0; 12 + 136]).unwrap();
+        stream.write_all(b"BMTS\x02\0\x02\0\x40\0\0\0").unwrap();
         stream.write_all(&[5; 64]).unwrap();
         let mut more = Vec::new();
         stream.read_to_end(&mut more).unwrap();
@@ -321,4 +330,101 @@ fn once_all_have_come_nobody_listens_any_more() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(store.add("still", 1).unwrap(), 1);
+}
+
+/// Options of a process on a host.
+fn on(host: &str, options: &StoreOptions, rank: usize) -> StoreOptions {
+    StoreOptions { rank, own_host: host.into(), ..options.clone() }
+}
+
+#[test]
+fn ranks_that_wait_are_told_of_a_process_that_does_not_fit_and_of_its_host() {
+    let cases = [
+        (StoreOptions { world: 3, ..options(2, 0) }, "rank 0 on a counts 2 ranks, rank 1 on b counts 3"),
+        (StoreOptions { version: "9.9.9".into(), ..options(2, 0) }, "rank 1 on b version 9.9.9"),
+        (StoreOptions { recipe: [8; 32], ..options(2, 0) }, "rank 0 on a and rank 1 on b have different recipes"),
+    ];
+    for (other, expected) in cases {
+        let server = StoreServer::start(&on("a", &options(2, 0), 0)).unwrap();
+        let right = on("a", &options(2, server.address().port()), 0);
+        let waiting = spawn(move || Store::connect(&right).unwrap().barrier("start", SOON).unwrap_err());
+        let other = StoreOptions { port: server.address().port(), ..on("b", &other, 1) };
+        refusal(Store::connect(&other).unwrap_err());
+        let (text, _) = refusal(waiting.join().unwrap());
+        assert!(text.starts_with("launch: ") && text.contains(expected), "{text}");
+    }
+    let server = StoreServer::start(&on("a", &options(3, 0), 0)).unwrap();
+    let right = options(3, server.address().port());
+    let mut first = Store::connect(&on("b", &right, 1)).unwrap();
+    refusal(Store::connect(&on("c", &right, 1)).unwrap_err());
+    let (text, _) = refusal(first.barrier("start", SOON).unwrap_err());
+    assert!(text.contains("two processes are rank 1 on b, one of them on c"), "{text}");
+}
+
+#[test]
+fn a_rank_that_ends_before_all_have_come_gives_the_others_its_exit_code_whenever_they_come() {
+    let started = Instant::now();
+    for ending in [0, 2] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| {
+            spawn(move || {
+                std::thread::sleep(Duration::from_millis(if rank == 1 { 200 } else { 0 }));
+                let store = Store::enter(&StoreOptions { rank, ..options(3, port) }).unwrap();
+                if rank == ending {
+                    store.abandon(3, "a label is missing");
+                    return None;
+                }
+                Some(store.into_links(SOON).unwrap_err())
+            })
+        };
+        for error in results([0, 1, 2].map(start).into()).into_iter().flatten() {
+            let expected = Some((ending, 3, "a label is missing"));
+            let got = match &error {
+                Error::Core(CoreError::RankEnded { rank, code, reason }) => Some((*rank, *code, reason.as_str())),
+                _ => None,
+            };
+            assert_eq!(got, expected, "{error}");
+        }
+    }
+    assert!(started.elapsed() < SOON / 2);
+}
+
+#[test]
+fn when_all_have_come_the_connections_become_those_of_the_ranks() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let start = |rank: usize| {
+        spawn(move || {
+            let options = on(["a", "a", "b"][rank], &options(3, port), rank);
+            let links = Store::enter(&options).unwrap().into_links(SOON).unwrap();
+            assert_eq!((links.rank, links.hosts.join(" ").as_str()), (rank, "a a b"));
+            let ranks = TcpRank::join(links, TcpOptions::default()).unwrap();
+            ranks.barrier().unwrap();
+            let half = ranks.split(rank % 2, 0).unwrap();
+            half.barrier().unwrap();
+            half.size()
+        })
+    };
+    assert_eq!(results([2, 0, 1].map(start).into()), [2, 2, 1]);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the port is still open");
+}
+
+#[test]
+fn a_rank_that_is_lost_before_all_have_come_is_named() {
+    let (server, right) = server(3);
+    let links = |rank| {
+        let options = StoreOptions { rank, ..right.clone() };
+        spawn(move || refusal(Store::connect(&options).unwrap().into_links(SOON).unwrap_err()))
+    };
+    let waiting = [0, 1].map(links);
+    drop(Store::connect(&StoreOptions { rank: 2, ..right }).unwrap());
+    for (text, lost) in results(waiting.into()) {
+        assert!(lost == [2] && text.contains("rank 2 of 3 left"), "{text}");
+    }
+    drop(server);
+}
+
+#[test]
+fn a_master_that_is_the_loopback_of_its_own_host_is_refused_where_other_hosts_are_to_come() {
+    let (text, _) = refusal(StoreServer::start(&StoreOptions { bind: None, ..options(2, 0) }).unwrap_err());
+    assert!(text.contains("no other host can reach") && text.contains("BMTRAIN_STORE_BIND=0.0.0.0"), "{text}");
 }

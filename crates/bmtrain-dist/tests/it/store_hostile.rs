@@ -44,9 +44,9 @@ fn attacker(address: SocketAddr) -> Option<TcpStream> {
 fn junk(number: usize) -> Vec<u8> {
     match number % 5 {
         0 => (0..200).map(|n| (n * 37 + number * 11) as u8).collect(),
-        1 => b"BMTS\x01\0\x01\0\xff\xff\xff\xff".to_vec(),
-        2 => b"BMTS\x01".to_vec(),
-        3 => b"BMTS\x02\0\x01\0\0\0\0\0".to_vec(),
+        1 => b"BMTS\x02\0\x01\0\xff\xff\xff\xff".to_vec(),
+        2 => b"BMTS\x02".to_vec(),
+        3 => b"BMTS\x03\0\x01\0\0\0\0\0".to_vec(),
         _ => Vec::new(),
     }
 }
@@ -90,10 +90,10 @@ fn a_length_beyond_what_a_attacker_may_send_ends_its_connection_at_once() {
     let token = Token::derive("job", "secret");
     let options = StoreOptions { handshake: 2 * SOON, ..StoreOptions::new(0, 4, 0, token, [7; 32]) };
     let server = StoreServer::start(&options).unwrap();
-    for length in [73_u32, 65_536, 65_537, u32::MAX] {
+    for length in [137_u32, 65_536, 65_537, u32::MAX] {
         let mut stream = attacker(server.address()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.write_all(b"BMTS\x01\0\x01\0").unwrap();
+        stream.write_all(b"BMTS\x02\0\x01\0").unwrap();
         stream.write_all(&length.to_le_bytes()).unwrap();
         // Waiting for that number of bytes would take until the end of the handshake.
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "{length}");
@@ -138,21 +138,23 @@ fn a_thousand_false_tokens_are_refused_a_thousand_times() {
 
 /// Whether an answer is the refusal of a token, and nothing else.
 fn is_refused(answer: Vec<u8>) -> bool {
-    answer == b"BMTS\x01\0\x05\0\x01\0\0\0\x01"
+    answer == b"BMTS\x02\0\x05\0\x01\0\0\0\x01"
 }
 
 /// A proper hello of rank 1, and a guess instead of the proof. What is answered to it.
 fn guess(address: SocketAddr, number: usize) -> Vec<u8> {
     let mut stream = attacker(address).unwrap();
-    let mut hello = b"BMTS\x01\0\x01\0\x48\0\0\0".to_vec();
+    let mut hello = b"BMTS\x02\0\x01\0\x88\0\0\0".to_vec();
     hello.extend(1_u32.to_le_bytes());
     hello.extend(8_u32.to_le_bytes());
     hello.extend([7; 32]);
+    // Version and host.
+    hello.extend([0; 64]);
     hello.extend([number as u8; 32]);
     stream.write_all(&hello).unwrap();
     let mut challenge = [0; 12 + 64];
     stream.read_exact(&mut challenge).unwrap();
-    let mut guess = b"BMTS\x01\0\x03\0\x20\0\0\0".to_vec();
+    let mut guess = b"BMTS\x02\0\x03\0\x20\0\0\0".to_vec();
     match number % 3 {
         // Sending the server's own proof back is the best guess there is.
         0 => guess.extend(&challenge[44..]),
@@ -177,7 +179,7 @@ fn a_slow_attacker_is_sent_away_after_its_time() {
     let started = Instant::now();
     // A byte from time to time: each read succeeds, the whole takes too long.
     let sender = spawn(move || {
-        for byte in b"BMTS\x01\0\x01\0\x48\0\0\0".iter().chain(&[0; 72]) {
+        for byte in b"BMTS\x02\0\x01\0\x88\0\0\0".iter().chain(&[0; 136]) {
             if trickle.write_all(&[*byte]).is_err() {
                 return;
             }
@@ -187,7 +189,7 @@ fn a_slow_attacker_is_sent_away_after_its_time() {
     let mut rest = Vec::new();
     let _ = slow.read_to_end(&mut rest);
     let taken = started.elapsed();
-    // All bytes together would take 4.2 seconds.
+    // All bytes together would take 7.4 seconds.
     assert!(rest.is_empty() && taken >= Duration::from_millis(400) && taken < Duration::from_secs(3), "{taken:?}");
     sender.join().unwrap();
 }

@@ -17,6 +17,7 @@ use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next tokens, or on targets after it.
 ///
@@ -37,14 +38,15 @@ pub struct Options {
     #[arg(long)]
     pub dry_run: bool,
     /// Share the work among this many ranks, threads of this process; by default what a launcher sets (torchrun, Slurm,
-    /// mpirun, RANK and WORLD_SIZE).
+    /// LSF, mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// How ranks communicate: through shared memory, by MPI (with the feature `mpi`, started by mpirun), or by
-    /// NCCL; auto is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
+    /// How ranks communicate: through shared memory, by MPI (with the feature `mpi`, started by mpirun), or by NCCL, on
+    /// one host or on several; auto is nccl where each rank has a CUDA device of its own, else host on one host and mpi
+    /// on several.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
     pub comm: Comm,
     /// Where to go on: auto (the newest sound checkpoint of the output directory, else from the beginning), never, must
@@ -126,9 +128,14 @@ pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
     program::main_or(registry, Options::trace_path, run, abandon_misused)
 }
 
+/// How long a rank with a wrong command line looks for the others.
+const MISUSE: Duration = Duration::from_secs(10);
+
 /// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.
 fn abandon_misused(reason: &str) {
-    if let Ok(group) = bmtrain_dist::init_distributed(DistributedOptions::default()) {
+    // Rank 0 of another host may be ending for the same reason.
+    let options = DistributedOptions { deadline: Some(MISUSE), ..DistributedOptions::default() };
+    if let Ok(group) = bmtrain_dist::init_distributed(options) {
         group.abandon(ExitStatus::Usage.code(), reason);
     }
 }

@@ -65,7 +65,7 @@ pub fn finetune_on(
     registry: Registry<'static>,
 ) -> Result<ExitStatus> {
     let launch = group.launch();
-    group.hosts()?;
+    group.check_device(resolved.device.name)?;
     let resolved = on_ranks(resolved, options, launch.world);
     let mut changes = changes(&resolved);
     // The first rank writes and reports; the others would only repeat it.
@@ -128,6 +128,8 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let is_first = ranks.rank() == 0;
     let opened = group.open_device(resolved.device.name, ranks.rank(), cpu)?;
     opened.note.iter().filter(|_| is_first).for_each(|note| console::note(note));
+    let places = group.describe_ranks(&control, &opened, threads)?;
+    places.iter().filter(|_| is_first).for_each(|place| console::note(place));
     let on_processors = opened.cuda.is_none();
     if on_processors {
         // Before the ranks meet in the next line: after it, one that is ahead already allocates its weights.

@@ -13,7 +13,7 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, Para
 use bmtrain_dist::param::TensorGroup;
 use bmtrain_dist::pipeline::{MicroBatch, PartitionRule, Pipeline, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Mesh, Module, OptimManager, RankGroup};
+use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::data::Batch;
 use model_center::model::{OpenOptions, Registry, StageOptions, TextModel};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Rank {
             mesh,
             stages,
             sharding,
-            tensor: TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8 },
+            tensor: TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8, sequence: false },
             dtype: run.dtype,
             recompute: run.recompute,
             hidden_dropout: Some(0.1),

@@ -4,7 +4,7 @@ use super::{CollectiveKind, Failure};
 use crate::comm::call::{Call, Channel, What, describe};
 use crate::error::{Error, Result};
 use std::fmt::Debug;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Number of the group of all ranks.
@@ -18,13 +18,20 @@ pub(crate) struct Membership {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) world: Vec<usize>,
+    /// The host of each rank of all; empty where messages are to name none.
+    hosts: Arc<[String]>,
     /// The first error of this rank in this group: every later call ends with it.
     first_error: OnceLock<Error>,
 }
 
 impl Membership {
     pub(crate) fn new(group: u64, rank: usize, world: Vec<usize>) -> Self {
-        Membership { group, rank, size: world.len(), world, first_error: OnceLock::new() }
+        Membership { group, rank, size: world.len(), world, hosts: Arc::default(), first_error: OnceLock::new() }
+    }
+
+    /// With the host of each rank of all, which messages then name.
+    pub(crate) fn on(self, hosts: Arc<[String]>) -> Self {
+        Membership { hosts, ..self }
     }
 
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -37,12 +44,12 @@ impl Membership {
         self.world.iter().position(|rank| *rank == world)
     }
 
-    /// A rank by its number, and by its number among all where that is another one.
+    /// A rank by its number, by its number among all where that is another one, and by its host where that is known.
     pub(crate) fn label(&self, rank: usize) -> String {
-        match self.world.get(rank) {
-            Some(world) if *world != rank => format!("rank {rank} (rank {world} of all)"),
-            _ => format!("rank {rank}"),
-        }
+        let world = self.world.get(rank).copied().unwrap_or(rank);
+        let host = self.hosts.get(world).filter(|host| !host.is_empty());
+        let on = host.map_or_else(String::new, |host| format!(" on {host}"));
+        if world == rank { format!("rank {rank}{on}") } else { format!("rank {rank} (rank {world} of all){on}") }
     }
 
     fn labels(&self, ranks: &[usize], prefix: &str) -> String {

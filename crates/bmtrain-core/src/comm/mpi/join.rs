@@ -1,31 +1,27 @@
 //! How a process becomes a rank: MPI is started on a thread of its own, and all ranks tell each other who they are.
 //!
-//! Defines [`join`] and [`Session`], a process's membership in the job, which leaves the job when it is dropped.
+//! Defines [`join`] and [`Session`], a process's membership in the job.
 
-use super::MpiOptions;
-use super::group::MpiGroup;
-use super::job::{End, MpiJob};
-use super::message::Kind;
 use super::progress::Progress;
+use super::{MpiGroup, MpiOptions};
 use crate::comm::call::{Call, What};
 use crate::comm::engine::Group;
+use crate::comm::messages::job::{End, MessageJob};
+use crate::comm::messages::message::Kind;
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
 use crate::limits::Resource;
 use ferrompi::{Mpi, ThreadLevel};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often the end is looked at.
-const SLICE: Duration = Duration::from_millis(50);
 /// How long the others may take to speak before MPI ends them.
 const TO_SPEAK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) job: Arc<MpiJob>,
+    pub(super) job: Arc<MessageJob>,
 }
 
 fn failed(call: &'static str, reason: impl std::fmt::Display) -> Error {
@@ -45,7 +41,7 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
         );
         failed("MPI_Init_thread", reason)
     })??;
-    let job = Arc::new(MpiJob::new(rank, size, options));
+    let job = Arc::new(MessageJob::new((rank, size), options.deadline, options.chunk, []));
     give.send(Arc::clone(&job)).map_err(|_| failed("thread", "the thread of MPI has ended"))?;
     let group = MpiGroup::world(Arc::new(Session { job: Arc::clone(&job) }));
     job.tell_all(Kind::Hello, &hello(options));
@@ -62,7 +58,7 @@ pub(super) fn join(options: MpiOptions) -> Result<MpiGroup> {
     Ok(group)
 }
 
-fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<MpiJob>>) {
+fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<MessageJob>>) {
     let mpi = match Mpi::init_thread(ThreadLevel::Funneled) {
         Ok(mpi) => mpi,
         Err(error) => {
@@ -103,9 +99,9 @@ fn host_number() -> u64 {
 fn compare(group: &MpiGroup, call: &Call, options: MpiOptions) -> Result<()> {
     let own = options.chunk as u64;
     let other = {
-        let state = group.session.job.lock();
+        let state = group.job().lock();
         let chunk = |rank: &usize| state.hello.get(rank).and_then(|words| words.first()).copied().unwrap_or(0);
-        group.session.job.others().map(|rank| (rank, chunk(&rank))).find(|(_, chunk)| *chunk != own)
+        group.job().others().map(|rank| (rank, chunk(&rank))).find(|(_, chunk)| *chunk != own)
     };
     let Some((rank, chunk)) = other else { return Ok(()) };
     let reason = format!(
@@ -116,68 +112,6 @@ fn compare(group: &MpiGroup, call: &Call, options: MpiOptions) -> Result<()> {
 }
 
 impl Session {
-    /// Leave the job, wait until the others have left it, and end MPI.
-    fn leave(&self) {
-        let job = &self.job;
-        if job.lock().failure.is_some() {
-            return self.end(End::Park);
-        }
-        job.tell_all(Kind::Bye, &[]);
-        let (mut asked, mut question) = (Instant::now(), None);
-        loop {
-            let mut state = job.lock();
-            if state.failure.is_some() {
-                drop(state);
-                return self.end(End::Park);
-            }
-            let missing: Vec<usize> = job.others().filter(|rank| !state.gone.contains(rank)).collect();
-            if missing.is_empty() {
-                drop(state);
-                return self.end(End::Finalize);
-            }
-            if asked.elapsed() >= job.options.deadline {
-                let answered =
-                    |rank: &usize| question.is_none() || state.answers.get(rank).map(|answer| answer.0) == question;
-                if !missing.iter().all(answered) {
-                    tracing::warn!(?missing, "ranks have not come to the end of the job: MPI is left as it is");
-                    drop(state);
-                    return self.end(End::Park);
-                }
-                state.questions += 1;
-                question = Some(state.questions);
-                drop(state);
-                job.ask(&missing, question.unwrap_or_default());
-                asked = Instant::now();
-                continue;
-            }
-            drop(job.arrived.wait_timeout(state, SLICE));
-            let ended = |rank: &&usize| job.watch.get().is_some_and(|watch| watch[**rank].has_ended());
-            let ended: HashSet<usize> = missing.iter().filter(ended).copied().collect();
-            if ended.iter().any(|rank| !job.lock().gone.contains(rank)) {
-                tracing::warn!(?ended, "processes of ranks have ended: MPI is left as it is");
-                return self.end(End::Park);
-            }
-        }
-    }
-
-    /// Let the progress thread do it, and wait for that, but not for ever.
-    fn end(&self, end: End) {
-        let job = &self.job;
-        job.lock().end = Some(end);
-        job.work.notify_all();
-        let begin = Instant::now();
-        let mut state = job.lock();
-        while !state.ended && begin.elapsed() < job.options.deadline {
-            state = match job.arrived.wait_timeout(state, SLICE) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-        if !state.ended {
-            tracing::warn!("MPI has not ended within {:.1?}: it is left as it is", job.options.deadline);
-        }
-    }
-
     /// This rank's user knows what went wrong: when the others' do as well, or after a second, MPI ends all processes.
     pub(super) fn end_job(&self, code: i32) -> ! {
         let job = &self.job;
@@ -186,7 +120,7 @@ impl Session {
         while begin.elapsed() < TO_SPEAK && !job.others().all(|rank| job.lock().spoken.contains(&rank)) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.end(End::Abort(code));
+        job.end(End::Abort(code));
         // MPI did not do it.
         std::process::exit(code)
     }
@@ -194,6 +128,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.leave();
+        self.job.end(self.job.leave());
+    }
+}
+
+impl crate::comm::messages::Session for Session {
+    fn job(&self) -> &MessageJob {
+        &self.job
     }
 }

@@ -1,10 +1,8 @@
 //! Ranks that are processes of one MPI job, on one host or on several. For processors; with the feature `mpi`.
 //!
 //! [`MpiRank::join`] makes this process a rank; from there on it is like any other
-//! [`Communicator`](super::Communicator). In reading order: `join` starts MPI, `transfer` sends and receives the
-//! pieces of collectives and messages, `group` is the ranks of a group, `wait` how one waits for others, `job` what the
-//! threads of this process share, `message` what is sent, `progress` the one thread that calls MPI. The collectives
-//! themselves are in `comm::engine`.
+//! [`Communicator`](super::Communicator). `join` starts MPI, `progress` is the one thread that calls it; what ranks
+//! send each other is in `comm::messages`, the collectives themselves are in `comm::engine`.
 //!
 //! * **Threads.** Only the progress thread calls MPI, which therefore has to give the level *funneled* and no more. It
 //!   never waits inside MPI: messages are started and looked at again. So a lost rank cannot hold it, it hears of
@@ -19,14 +17,9 @@
 //!   for they may have work of their own left. At every deadline it asks; a rank that does not answer is abandoned,
 //!   with a warning.
 
-mod group;
-mod job;
 mod join;
-mod message;
 mod progress;
 mod rank;
-mod transfer;
-mod wait;
 
 pub use rank::MpiRank;
 
@@ -48,6 +41,9 @@ impl Default for MpiOptions {
         MpiOptions { deadline: Duration::from_secs(30), chunk: 256 << 10 }
     }
 }
+
+/// The ranks of a group.
+type MpiGroup = super::messages::MessageGroup<join::Session>;
 
 impl MpiOptions {
     fn check(&self) -> Result<()> {

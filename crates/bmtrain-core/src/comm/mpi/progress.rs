@@ -4,9 +4,9 @@
 //! delivers them whatever else is stuck. Persistent requests own their buffers, so that one whose message never ends
 //! can be abandoned.
 
-use super::job::{End, MpiJob};
-use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
 use crate::comm::engine::{Failure, WORLD};
+use crate::comm::messages::job::{Channel, End, MessageJob};
+use crate::comm::messages::message::{HEAD, Kind, Message, MessageKey, SHORT};
 use ferrompi::{Communicator, Mpi, PersistentRequest, Source, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct Started {
 }
 
 pub(super) struct Progress {
-    job: Arc<MpiJob>,
+    job: Arc<MessageJob>,
     world: Communicator,
     receives: Vec<Started>,
     sends: Vec<Started>,
@@ -46,7 +46,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(job: Arc<MpiJob>, mpi: &Mpi) -> Self {
+    pub(super) fn new(job: Arc<MessageJob>, mpi: &Mpi) -> Self {
         let size = job.size;
         let early = (0..size).map(|_| BTreeMap::new()).collect();
         let (receives, sends) = (Vec::new(), Vec::new());
@@ -94,8 +94,7 @@ impl Progress {
 
     /// Let time pass if there was nothing to do; what to do at the end, once that is known.
     fn pause(&mut self, idle: u32) -> Option<End> {
-        let mut state = self.job.lock();
-        state.under_way = self.sends.len();
+        let state = self.job.lock();
         let busy = !state.waits.is_empty() || !self.sends.is_empty();
         if !state.outgoing.is_empty() || idle == 0 {
             return None;
@@ -176,7 +175,7 @@ impl Progress {
 
     fn room(&self, tag: i32) -> Vec<u64> {
         let mut room = self.job.lock().spare.pop().unwrap_or_default();
-        room.resize(if tag == URGENT { SHORT } else { HEAD + self.job.options.chunk / 8 }, 0);
+        room.resize(if tag == URGENT { SHORT } else { HEAD + self.job.chunk / 8 }, 0);
         room
     }
 
@@ -247,8 +246,7 @@ impl Progress {
 
     /// End all receives: each gets a message from this very process. Whether that went well.
     fn close(&mut self) -> bool {
-        let place =
-            MessageKey { group: WORLD, channel: super::job::Channel::Host, from: self.job.rank, sequence: 0, piece: 0 };
+        let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.job.rank, sequence: 0, piece: 0 };
         let tags: Vec<i32> = self.receives.iter().map(|receive| receive.tag).collect();
         for tag in tags {
             let kind = if tag == URGENT { Kind::Spoken } else { Kind::Bye };

@@ -1,6 +1,6 @@
 //! Defines [`MpiRank`], one process of an MPI job.
 
-use super::group::MpiGroup;
+use super::MpiGroup;
 use super::{MpiOptions, join};
 use crate::comm::engine::{Group, Member, communicator};
 use crate::error::Result;

@@ -22,6 +22,15 @@ pub(super) enum Gathered {
     Waiting,
 }
 
+/// Why a job cannot start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A rank has ended by itself.
+    Ended { rank: usize, code: u8, reason: String },
+    /// Ranks do not fit together.
+    Differs(String),
+}
+
 #[derive(Debug, Default)]
 struct Gathering {
     arrived: BTreeSet<usize>,
@@ -34,6 +43,9 @@ pub(super) struct Board {
     seen: Vec<bool>,
     /// Ranks that were here and have gone.
     gone: BTreeSet<usize>,
+    /// Their hosts, as far as they have come.
+    hosts: Vec<String>,
+    fault: Option<Fault>,
     entries: HashMap<String, Vec<u8>>,
     bytes: usize,
     gatherings: HashMap<String, Gathering>,
@@ -42,7 +54,8 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new(world: usize) -> Self {
         let (entries, gatherings) = (HashMap::new(), HashMap::new());
-        Board { seen: vec![false; world], gone: BTreeSet::new(), entries, bytes: 0, gatherings }
+        let (seen, hosts) = (vec![false; world], vec![String::new(); world]);
+        Board { seen, gone: BTreeSet::new(), hosts, fault: None, entries, bytes: 0, gatherings }
     }
 
     /// Whether every rank has been here.
@@ -50,9 +63,40 @@ impl Board {
         self.seen.iter().all(|&seen| seen)
     }
 
-    /// A rank comes in; false if there was one of its number before.
-    pub(super) fn enter(&mut self, rank: usize) -> bool {
-        !std::mem::replace(&mut self.seen[rank], true)
+    /// A rank of a host comes in; false if there was one of its number before.
+    pub(super) fn enter(&mut self, rank: usize, host: String) -> bool {
+        let is_first = !std::mem::replace(&mut self.seen[rank], true);
+        if is_first {
+            self.hosts[rank] = host;
+        }
+        is_first
+    }
+
+    /// The host of each rank; empty for a rank that has not come.
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// A rank with its host, where that is known.
+    pub(super) fn label(&self, rank: usize) -> String {
+        match self.hosts.get(rank).filter(|host| !host.is_empty()) {
+            Some(host) => format!("rank {rank} on {host}"),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// Ranks that were here and have gone.
+    pub(super) fn gone(&self) -> Vec<usize> {
+        self.gone.iter().copied().collect()
+    }
+
+    /// The job cannot start; the first reason counts. Nothing is wrong with one that has started.
+    pub(super) fn fail(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+
+    pub(super) fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
     }
 
     /// A rank that was here has gone.
@@ -145,7 +189,9 @@ mod tests {
     #[test]
     fn a_barrier_is_complete_with_all_and_names_who_is_missing_or_gone() {
         let mut board = Board::new(3);
-        assert!(board.enter(0) && board.enter(1) && !board.enter(1));
+        let mut enter = |rank, host: &str| board.enter(rank, host.to_owned());
+        assert!(enter(0, "a") && enter(1, "b") && !enter(1, "c"));
+        assert_eq!([0, 1, 2].map(|rank| board.label(rank)), ["rank 0 on a", "rank 1 on b", "rank 2"]);
         board.arrive("b", 1).unwrap();
         assert_eq!((board.gathered("b"), board.missing("b")), (Gathered::Waiting, vec![0, 2]));
         assert!(board.arrive("b", 1).is_err());

@@ -5,9 +5,11 @@
 
 use super::board::{LARGEST_VALUE, LONGEST_KEY};
 use super::frame::{self, Broken, Fields, Frame, LARGEST, Op};
-use super::handshake::{Hello, Refusal, Side, nonce, proof};
+use super::handshake::{Hello, Refusal, Side, name, nonce, proof, text};
 use super::{StoreOptions, StoreServer};
 use crate::error::{Error, Result};
+use bmtrain_core::Error as CoreError;
+use bmtrain_core::comm::tcp::TcpLinks;
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -21,6 +23,10 @@ const FIRST_ATTEMPT: Duration = Duration::from_millis(250);
 const SLACK: Duration = Duration::from_secs(10);
 /// What ranks meet at when they have come.
 const EVERYBODY: &str = "everybody is here";
+/// How long rank 0 stays to tell the others why it ends.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// Longest reason that a rank gives the others, in bytes.
+const LONGEST_REASON: usize = 1024;
 
 /// A connection to the store of this job; on rank 0 the store itself with it.
 ///
@@ -28,7 +34,7 @@ const EVERYBODY: &str = "everybody is here";
 #[derive(Debug)]
 pub struct Store {
     // First, so that rank 0 closes its store before it leaves it and is not taken for one that was lost.
-    _server: Option<StoreServer>,
+    server: Option<StoreServer>,
     stream: TcpStream,
     options: StoreOptions,
     barriers: HashMap<String, u64>,
@@ -61,10 +67,19 @@ impl Store {
     /// rank of this number already there. Ranks that have not come by the deadline are named.
     pub fn open(options: &StoreOptions) -> Result<Self> {
         let until = Instant::now() + options.deadline;
-        let server = if options.rank == 0 { Some(StoreServer::start(options)?) } else { None };
-        let mut store = Store::connect_until(options, server, until)?;
+        let mut store = Store::enter(options)?;
         store.meet(EVERYBODY, until.saturating_duration_since(Instant::now()))?;
         Ok(store)
+    }
+
+    /// Come to the place where the ranks meet, on rank 0 after opening it, without waiting for the others.
+    ///
+    /// # Errors
+    /// As for [`Store::open`], but for ranks that do not come.
+    pub fn enter(options: &StoreOptions) -> Result<Self> {
+        let until = Instant::now() + options.deadline;
+        let server = if options.rank == 0 { Some(StoreServer::start(options)?) } else { None };
+        Store::connect_until(options, server, until)
     }
 
     /// Come to a store that is open, without waiting for the others.
@@ -88,7 +103,7 @@ impl Store {
             match attempt(&options, patience, until) {
                 Ok(stream) => {
                     let barriers = HashMap::new();
-                    return Ok(Store { stream, _server: server, options, barriers, broken: false });
+                    return Ok(Store { stream, server, options, barriers, broken: false });
                 }
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(reason)) if Instant::now() + PAUSE >= until => {
@@ -99,6 +114,41 @@ impl Store {
                 Err(Attempt::Again(_)) => std::thread::sleep(PAUSE),
             }
             patience = patience.saturating_mul(2).min(options.handshake);
+        }
+    }
+
+    /// Wait until every rank has come, and hand the connections over to a control plane
+    /// ([`TcpRank`](bmtrain_core::comm::tcp::TcpRank)), with the names of the ranks' hosts. The store ends.
+    ///
+    /// # Errors
+    /// Ranks that do not come within `wait`, have left, or do not fit together; a rank that abandoned the job, with its
+    /// exit code. Rank 0 stays a moment to tell the others.
+    pub fn into_links(mut self, wait: Duration) -> Result<TcpLinks> {
+        if let Err(error) = self.meet(EVERYBODY, wait) {
+            // Ranks that come later are to learn the same.
+            self.server.iter().for_each(|server| server.linger(FAREWELL));
+            return Err(error);
+        }
+        let key = "connections";
+        let answer = self.ask(Op::Release, key, &[], SLACK)?;
+        let mut fields = Fields(self.answered(Op::Value, &answer, key)?);
+        let hosts: Vec<String> =
+            (0..self.options.world).map(|_| fields.text().unwrap_or_default().to_owned()).collect();
+        let streams = match &self.server {
+            Some(server) => server.take_released(SLACK)?,
+            None => vec![(0, self.stream)],
+        };
+        Ok(TcpLinks { rank: self.options.rank, hosts, streams })
+    }
+
+    /// Tell the ranks that wait at a barrier, and those that are still to come to one, that this rank ends with an exit
+    /// code. Rank 0 stays a moment, until the others have been told.
+    pub fn abandon(mut self, code: u8, reason: &str) {
+        let reason = &reason[..reason.floor_char_boundary(LONGEST_REASON)];
+        // A rank that cannot be told finds out by the end of the connection.
+        let told = self.ask(Op::Abandon, "end", &[&[code], reason.as_bytes()].concat(), Duration::ZERO);
+        if let (Ok(_), Some(server)) = (told, &self.server) {
+            server.linger(FAREWELL);
         }
     }
 
@@ -141,6 +191,7 @@ impl Store {
     fn meet(&mut self, name: &str, wait: Duration) -> Result<()> {
         let answer = self.ask(Op::Barrier, name, &millis(wait).to_le_bytes(), wait)?;
         let (what, fix) = match answer.op {
+            Op::Ended | Op::Differs => return Err(self.cannot_start(&answer)),
             Op::Late => (format!("did not come within {}", seconds(wait)), "look at their messages: did they start?"),
             Op::Lost => ("left".to_owned(), "look at their messages: they ended or were killed"),
             Op::Closed => {
@@ -151,6 +202,21 @@ impl Store {
         let ranks = Fields(&answer.body).numbers();
         let reason = format!("{} of {} {what}", ranks_text(&ranks), self.options.world);
         Err(self.options.error_about(reason, fix, ranks))
+    }
+
+    /// Why the job cannot start, as another rank reported it.
+    fn cannot_start(&self, answer: &Frame) -> Error {
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(char::is_control, " ");
+        let mut fields = Fields(&answer.body);
+        match (answer.op, fields.u32(), fields.bytes()) {
+            (Op::Ended, Some(rank), Some([code])) => {
+                CoreError::RankEnded { rank: rank as usize, code, reason: shown(fields.0) }.into()
+            }
+            _ => {
+                let fix = "give all processes the same program and settings, and each a rank of its own";
+                Error::launch(format!("rendezvous at {}", self.options.place()), shown(&answer.body), fix)
+            }
+        }
     }
 
     /// Ask, and wait for the answer a little longer than it may take.
@@ -202,7 +268,8 @@ fn attempt(options: &StoreOptions, patience: Duration, until: Instant) -> std::r
     let failed = |error: std::io::Error| Attempt::Again(error.to_string());
     stream.set_nodelay(true).map_err(failed)?;
     let (rank, world) = (options.rank as u32, options.world as u32);
-    let hello = Hello { rank, world, recipe: options.recipe, nonce: nonce() };
+    let (version, host) = (name(&options.version), name(&options.own_host));
+    let hello = Hello { rank, world, recipe: options.recipe, version, host, nonce: nonce() };
     frame::write(&stream, Op::Hello, &hello.to_bytes(), deadline)?;
     let challenge = read(&stream, options, deadline)?;
     let mut fields = Fields(&challenge.body);
@@ -250,10 +317,12 @@ fn connect(options: &StoreOptions, patience: Duration) -> std::io::Result<TcpStr
 fn refused(options: &StoreOptions, refusal: Refusal) -> Error {
     let rank = options.rank;
     let (reason, fix) = match refusal {
-        Refusal::Token => (
-            "the token differs: the store there is another job's".to_owned(),
-            "look for a run that has not ended, and give all ranks the same BMTRAIN_JOB and BMTRAIN_TOKEN",
-        ),
+        Refusal::Token => {
+            // That job may be an earlier one which is about to end.
+            let reason = "the token differs: the store there is another job's";
+            let fix = "look for a run that has not ended, and give all ranks the same BMTRAIN_JOB and BMTRAIN_TOKEN";
+            return options.error_about(reason, fix, vec![rank]);
+        }
         Refusal::World(world) => (
             format!("the world differs: rank 0 counts {world} ranks, rank {rank} counts {}", options.world),
             "start all ranks with the same number of ranks",
@@ -261,6 +330,10 @@ fn refused(options: &StoreOptions, refusal: Refusal) -> Error {
         Refusal::Recipe(recipe) => (
             format!("the recipe differs: {} on rank 0, {} on rank {rank}", short(&recipe), short(&options.recipe)),
             "start all ranks with the same recipe and the same settings",
+        ),
+        Refusal::Version(version) => (
+            format!("the version differs: {} on rank 0, {} on rank {rank}", text(&version), options.version),
+            "install the same version everywhere",
         ),
         Refusal::Rank => (
             format!("rank {rank} is outside the {} ranks of this job", options.world),
@@ -271,11 +344,11 @@ fn refused(options: &StoreOptions, refusal: Refusal) -> Error {
             "two processes have the same rank, or one was started again: start the whole job again",
         ),
     };
-    options.error_about(reason, fix, vec![rank])
+    Error::launch(format!("rendezvous at {}", options.place()), reason, fix)
 }
 
 impl StoreOptions {
-    fn error_about(&self, reason: impl Into<String>, fix: impl Into<String>, ranks: Vec<usize>) -> Error {
+    pub(super) fn error_about(&self, reason: impl Into<String>, fix: impl Into<String>, ranks: Vec<usize>) -> Error {
         Error::Rendezvous { place: self.place(), reason: reason.into(), fix: fix.into(), ranks }
     }
 }

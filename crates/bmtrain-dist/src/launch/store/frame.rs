@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Version of the protocol; both sides have to have the same.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// No body is longer.
 pub(super) const LARGEST: usize = 64 << 10;
@@ -37,6 +37,10 @@ pub(super) enum Op {
     Add = 18,
     /// Client: tell me when all ranks have come here.
     Barrier = 19,
+    /// Client: my rank ends before it has joined, and why.
+    Abandon = 20,
+    /// Client: all have come; this connection is for the ranks' messages from now on.
+    Release = 21,
     /// Server: it is done.
     Done = 32,
     /// Server: this is the value.
@@ -49,14 +53,20 @@ pub(super) enum Op {
     Closed = 36,
     /// Server: this cannot be done, and why.
     Bad = 37,
+    /// Server: a rank has ended before all had come, with its exit code and reason.
+    Ended = 38,
+    /// Server: ranks do not fit together, and in what.
+    Differs = 39,
 }
 
 impl Op {
     /// The message of a code.
     fn of(code: u16) -> Option<Op> {
         use Op::*;
-        let all =
-            [Hello, Challenge, Proof, Welcome, Refused, Set, Get, Add, Barrier, Done, Value, Late, Lost, Closed, Bad];
+        let all = [
+            Hello, Challenge, Proof, Welcome, Refused, Set, Get, Add, Barrier, Abandon, Release, Done, Value, Late,
+            Lost, Closed, Bad, Ended, Differs,
+        ];
         all.into_iter().find(|op| *op as u16 == code)
     }
 }
@@ -217,4 +227,17 @@ impl<'a> Fields<'a> {
 /// The inverse of [`Fields::numbers`]; limited by the size of a frame.
 pub(super) fn numbers(all: &[usize]) -> Vec<u8> {
     all.iter().take(LARGEST / 4).flat_map(|&number| (number as u32).to_le_bytes()).collect()
+}
+
+/// Texts with their lengths; one that does not fit is empty.
+pub(super) fn texts(all: &[String]) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut room = LARGEST.saturating_sub(2 * all.len());
+    for text in all {
+        let fitting = if text.len() <= room { text.as_str() } else { "" };
+        room -= fitting.len();
+        body.extend((fitting.len() as u16).to_le_bytes());
+        body.extend(fitting.as_bytes());
+    }
+    body
 }

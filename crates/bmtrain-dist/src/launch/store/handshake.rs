@@ -35,24 +35,46 @@ impl std::fmt::Debug for Token {
 /// Fresh random bytes.
 pub(super) type Nonce = [u8; 32];
 
+/// A short text for users: bytes of UTF-8, zeros after them.
+pub(super) type Name = [u8; 32];
+
+/// The text of a name, which another process has sent; harmless to print.
+pub(super) fn text(name: &Name) -> String {
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    let text = String::from_utf8_lossy(&name[..end]);
+    text.chars().map(|letter| if letter.is_ascii_graphic() { letter } else { '?' }).collect()
+}
+
+/// A name from a text, which is cut if it is too long.
+pub(super) fn name(text: &str) -> Name {
+    let mut name = [0; 32];
+    let text = &text.as_bytes()[..text.floor_char_boundary(name.len())];
+    name[..text.len()].copy_from_slice(text);
+    name
+}
+
 /// The fields that identify a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub rank: u32,
     pub world: u32,
     pub recipe: [u8; 32],
+    pub version: Name,
+    pub host: Name,
     pub nonce: Nonce,
 }
 
 impl Hello {
     /// Bytes of a hello.
-    pub(super) const SIZE: usize = 72;
+    pub(super) const SIZE: usize = 136;
 
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Hello::SIZE);
         bytes.extend(self.rank.to_le_bytes());
         bytes.extend(self.world.to_le_bytes());
         bytes.extend(self.recipe);
+        bytes.extend(self.version);
+        bytes.extend(self.host);
         bytes.extend(self.nonce);
         bytes
     }
@@ -61,8 +83,9 @@ impl Hello {
         let mut fields = Fields(&frame.body);
         let hello = || {
             let (rank, world) = (fields.u32()?, fields.u32()?);
-            let (recipe, nonce) = (fields.bytes()?, fields.bytes()?);
-            fields.0.is_empty().then_some(Hello { rank, world, recipe, nonce })
+            let (recipe, version) = (fields.bytes()?, fields.bytes()?);
+            let (host, nonce) = (fields.bytes()?, fields.bytes()?);
+            fields.0.is_empty().then_some(Hello { rank, world, recipe, version, host, nonce })
         };
         Some(hello).filter(|_| frame.op == Op::Hello).and_then(|mut hello| hello()).ok_or(Broken::Foreign)
     }
@@ -111,6 +134,8 @@ pub(super) enum Refusal {
     World(u32),
     /// It runs another recipe than this.
     Recipe([u8; 32]),
+    /// It is another version of the program than this.
+    Version(Name),
     /// Its rank is outside the world.
     Rank,
     /// A rank of that number is here, or was.
@@ -123,6 +148,7 @@ impl Refusal {
             Refusal::Token => vec![1],
             Refusal::World(world) => [[2].as_slice(), &world.to_le_bytes()].concat(),
             Refusal::Recipe(recipe) => [[3].as_slice(), &recipe].concat(),
+            Refusal::Version(version) => [[6].as_slice(), &version].concat(),
             Refusal::Rank => vec![4],
             Refusal::Taken => vec![5],
         }
@@ -136,6 +162,7 @@ impl Refusal {
             [3] => Refusal::Recipe(fields.bytes()?),
             [4] => Refusal::Rank,
             [5] => Refusal::Taken,
+            [6] => Refusal::Version(fields.bytes()?),
             _ => return None,
         })
     }
@@ -146,7 +173,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello { rank: 3, world: 8, recipe: [7; 32], nonce: [9; 32] }
+        Hello { rank: 3, world: 8, recipe: [7; 32], version: name("1.0"), host: name("a"), nonce: [9; 32] }
     }
 
     #[test]
@@ -162,6 +189,8 @@ mod tests {
             proof(&token, Side::Client, &Hello { rank: 4, ..hello() }, &[1; 32]),
             proof(&token, Side::Client, &Hello { world: 4, ..hello() }, &[1; 32]),
             proof(&token, Side::Client, &Hello { recipe: [8; 32], ..hello() }, &[1; 32]),
+            proof(&token, Side::Client, &Hello { version: name("1.1"), ..hello() }, &[1; 32]),
+            proof(&token, Side::Client, &Hello { host: name("b"), ..hello() }, &[1; 32]),
             proof(&token, Side::Client, &Hello { nonce: [8; 32], ..hello() }, &[1; 32]),
         ];
         assert!(others.iter().all(|other| *other != base));
@@ -190,8 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn names_are_cut_and_harmless() {
+        assert_eq!(text(&name("node7.example.org")), "node7.example.org");
+        assert_eq!(text(&name(&"é".repeat(40))), "?".repeat(16));
+        assert_eq!(text(&[0xff; 32]), "?".repeat(32));
+        assert_eq!(text(&name("a\n\u{1b}[31m")), "a??[31m");
+        assert_eq!(text(&[0; 32]), "");
+    }
+
+    #[test]
     fn refusals_survive_the_way() {
-        for refusal in [Refusal::Token, Refusal::World(5), Refusal::Recipe([3; 32]), Refusal::Rank, Refusal::Taken] {
+        let version = Refusal::Version(name("0.1.0"));
+        for refusal in
+            [Refusal::Token, Refusal::World(5), Refusal::Recipe([3; 32]), version, Refusal::Rank, Refusal::Taken]
+        {
             assert_eq!(Refusal::from_bytes(&refusal.to_bytes()), Some(refusal));
         }
         assert_eq!(Refusal::from_bytes(&[]), None);

@@ -1,10 +1,12 @@
 //! Where the processes of a job meet: a small key-value store over TCP, for ids and barriers, not for tensors.
 //!
-//! Rank 0 holds the store, the others connect. It exists because libraries that move tensors want an id handed out
-//! first, and because it is the place to notice that a rank is missing, runs another recipe or belongs to another job.
-//! Everything has a deadline, and who is missing at one is named. Called by the programs through
-//! [`Launch::store`](super::Launch::store).
+//! Rank 0 holds the store, the others connect. It is the place to notice that a rank is missing, has ended, runs
+//! another version or recipe, or belongs to another job. Everything has a deadline, and who is missing at one is named.
+//! Once all have come, [`Store::into_links`] hands the connections over to a control plane
+//! ([`TcpRank`](bmtrain_core::comm::tcp::TcpRank)). Called by [`ProcessGroup`](super::ProcessGroup) for ranks on
+//! several hosts, through [`Launch::store`](super::Launch::store).
 
+mod answers;
 mod board;
 mod client;
 mod frame;
@@ -36,6 +38,10 @@ pub struct StoreOptions {
     pub token: Token,
     /// Hash of the job's configuration; the same on all ranks.
     pub recipe: [u8; 32],
+    /// Version of this program; the same on all ranks.
+    pub version: String,
+    /// The name of this process's host, for messages to users.
+    pub own_host: String,
     /// How long to wait until all ranks have come.
     pub deadline: Duration,
     /// How long one connection may take to prove that it belongs here.
@@ -54,7 +60,9 @@ impl StoreOptions {
         let loopback = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
         let host = loopback.to_string();
         let (deadline, handshake) = (Self::DEADLINE, Self::HANDSHAKE);
-        StoreOptions { rank, world, host, port, bind: Some(loopback), token, recipe, deadline, handshake }
+        let (version, own_host) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
+        let bind = Some(loopback);
+        StoreOptions { rank, world, host, port, bind, token, recipe, version, own_host, deadline, handshake }
     }
 
     fn check(&self) -> Result<()> {

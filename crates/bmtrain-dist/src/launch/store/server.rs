@@ -5,9 +5,10 @@
 //! does not listen any more. Called by [`Store::open`](super::Store::open).
 
 use super::StoreOptions;
-use super::board::{Board, Gathered};
-use super::frame::{self, Broken, Fields, LARGEST, Op, numbers};
-use super::handshake::{Hello, Refusal, Side, nonce, proof};
+use super::answers::Next;
+use super::board::{Board, Fault};
+use super::frame::{self, Broken, Op};
+use super::handshake::{self, Hello, Refusal, Side, nonce, proof, text};
 use crate::error::Result;
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::Resource;
@@ -17,21 +18,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time for a member's frame, once its first byte is there.
-const FRAME: Duration = Duration::from_secs(5);
-/// How often an idle connection looks whether the server is closing; closing wakes it at once where it can.
-const IDLE: Duration = Duration::from_secs(10);
 /// How often a rank that waits is looked at, whether it is still there.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// How often the door is looked at.
 const DOOR: Duration = Duration::from_millis(2);
-/// No request waits longer than this at the server.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// What a thread of the server needs is little.
 const STACK: usize = 256 << 10;
-
-/// What a question is answered with.
-type Answer = (Op, Vec<u8>);
 
 /// Serves until it is dropped.
 pub struct StoreServer {
@@ -40,20 +32,22 @@ pub struct StoreServer {
     door: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     options: StoreOptions,
     state: Mutex<State>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
 }
 
-struct State {
-    board: Board,
+pub(super) struct State {
+    pub(super) board: Board,
     /// Connections that have proved nothing yet, oldest first.
     strangers: VecDeque<(u64, Arc<TcpStream>)>,
     /// Connections of ranks.
     members: Vec<(u64, Arc<TcpStream>)>,
+    /// Connections that are no longer the store's, with their ranks.
+    released: Vec<(usize, TcpStream)>,
     threads: usize,
-    closing: bool,
+    pub(super) closing: bool,
 }
 
 impl StoreServer {
@@ -68,6 +62,7 @@ impl StoreServer {
             board: Board::new(options.world),
             strangers: VecDeque::new(),
             members: Vec::new(),
+            released: Vec::new(),
             threads: 0,
             closing: false,
         };
@@ -84,6 +79,41 @@ impl StoreServer {
     /// Where it listens, with the port it has really taken.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The connections of all ranks but this one, once all have released theirs.
+    ///
+    /// # Errors
+    /// Ranks that have left, or have not released theirs after `wait`.
+    pub(super) fn take_released(&self, wait: Duration) -> Result<Vec<(usize, TcpStream)>> {
+        let deadline = Instant::now() + wait;
+        let mut state = self.shared.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let options = &self.shared.options;
+            if state.released.len() + 1 >= options.world {
+                return Ok(std::mem::take(&mut state.released));
+            }
+            let gone = state.board.gone();
+            if !gone.is_empty() || left.is_zero() {
+                let is_here = |rank: &usize| state.released.iter().any(|(other, _)| other == rank);
+                let missing: Vec<usize> =
+                    if gone.is_empty() { (1..options.world).filter(|rank| !is_here(rank)).collect() } else { gone };
+                let who: Vec<String> = missing.iter().take(16).map(|rank| state.board.label(*rank)).collect();
+                let reason = format!("{} left when all had come", who.join(", "));
+                return Err(options.error_about(reason, "look at their messages: they ended or were killed", missing));
+            }
+            state = self.shared.wait(state, left.min(LOOK));
+        }
+    }
+
+    /// Keep answering until all ranks have come and gone, but no longer than `wait`: they learn why the job ends.
+    pub(super) fn linger(&self, wait: Duration) {
+        let deadline = Instant::now() + wait;
+        let mut state = self.shared.lock();
+        while !(state.board.is_complete() && state.members.len() <= 1) && Instant::now() < deadline {
+            state = self.shared.wait(state, LOOK);
+        }
     }
 }
 
@@ -121,10 +151,20 @@ fn listen(options: &StoreOptions) -> Result<TcpListener> {
     let port = options.port;
     let listener = match options.bind {
         Some(address) => TcpListener::bind((address, port)),
-        None => {
-            (options.host.as_str(), port).to_socket_addrs().and_then(|all| TcpListener::bind(&*all.collect::<Vec<_>>()))
-        }
+        None => (options.host.as_str(), port).to_socket_addrs().and_then(|all| {
+            let all: Vec<SocketAddr> = all.collect();
+            // Some systems give the host's own name an address of its loopback, where no other host comes.
+            let outside: Vec<SocketAddr> = all.iter().copied().filter(|address| !address.ip().is_loopback()).collect();
+            TcpListener::bind(if outside.is_empty() { &*all } else { &*outside })
+        }),
     };
+    if let (None, Ok(address)) = (options.bind, listener.as_ref().map(TcpListener::local_addr))
+        && address.is_ok_and(|address| address.ip().is_loopback())
+    {
+        let reason = "on rank 0's host this is an address of its loopback, which no other host can reach";
+        let fix = "set MASTER_ADDR to the host's address on the network, or BMTRAIN_STORE_BIND=0.0.0.0 on rank 0";
+        return Err(options.error(reason, fix));
+    }
     listener.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => options
             .error(format!("port {port} is taken"), "set BMTRAIN_STORE_PORT to a free one, the same for all ranks"),
@@ -137,11 +177,11 @@ fn listen(options: &StoreOptions) -> Result<TcpListener> {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -205,12 +245,21 @@ impl Shared {
         let rank = self.receive(number, stream);
         self.lock().strangers.retain(|(other, _)| *other != number);
         let Ok(rank) = rank else { return };
-        while self.answer(rank, stream).is_ok() {}
+        let is_released = loop {
+            match self.answer(rank, stream) {
+                Ok(Next::Question) => {}
+                Ok(Next::Release) => break true,
+                Err(_) => break false,
+            }
+        };
         let mut state = self.lock();
         state.members.retain(|(other, _)| *other != number);
-        // When the store closes, every connection ends, which is not an error of its rank.
-        if !state.closing {
-            state.board.depart(rank);
+        match stream.try_clone() {
+            Ok(stream) if is_released && rank != 0 => state.released.push((rank, stream)),
+            Ok(_) if is_released => {}
+            // When the store closes, every connection ends, which is not an error of its rank.
+            _ if state.closing => {}
+            _ => state.board.depart(rank),
         }
         self.changed.notify_all();
     }
@@ -239,21 +288,18 @@ impl Shared {
         {
             return refuse(Refusal::Token);
         }
-        if hello.world as usize != options.world {
-            return refuse(Refusal::World(options.world as u32));
-        }
-        if hello.recipe != options.recipe {
-            return refuse(Refusal::Recipe(options.recipe));
+        if let Some((refusal, reason)) = self.difference(&hello) {
+            self.fail(Fault::Differs(reason));
+            return refuse(refusal);
         }
         let rank = hello.rank as usize;
-        if rank >= options.world {
-            return refuse(Refusal::Rank);
-        }
         let mut state = self.lock();
         // It may have had to give way in the meantime.
         let at = state.strangers.iter().position(|(other, _)| *other == number).ok_or(Broken::Closed)?;
-        if !state.board.enter(rank) {
+        if !state.board.enter(rank, text(&hello.host)) {
+            let both = format!("two processes are {}, one of them on {}", state.board.label(rank), text(&hello.host));
             drop(state);
+            self.fail(Fault::Differs(both));
             return refuse(Refusal::Taken);
         }
         state.strangers.remove(at);
@@ -264,95 +310,34 @@ impl Shared {
         Ok(rank)
     }
 
-    /// Wait for a question and answer it. An error ends the connection.
-    fn answer(&self, rank: usize, stream: &TcpStream) -> std::result::Result<(), Broken> {
-        loop {
-            // What has come may still be read after the other half of the connection was shut.
-            let come = frame::has_come(stream, IDLE)?;
-            if self.lock().closing {
-                return Err(Broken::Closed);
-            }
-            if come {
-                break;
-            }
-        }
-        let question = frame::read(stream, LARGEST, Instant::now() + FRAME)?;
-        let mut fields = Fields(&question.body);
-        let key = fields.text().ok_or(Broken::Foreign)?;
-        let (op, body) = match question.op {
-            Op::Set => self.change(|board| board.set(key, fields.0).map(|()| (Op::Done, Vec::new()))),
-            Op::Add => {
-                let delta = fields.u64().ok_or(Broken::Foreign)? as i64;
-                self.change(|board| board.add(key, delta).map(|sum| (Op::Value, sum.to_le_bytes().to_vec())))
-            }
-            Op::Get => self.get(key, fields.u64().ok_or(Broken::Foreign)?, stream)?,
-            Op::Barrier => self.barrier(key, rank, fields.u64().ok_or(Broken::Foreign)?, stream)?,
-            _ => return Err(Broken::Foreign),
+    /// In what a process of this job differs from this one, for itself and for the others.
+    fn difference(&self, hello: &Hello) -> Option<(Refusal, String)> {
+        let options = &self.options;
+        let here = |rank: usize, host: &str| match host {
+            "" => format!("rank {rank}"),
+            host => format!("rank {rank} on {host}"),
         };
-        frame::write(stream, op, &body, Instant::now() + FRAME)
+        let own = here(0, &options.own_host);
+        let other = here(hello.rank as usize, &text(&hello.host));
+        let version = handshake::name(&options.version);
+        Some(if hello.version != version {
+            let theirs = text(&hello.version);
+            (Refusal::Version(version), format!("{own} is version {}, {other} version {theirs}", options.version))
+        } else if hello.world as usize != options.world {
+            let reason = format!("{own} counts {} ranks, {other} counts {}", options.world, hello.world);
+            (Refusal::World(options.world as u32), reason)
+        } else if hello.recipe != options.recipe {
+            (Refusal::Recipe(options.recipe), format!("{own} and {other} have different recipes"))
+        } else if hello.rank as usize >= options.world {
+            (Refusal::Rank, format!("{other} is outside the {} ranks of this job", options.world))
+        } else {
+            return None;
+        })
     }
 
-    /// Change what is stored, and wake those who wait for it.
-    fn change(&self, change: impl FnOnce(&mut Board) -> std::result::Result<Answer, String>) -> Answer {
-        let answer = change(&mut self.lock().board);
+    /// The job cannot start: every rank that waits is told.
+    pub(super) fn fail(&self, fault: Fault) {
+        self.lock().board.fail(fault);
         self.changed.notify_all();
-        answer.unwrap_or_else(|reason| (Op::Bad, reason.into_bytes()))
-    }
-
-    fn get(&self, key: &str, millis: u64, stream: &TcpStream) -> std::result::Result<Answer, Broken> {
-        self.watch(millis, stream, |state, last| match state.board.get(key) {
-            Some(value) => Some((Op::Value, value.to_vec())),
-            None if state.closing => Some((Op::Closed, Vec::new())),
-            None => last.then(|| (Op::Late, Vec::new())),
-        })
-    }
-
-    fn barrier(&self, name: &str, rank: usize, millis: u64, stream: &TcpStream) -> std::result::Result<Answer, Broken> {
-        let mut state = self.lock();
-        if let Err(reason) = state.board.arrive(name, rank) {
-            return Ok((Op::Bad, reason.into_bytes()));
-        }
-        if state.board.gathered(name) == Gathered::Complete {
-            self.changed.notify_all();
-        }
-        drop(state);
-        self.watch(millis, stream, |state, last| match state.board.gathered(name) {
-            Gathered::Complete => {
-                state.board.leave(name);
-                Some((Op::Done, Vec::new()))
-            }
-            Gathered::Lost(ranks) => Some((Op::Lost, numbers(&ranks))),
-            Gathered::Waiting if state.closing => Some((Op::Closed, numbers(&state.board.missing(name)))),
-            Gathered::Waiting => last.then(|| (Op::Late, numbers(&state.board.missing(name)))),
-        })
-    }
-
-    /// Look at the state whenever it changes, until `look` finds an answer; it has to when it is told that this is the
-    /// last time. Ends early if the one who waits is gone.
-    fn watch(
-        &self,
-        millis: u64,
-        stream: &TcpStream,
-        mut look: impl FnMut(&mut State, bool) -> Option<Answer>,
-    ) -> std::result::Result<Answer, Broken> {
-        let deadline = Instant::now() + Duration::from_millis(millis).min(LONGEST_WAIT);
-        loop {
-            let mut state = self.lock();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(answer) = look(&mut state, left.is_zero()) {
-                return Ok(answer);
-            }
-            let seen = Instant::now();
-            drop(self.wait(state, left.min(LOOK)));
-            if seen.elapsed() >= LOOK {
-                // Nothing may come while an answer is due; what has come is the end, or breaks the protocol.
-                match frame::has_come(stream, Duration::from_millis(1)) {
-                    Ok(false) => {}
-                    Ok(true) => return Err(Broken::Foreign),
-                    Err(Broken::Closed) if self.lock().closing => {}
-                    Err(broken) => return Err(broken),
-                }
-            }
-        }
     }
 }

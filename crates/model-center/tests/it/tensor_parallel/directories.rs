@@ -22,7 +22,7 @@ fn options(rank: &HostRank, (world, tensor, level): (usize, usize, ZeroLevel), d
         let (colour, key) = mesh.colour_and_key(kind);
         rank.split(colour, key).unwrap()
     };
-    let tensor = TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8 };
+    let tensor = TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8, sequence: false };
     let sharding = Sharding { ranks: group(RankGroup::TensorZero), level, sum: GradientSum::Fast, prefetch: true };
     OpenOptions { mesh, tensor, sharding, ..OpenOptions::new(device) }
 }

@@ -2,7 +2,8 @@
 //!
 //! A rank sends a few rounds ahead, so that messages are under way while it works on earlier ones.
 
-use super::group::MpiGroup;
+use super::Session;
+use super::group::MessageGroup;
 use super::job::Channel;
 use super::message::{Kind, Message, MessageKey};
 use crate::comm::call::{self, Call, describe};
@@ -17,12 +18,12 @@ const WINDOW: u64 = 4;
 /// Up to this many bytes every rank reduces everything itself.
 const SMALL: usize = 32 << 10;
 
-pub(super) struct Transfer<'a> {
-    pub(super) group: &'a MpiGroup,
-    pub(super) call: &'a Call,
+pub(crate) struct Transfer<'a, S: Session> {
+    pub(crate) group: &'a MessageGroup<S>,
+    pub(crate) call: &'a Call,
 }
 
-impl Transfer<'_> {
+impl<S: Session> Transfer<'_, S> {
     /// Ranks that this one sends pieces to or receives them from. A rank without values for another one that sends to
     /// it answers with an empty piece in every round, so that no rank gets far ahead of its receivers.
     fn partners(&self, flow: Flow) -> Vec<usize> {
@@ -37,13 +38,13 @@ impl Transfer<'_> {
     }
 }
 
-impl Transport for Transfer<'_> {
+impl<S: Session> Transport for Transfer<'_, S> {
     fn rank_and_size(&self) -> (usize, usize) {
         (self.group.members.rank, self.group.members.size)
     }
 
     fn piece(&self, _: Flow) -> usize {
-        self.group.session.job.options.chunk
+        self.group.job().chunk
     }
 
     fn small(&self) -> usize {
@@ -70,7 +71,7 @@ impl Transport for Transfer<'_> {
         let own = self.group.members.rank;
         for to in self.partners(flow) {
             let bytes = if flow.sends(own, to) { piece(to) } else { &[] };
-            let room = if bytes.is_empty() { None } else { self.group.session.job.lock().spare.pop() };
+            let room = if bytes.is_empty() { None } else { self.group.job().lock().spare.pop() };
             let key = self.key(own, phase, round);
             self.group.post(to, Message::of_bytes(Kind::Piece, key, bytes, room.unwrap_or_default()));
         }
@@ -84,7 +85,7 @@ impl Transport for Transfer<'_> {
         flow: Flow,
         read: &mut dyn FnMut(&dyn Pieces) -> Result<()>,
     ) -> Result<()> {
-        let (partners, job) = (self.partners(flow), &self.group.session.job);
+        let (partners, job) = (self.partners(flow), self.group.job());
         let key = |from| self.key(from, phase, round);
         self.group.wait(self.call, |state| {
             partners.iter().copied().filter(|from| !state.messages.contains_key(&key(*from))).collect()
@@ -115,23 +116,25 @@ impl Pieces for Received {
         let piece = self.from.iter().find(|(from, _)| *from == rank).map(|(_, message)| message.bytes());
         match piece {
             Some(piece) if piece.len() == bytes => Ok(piece),
-            piece => Err(Error::shape("mpi", format!("bytes from rank {rank}"), bytes, piece.map_or(0, <[u8]>::len))),
+            piece => {
+                Err(Error::shape("collective", format!("bytes from rank {rank}"), bytes, piece.map_or(0, <[u8]>::len)))
+            }
         }
     }
 }
 
-impl MpiGroup {
+impl<S: Session> MessageGroup<S> {
     /// Send a message. `sent` counts the pieces that this rank sent to the other one before.
-    pub(super) fn send(&self, call: &Call, to: usize, bytes: &[u8], sent: &mut u64) -> Result<()> {
+    pub(crate) fn send(&self, call: &Call, to: usize, bytes: &[u8], sent: &mut u64) -> Result<()> {
         let key = |piece| self.message_key(Channel::Messages, self.members.rank, call.sequence, piece);
         self.post(to, Message::of_words(Kind::Record, key(0), &call.what.encoded()));
-        for (piece, part) in (1..).zip(bytes.chunks(self.session.job.options.chunk)) {
+        for (piece, part) in (1..).zip(bytes.chunks(self.job().chunk)) {
             let rank_key = self.rank_key(to);
             self.wait(call, |state| {
                 let taken = state.taken.get(&rank_key).copied().unwrap_or(0);
                 if sent.saturating_sub(taken) < WINDOW { vec![] } else { vec![to] }
             })?;
-            let room = self.session.job.lock().spare.pop().unwrap_or_default();
+            let room = self.job().lock().spare.pop().unwrap_or_default();
             self.post(to, Message::of_bytes(Kind::Piece, key(piece), part, room));
             *sent += 1;
         }
@@ -142,11 +145,11 @@ impl MpiGroup {
     ///
     /// # Errors
     /// The other rank sent something else; as for every wait.
-    pub(super) fn receive(&self, call: &Call, from: usize, bytes: &mut [u8]) -> Result<()> {
+    pub(crate) fn receive(&self, call: &Call, from: usize, bytes: &mut [u8]) -> Result<()> {
         let key = |piece| self.message_key(Channel::Messages, from, call.sequence, piece);
         let next = |piece| {
             self.wait(call, |state| if state.messages.contains_key(&key(piece)) { vec![] } else { vec![from] })?;
-            let message = self.session.job.lock().messages.remove(&key(piece));
+            let message = self.job().lock().messages.remove(&key(piece));
             message.ok_or_else(|| self.fail(call, &[from], format!("{} sent nothing", self.members.label(from))))
         };
         let record = next(0)?;
@@ -156,7 +159,7 @@ impl MpiGroup {
             let reason = format!("{other} sent {}, {own} called {}", describe(words), call.what);
             return Err(self.fail(call, &[self.members.rank, from], reason));
         }
-        for (piece, part) in (1..).zip(bytes.chunks_mut(self.session.job.options.chunk)) {
+        for (piece, part) in (1..).zip(bytes.chunks_mut(self.job().chunk)) {
             let message = next(piece)?;
             if message.bytes().len() != part.len() {
                 let (expected, got) = (part.len(), message.bytes().len());
@@ -164,7 +167,7 @@ impl MpiGroup {
                 return Err(self.fail(call, &[from], reason));
             }
             part.copy_from_slice(message.bytes());
-            self.session.job.lock().keep(message.into_words());
+            self.job().lock().keep(message.into_words());
             self.post(
                 from,
                 Message::of_words(Kind::Taken, self.message_key(Channel::Messages, self.members.rank, 0, 0), &[]),

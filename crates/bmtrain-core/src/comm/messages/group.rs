@@ -1,9 +1,9 @@
-//! A rank in a group of an MPI job.
+//! A rank in a group of a job whose processes send each other messages.
 //!
-//! A group is a number that its ranks agree on; MPI knows of the one group of all ranks only.
+//! A group is a number that its ranks agree on; what carries the messages knows of the one group of all ranks only.
 
-use super::job::Channel;
-use super::join::Session;
+use super::Session;
+use super::job::{Channel, MessageJob};
 use super::message::{Kind, Message, MessageKey};
 use super::transfer::Transfer;
 use crate::comm::call::{self, Call, What};
@@ -15,67 +15,72 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(super) struct MpiGroup {
-    pub(super) session: Arc<Session>,
-    pub(super) members: Membership,
+pub(crate) struct MessageGroup<S: Session> {
+    pub(crate) session: Arc<S>,
+    pub(crate) members: Membership,
     sent: Vec<Mutex<u64>>,
 }
 
-impl MpiGroup {
-    pub(super) fn world(session: Arc<Session>) -> Self {
-        let (rank, size) = (session.job.rank, session.job.size);
-        MpiGroup::new(session, Membership::new(WORLD, rank, (0..size).collect()))
+impl<S: Session> MessageGroup<S> {
+    pub(crate) fn world(session: Arc<S>) -> Self {
+        let job = session.job();
+        let members = Membership::new(WORLD, job.rank, (0..job.size).collect()).on(Arc::clone(&job.hosts));
+        MessageGroup::new(session, members)
     }
 
-    fn new(session: Arc<Session>, members: Membership) -> Self {
+    fn new(session: Arc<S>, members: Membership) -> Self {
         let sent = (0..members.size).map(|_| Mutex::default()).collect();
-        MpiGroup { session, members, sent }
+        MessageGroup { session, members, sent }
     }
 
     /// The key of a message of a rank about a call.
-    pub(super) fn message_key(&self, channel: Channel, from: usize, sequence: u64, piece: u64) -> MessageKey {
+    pub(crate) fn message_key(&self, channel: Channel, from: usize, sequence: u64, piece: u64) -> MessageKey {
         MessageKey { group: self.members.group, channel, from: self.members.world[from], sequence, piece }
     }
 
-    pub(super) fn rank_key(&self, rank: usize) -> (u64, usize) {
+    pub(crate) fn rank_key(&self, rank: usize) -> (u64, usize) {
         (self.members.group, self.members.world[rank])
     }
 
-    pub(super) fn post(&self, to: usize, message: Message) {
-        self.session.job.post(self.members.world[to], message);
+    pub(crate) fn job(&self) -> &MessageJob {
+        self.session.job()
+    }
+
+    pub(crate) fn post(&self, to: usize, message: Message) {
+        self.job().post(self.members.world[to], message);
     }
 }
 
-impl Group for MpiGroup {
+impl<S: Session> Group for MessageGroup<S> {
     fn members(&self) -> &Membership {
         &self.members
     }
 
     fn deadline(&self) -> Duration {
-        self.session.job.options.deadline
+        self.job().deadline
     }
 
     fn reported(&self) -> Option<Failure> {
-        self.session.job.lock().failure.clone()
+        self.job().lock().failure.clone()
     }
 
     fn report(&self, failure: Failure) {
-        self.session.job.fail(failure);
+        self.job().fail(failure);
     }
 
     /// Sees the processes on this host only.
     fn lost(&self) -> Vec<usize> {
-        let Some(watch) = self.session.job.watch.get() else { return vec![] };
+        let Some(watch) = self.job().watch.get() else { return vec![] };
         let has_ended = |rank: &usize| watch.get(self.members.world[*rank]).is_some_and(Watch::has_ended);
         // Asked in this order: a rank may leave and end between the two.
         let ended: Vec<usize> = self.members.others().filter(has_ended).collect();
-        let state = self.session.job.lock();
+        let state = self.job().lock();
         ended.into_iter().filter(|rank| !state.has_left(self.rank_key(*rank))).collect()
     }
 
     fn calls_of(&self, rank: usize, channel: call::Channel) -> u64 {
         let (group, rank) = self.rank_key(rank);
-        self.session.job.lock().calls.get(&(group, channel.into(), rank)).copied().unwrap_or(0)
+        self.job().lock().calls.get(&(group, channel.into(), rank)).copied().unwrap_or(0)
     }
 
     fn publish(&self, channel: call::Channel, call: &Call, extra: [u64; 2]) {
@@ -95,7 +100,7 @@ impl Group for MpiGroup {
 
     fn published(&self, rank: usize, channel: call::Channel, call: &Call) -> Option<[u64; 4]> {
         let key = self.message_key(channel.into(), rank, call.sequence, 0);
-        self.session.job.lock().messages.remove(&key)?.content().first_chunk().copied()
+        self.job().lock().messages.remove(&key)?.content().first_chunk().copied()
     }
 
     fn split(&self, color: u64, key: u64, sequence: u64) -> Result<(Self, u64)> {
@@ -105,7 +110,8 @@ impl Group for MpiGroup {
         let world: Vec<usize> = ranks.iter().map(|rank| self.members.world[*rank]).collect();
         // All its ranks compute this number, and no other group of the job has it.
         let number = [sequence, color, world[0] as u64].into_iter().fold(self.members.group, mixed);
-        Ok((MpiGroup::new(Arc::clone(&self.session), Membership::new(number, rank, world)), 1))
+        let members = Membership::new(number, rank, world).on(Arc::clone(&self.job().hosts));
+        Ok((MessageGroup::new(Arc::clone(&self.session), members), 1))
     }
 
     fn run(&self, call: &Call, kind: Option<CollectiveKind>, send: &[u8], data: &mut [u8]) -> Result<Duration> {
@@ -129,10 +135,10 @@ fn mixed(a: u64, b: u64) -> u64 {
     (x ^ x >> 31).max(1)
 }
 
-impl Drop for MpiGroup {
+impl<S: Session> Drop for MessageGroup<S> {
     fn drop(&mut self) {
         // A failure is sent past all other messages, and is the better reason.
-        if self.session.job.lock().failure.is_some() {
+        if self.job().lock().failure.is_some() {
             return;
         }
         let key = self.message_key(Channel::Host, self.members.rank, 0, 0);

@@ -3,8 +3,9 @@
 //! Who waits wakes up some times a second to see whether the job has failed, whether the ranks it waits for have left
 //! or ended, and what time it is.
 
-use super::group::MpiGroup;
-use super::job::{Channel, MpiJob, State};
+use super::Session;
+use super::group::MessageGroup;
+use super::job::{Channel, MessageJob, State};
 use super::message::{Kind, Message, MessageKey};
 use crate::comm::call::Call;
 use crate::comm::engine::{Group, WORLD, blamed};
@@ -15,13 +16,13 @@ use std::time::{Duration, Instant};
 /// Longest sleep between two checks.
 const SLICE: Duration = Duration::from_millis(50);
 
-impl MpiGroup {
+impl<S: Session> MessageGroup<S> {
     /// Wait until no rank is missing.
     ///
     /// # Errors
     /// The job has failed; a missing rank has left or ended; the deadline has passed, with the names of the missing.
-    pub(super) fn wait(&self, call: &Call, missing: impl Fn(&State) -> Vec<usize>) -> Result<()> {
-        let job = &self.session.job;
+    pub(crate) fn wait(&self, call: &Call, missing: impl Fn(&State) -> Vec<usize>) -> Result<()> {
+        let job = self.job();
         let mut state = job.lock();
         let absent = missing(&state);
         if absent.is_empty() {
@@ -38,8 +39,8 @@ impl MpiGroup {
     }
 
     fn sleep(&self, call: &Call, number: u64, missing: &dyn Fn(&State) -> Vec<usize>) -> Result<()> {
-        let job = &self.session.job;
-        let deadline = job.options.deadline;
+        let job = self.job();
+        let deadline = job.deadline;
         let begin = Instant::now();
         let mut next_look = begin;
         // Time for answers is part of the deadline, but for a process that was itself stopped when it passed.
@@ -99,12 +100,12 @@ impl MpiGroup {
     }
 
     fn has_ended(&self, rank: usize) -> bool {
-        self.session.job.watch.get().is_some_and(|watch| watch[self.members.world[rank]].has_ended())
+        self.job().watch.get().is_some_and(|watch| watch[self.members.world[rank]].has_ended())
     }
 
     /// The deadline has passed. A rank that waits is not to blame, whom it waits for is; and who does not answer.
     fn blame(&self, call: &Call, absent: &[usize], question: u64) -> Error {
-        let answers = self.session.job.lock().answers.clone();
+        let answers = self.job().lock().answers.clone();
         let answer = |rank: usize| answers.get(&rank).filter(|(number, _)| *number >= question).map(|(_, ranks)| ranks);
         let absent: Vec<usize> = absent.iter().map(|rank| self.members.world[*rank]).collect();
         let own = self.members.world[self.members.rank];
@@ -115,14 +116,14 @@ impl MpiGroup {
             if answer(*rank).is_some() { label } else { format!("{label}, whose process does not answer,") }
         };
         let who: Vec<String> = blamed.iter().map(whereabouts).collect();
-        let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.session.job.options.deadline);
+        let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.job().deadline);
         self.fail(call, &blamed.iter().filter_map(here).collect::<Vec<_>>(), reason)
     }
 }
 
-impl MpiJob {
+impl MessageJob {
     /// Ask processes whether they are there and whom they wait for.
-    pub(super) fn ask(&self, ranks: &[usize], question: u64) {
+    pub(crate) fn ask(&self, ranks: &[usize], question: u64) {
         let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: question, piece: 0 };
         for rank in ranks {
             self.post(*rank, Message::of_words(Kind::Ask, place, &[]));

@@ -6,12 +6,12 @@
 use super::job::Channel;
 
 /// `u64`s of the header.
-pub(super) const HEAD: usize = 6;
-/// Longest message on the urgent tag, in `u64`s. MPI sends it whatever its receiver does.
-pub(super) const SHORT: usize = 400;
+pub(crate) const HEAD: usize = 6;
+/// Longest message about the job itself, in `u64`s: short enough for MPI to send it whatever its receiver does.
+pub(crate) const SHORT: usize = 400;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Who a rank is: the first message to everybody.
     Hello,
     /// What a rank calls.
@@ -49,29 +49,30 @@ const KINDS: [Kind; 10] = [
 
 impl Kind {
     /// Whether it goes on the tag of its own, past whatever is stuck.
-    pub(super) fn is_urgent(self) -> bool {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_urgent(self) -> bool {
         matches!(self, Kind::Failure | Kind::Ask | Kind::Answer | Kind::Spoken)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct MessageKey {
-    pub(super) group: u64,
+pub(crate) struct MessageKey {
+    pub(crate) group: u64,
     /// Which of its sequences of calls.
-    pub(super) channel: Channel,
+    pub(crate) channel: Channel,
     /// The rank it is from, in the numbering of the job.
-    pub(super) from: usize,
-    pub(super) sequence: u64,
-    pub(super) piece: u64,
+    pub(crate) from: usize,
+    pub(crate) sequence: u64,
+    pub(crate) piece: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Message {
+pub(crate) struct Message {
     words: Vec<u64>,
 }
 
 impl Message {
-    pub(super) fn of_words(kind: Kind, place: MessageKey, content: &[u64]) -> Self {
+    pub(crate) fn of_words(kind: Kind, place: MessageKey, content: &[u64]) -> Self {
         let mut words = Vec::with_capacity(HEAD + content.len());
         words.extend(head(kind, &place, content.len() * 8));
         words.extend(content);
@@ -79,7 +80,7 @@ impl Message {
     }
 
     /// A message with bytes; `room` is a vector that is no longer used.
-    pub(super) fn of_bytes(kind: Kind, place: MessageKey, content: &[u8], mut room: Vec<u64>) -> Self {
+    pub(crate) fn of_bytes(kind: Kind, place: MessageKey, content: &[u8], mut room: Vec<u64>) -> Self {
         room.clear();
         room.extend(head(kind, &place, content.len()));
         room.resize(HEAD + content.len().div_ceil(8), 0);
@@ -88,7 +89,7 @@ impl Message {
     }
 
     /// A message from what was received, if it is one.
-    pub(super) fn read(mut words: Vec<u64>, received: usize) -> Option<Self> {
+    pub(crate) fn read(mut words: Vec<u64>, received: usize) -> Option<Self> {
         words.truncate(received);
         let message = Message { words };
         let fits = message.words.len() >= HEAD && message.words[5] <= 8 * (message.words.len() - HEAD) as u64;
@@ -96,32 +97,34 @@ impl Message {
     }
 
     /// The number of the message among those from one rank to another.
-    pub(super) fn set_serial(&mut self, serial: u64) {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn set_serial(&mut self, serial: u64) {
         self.words[1] = serial;
     }
 
-    pub(super) fn serial(&self) -> u64 {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn serial(&self) -> u64 {
         self.words[1]
     }
 
-    pub(super) fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<Kind> {
         KINDS.get(usize::try_from(self.words[0] & 0xff).ok()?).copied()
     }
 
-    pub(super) fn place(&self, from: usize) -> MessageKey {
+    pub(crate) fn place(&self, from: usize) -> MessageKey {
         let channel = Channel::of_number(self.words[0] >> 8 & 0xff);
         MessageKey { group: self.words[2], channel, from, sequence: self.words[3], piece: self.words[4] }
     }
 
-    pub(super) fn content(&self) -> &[u64] {
+    pub(crate) fn content(&self) -> &[u64] {
         &self.words[HEAD..][..self.words[5] as usize / 8]
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words[HEAD..])[..self.words[5] as usize]
     }
 
-    pub(super) fn into_words(self) -> Vec<u64> {
+    pub(crate) fn into_words(self) -> Vec<u64> {
         self.words
     }
 }

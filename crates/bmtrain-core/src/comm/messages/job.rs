@@ -1,19 +1,19 @@
-//! What the threads of this process share: messages received, messages to be sent, and what
-//! is known of the other ranks.
+//! What the threads of this process share: messages received, messages to be sent, and what is known of the other
+//! ranks.
 //!
-//! The progress thread fills it and empties it; ranks' threads and lanes wait on it.
+//! The threads that carry messages fill it and empty it; ranks' threads and lanes wait on it.
 
-use super::MpiOptions;
 use super::message::{HEAD, Kind, Message, MessageKey, SHORT};
 use crate::comm::call;
 use crate::comm::engine::{Failure, WORLD};
 use crate::comm::processes::Watch;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// The sequences of calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Channel {
+pub(crate) enum Channel {
     /// Collectives, on lanes.
     Lanes,
     /// Barriers and splits, on the rank's own thread.
@@ -32,7 +32,7 @@ impl From<call::Channel> for Channel {
 }
 
 impl Channel {
-    pub(super) fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u64 {
         match self {
             Channel::Lanes => 0,
             Channel::Host => 1,
@@ -40,7 +40,7 @@ impl Channel {
         }
     }
 
-    pub(super) fn of_number(number: u64) -> Self {
+    pub(crate) fn of_number(number: u64) -> Self {
         match number {
             0 => Channel::Lanes,
             1 => Channel::Host,
@@ -49,59 +49,64 @@ impl Channel {
     }
 }
 
-/// What the progress thread is to do at the end.
+/// What the threads that carry messages are to do at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
+    /// Send everything, and end in order: all ranks have left.
     Finalize,
-    /// Leave MPI as it is and call it no more.
+    /// The job has failed or a rank is lost: give the last messages a moment to leave, and wait for nothing else.
     Park,
     /// Let MPI end all processes, with this exit code.
+    #[cfg(feature = "mpi")]
     Abort(i32),
 }
 
 /// This process's part of the job.
 #[derive(Debug)]
-pub(super) struct MpiJob {
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) options: MpiOptions,
+pub(crate) struct MessageJob {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    /// How long a rank waits for others before it gives up.
+    pub(crate) deadline: Duration,
+    /// Bytes of values in a message; more are several messages.
+    pub(crate) chunk: usize,
+    /// The host of each rank, for messages to users; empty where it is not known.
+    pub(crate) hosts: Arc<[String]>,
     /// How to see whether a process still lives; set when all have come.
-    pub(super) watch: OnceLock<Vec<Watch>>,
+    pub(crate) watch: OnceLock<Vec<Watch>>,
     state: Mutex<State>,
-    pub(super) arrived: Condvar,
-    pub(super) work: Condvar,
+    pub(crate) arrived: Condvar,
+    pub(crate) work: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Messages to be sent, with their receivers.
-    pub(super) outgoing: VecDeque<(usize, Message)>,
+    pub(crate) outgoing: VecDeque<(usize, Message)>,
     /// Records and pieces that came and were not asked for yet.
-    pub(super) messages: HashMap<MessageKey, Message>,
+    pub(crate) messages: HashMap<MessageKey, Message>,
     /// Pieces of messages that a rank has taken, in all.
-    pub(super) taken: HashMap<(u64, usize), u64>,
+    pub(crate) taken: HashMap<(u64, usize), u64>,
     /// How many calls of a group's channel a rank has come to.
-    pub(super) calls: HashMap<(u64, Channel, usize), u64>,
-    pub(super) left: HashSet<(u64, usize)>,
+    pub(crate) calls: HashMap<(u64, Channel, usize), u64>,
+    pub(crate) left: HashSet<(u64, usize)>,
     /// What each rank sent about itself when it joined.
-    pub(super) hello: HashMap<usize, Vec<u64>>,
-    pub(super) gone: HashSet<usize>,
+    pub(crate) hello: HashMap<usize, Vec<u64>>,
+    pub(crate) gone: HashSet<usize>,
     /// Ranks whose users know of the failure.
-    pub(super) spoken: HashSet<usize>,
+    pub(crate) spoken: HashSet<usize>,
     /// The last question that each rank has answered, and whom it waited for.
-    pub(super) answers: HashMap<usize, (u64, Vec<usize>)>,
-    pub(super) questions: u64,
+    pub(crate) answers: HashMap<usize, (u64, Vec<usize>)>,
+    pub(crate) questions: u64,
     /// Whom the waits of this process wait for, by number of the wait.
-    pub(super) waits: HashMap<u64, Vec<usize>>,
-    pub(super) waited: u64,
-    pub(super) failure: Option<Failure>,
+    pub(crate) waits: HashMap<u64, Vec<usize>>,
+    pub(crate) waited: u64,
+    pub(crate) failure: Option<Failure>,
     /// Vectors that are used again.
-    pub(super) spare: Vec<Vec<u64>>,
-    /// Messages that were given to MPI and are not through.
-    pub(super) under_way: usize,
-    pub(super) end: Option<End>,
-    /// The progress thread has done what `end` asks for.
-    pub(super) ended: bool,
+    pub(crate) spare: Vec<Vec<u64>>,
+    pub(crate) end: Option<End>,
+    /// The threads that carry messages have done what `end` asks for.
+    pub(crate) ended: bool,
 }
 
 /// Vectors that are kept for later messages.
@@ -109,40 +114,54 @@ const SPARE: usize = 32;
 
 impl State {
     /// Whether a rank has left the group, or the whole job.
-    pub(super) fn has_left(&self, (group, rank): (u64, usize)) -> bool {
+    pub(crate) fn has_left(&self, (group, rank): (u64, usize)) -> bool {
         self.left.contains(&(group, rank)) || self.gone.contains(&rank)
     }
 
     /// Keep the memory of a message that is no longer needed.
-    pub(super) fn keep(&mut self, words: Vec<u64>) {
+    pub(crate) fn keep(&mut self, words: Vec<u64>) {
         if words.capacity() > SHORT && self.spare.len() < SPARE {
             self.spare.push(words);
         }
     }
 }
 
-impl MpiJob {
-    pub(super) fn new(rank: usize, size: usize, options: MpiOptions) -> Self {
-        let (watch, state) = (OnceLock::new(), Mutex::default());
-        MpiJob { rank, size, options, watch, state, arrived: Condvar::new(), work: Condvar::new() }
+impl MessageJob {
+    pub(crate) fn new(
+        (rank, size): (usize, usize),
+        deadline: Duration,
+        chunk: usize,
+        hosts: impl Into<Arc<[String]>>,
+    ) -> Self {
+        MessageJob {
+            rank,
+            size,
+            deadline,
+            chunk,
+            hosts: hosts.into(),
+            watch: OnceLock::new(),
+            state: Mutex::default(),
+            arrived: Condvar::new(),
+            work: Condvar::new(),
+        }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every other process.
-    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
         let own = self.rank;
         (0..self.size).filter(move |rank| *rank != own)
     }
 
-    pub(super) fn post(&self, to: usize, message: Message) {
+    pub(crate) fn post(&self, to: usize, message: Message) {
         self.lock().outgoing.push_back((to, message));
         self.work.notify_all();
     }
 
-    pub(super) fn tell_all(&self, kind: Kind, content: &[u64]) {
+    pub(crate) fn tell_all(&self, kind: Kind, content: &[u64]) {
         let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
         for other in self.others() {
             self.post(other, Message::of_words(kind, place, content));
@@ -150,7 +169,7 @@ impl MpiJob {
     }
 
     /// Write a failure down and tell everybody, unless there is one already.
-    pub(super) fn fail(&self, failure: Failure) {
+    pub(crate) fn fail(&self, failure: Failure) {
         let words = failure.words(SHORT - HEAD);
         let mut state = self.lock();
         if state.failure.is_some() {
@@ -163,7 +182,7 @@ impl MpiJob {
     }
 
     /// A message came: put it where it is waited for. Returns the answer to a question.
-    pub(super) fn deliver(&self, from: usize, message: Message) -> Option<Message> {
+    pub(crate) fn deliver(&self, from: usize, message: Message) -> Option<Message> {
         let (kind, place) = (message.kind()?, message.place(from));
         let mut state = self.lock();
         let mut answer = None;
