@@ -156,9 +156,7 @@ pub(super) fn parameter_gradients(
         Some(bias) => cx.later([weight, bias], move |cx, [weight, bias]| {
             gradients_of(cx, (weight, Some(bias)), &dy, x.as_ref(), sizes, dtype)
         }),
-        None => cx.later([weight], move |cx, [weight]| {
-            gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, dtype)
-        }),
+        None => cx.later([weight], move |cx, [weight]| gradients_of(cx, (weight, None), &dy, x.as_ref(), sizes, dtype)),
     }
 }
 

@@ -8,8 +8,8 @@ use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use crate::Result;
 use bmtrain_dist::Mesh;
+use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
-use std::fmt;
 
 /// More ranks than any machine room has.
 const MOST_RANKS: u64 = 1 << 16;
@@ -32,71 +32,24 @@ pub struct Parallel {
     /// Model chunks of each pipeline stage.
     pub virtual_stages: usize,
     /// In which order a stage runs its micro-batches.
-    pub schedule: PipelineSchedule,
+    pub schedule: ScheduleKind,
     /// Which blocks a stage has.
-    pub partition: Partition,
+    pub partition: PartitionRule,
 }
 
-/// The order in which a pipeline stage runs its micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PipelineSchedule {
-    /// All forward passes, then all backward passes.
-    GPipe,
-    /// One forward and one backward pass in turn.
-    OneForwardOneBackward,
-    /// The same over several model chunks of each stage.
-    Interleaved,
-    /// Weight gradients apart from input gradients, with one model chunk.
-    ZeroBubble,
-    /// The same with two model chunks, of which the second runs back through the stages.
-    ZeroBubbleV,
-}
-
-/// The schedules with their names in recipes.
-const SCHEDULES: [(&str, PipelineSchedule); 5] = [
-    ("gpipe", PipelineSchedule::GPipe),
-    ("1f1b", PipelineSchedule::OneForwardOneBackward),
-    ("interleaved", PipelineSchedule::Interleaved),
-    ("zb-1p", PipelineSchedule::ZeroBubble),
-    ("zb-v", PipelineSchedule::ZeroBubbleV),
+/// The schedules of training, by their names.
+const SCHEDULES: [(&str, ScheduleKind); 5] = [
+    ("gpipe", ScheduleKind::GPipe),
+    ("1f1b", ScheduleKind::OneForwardOneBackward),
+    ("interleaved", ScheduleKind::Interleaved),
+    ("zb-1p", ScheduleKind::ZeroBubble),
+    ("zb-v", ScheduleKind::ZeroBubbleV),
 ];
 
-impl PipelineSchedule {
-    /// The name in recipes.
-    pub fn name(self) -> &'static str {
-        SCHEDULES.iter().find(|(_, schedule)| *schedule == self).map_or("", |(name, _)| name)
-    }
-
-    /// The model chunks of a stage that it can run, from fewest to most.
-    pub fn chunks(self) -> (usize, usize) {
-        match self {
-            Self::GPipe | Self::OneForwardOneBackward | Self::ZeroBubble => (1, 1),
-            Self::Interleaved => (2, MOST_BLOCKS),
-            Self::ZeroBubbleV => (2, 2),
-        }
-    }
-}
-
-/// How the blocks of a model are divided over the model chunks of a pipeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Partition {
-    /// So that each has about the same number of parameters.
-    Parameters,
-    /// So that each has the same number of blocks, or one less.
-    Blocks,
-    /// These numbers of blocks, in the order of the chunks in the model.
-    Counts(Vec<usize>),
-}
-
-impl fmt::Display for Partition {
-    /// As TOML.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Partition::Parameters => f.write_str("\"parameters\""),
-            Partition::Blocks => f.write_str("\"blocks\""),
-            Partition::Counts(counts) => write!(f, "{counts:?}"),
-        }
-    }
+/// The model chunks of a stage that a schedule can run, from fewest to most.
+fn chunks_of(schedule: ScheduleKind) -> (usize, usize) {
+    let fewest = schedule.default_chunks();
+    (fewest, if schedule == ScheduleKind::Interleaved { MOST_BLOCKS } else { fewest })
 }
 
 impl Parallel {
@@ -128,35 +81,44 @@ pub(super) fn read(r: &mut Reader) -> Parallel {
     let pipeline = r.integer("parallel.pipeline", 1, 1..=MOST_RANKS) as usize;
     let absent = "not set: the fewest that the schedule runs";
     let chunks = r.optional_integer("parallel.virtual_stages", absent, 1..=MOST_BLOCKS as u64, 2);
-    let schedule = r.choice("parallel.schedule", &SCHEDULES, PipelineSchedule::OneForwardOneBackward);
-    let virtual_stages = chunks.map_or(schedule.chunks().0, |chunks| chunks as usize);
+    let schedule = r.choice("parallel.schedule", &SCHEDULES, ScheduleKind::OneForwardOneBackward);
+    let virtual_stages = chunks.map_or(schedule.default_chunks(), |chunks| chunks as usize);
     Parallel { zero, prefetch, tensor, sequence, pipeline, virtual_stages, schedule, partition: read_partition(r) }
 }
 
-fn read_partition(r: &mut Reader) -> Partition {
+fn read_partition(r: &mut Reader) -> PartitionRule {
     r.read(Spec {
         key: "parallel.partition",
         textual: false,
         wanted: "\"parameters\", \"blocks\", or a list of the number of blocks of each model chunk".into(),
         example: quote("blocks"),
-        otherwise: Otherwise::Default(Partition::Parameters),
+        otherwise: Otherwise::Default(PartitionRule::Parameters),
         read: &|value| match value {
-            Value::Text(text) if text == "parameters" => Some(Partition::Parameters),
-            Value::Text(text) if text == "blocks" => Some(Partition::Blocks),
+            Value::Text(text) if text == "parameters" => Some(PartitionRule::Parameters),
+            Value::Text(text) if text == "blocks" => Some(PartitionRule::Count),
             value => counts(value),
         },
-        render: &Partition::to_string,
+        render: &rendered,
     })
-    .unwrap_or(Partition::Parameters)
+    .unwrap_or(PartitionRule::Parameters)
+}
+
+/// As TOML.
+fn rendered(partition: &PartitionRule) -> String {
+    match partition {
+        PartitionRule::Parameters => quote("parameters"),
+        PartitionRule::Count => quote("blocks"),
+        PartitionRule::Given(counts) => format!("{counts:?}"),
+    }
 }
 
 /// A list of numbers of blocks.
-fn counts(value: &Value) -> Option<Partition> {
+fn counts(value: &Value) -> Option<PartitionRule> {
     let Value::Array(items) = value else { return None };
     let count = |item: &Value| as_integer(item).and_then(|n| usize::try_from(n).ok());
     let counts: Vec<usize> = items.iter().map(count).collect::<Option<_>>()?;
     let are_counts = !counts.is_empty() && counts.iter().all(|count| (1..=MOST_BLOCKS).contains(count));
-    are_counts.then_some(Partition::Counts(counts))
+    are_counts.then_some(PartitionRule::Given(counts))
 }
 
 /// Adds what contradicts itself, has no effect, or is not available in this build.
@@ -178,14 +140,14 @@ pub(super) fn check(r: &mut Reader, p: &Parallel) {
 
 fn check_stages(r: &mut Reader, p: &Parallel) {
     let (name, chunks) = (p.schedule.name(), p.virtual_stages);
-    let (fewest, most) = p.schedule.chunks();
+    let (fewest, most) = chunks_of(p.schedule);
     if !(fewest..=most).contains(&chunks) {
         let runs = if fewest == most { fewest.to_string() } else { format!("at least {fewest}") };
         let reason = format!("`parallel.schedule` = \"{name}\" runs {runs} model chunks of a stage, and not {chunks}");
         let fix = format!("set parallel.virtual_stages = {}", chunks.clamp(fewest, most));
         r.contradiction(&["parallel.virtual_stages", "parallel.schedule"], reason, fix);
     }
-    if let Partition::Counts(counts) = &p.partition
+    if let PartitionRule::Given(counts) = &p.partition
         && counts.len() != p.pipeline * chunks
     {
         let (given, stages) = (counts.len(), p.pipeline);
@@ -195,14 +157,14 @@ fn check_stages(r: &mut Reader, p: &Parallel) {
     }
 }
 
-/// Refuses what the keys can say and this build does not run.
+/// Refuses what the keys can say and training programs do not run.
 fn refuse_unbuilt(r: &mut Reader, p: &Parallel) {
-    if p.sequence && p.tensor > 1 {
-        let reason = "`parallel.sequence` = true: sequences are not sharded over tensor-parallel ranks in this version";
-        r.contradiction(&["parallel.sequence"], reason, "set parallel.sequence = false");
-    }
     if p.pipeline > 1 {
-        let reason = format!("`parallel.pipeline` = {}: there is no pipeline in this version", p.pipeline);
+        let stages = p.pipeline;
+        let reason = format!(
+            "`parallel.pipeline` = {stages}: training by recipe runs no pipeline in this version; the library does \
+             (bmtrain_dist::pipeline)"
+        );
         r.contradiction(&["parallel.pipeline"], reason, "set parallel.pipeline = 1, or use parallel.tensor");
     }
 }

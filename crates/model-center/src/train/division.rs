@@ -6,10 +6,11 @@
 use crate::formats::ModelCaches;
 use crate::model::division::Division;
 use crate::model::{OpenOptions, Registry, TextHead};
-use crate::recipe::{Mismatch, Parallel, Partition, Resolved, model_directory, nearest};
+use crate::recipe::{Mismatch, Parallel, Resolved, model_directory, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
+use bmtrain_dist::pipeline::PartitionRule;
 use std::sync::Arc;
 
 /// Whether `ranks` ranks can be divided as the recipe asks for, and share the micro-batches of a step evenly.
@@ -60,7 +61,7 @@ fn of_model(parallel: &Parallel, division: &Division) -> Vec<Mismatch> {
         let near = nearest(parallel.pipeline, parallel.pipeline, |stages| stages * parallel.virtual_stages <= blocks);
         found.push(Mismatch { key: "parallel.pipeline", reason, fix: format!("set parallel.pipeline = {near}") });
     }
-    if let Partition::Counts(counts) = &parallel.partition
+    if let PartitionRule::Given(counts) = &parallel.partition
         && parallel.pipeline > 1
         && counts.iter().sum::<usize>() != blocks
     {

@@ -15,6 +15,7 @@ use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::{Schedule, Warmup};
+use bmtrain_dist::param::TensorGroup;
 use bmtrain_dist::shard::Sharding;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +106,9 @@ fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
 /// How the model of this run is opened on a rank of these groups; `device` is where its parameters go.
 pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, groups: &RankGroups) -> OpenOptions {
     let sharding = sharding(resolved, Arc::clone(groups.data()));
-    OpenOptions { sharding, ..whole_options(resolved, labels, device) }.on_groups(groups)
+    let whole = whole_options(resolved, labels, device);
+    let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
+    OpenOptions { sharding, tensor, ..whole }.on_groups(groups)
 }
 
 /// The same for a model on one rank.

@@ -2,7 +2,8 @@
 //! micro-batch, accumulation and data ranks.
 
 use crate::recipes::{LEAST, load, mistakes};
-use model_center::recipe::{Origin, Partition, PipelineSchedule, Resolved, SaveWhich, list};
+use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
+use model_center::recipe::{Origin, Resolved, SaveWhich, list};
 
 /// The three numbers of a batch on ranks: batch, micro-batch, micro-batches of a data rank in a step.
 fn batch(sets: &[&str], ranks: usize) -> [usize; 3] {
@@ -81,7 +82,7 @@ fn all_that_does_not_divide_is_named_with_the_nearest_values() {
 fn the_keys_of_parallel_have_types_and_suggestions() {
     let plain = load(LEAST, &[]).parallel.clone();
     assert_eq!((plain.tensor, plain.pipeline, plain.virtual_stages, plain.sequence), (1, 1, 1, false));
-    assert_eq!((plain.schedule, &plain.partition), (PipelineSchedule::OneForwardOneBackward, &Partition::Parameters));
+    assert_eq!((plain.schedule, &plain.partition), (ScheduleKind::OneForwardOneBackward, &PartitionRule::Parameters));
     assert_eq!(load(LEAST, &["parallel.tensor=8"]).parallel.data_ranks(16), 2);
     let only = |sets: &[&str]| {
         let found = mistakes(LEAST, sets);

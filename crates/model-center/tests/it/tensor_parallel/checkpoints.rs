@@ -65,7 +65,8 @@ impl Rank {
         let device = Device::cpu(1).unwrap();
         let Groups { mesh, world, tensor, data } = groups.clone();
         let sharding = Sharding { ranks: data, level, sum: GradientSum::Fast, prefetch: true };
-        let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
+        let tensor =
+            TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
         let (dtype, seed) = (training.dtype, training.seed);
         let options = BuilderOptions { mesh, tensor, sharding, dtype, seed, ..BuilderOptions::default() };
         let model = job.model(&device, options).unwrap();
