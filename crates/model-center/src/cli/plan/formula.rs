@@ -38,7 +38,7 @@ pub struct FormulaOptions {
     /// With --layout: chunks of the model on each rank; by default 2 where the schedule needs several, else 1.
     #[arg(long, value_name = "N", requires = "layout")]
     pub chunks: Option<usize>,
-    /// With --fit: a file of the program simulate, whose [machine] decides which layout is fastest.
+    /// With --fit: a file of the program simulate; its machine decides which layout is fastest.
     #[arg(long, value_name = "FILE", requires = "fit")]
     pub machine: Option<PathBuf>,
 }
