@@ -34,7 +34,8 @@ pub struct TensorGroup {
     /// Over several ranks, the vocabulary is padded so that each rank has a multiple of this number of tokens.
     pub vocabulary_multiple: usize,
     /// Sequence sharding: between the parallel layers each rank has some of the tokens only, so that norms, dropout and
-    /// residuals run on them and activations take that much less memory. The results are those without it.
+    /// residuals run on them and activations take that much less memory. Results differ by the order of sums alone. The
+    /// models of `model-center` recompute all blocks with [`Recompute::Auto`](crate::block::Recompute::Auto).
     pub sequence: bool,
 }
 

@@ -9,7 +9,7 @@ use super::transformer::Transformer;
 use crate::error::Result;
 use bmtrain_core::Device;
 use bmtrain_dist::Builder;
-use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::pipeline::ModelPart;
@@ -36,6 +36,11 @@ impl<A: Architecture> Transformer<A> {
         };
         // What comes before the heads.
         let body = builder.on_token_shards();
+        let blocks = match (blocks.recompute, builder.token_ranks()) {
+            // A rank with fewer tokens would keep other tapes than the others, and miss their collectives.
+            (Recompute::Auto, Some(_)) => BlockOptions { recompute: Recompute::Checkpoint },
+            _ => blocks,
+        };
         let inputs = spec.stacks.iter().enumerate();
         let inputs = inputs.map(|(index, stack)| Inputs::new(&body, &spec, stack, parts(index)));
         let inputs: Vec<Inputs> = inputs.collect::<bmtrain_dist::Result<_>>()?;

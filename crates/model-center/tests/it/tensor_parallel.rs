@@ -140,8 +140,9 @@ fn logits_of_label_words_come_from_the_ranks_that_have_them() {
 
 #[test]
 fn blocks_that_are_recomputed_have_the_same_masks() {
-    let recompute = bmtrain_dist::block::Recompute::Checkpoint;
-    check_parity(&Job { recompute, ..gpt2_job() }, 2);
+    for recompute in [bmtrain_dist::block::Recompute::Checkpoint, bmtrain_dist::block::Recompute::Auto] {
+        check_parity(&Job { recompute, ..gpt2_job() }, 2);
+    }
 }
 
 #[test]
