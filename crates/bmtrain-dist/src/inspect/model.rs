@@ -80,7 +80,7 @@ fn held(param: &Param, part: &Range<usize>) -> Vec<Range<usize>> {
     }
 }
 
-/// Ranges of elements of which the first of `part` is at `start`.
+/// Ranges of elements in a storage that has the first element of `part` at `start`.
 fn shifted(ranges: &[Range<usize>], part: &Range<usize>, start: usize) -> Vec<Range<usize>> {
     let at = |element: usize| element - part.start + start;
     ranges.iter().map(|range| at(range.start)..at(range.end)).collect()

@@ -48,7 +48,7 @@ pub enum PipelineSchedule {
     Interleaved,
     /// Weight gradients apart from input gradients, with one model chunk.
     ZeroBubble,
-    /// The same with two model chunks, of which the second runs back through the stages.
+    /// The same with two model chunks; the second one runs back through the stages.
     ZeroBubbleV,
 }
 
@@ -195,7 +195,7 @@ fn check_stages(r: &mut Reader, p: &Parallel) {
     }
 }
 
-/// Refuses what the keys can say and this build does not run.
+/// Refuses what the keys can set and this version does not run.
 fn refuse_unbuilt(r: &mut Reader, p: &Parallel) {
     if p.sequence && p.tensor > 1 {
         let reason = "`parallel.sequence` = true: sequences are not sharded over tensor-parallel ranks in this version";
