@@ -82,7 +82,7 @@ fn counted_values(param: &Param) -> Result<Vec<Range<usize>>> {
     Ok(param.counted()?.into_iter().flat_map(held).collect())
 }
 
-/// Ranges of elements of which the first of `part` is at `start`.
+/// Ranges of elements in a storage that has the first element of `part` at `start`.
 fn shifted(ranges: &[Range<usize>], part: &Range<usize>, start: usize) -> Vec<Range<usize>> {
     let at = |element: usize| element - part.start + start;
     ranges.iter().map(|range| at(range.start)..at(range.end)).collect()

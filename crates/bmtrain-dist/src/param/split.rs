@@ -28,7 +28,7 @@ impl SplitPart {
         SplitPart { size: count * unit, unit }
     }
 
-    /// Whether each of `ranks` tensor-parallel ranks gets the same number of units, or neighbouring ranks the same unit.
+    /// Whether each of `ranks` tensor-parallel ranks gets the same number of units, or neighbouring ranks share a unit.
     pub fn fits(&self, ranks: usize) -> bool {
         self.local(ranks, 0).is_some()
     }

@@ -75,7 +75,7 @@ pub struct Options {
     /// Threads of all ranks together; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Share the weights (ZeRO-3) among this number of ranks, threads of this process; by default as many as --tensor.
+    /// Share the weights (ZeRO-3) among this number of ranks, threads of this process; by default --tensor.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Of the ranks, this number share each layer: each has some of its heads, columns and tokens.
@@ -85,7 +85,7 @@ pub struct Options {
 
 /// The program: what a binary's `main` calls, with the families of its registry.
 pub fn main(registry: Registry<'static>) -> ExitCode {
-    program::main(registry, |options, registry| run(options, registry))
+    program::main(registry, run)
 }
 
 /// Run the program with the models of `registry`.
@@ -107,8 +107,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
     if options.grads && launch.world != options.tensor {
-        let reason = "gradients are those of one copy of the model, and --ranks shares copies";
-        return Err(Error::argument("--ranks", reason, "leave it out, or give as many as --tensor"));
+        let reason = "gradients are computed by one copy of the model, and these ranks share several";
+        return Err(Error::argument("--ranks", reason, "leave it out, or give the number of --tensor"));
     }
     let head = opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));

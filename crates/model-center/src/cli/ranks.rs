@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The most ranks that `--ranks` starts.
 const MOST_RANKS: usize = 1024;
 
-/// The launch of `ranks` ranks, by default as many as are tensor-parallel.
+/// The launch of `ranks` ranks, by default of the tensor-parallel ones.
 ///
 /// # Errors
 /// Ranks that `tensor` does not divide; a launcher that started several processes.
@@ -47,7 +47,7 @@ pub fn check(world: usize, tensor: usize, parameters: &Parameters) -> Result<()>
     if undivided.is_empty() {
         return Ok(());
     }
-    // Without --ranks there are as many as are tensor-parallel.
+    // Without --ranks the number of ranks follows --tensor.
     let are_all = world == tensor;
     let fits = |ranks: usize| division.undivided(ranks).is_empty() && (are_all || world.is_multiple_of(ranks));
     let fix = match nearest(tensor, if are_all { 2 * tensor } else { world }, fits).as_str() {

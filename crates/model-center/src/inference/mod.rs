@@ -131,7 +131,7 @@ pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &
     Ok(outputs)
 }
 
-/// The gradient of a full parameter, of which each tensor-parallel rank has a part or a term; zeros without one.
+/// The gradient of a full parameter; each tensor-parallel rank has a part or a term of it. Zeros without one.
 fn whole_gradient(param: &Param, device: &Device) -> Result<Vec<f32>> {
     let (ranks, shape) = (param.place()?.0.tensor_ranks(), param.spec().shape);
     let own = param.grad()?.map(|grad| widen(&grad)).transpose()?;

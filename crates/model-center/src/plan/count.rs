@@ -11,7 +11,7 @@ use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
 use crate::train::evaluate::{EvalContext, Evaluation};
-use crate::train::team::Team;
+use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{Setup, open_options};
 use bmtrain_core::{Device, Segment};
@@ -174,7 +174,7 @@ fn rehearse(
     let options = open_options(resolved, worst.train.labels(), device, groups);
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&setup.directory, &options)?;
-    let team = Team::new(groups, device);
+    let team = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let mut trainer = Trainer::new(&worst, resolved, stop, opened.model, device, team)?;

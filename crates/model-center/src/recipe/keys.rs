@@ -1,7 +1,7 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`, those of
-//! `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`, the keys
+//! of `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
 
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
@@ -98,8 +98,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let batch_size = r.integer("train.batch_size", 32, 1..=MOST_SAMPLES);
     let micro_batch_size = r.integer("train.micro_batch_size", batch_size, 1..=MOST_SAMPLES);
     r.follow("train.micro_batch_size", "train.batch_size");
-    let absent = "not set: train.batch_size / (train.micro_batch_size x data ranks)";
-    let accumulation = r.optional_integer("train.accumulation", absent, 1..=MOST_SAMPLES, 4);
+    let accumulation = read_accumulation(r);
     let lr = r.float("train.lr", 5e-5, Range::Above(0.0));
     let schedule = read_schedule(r);
     let warmup = read_warmup(r);
@@ -125,7 +124,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         minutes,
         batch_size: batch_size as usize,
         micro_batch_size: micro_batch_size as usize,
-        accumulation: accumulation.map(|accumulation| accumulation as usize),
+        accumulation,
         lr,
         schedule,
         warmup,
@@ -152,6 +151,12 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         inspect_every: r.optional_integer("train.inspect_every", "not set: never", 1..=MOST_STEPS, 100),
         early_stop: None,
     }
+}
+
+fn read_accumulation(r: &mut Reader) -> Option<usize> {
+    let absent = "not set: train.batch_size / (train.micro_batch_size x data ranks)";
+    let accumulation = r.optional_integer("train.accumulation", absent, 1..=MOST_SAMPLES, 4);
+    accumulation.map(|accumulation| accumulation as usize)
 }
 
 fn read_clip(r: &mut Reader) -> Clip {

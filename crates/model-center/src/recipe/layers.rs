@@ -36,9 +36,9 @@ pub enum Origin {
         /// The number of data-parallel ranks.
         ranks: usize,
     },
-    /// What the other numbers of the batch leave: batch, micro-batch and accumulation.
+    /// What the other numbers of the batch leave on this number of data-parallel ranks.
     Solved {
-        /// The number of data-parallel ranks.
+        /// The number of these ranks.
         data_ranks: usize,
     },
     /// The default, which is the value that the run in the output directory was begun with.
@@ -70,11 +70,9 @@ impl Origin {
     /// The place for an error message: `file:line:column` or the argument.
     pub fn place(&self) -> String {
         match self {
-            Origin::Default | Origin::Follows(_) | Origin::Shared { .. } | Origin::Solved { .. } | Origin::Begun => {
-                "the default".into()
-            }
             Origin::File { line, column, name } => format!("{name}:{line}:{column}"),
             Origin::Set { text, .. } => format!("--set {text}"),
+            _ => "the default".into(),
         }
     }
 }

@@ -5,9 +5,9 @@
 //! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came
 //! from. [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
 //!
-//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`, `parallel.rs`) and nowhere else: a table of keys beside
-//! serde structs would have to agree with them, and serde stops at the first mistake and forgets where a value came
-//! from.
+//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`, `parallel.rs`) and nowhere else: a table
+//! of keys beside serde structs would have to agree with them, and serde stops at the first mistake and forgets where a
+//! value came from.
 //!
 //! Called by the `finetune` program and by programs that use the same recipes.
 

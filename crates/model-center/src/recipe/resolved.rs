@@ -65,7 +65,8 @@ impl Resolved {
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
     /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the keys `train.offload`,
-    /// `train.accumulation` and `train.inspect_every` do not count; paths count as they are written, file contents do not.
+    /// `train.accumulation` and `train.inspect_every` do not count; paths count as they are written, contents of files
+    /// do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }

@@ -109,7 +109,7 @@ pub struct TrainSettings {
     pub batch_size: usize,
     /// Samples of one forward pass; divides `batch_size`, gradients are accumulated over the ratio.
     pub micro_batch_size: usize,
-    /// Micro-batches of a data-parallel rank in one optimizer step; `None`: as many as `batch_size` gives each.
+    /// Micro-batches of a data-parallel rank in one optimizer step; `None`: what `batch_size` leaves.
     pub accumulation: Option<usize>,
     /// Peak learning rate (for Noam: the factor of its formula).
     pub lr: f64,

@@ -1,6 +1,6 @@
 //! What the ranks all-gather with every step: its metrics, and their votes on stopping and on saving a checkpoint.
 
-use super::team::Team;
+use super::run_ranks::RunRanks;
 use super::trainer::{LocalMetrics, Trainer};
 use crate::Result;
 use crate::data::Batch;
@@ -99,9 +99,9 @@ impl LocalMetrics {
 }
 
 impl StepMetrics {
-    /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks with `losses` micro-batches each: in the order of
-    /// the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
-    pub(super) fn merge(gathered: &[f32], team: &Team, losses: usize, weights: &[f32]) -> (Self, Decision) {
+    /// Merge what [`LocalMetrics::gather_later`] gathered of the ranks with `losses` micro-batches each: in the order
+    /// of the micro-batches, which is the same on any number of ranks. `weights` are the micro-batches'.
+    pub(super) fn merge(gathered: &[f32], team: &RunRanks, losses: usize, weights: &[f32]) -> (Self, Decision) {
         let all: Vec<&[f32]> = gathered.chunks((gathered.len() / team.size()).max(1)).collect();
         // Of ranks with the same samples one counts; each of them votes.
         let of_samples: Vec<&[f32]> = team.of_data_ranks(&all).copied().collect();

@@ -1,8 +1,8 @@
 //! Evaluation of a model in training: every sample once, metrics and mean loss.
 
 use super::generated_answers::GeneratedAnswers;
+use super::run_ranks::RunRanks;
 use super::setup::Setup;
-use super::team::Team;
 use super::waiting::Progress;
 use crate::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use crate::metrics::{Evaluator, Metric, OrderedSum};
@@ -60,8 +60,8 @@ pub(crate) struct Evaluation {
 pub(crate) struct EvalContext<'a> {
     pub(crate) model: &'a dyn TextModel,
     pub(crate) device: &'a Device,
-    /// The ranks, of which the data-parallel ones share the batches.
-    pub(crate) team: &'a Team,
+    /// The ranks; the data-parallel ones share the batches.
+    pub(crate) team: &'a RunRanks,
     /// Whether this rank is asked to stop.
     pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
@@ -74,8 +74,8 @@ impl Evaluation {
         Ok(Some(Evaluation { loader, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
     }
 
-    /// Evaluate every sample once. The data-parallel ranks take batches in turn, and all return the same result, or `None` because
-    /// one of them is asked to stop.
+    /// Evaluate every sample once. The data-parallel ranks take batches in turn, and all return the same result, or
+    /// `None` because one of them is asked to stop.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
         let Some((evaluator, loss)) = self.forward_all(context)? else { return Ok(None) };

@@ -44,8 +44,8 @@ impl GeneratedAnswers {
         }
     }
 
-    /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The data-parallel ranks take batches in turn,
-    /// and all return the same scores, or `None` because one of them is asked to stop.
+    /// Generate an answer to every sample by greedy decoding, `batch_size` at a time. The data-parallel ranks take
+    /// batches in turn, and all return the same scores, or `None` because one of them is asked to stop.
     pub(super) fn rate(
         &self,
         dataset: &Dataset,

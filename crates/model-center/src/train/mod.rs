@@ -6,7 +6,7 @@
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
 //! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
-//! | `team.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
+//! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
@@ -30,11 +30,11 @@ mod preconditions;
 mod profile;
 mod resume;
 mod run;
+pub(crate) mod run_ranks;
 mod save;
 mod setup;
 mod start;
 mod step;
-pub(crate) mod team;
 pub(crate) mod trainer;
 mod waiting;
 

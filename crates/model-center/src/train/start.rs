@@ -3,7 +3,7 @@
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
 use super::run::{LastEval, Run, unix_seconds};
-use super::team::Team;
+use super::run_ranks::RunRanks;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::recipe::Resolved;
@@ -170,7 +170,7 @@ impl Run<'_> {
 }
 
 /// Ranks that train something else, or on other data, must not train together.
-fn compare_ranks(config: &RunConfig, team: &Team) -> Result<()> {
+fn compare_ranks(config: &RunConfig, team: &RunRanks) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
     let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());

@@ -3,8 +3,8 @@
 //! The training step is [`Trainer::step`](Trainer) in `step.rs`, what ranks agree on after it in `agree.rs`.
 
 use super::agree::{Decision, StepMetrics, StopVote};
+use super::run_ranks::RunRanks;
 use super::setup::Setup;
-use super::team::Team;
 use crate::data::{Loader, LoaderOptions, Order, Position};
 use crate::model::TextModel;
 use crate::recipe::Resolved;
@@ -25,7 +25,7 @@ const LENGTH_WINDOW: usize = 50;
 /// A model in training.
 pub(crate) struct Trainer {
     pub(crate) device: Device,
-    pub(crate) team: Team,
+    pub(crate) team: RunRanks,
     pub(crate) model: Box<dyn TextModel>,
     pub(crate) optim: OptimManager,
     /// Where the model is on several pipeline stages.
@@ -97,7 +97,7 @@ impl Trainer {
         stop: StopConditions,
         model: Box<dyn TextModel>,
         device: &Device,
-        team: Team,
+        team: RunRanks,
     ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {

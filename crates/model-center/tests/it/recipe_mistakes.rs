@@ -20,8 +20,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is \
         transformers' name; here it is train.lr; keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, warmup, \
-         final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, \
-         prompt_loss, seed, \
+         final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
+         label_smoothing, prompt_loss, seed, \
         recompute, \
         gradient_sum, gradient_dtype, loss_scale, offload, inspect_every, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);

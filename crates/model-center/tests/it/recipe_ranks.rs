@@ -42,7 +42,7 @@ fn recipes_without_an_accumulation_have_the_hash_and_batch_that_they_had() {
     for set in ["train.accumulation=1", "train.inspect_every=3", "parallel.tensor=2"] {
         assert_eq!(load(LEAST, &[set]).recipe_hash(), plain.recipe_hash(), "{set}");
     }
-    // The printed recipe says where a number came from, and loads again.
+    // The printed recipe states where a number came from, and loads again.
     let solved = load(LEAST, &["train.micro_batch_size=4", "train.accumulation=2"]).on_ranks(4, None);
     assert_eq!(solved.origin("train.batch_size"), Some(&Origin::Solved { data_ranks: 4 }));
     let shown = solved.print_config();

@@ -1,4 +1,5 @@
-//! The programs over tensor-parallel ranks: training, one forward pass and generation are those of one rank.
+//! The programs over tensor-parallel ranks: training, a forward pass and generation have
+//! the results of one rank.
 
 mod models;
 
@@ -8,7 +9,7 @@ use models::{FAMILIES, divisible};
 use serde_json::Value;
 use std::path::Path;
 
-/// f32 sums over two ranks are of other terms than those of one rank.
+/// f32 sums over two ranks have other terms than sums on one rank.
 const TOLERANCE: f64 = 1e-5;
 
 /// Settings of a run that saves nothing.
@@ -32,7 +33,7 @@ fn is_close(ours: &Value, theirs: &Value) -> bool {
     (ours - theirs).abs() <= TOLERANCE * theirs.abs().max(1.0)
 }
 
-/// Losses, norms, samples, and evaluations of a run against those of one rank.
+/// Losses, norms, samples, and evaluations of a run against a run on one rank.
 fn assert_same_course(fixture: &Fixture, dir: &str, alone: &str) {
     for kind in ["step", "eval"] {
         let (ours, alone) = (records(fixture, dir, kind), records(fixture, alone, kind));

@@ -85,7 +85,7 @@ pub struct Options {
     #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
     pub pin_threads: Pinning,
     /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process; each has all matrices
-    /// that are held in blocks. By default as many as --tensor.
+    /// that are held in blocks. By default the ranks of --tensor.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Of the ranks, this number share each prompt: each has some of the heads, columns and tokens of every layer.

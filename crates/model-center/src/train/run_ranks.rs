@@ -1,6 +1,6 @@
 //! The ranks of a run, and which of them see the same samples.
 //!
-//! Defines [`Team`], through which the trainer, evaluation and the log communicate. Votes and settings concern all
+//! Defines [`RunRanks`], through which the trainer, evaluation and the log communicate. Votes and settings concern all
 //! ranks; samples, losses and metrics the data-parallel ranks, of whose tensor-parallel groups one rank speaks.
 
 use bmtrain_core::Device;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 /// All ranks of a run as a [`ControlGroup`], and this rank's position in their mesh.
 #[derive(Debug, Clone)]
-pub(crate) struct Team {
+pub(crate) struct RunRanks {
     control: ControlGroup,
     mesh: Mesh,
     data: Arc<dyn Communicator>,
 }
 
-impl Deref for Team {
+impl Deref for RunRanks {
     type Target = ControlGroup;
 
     fn deref(&self) -> &ControlGroup {
@@ -25,11 +25,11 @@ impl Deref for Team {
     }
 }
 
-impl Team {
+impl RunRanks {
     /// The ranks of these groups, which send small tensors of this rank's device.
     pub(crate) fn new(groups: &RankGroups, device: &Device) -> Self {
         let control = ControlGroup::new(Arc::clone(groups.world()), device);
-        Team { control, mesh: groups.mesh(), data: Arc::clone(groups.data()) }
+        RunRanks { control, mesh: groups.mesh(), data: Arc::clone(groups.data()) }
     }
 
     /// The ranks that hold the same part of the model as this one and see other samples.
