@@ -2,7 +2,7 @@
 //! loop around the training step.
 
 use super::division::check_layout;
-use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks, refuse_saving};
+use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::run_ranks::RunRanks;
 use super::setup::{self, Setup, open_options};
@@ -76,7 +76,6 @@ pub fn finetune_on(
         return Ok(ExitStatus::Done);
     }
     check_layout(&resolved, launch.world, registry, &options.places)?;
-    refuse_saving(&resolved)?;
     let data_ranks = resolved.parallel.data_ranks(launch.world);
     let (begun, micro_batch) = (resolved.train.micro_batch_size, resolved.micro_batch_on(data_ranks));
     if begun != micro_batch {

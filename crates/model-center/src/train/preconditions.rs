@@ -3,7 +3,7 @@
 use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
 use super::save;
 use crate::formats::ModelCaches;
-use crate::recipe::{Interval, Resolved, SaveWhich};
+use crate::recipe::{Resolved, SaveWhich};
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, console};
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::FailPoints;
@@ -76,20 +76,6 @@ pub(super) fn check_output(resolved: &Resolved, options: &FinetuneOptions, chang
 /// Settings that decide the results and differ from the run in the output directory; none without a run.
 pub(super) fn changes(resolved: &Resolved) -> Vec<String> {
     recipe_of(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
-}
-
-/// Refuses a run whose tensor-parallel ranks would have to write a model or a checkpoint, before it trains.
-pub(super) fn refuse_saving(resolved: &Resolved) -> Result<()> {
-    let checkpoint = &resolved.checkpoint;
-    let saves =
-        resolved.save.which != SaveWhich::None || checkpoint.every != Interval::Never || checkpoint.minutes != 0.0;
-    if resolved.parallel.tensor == 1 || !saves {
-        return Ok(());
-    }
-    let reason = "models and checkpoints are not written over tensor-parallel ranks in this version";
-    let fix =
-        "set save.which = \"none\", checkpoint.every = \"never\" and checkpoint.minutes = 0, or parallel.tensor = 1";
-    Err(Error::recipe(resolved.place("parallel.tensor"), reason, fix))
 }
 
 /// The recipe with its micro-batch for this number of ranks: the resumed run's, if it resumes one.

@@ -83,11 +83,41 @@ fn a_language_model_is_trained_and_evaluated_over_tensor_parallel_ranks() {
 }
 
 #[test]
-fn a_run_that_could_not_be_saved_is_refused_before_it_trains() {
+fn what_one_layout_saves_another_resumes_and_the_model_is_that_of_one_rank() {
     let fixture = Fixture::new();
-    let error = train(&fixture, "run", 2, &["parallel.tensor=2"]).refused();
-    assert!(error.contains("save.which = \"none\"") && error.contains("parallel.tensor=2"), "{error}");
-    assert!(!fixture.path("run").exists());
+    let sets = ["train.micro_batch_size=2", "checkpoint.every=2 steps", "eval.every=2 steps", "train.steps=4"];
+    train(&fixture, "alone", 1, &sets).succeeded();
+    let layouts: [(usize, &[&str]); 4] = [
+        (1, &[]),
+        (2, &["parallel.tensor=2", "parallel.sequence=true"]),
+        (4, &["parallel.tensor=2", "parallel.zero=3"]),
+        (4, &["parallel.tensor=4", "parallel.sequence=true"]),
+    ];
+    let model = |dir: &str| tensors(&fixture.path(&format!("{dir}/model/model.safetensors")));
+    let alone = model("alone");
+    let assert_same = |dir: &str| {
+        let ours = model(dir);
+        assert_eq!(ours.len(), alone.len());
+        for ((name, ours), (of, alone)) in ours.iter().zip(&alone) {
+            let difference: Vec<f32> = ours.iter().zip(alone).map(|(a, b)| a - b).collect();
+            let (error, whole) = (norm(&difference), norm(alone).max(1e-2));
+            assert!(name == of && error <= 1e-4 * whole, "{dir}: {name}, {error:e} of {whole:e}");
+        }
+    };
+    for (number, (ranks, layout)) in layouts.into_iter().enumerate() {
+        let (dir, on) = (format!("from{number}"), format!("on{number}"));
+        train(&fixture, &dir, ranks, &[&sets[..], layout].concat()).succeeded();
+        assert_same_course(&fixture, &dir, "alone");
+        assert_same(&dir);
+        let (ranks, layout) = layouts[(number + 1) % layouts.len()];
+        let (ranks, output) = (ranks.to_string(), format!("output.dir={on}"));
+        let settings = sets.iter().chain(layout).copied().chain([output.as_str()]).flat_map(|set| ["--set", set]);
+        let from = format!("{dir}@2");
+        let arguments = ["--ranks", &ranks, "--resume", &from].into_iter().chain(settings).collect::<Vec<_>>();
+        let outcome = fixture.finetune(&arguments).succeeded();
+        assert!(outcome.stderr.contains("going on after step 2"), "{}", outcome.stderr);
+        assert_same(&on);
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use bmtrain_dist::optim::ScalePolicy;
 use bmtrain_dist::pipeline::{Partition, Pipeline, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use runs::{Run, Seen, on_mesh, train, train_on_one_stage};
+use std::time::{Duration, Instant};
 
 /// Every kind of schedule on a number of stages, with its chunks.
 fn kinds(stages: usize) -> impl Iterator<Item = Run> {
@@ -204,6 +205,31 @@ fn stages_of_other_dtypes_disagree_on_the_edge() {
     });
     assert_eq!(errors[0], errors[1]);
     assert!(errors[0].contains("encoder states f32") && errors[0].contains("encoder states bf16"), "{}", errors[0]);
+}
+
+#[test]
+fn a_stage_that_is_late_or_gone_is_named_within_the_deadline() {
+    let run = Run { stages: 2, deadline: Duration::from_secs(1), ..Run::default() };
+    for is_gone in [true, false] {
+        let errors = on_mesh(&run, |rank| {
+            let rank = rank.unwrap();
+            rank.losses(&run, 0, false).unwrap();
+            let ranks = rank.pipeline.stages().ranks();
+            if ranks.rank() == 1 {
+                match is_gone {
+                    true => ranks.abort("its data are gone"),
+                    false => std::thread::sleep(3 * run.deadline),
+                }
+                return String::new();
+            }
+            let begin = Instant::now();
+            let error = rank.losses(&run, 1, false).unwrap_err().to_string();
+            assert!(begin.elapsed() < 3 * run.deadline, "{error}");
+            error
+        });
+        assert!(errors[0].contains("rank 1"), "{}", errors[0]);
+        assert!(!is_gone || errors[0].contains("its data are gone"), "{}", errors[0]);
+    }
 }
 
 #[test]

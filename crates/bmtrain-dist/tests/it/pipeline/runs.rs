@@ -14,6 +14,7 @@ use bmtrain_dist::pipeline::{MicroBatch, Partition, Pipeline, Schedule, Schedule
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, Model, Module, OptimManager, RankGroup, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A run.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct Run {
     pub steps: usize,
     /// A step with a micro-batch whose loss is infinite.
     pub broken: Option<usize>,
+    /// How long ranks wait for each other.
+    pub deadline: Duration,
 }
 
 impl Default for Run {
@@ -59,6 +62,7 @@ impl Default for Run {
             scale: None,
             steps: 20,
             broken: None,
+            deadline: HostOptions::default().deadline,
         }
     }
 }
@@ -174,7 +178,8 @@ pub fn on_mesh<T: Send>(run: &Run, body: impl Fn(Result<Rank>) -> T + Sync) -> V
     if world == 1 {
         return vec![body(Rank::new(run, Mesh::SOLO, Arc::new(Solo), Arc::new(Solo)))];
     }
-    on_ranks(world, HostOptions::default(), |rank: HostRank| {
+    let options = HostOptions { deadline: run.deadline, ..HostOptions::default() };
+    on_ranks(world, options, |rank: HostRank| {
         let mesh = Mesh::new(rank.rank(), world, run.stages, 1).unwrap();
         let group = |kind| {
             let (colour, key) = mesh.colour_and_key(kind);
