@@ -110,9 +110,8 @@ fn what_one_layout_saves_another_resumes_and_the_model_is_that_of_one_rank() {
         assert_same_course(&fixture, &dir, "alone");
         assert_same(&dir);
         let (ranks, layout) = layouts[(number + 1) % layouts.len()];
-        let (ranks, output) = (ranks.to_string(), format!("output.dir={on}"));
+        let (ranks, output, from) = (ranks.to_string(), format!("output.dir={on}"), format!("{dir}@2"));
         let settings = sets.iter().chain(layout).copied().chain([output.as_str()]).flat_map(|set| ["--set", set]);
-        let from = format!("{dir}@2");
         let arguments = ["--ranks", &ranks, "--resume", &from].into_iter().chain(settings).collect::<Vec<_>>();
         let outcome = fixture.finetune(&arguments).succeeded();
         assert!(outcome.stderr.contains("going on after step 2"), "{}", outcome.stderr);
