@@ -14,7 +14,7 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, Para
 use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Mesh, Module, OptimManager, RankGroup};
+use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::config::{BertConfig, Config, Gpt2Config, LlamaConfig, OptConfig, T5Config};
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
