@@ -196,7 +196,9 @@ fn activations_of_as_many_micro_batches_as_the_schedule_has_in_flight_are_alive(
             // Beside what blocks keep: the input that arrives, the output on its way, and gradients of both.
             // The head keeps the output of the last block until the gradient of its input is there.
             let each = if stage + 1 == stages { 2 * bytes } else { bytes };
-            let (in_flight, more) = (schedule.peak_in_flight(stage), 5 * bytes);
+            // Nothing but the pace stops a stage of GPipe from sending all it has before any of it is received.
+            let on_the_way = if kind == ScheduleKind::GPipe { micro_batches } else { 0 };
+            let (in_flight, more) = (schedule.peak_in_flight(stage), (5 + on_the_way) * bytes);
             let kept = in_flight * bytes;
             assert!(
                 peak >= kept && peak <= in_flight * each + more,
