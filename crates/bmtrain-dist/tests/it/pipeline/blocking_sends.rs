@@ -41,8 +41,8 @@ fn stage_of(schedule: &Schedule, own: usize, has_connections: bool) -> Stage {
         if let Some((from, _)) = schedule.source(own, action).filter(|(from, _)| *from != own) {
             let messages = schedule.messages(from, own);
             let needed = messages.iter().position(|message| message.needed_by == action).unwrap();
-            for message in taken[from]..=needed {
-                let key = (from, own, message, messages[message].needed_by.work != Work::Forward);
+            for (number, message) in messages.iter().enumerate().take(needed + 1).skip(taken[from]) {
+                let key = (from, own, number, message.needed_by.work != Work::Forward);
                 stage.compute.push_back(Step::Receive(key));
                 stage.connections[connection(key)].push_back(key);
             }

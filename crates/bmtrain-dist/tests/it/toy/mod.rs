@@ -167,7 +167,7 @@ impl Toy {
         let bias = b.param("position_bias", shape, Init::normal(0.5), Split::Replicated, false)?;
         let encoder =
             TransformerBlockList::build(&b.at("encoder"), encoder, blocks, |_, b| ToyBlock::new(b, false, false))?;
-        let block = |_, b: &Builder| ToyBlock::new(b, true, encoder.len() > 0);
+        let block = |_, b: &Builder| ToyBlock::new(b, true, !encoder.is_empty());
         let decoder = TransformerBlockList::build(&b.at("decoder"), decoder, blocks, block)?;
         let head = LinearOptions::new(SIZE, VOCABULARY, false, Init::normal(0.4));
         let head = (!tied).then(|| Linear::new(&b.part(ModelPart::Head).at("head"), head)).transpose()?;
