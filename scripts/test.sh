@@ -2,10 +2,10 @@
 # Usage: scripts/test.sh [--all]
 #
 # Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
-# kernels are run on the processor, and OpenMPI; NVIDIA's compilers, through pip) and runs everything: the scripts' own
-# checks, formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the
-# total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped is named
-# above it. The exit status is 1 if anything failed.
+# kernels are run on the processor, OpenMPI and iproute2; NVIDIA's compilers, through pip) and runs everything: the
+# scripts' own checks, formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last
+# line is the total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped
+# is named above it. The exit status is 1 if anything failed.
 #
 # The tests of CUDA kernels on an emulated device are left out while kernels, launch code and emulator are as they were
 # when all of these tests passed (kernels/emulated.txt); --all runs them in any case.
@@ -46,6 +46,7 @@ install() {
 command -v g++ >/dev/null 2>&1 || install "the tests of CUDA kernels" g++
 has_mpi() { command -v mpirun >/dev/null 2>&1 && command -v mpicc >/dev/null 2>&1; }
 has_mpi || install "the tests of MPI" openmpi-bin libopenmpi-dev
+command -v ip >/dev/null 2>&1 || install "the tests of several hosts" iproute2
 if [ "${BMTRAIN_DENY:-}" = 1 ] && ! cargo deny --version >/dev/null 2>&1; then
     cargo install --locked --version 0.20.2 cargo-deny
 fi
