@@ -6,8 +6,11 @@ use model_center::formats::{SafetensorsFile, SafetensorsWriter, TensorEntry, Ten
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Of each family a golden directory, and sizes of its feed-forward layers with those that are left of them.
-pub const FAMILIES: [(&str, &str, &[(usize, usize)]); 16] = [
+/// Model and head of a golden directory, and sizes of its feed-forward layers, each with the size that is left of it.
+pub type Family = (&'static str, &'static str, &'static [(usize, usize)]);
+
+/// One of each family.
+pub const FAMILIES: [Family; 16] = [
     ("bert_a", "mlm", &[]),
     ("bert_a", "cls", &[]),
     ("roberta_a", "cls", &[]),
@@ -27,7 +30,7 @@ pub const FAMILIES: [(&str, &str, &[(usize, usize)]); 16] = [
 ];
 
 /// A copy of a golden directory whose axes of these sizes are cut, with heads that two divides.
-pub fn divisible(fixture: &Fixture, (model, head, cuts): (&str, &str, &[(usize, usize)])) -> PathBuf {
+pub fn divisible(fixture: &Fixture, (model, head, cuts): Family) -> PathBuf {
     let (from, name) = (golden(model, head), format!("even/{model}-{head}"));
     let cut = |size: usize| cuts.iter().find(|(old, _)| *old == size).map_or(size, |(_, new)| *new);
     let mut config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
