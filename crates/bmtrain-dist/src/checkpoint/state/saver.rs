@@ -63,9 +63,9 @@ enum Reported {
 }
 
 impl Saver {
-    /// A saver into a directory that all ranks see, keeping the newest `keep` checkpoints there. `group` is of all ranks
-    /// that hold parts of the model: data-parallel and tensor-parallel ones. No other process saves there, and leftovers
-    /// of earlier ones are removed already.
+    /// A saver into a directory that all ranks see, keeping the newest `keep` checkpoints there. `group` is of all
+    /// ranks that hold parts of the model: data-parallel and tensor-parallel ones. No other process saves there, and
+    /// leftovers of earlier ones are removed already.
     pub fn new(store: Store, group: ControlGroup, keep: usize) -> Result<Self> {
         let thread = SaveThread::start(&format!("save-{}", group.rank()))?;
         let keep = Keep::from(keep);
