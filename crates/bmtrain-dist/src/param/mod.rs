@@ -94,8 +94,8 @@ impl Param {
     }
 
     /// The same parameter for its second use, in the head of a model with tied embeddings. Gradients of this use are
-    /// summed apart and added to the gradients of the first use once, before they are reduced over the ranks: so the sum
-    /// is the same where two pipeline stages hold the parameter.
+    /// summed apart and added to the gradients of the first use once, before they are reduced over the ranks: so the
+    /// sum is the same where two pipeline stages hold the parameter.
     pub fn tied(&self) -> Param {
         Param { inner: Rc::clone(&self.inner), gradient_use: GradientUse::Tied }
     }

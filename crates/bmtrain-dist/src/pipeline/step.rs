@@ -110,7 +110,7 @@ impl<'a, M: Model> Step<'a, M> {
         Ok(std::mem::take(&mut self.losses).into_values().collect())
     }
 
-    /// Load the micro-batch of a forward pass, and those of messages that come before what an action needs.
+    /// Load the micro-batch of a forward pass, and of each message that comes before what an action needs.
     fn load_for<E: From<Error>>(
         &mut self,
         action: Action,
@@ -251,7 +251,7 @@ impl<'a, M: Model> Step<'a, M> {
     }
 
     fn edge_of(&self, place: usize, batch: &M::Batch) -> Result<Vec<EdgeTensor>> {
-        // Nobody reads this value.
+        // The value is not read.
         let nothing = Tensor::full_in(&self.pipeline.device, [1], DType::F32, 0.0, Segment::Workspace)?;
         let mut declared = Vec::new();
         let mut take = |tensor: EdgeTensor| {

@@ -85,7 +85,7 @@ pub struct OpenOptions {
     pub mesh: Mesh,
     /// The tensor-parallel ranks of this rank's group.
     pub tensor: TensorGroup,
-    /// The pipeline stages, of which this rank holds one; `None` for the whole model.
+    /// The pipeline stages, one of them this rank's; `None` for the whole model.
     pub stages: Option<StageOptions>,
     /// Sharding of its parameters across data-parallel ranks, which are those with the same stage and tensor rank.
     pub sharding: Sharding,

@@ -227,7 +227,7 @@ pub(super) fn scales_loss(resolved: &Resolved) -> bool {
     resolved.train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE
 }
 
-/// The pipeline of a model that was opened on one of several stages; `micro_batches` are those of a data-parallel rank.
+/// The pipeline of a model that was opened on one of several stages; `micro_batches` counts one data-parallel rank's.
 fn pipeline(model: &dyn TextModel, device: &Device, micro_batches: usize) -> Result<Option<Pipeline>> {
     let stages = model.parameters().stages();
     if stages.stages() == 1 {

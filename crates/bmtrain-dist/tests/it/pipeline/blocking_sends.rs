@@ -28,7 +28,7 @@ struct Stage {
     done: usize,
 }
 
-/// Upwards or downwards, in the group of activations or that of gradients.
+/// Upwards or downwards, in the group of activations or in the group of gradients.
 fn connection((from, to, _, is_gradient): Key) -> usize {
     usize::from(from > to) + 2 * usize::from(is_gradient)
 }

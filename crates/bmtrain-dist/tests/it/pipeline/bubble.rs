@@ -25,7 +25,7 @@ struct Worked {
     busy: Duration,
 }
 
-/// Takes a fixed time for its forward pass, the gradient of its input and that of its weight each.
+/// Takes a fixed time for its forward pass, for the gradient of its input and for the gradient of its weight.
 struct Sleeper {
     weight: Param,
     time: Duration,

@@ -137,7 +137,7 @@ fn a_rank_holds_the_parameters_of_its_stage_alone() {
         (names, held, parameters.count(), parameters.declared().len())
     });
     let all: usize = held.iter().map(|(_, held, ..)| held).sum();
-    assert!(held.iter().all(|(.., count, _)| *count == all), "nothing is held twice, or by nobody");
+    assert!(held.iter().all(|(.., count, _)| *count == all), "every parameter is held once");
     let declared: usize = held.iter().map(|(names, ..)| names.len()).sum();
     assert!(held.iter().all(|(.., len)| *len == declared));
     assert_eq!(held[0].0, ["table.weight", "position_bias"]);
