@@ -195,11 +195,9 @@ fn rehearse(
     evaluate(&mut evaluation, &trainer)?;
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
     // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
-    // to the host.) Over tensor-parallel ranks nothing is saved.
-    if groups.mesh().tensor_size() == 1 {
-        let mut reader = WholeReader::default();
-        trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
-    }
+    // to the host.)
+    let mut reader = WholeReader::default();
+    trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
     Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 

@@ -162,7 +162,7 @@ fn refuse_unbuilt(r: &mut Reader, p: &Parallel) {
     if p.pipeline > 1 {
         let stages = p.pipeline;
         let reason = format!(
-            "`parallel.pipeline` = {stages}: training by recipe runs no pipeline in this version; the library does \
+            "`parallel.pipeline` = {stages}: recipes have no pipeline in this version; the library has \
              (bmtrain_dist::pipeline)"
         );
         r.contradiction(&["parallel.pipeline"], reason, "set parallel.pipeline = 1, or use parallel.tensor");

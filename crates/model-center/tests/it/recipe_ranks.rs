@@ -129,7 +129,7 @@ fn stages_chunks_and_partitions_have_to_agree() {
 #[test]
 fn what_is_not_available_is_refused_by_name() {
     let found = mistakes(LEAST, &["parallel.pipeline=2"]);
-    let reason = "`parallel.pipeline` = 2: training by recipe runs no pipeline";
+    let reason = "`parallel.pipeline` = 2: recipes have no pipeline";
     assert!(found[0].reason.starts_with(reason), "{}", list(&found));
     let _: Resolved = load(LEAST, &["parallel.tensor=2", "parallel.sequence=true"]);
 }
