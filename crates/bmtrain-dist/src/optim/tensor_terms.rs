@@ -1,7 +1,7 @@
 //! Gradients over tensor-parallel ranks: terms of one gradient that several ranks computed are summed. Called by
 //! [`OptimManager`](super::OptimManager) between the reduction over the data-parallel ranks and the norm, which counts
-//! what several ranks have once ([`Param::counted`]), and by the inspection of gradients; ranks of a tensor group own the
-//! same elements there.
+//! what several ranks have once ([`Param::counted`]), and by the inspection of gradients; ranks of a tensor group own
+//! the same elements there.
 
 use crate::error::Result;
 use crate::param::{Flat, OwnedPart, Param, SharedRange};

@@ -157,7 +157,7 @@ fn check_stages(r: &mut Reader, p: &Parallel) {
     }
 }
 
-/// Refuses what the keys can say and training programs do not run.
+/// Refuses what the keys can specify and training programs do not run.
 fn refuse_unbuilt(r: &mut Reader, p: &Parallel) {
     if p.pipeline > 1 {
         let stages = p.pipeline;

@@ -127,8 +127,8 @@ pub(super) struct DotRoutines {
     pub(super) alone: DotsRoutine,
 }
 
-/// Rows of y that a single row of x meets at a time. They are far apart, so that the hardware follows each as a stream of
-/// its own; with more streams memory is read no faster.
+/// Rows of y that a single row of x meets at a time. They are far apart, so that the hardware follows each as a stream
+/// of its own; with more streams memory is read no faster.
 pub(super) const ALONE: usize = 4;
 
 /// The innermost routines of one instruction set.

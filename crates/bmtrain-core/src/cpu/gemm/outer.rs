@@ -1,7 +1,7 @@
 //! Products of one term (`dW = x·dyᵀ` for one token): row by row, since all there is to do is to write C, and memory is
 //! written fastest in runs.
 //!
-//! The bits are those of a tile with one step.
+//! The bits equal a tile's with one step.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
