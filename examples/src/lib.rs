@@ -17,6 +17,8 @@ pub mod gpu_check;
 #[cfg(feature = "tools")]
 pub mod profile;
 #[cfg(feature = "tools")]
+pub mod simulate;
+#[cfg(feature = "tools")]
 pub mod step;
 #[cfg(feature = "tools")]
 pub mod tokenizer;

@@ -56,6 +56,7 @@ pub mod plan;
 pub mod prelude;
 pub mod recipe;
 pub mod run;
+pub mod simulate;
 pub mod tokenizer;
 pub mod train;
 

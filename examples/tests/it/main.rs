@@ -21,6 +21,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod simulate;
 mod step_path;
 mod superglue;
 mod tokenizer;

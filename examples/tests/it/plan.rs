@@ -254,3 +254,32 @@ fn a_plan_writes_nothing() {
     fixture.plan(&["--json", "--all-levels"]).succeeded();
     assert_eq!(fixture.snapshot(), before);
 }
+
+#[test]
+fn layouts_in_three_dimensions_are_sized_by_formula_without_data_and_weights() {
+    let fixture = Fixture::new();
+    for file in ["model/model.safetensors", "train.jsonl"] {
+        fixture.write(file, "not read");
+    }
+    let plan = planned(&fixture, &["--layout", "2x1x1"]);
+    assert_eq!((&plan["layout"]["tensor"], &plan["layout"]["data"]), (&2.into(), &1.into()));
+    assert!(plan["sent_bytes"]["tensor"].as_f64().unwrap() > 0.0 && plan["sent_bytes"]["data"] == 0.0, "{plan}");
+    let text = fixture.plan(&["--layout", "1x1x2"]).succeeded().stdout;
+    assert!(text.contains("1 tensor x 1 pipeline x 2 data, ZeRO-"), "{text}");
+    let fit = planned(&fixture, &["--fit", "2x1GB"]);
+    let first = &fit["fitting"][0];
+    assert!(first["memory"]["total"].as_f64().unwrap() < 0.9e9, "{fit}");
+    let text = fixture.plan(&["--fit", "2x10GiB"]).succeeded().stdout;
+    assert!(text.contains("2 ranks of 10.0 GiB") && text.contains("layouts were sized by formula"), "{text}");
+    for (arguments, place) in [
+        (&["--layout", "2x1"][..], "--layout"),
+        (&["--layout", "0x1x1"], "--layout"),
+        (&["--layout", "1x9x1"], "layers"),
+        (&["--fit", "2x-1GB"], "--fit"),
+        (&["--fit", "2 ranks"], "--fit"),
+        (&["--layout", "1x1x1", "--ranks", "2"], "--ranks"),
+    ] {
+        let outcome = fixture.plan(arguments);
+        assert!(outcome.code == 2 && outcome.stderr.contains(place), "{arguments:?}: {}", outcome.stderr);
+    }
+}

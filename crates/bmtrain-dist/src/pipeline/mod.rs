@@ -6,10 +6,12 @@
 //! the next.
 
 mod agree;
+pub mod diagram;
 pub mod edge;
 pub mod executor;
 pub mod partition;
 pub mod schedule;
+pub mod simulation;
 pub mod stages;
 mod step;
 
@@ -17,4 +19,5 @@ pub use edge::{Edge, EdgeTensor};
 pub use executor::{MicroBatch, Pipeline};
 pub use partition::{Partition, PartitionRule};
 pub use schedule::{Action, Message, Schedule, ScheduleKind, Work};
+pub use simulation::{Link, PipelineCosts, Simulation, Transfer, WorkTimes, simulate};
 pub use stages::{ModelPart, StageGroup};

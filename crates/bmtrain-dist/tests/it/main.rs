@@ -22,6 +22,7 @@ mod optimizers;
 mod partition;
 mod pipeline;
 mod pipeline_schedule;
+mod pipeline_simulation;
 mod recompute;
 mod repeated_blocks;
 mod run_ranks;

@@ -3,10 +3,15 @@
 //! [`count`] runs training steps where nothing is allocated, [`outside`] estimates host memory that the pool does not
 //! contain, [`device`] what CUDA devices hold, [`disk`] what files take. [`verdict`] compares with the machine and
 //! looks for changes that would fit. The program `plan` prints a [`Plan`].
+//!
+//! [`formula`] sizes ranks in three dimensions by arithmetic alone, and [`fit`] proposes layouts for a machine.
 
 pub mod count;
 pub mod device;
 pub mod disk;
+pub mod fit;
+pub mod formula;
+pub mod layout_report;
 pub mod outside;
 pub mod verdict;
 

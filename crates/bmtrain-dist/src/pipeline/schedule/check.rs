@@ -16,7 +16,7 @@ impl Schedule {
         self.check_progress()
     }
 
-    /// Most micro-batches of which a stage holds the activations at once, counted for each chunk: from a forward pass to
+    /// Most micro-batches whose activations a stage holds at once, counted for each chunk: from a forward pass to
     /// the end of the work that releases it. Divided by [`Schedule::chunks`] it is micro-batches of all of a stage's
     /// layers. A schedule without backward passes holds the activations of one micro-batch.
     pub fn peak_in_flight(&self, stage: usize) -> usize {
@@ -105,5 +105,36 @@ impl Schedule {
         let reason =
             format!("{}: stage {stage}, {work:?} of chunk {chunk} on micro-batch {micro_batch} {reason}", self.kind);
         Error::setting("pipeline schedule", reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Vec<Vec<Action>>)) -> String {
+        let mut schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, 2, 1, 2).unwrap();
+        change(&mut schedule.actions);
+        schedule.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_schedule_that_waits_for_itself_is_a_deadlock() {
+        // Stage 0 waits for the first gradient before it has sent what the last stage needs for it.
+        let message = refused(|actions| {
+            let gradient = actions[0].remove(2);
+            actions[0].insert(0, gradient);
+        });
+        assert!(message.contains("stage 0, Backward") && message.contains("deadlock"), "{message}");
+    }
+
+    #[test]
+    fn work_that_is_missing_out_of_order_or_of_an_unknown_chunk_is_refused() {
+        let message = refused(|actions| actions[1].truncate(3));
+        assert!(message.contains("stage 1 runs [2, 1, 0, 0]"), "{message}");
+        let message = refused(|actions| actions[1][0].chunk = 1);
+        assert!(message.contains("no such chunk"), "{message}");
+        let message = refused(|actions| actions[0].swap(0, 1));
+        assert!(message.contains("stage 0, Forward") && message.contains("ascending"), "{message}");
     }
 }

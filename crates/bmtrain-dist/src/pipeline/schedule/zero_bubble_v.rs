@@ -1,10 +1,10 @@
-//! ZB-V: two chunks on each rank, the second on the way back, so that the first stage also has the end of the model
+//! ZB-V: two chunks on each rank, the second in reverse order, so that the first stage also has the end of the model
 //! (Qi et al., 2023, section 6).
 //!
 //! The first gradient is computed on the first stage, right after the forward pass that gives it: no stage waits
 //! between its first forward pass and its last weight gradient where the three parts of a chunk's work take equal time
-//! and there are at least 2 P micro-batches. At most 2 P + 1 chunks' activations are held: those of P micro-batches, and
-//! half of one more. The order is the project's own: with 2 P, which the paper names, a stage waits for two units.
+//! and there are at least 2 P micro-batches. At most 2 P + 1 chunks' activations are held: P micro-batches, and half of
+//! one more. The order is the project's own: with 2 P, which the paper names, a stage waits for two units.
 
 use super::{Action, Schedule, Work, weight_gradients};
 
@@ -17,8 +17,8 @@ pub(super) fn actions(schedule: &Schedule) -> Vec<Vec<Action>> {
 
 /// Forward passes and input gradients of one stage.
 ///
-/// The phases are those of a step with at least 2 P micro-batches. With fewer, the micro-batches that a step does not
-/// have are left out: an order without some micro-batches is as free of deadlock as the order with them.
+/// The phases are written for a step with at least 2 P micro-batches. With fewer, the micro-batches that a step does
+/// not have are left out: an order without some micro-batches is as free of deadlock as the order with them.
 fn order(stages: usize, stage: usize, micro_batches: usize) -> Vec<Action> {
     let full = micro_batches.max(2 * stages);
     let after = stages - 1 - stage;

@@ -1,7 +1,9 @@
 //! The plan program: a recipe and a number of ranks in; memory of a rank by class, disk space and a verdict out.
 
+mod formula;
 mod report;
 
+pub use self::formula::FormulaOptions;
 use self::report::{json, text};
 use crate::Result;
 use crate::cli::opened;
@@ -18,6 +20,8 @@ use std::process::ExitCode;
 
 /// Report the memory of each rank by class and the disk space that a finetune run needs. Reads the data and the headers
 /// of the weights, and takes no memory for the model.
+///
+/// With --layout or --fit, sizes layouts of tensor, pipeline and data parallelism by formula instead.
 ///
 /// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
 #[derive(Debug, Clone, Parser)]
@@ -51,6 +55,9 @@ pub struct Options {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
+    /// Layouts in three dimensions.
+    #[command(flatten)]
+    pub formula: FormulaOptions,
 }
 
 /// The program: what a binary's `main` calls, with the families it is to know.
@@ -64,6 +71,9 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. A run that does not fit
 /// is a result, not an error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
+    if options.formula.is_asked() {
+        return formula::run(options, registry);
+    }
     let resolve = |sets: &[String]| options.settings.resolve(sets, registry);
     let request = PlanOptions {
         ranks: options.ranks,
