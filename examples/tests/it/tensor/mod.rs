@@ -98,7 +98,9 @@ fn what_one_layout_saves_another_resumes_and_the_model_is_that_of_one_rank() {
     let assert_same = |dir: &str| {
         let ours = model(dir);
         assert_eq!(ours.len(), alone.len());
-        for ((name, ours), (of, alone)) in ours.iter().zip(&alone) {
+        // Gradients of key biases are zero in exact arithmetic, and Adam takes whole steps along their rounding.
+        let pairs = ours.iter().zip(&alone).filter(|((name, _), _)| !name.ends_with("key.bias"));
+        for ((name, ours), (of, alone)) in pairs {
             let difference: Vec<f32> = ours.iter().zip(alone).map(|(a, b)| a - b).collect();
             let (error, whole) = (norm(&difference), norm(alone).max(1e-2));
             assert!(name == of && error <= 1e-4 * whole, "{dir}: {name}, {error:e} of {whole:e}");
