@@ -11,11 +11,11 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::pool::Usage;
 use bmtrain_core::{DType, Device, DeviceChoice, Segment, heap};
+use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Mesh, RankGroup};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
 use std::sync::Arc;
@@ -247,15 +247,11 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     };
     let blocks = BlockOptions { recompute: options.recompute.policy() };
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
-    let mesh = Mesh::new(ranks.rank(), ranks.size(), 1, options.tensor)?;
-    let group = |kind| {
-        let (colour, key) = mesh.colour_and_key(kind);
-        ranks.split(colour, key)
-    };
-    let (tensor, data) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?);
-    let sharding = Sharding { ranks: Arc::clone(&data), level, sum: GradientSum::Fast, prefetch: true };
-    let tensor = TensorGroup { ranks: tensor, sequence: options.sequence, ..TensorGroup::default() };
-    let builder = BuilderOptions { mesh, tensor, dtype, sharding, ..BuilderOptions::default() };
+    let groups = RankGroups::split(Arc::clone(&ranks), 1, options.tensor)?;
+    let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
+    let ranks_of_tensor = Arc::clone(groups.tensor());
+    let tensor = TensorGroup { ranks: ranks_of_tensor, sequence: options.sequence, ..TensorGroup::default() };
+    let builder = BuilderOptions { mesh: groups.mesh(), tensor, dtype, sharding, ..BuilderOptions::default() };
     let mut steps = Steps::new(device, shape, blocks, builder)?;
 
     let mut grown = Growth::default();
@@ -269,7 +265,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         }
         // A new batch in host memory each time, as a loader makes it.
         let extent = options.extent(lengths[step % lengths.len()]);
-        let batch = own_rows(random_batch(shape, extent, step as u32), &*data);
+        let batch = own_rows(random_batch(shape, extent, step as u32), &**groups.data());
         let before = (gemm_scratch(device), heap::counts().large);
         let done = steps.run(&batch, step as u32)?;
         loss = done.loss;

@@ -167,6 +167,7 @@ fn measure(kind: ScheduleKind, stages: usize, micro_batches: usize, time: Durati
 #[test]
 #[ignore = "times threads"]
 fn the_bubble_of_every_schedule_is_that_of_its_formula() {
+    let mut largest = 0.0f64;
     for (kind, stages, micro_batches) in [
         (ScheduleKind::GPipe, 2, 4),
         (ScheduleKind::OneForwardOneBackward, 2, 4),
@@ -180,8 +181,10 @@ fn the_bubble_of_every_schedule_is_that_of_its_formula() {
         let most = measured.iter().map(|(bubble, _)| *bubble).fold(0.0, f64::max);
         let formula = kind.bubble(stages, kind.default_chunks(), micro_batches).unwrap();
         eprintln!("{kind} on {stages} stages, {micro_batches} micro-batches: {most:.3}, by its formula {formula:.3}");
-        assert!((most - formula).abs() < 0.05, "{kind} on {stages} stages: {most}, expected {formula}");
+        largest = largest.max((most - formula).abs());
     }
+    println!("figure: {:.1} points", 100.0 * largest);
+    assert!(largest < 0.05, "{largest} from a formula");
 }
 
 #[test]

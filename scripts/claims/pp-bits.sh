@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Pipelines of one to four stages under every schedule against one stage, bit for bit. The figure is tests passed / all.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+tests --release --package bmtrain-dist --test it -- pipeline::
+of_toys=$passed
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] || verdict "$figure" short
+tests --release --package model-center --test it -- pipeline::
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] || verdict "$figure" short
+verdict "$((of_toys + passed))/$((of_toys + passed))" ok
