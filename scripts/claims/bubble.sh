@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pipelines of blocks that take a fixed time: the bubble of each schedule on stderr. The figure is the largest difference
-# from its formula, in points.
+# Pipelines of blocks that take a fixed time: the bubble of each schedule on stderr. The figure is the largest
+# difference from its formula, in points.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

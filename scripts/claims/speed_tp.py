@@ -2,9 +2,9 @@
 
     python speed_tp.py STEP_BENCH [--pairs 5] [--isa avx2|avx512]
 
-Runs one rank with two threads and two ranks with one thread each in turn, every one in a process of its own; which goes
-first changes with every pair. A figure is the median over the pairs of two ranks / one rank in tokens per second: without
-and with sequence sharding. The first has to be at least 0.85.
+Runs one rank with two threads and two ranks with one thread each in turn, every one in a process of its own; which
+goes first changes with every pair. A figure is the median over the pairs of two ranks / one rank in tokens per second:
+without and with sequence sharding. The first has to be at least 0.85.
 
 The last line on stdout is `speed-tp FIGURES ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the values of one
 rank spread by more than 10 %: largest less smallest, over their median.
