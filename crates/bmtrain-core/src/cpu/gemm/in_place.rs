@@ -20,8 +20,12 @@ use crate::cpu::scratch::Region;
 /// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
 const FEW: usize = 64;
 
-/// Panels that are computed side by side.
+/// Panels that are computed side by side: with more of them, longer runs of memory are read of B, and more sums are
+/// kept meanwhile.
 const PANELS: usize = 8;
+
+/// The same for one row.
+const PANELS_OF_ONE: usize = 16;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
     job.b.col_stride == 1
@@ -39,7 +43,8 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
     let heights = kernel.row_strips(job.b.data);
     let height = job.m.div_ceil(job.m.div_ceil(heights.len()));
     let widest = heights[height - 1].last().map_or(1, |(vectors, _)| *vectors) * kernel.lanes;
-    let share = |_: usize, left: usize| left.div_ceil(2 * workers).min(PANELS);
+    let most = if job.m == 1 { PANELS_OF_ONE } else { PANELS };
+    let share = |_: usize, left: usize| if workers == 1 { left } else { left.div_ceil(2 * workers) }.min(most);
     let take = || next.run(0..job.n.div_ceil(widest), share);
     let Some(mut run) = take() else { return };
 

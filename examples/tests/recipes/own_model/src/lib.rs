@@ -78,7 +78,7 @@ impl Block for ToyBlock {
         let attended = self.attention.forward(&normed, &shared.scope, cache, cx)?; // [B, L, D]
         let y = ops::add(cx, &x, &ops::scale(cx, &attended, self.factor)?)?; // [B, L, D]
         let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
-        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         Ok(ops::add(cx, &y, &ops::scale(cx, &widened, self.factor)?)?) // [B, L, D]
     }
 }
