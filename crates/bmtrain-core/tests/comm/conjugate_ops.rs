@@ -1,40 +1,15 @@
 //! Conjugate operators: a computation whose columns are divided over ranks against the same computation on one rank.
 
 use crate::ranks::{options, threads};
+use crate::token_shards::{Group, tensor, walk, whole};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::{Ctx, DType, Device, Error, Result, Segment, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Device, Error, Segment, Tensor, Var, ops};
 use half::bf16;
 use std::sync::Arc;
-
-type Group = Arc<dyn Communicator>;
 
 const ROWS: usize = 3;
 /// Divisible by 1, 2 and 4.
 const COLUMNS: usize = 8;
-
-/// A whole number between -8 and 8 for each place: sums and products of a few are exact in f32 and bf16, so that every
-/// order of a sum gives the same bits.
-fn whole(salt: usize, len: usize) -> Vec<f32> {
-    let word = |index: usize| ((index + 977 * salt) as u32).wrapping_mul(0x9e37_79b9) >> 28;
-    (0..len).map(|index| word(index) as f32 - 8.0).collect()
-}
-
-fn tensor<const N: usize>(device: &Device, shape: [usize; N], values: &[f32]) -> Tensor {
-    Tensor::from_slice_in(device, shape, values, Segment::Activations).unwrap()
-}
-
-/// Result of `forward` and the gradients of its inputs, for a seed that all ranks have alike.
-fn walk(device: &Device, inputs: Vec<Tensor>, forward: impl FnOnce(&Ctx, &[Var]) -> Result<Var>) -> Vec<Vec<f32>> {
-    let cx = Ctx::gradients(device);
-    let tape = cx.tape().unwrap().clone();
-    let inputs: Vec<Var> = inputs.into_iter().map(|input| tape.input(input)).collect();
-    let y = forward(&cx, &inputs).unwrap();
-    let seed = tensor(device, [y.shape().elements()], &whole(50, y.shape().elements())).reshape(y.shape()).unwrap();
-    let mut results = vec![y.value().to_vec().unwrap()];
-    let grads = tape.backward(device, vec![(y, seed)], &inputs.iter().collect::<Vec<_>>()).unwrap();
-    results.extend(grads.iter().map(|grad| grad.as_ref().unwrap().to_vec::<f32>().unwrap()));
-    results
-}
 
 /// Columns of this rank, of rows of [`COLUMNS`].
 fn cut(rows: &[f32], rank: usize, size: usize) -> Vec<f32> {

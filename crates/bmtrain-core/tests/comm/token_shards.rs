@@ -17,9 +17,9 @@ pub const WIDTH: usize = 4;
 /// Divisible by 1, 2 and 4.
 pub const HIDDEN: usize = 8;
 
-/// A whole number between -8 and 8 for each place: sums and products of a few are exact in f32, so that every order of
-/// a sum gives the same bits.
-fn whole(salt: usize, len: usize) -> Vec<f32> {
+/// A whole number between -8 and 8 for each place: sums and products of a few are exact in f32 and bf16, so that every
+/// order of a sum gives the same bits.
+pub fn whole(salt: usize, len: usize) -> Vec<f32> {
     let word = |index: usize| ((index + 977 * salt) as u32).wrapping_mul(0x9e37_79b9) >> 28;
     (0..len).map(|index| word(index) as f32 - 8.0).collect()
 }

@@ -17,9 +17,9 @@ fn golden(directory: &str) -> PathBuf {
 }
 
 /// Weights that count the elements that are read of them.
-struct Counted {
-    weights: Weights,
-    elements: Cell<usize>,
+pub struct Counted {
+    pub weights: Weights,
+    pub elements: Cell<usize>,
 }
 
 impl TensorSource for Counted {

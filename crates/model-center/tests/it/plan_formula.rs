@@ -13,7 +13,7 @@ fn gpt2() -> TransformerSizes {
 }
 
 /// One rank, 8 micro-batches of 2 sequences of 1024 tokens in 16 bits.
-fn solo() -> ParallelLayout {
+pub fn solo() -> ParallelLayout {
     ParallelLayout {
         tensor: 1,
         pipeline: 1,

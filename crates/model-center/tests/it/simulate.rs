@@ -25,22 +25,7 @@ fn sizes() -> TransformerSizes {
 }
 
 fn solo() -> ParallelLayout {
-    ParallelLayout {
-        tensor: 1,
-        pipeline: 1,
-        data: 1,
-        zero: ZeroLevel::Zero,
-        schedule: ScheduleKind::OneForwardOneBackward,
-        chunks: 1,
-        length: 32,
-        micro_batch: 1,
-        micro_batches: 8,
-        recompute: false,
-        overlap: true,
-        overlap_tensor: false,
-        value_bytes: 2,
-        gradient_bytes: 2,
-    }
+    ParallelLayout { length: 32, micro_batch: 1, recompute: false, ..crate::plan_formula::solo() }
 }
 
 fn step(layout: &ParallelLayout, machine: &Machine) -> StepReport {

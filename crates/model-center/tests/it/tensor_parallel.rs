@@ -4,6 +4,7 @@
 mod activations;
 mod checkpoints;
 mod directories;
+mod ranks;
 mod runs;
 
 use crate::goldens::directories::{logits, open, opened};

@@ -36,13 +36,14 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     let count = blocks.clone().count();
     let group = shape.heads / shape.kv_heads;
     let together = if shape.queries == 1 { group.min(pass.tiles.queries.min(MOST_TOGETHER)) } else { 1 };
-    let parts = shape.kv_heads * group.div_ceil(together);
+    let per_group = group.div_ceil(together);
+    let parts = shape.kv_heads * per_group;
     let failure = OnceLock::new();
     let work = |piece: usize| {
         let (part, block) = (piece / count, piece % count);
         let Some(queries) = blocks.clone().nth(block) else { return };
-        let (b, kv, first) = (part / parts, part % parts / group.div_ceil(together), part % group.div_ceil(together));
-        let heads = kv * group + first * together..kv * group + group.min((first + 1) * together);
+        let (b, kv, first) = (part / parts, part % parts / per_group, part % per_group * together);
+        let heads = kv * group + first..kv * group + group.min(first + together);
         let done = scratch::with(|scratch| pass.block(b, heads, queries, scratch));
         if let Err(error) = done {
             let _ = failure.set(error);

@@ -1,10 +1,8 @@
 //! What any layout of ranks saves, any other reads: the same bits of all tensors, and training goes on.
 
 use super::runs::Job;
-use super::{gpt2_job, qwen3_job};
+use super::{gpt2_job, qwen3_job, ranks};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::host::{HostGroup, HostOptions};
-use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::checkpoint::{Checkpoint, Facts, SaveEvent, Saver, Store, TrainingState, load_parameters, restore};
 use bmtrain_dist::optim::{
@@ -12,7 +10,7 @@ use bmtrain_dist::optim::{
 };
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroup};
+use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroups};
 use model_center::model::TextModel;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,27 +59,27 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(job: &Job, groups: &Groups, level: ZeroLevel, training: Training) -> Rank {
+    fn new(job: &Job, groups: &RankGroups, level: ZeroLevel, training: Training) -> Rank {
         let device = Device::cpu(1).unwrap();
-        let Groups { mesh, world, tensor, data } = groups.clone();
-        let sharding = Sharding { ranks: data, level, sum: GradientSum::Fast, prefetch: true };
+        let (mesh, tensor) = (groups.mesh(), Arc::clone(groups.tensor()));
+        let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
         let tensor =
             TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
         let (dtype, seed) = (training.dtype, training.seed);
         let options = BuilderOptions { mesh, tensor, sharding, dtype, seed, ..BuilderOptions::default() };
         let model = job.model(&device, options).unwrap();
         let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
-        let groups = ParamGroup::by_decay(model.parameters(), 0.01);
+        let params = ParamGroup::by_decay(model.parameters(), 0.01);
         let adam = AdamOptions { record_delta: training.deltas, ..AdamOptions::default() };
         let optimizer: Box<dyn Optimizer> = match training.offload {
-            true => Box::new(AdamOffload::new(groups, adam).unwrap()),
-            false => Box::new(Adam::new(groups, adam).unwrap()),
+            true => Box::new(AdamOffload::new(params, adam).unwrap()),
+            false => Box::new(Adam::new(params, adam).unwrap()),
         };
         optim.add(optimizer, 1e-3);
         if let Some(policy) = training.scale {
             optim.set_scaler(LossScaler::new(policy, 8).unwrap());
         }
-        let team = ControlGroup::new(world, &device);
+        let team = ControlGroup::new(Arc::clone(groups.world()), &device);
         Rank { device, mesh, model, optim, team }
     }
 
@@ -129,35 +127,9 @@ fn newest(store: &Store) -> Checkpoint {
     store.newest_verified().unwrap().checkpoint.unwrap()
 }
 
-/// A rank's groups.
-#[derive(Clone)]
-struct Groups {
-    mesh: Mesh,
-    world: Arc<dyn Communicator>,
-    tensor: Arc<dyn Communicator>,
-    data: Arc<dyn Communicator>,
-}
-
 /// Run on all ranks of a layout; what they return in the order of the ranks.
-fn on_ranks<T: Send>((world, tensor, _): Layout, body: impl Fn(Groups) -> T + Sync) -> Vec<T> {
-    if world == 1 {
-        let solo: Arc<dyn Communicator> = Arc::new(Solo);
-        return vec![body(Groups { mesh: Mesh::SOLO, world: solo.clone(), tensor: solo.clone(), data: solo })];
-    }
-    let ranks = HostGroup::threads(world, HostOptions::default()).unwrap();
-    let start = |rank: bmtrain_core::comm::host::HostRank| {
-        let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
-        let group = |kind| {
-            let (colour, key) = mesh.colour_and_key(kind);
-            rank.split(colour, key).unwrap()
-        };
-        let (tensor, data) = (group(RankGroup::Tensor), group(RankGroup::TensorZero));
-        body(Groups { mesh, tensor, data, world: Arc::new(rank) })
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| start(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+fn on_ranks<T: Send>((world, tensor, _): Layout, body: impl Fn(RankGroups) -> T + Sync) -> Vec<T> {
+    ranks::on_ranks(world, tensor, body)
 }
 
 /// The losses of all ranks in the order of the micro-batches, and the fingerprint, on which they agree.

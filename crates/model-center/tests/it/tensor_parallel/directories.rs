@@ -1,35 +1,24 @@
 //! Directories of Hugging Face and of ModelCenter under tensor parallelism: each rank reads its ranges, and one rank
 //! writes the full model, a parameter at a time.
 
+use super::ranks::on_ranks;
 use crate::goldens::directories::open;
 use crate::goldens::directory;
-use bmtrain_core::comm::Communicator;
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use crate::hf_ranks::Counted;
 use bmtrain_core::{DType, Device};
+use bmtrain_dist::RankGroups;
 use bmtrain_dist::param::{Param, TensorGroup, WholeReader};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Mesh, RankGroup};
-use model_center::formats::{
-    DirectoryLayout, SafetensorsFile, StoredDtype, TensorEntry, TensorSource, Weights, parameters,
-};
+use model_center::formats::{DirectoryLayout, SafetensorsFile, StoredDtype, Weights, parameters};
 use model_center::model::{OpenOptions, SaveOptions};
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
 
-fn options(rank: &HostRank, (world, tensor, level): (usize, usize, ZeroLevel), device: &Device) -> OpenOptions {
-    let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
-    let group = |kind| {
-        let (colour, key) = mesh.colour_and_key(kind);
-        rank.split(colour, key).unwrap()
-    };
-    let tensor = TensorGroup { ranks: group(RankGroup::Tensor), vocabulary_multiple: 8, sequence: false };
-    let sharding = Sharding { ranks: group(RankGroup::TensorZero), level, sum: GradientSum::Fast, prefetch: true };
-    OpenOptions { mesh, tensor, sharding, ..OpenOptions::new(device) }
-}
-
-fn on_threads(world: usize, body: impl Fn(HostRank) + Sync) {
-    let ranks = HostGroup::threads(world, HostOptions::default()).unwrap();
-    std::thread::scope(|scope| ranks.into_iter().for_each(|rank| drop(scope.spawn(|| body(rank)))));
+fn options(groups: &RankGroups, level: ZeroLevel, device: &Device) -> OpenOptions {
+    let tensor = TensorGroup { vocabulary_multiple: 8, ..TensorGroup::default() };
+    let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
+    OpenOptions { tensor, sharding, ..OpenOptions::new(device) }.on_groups(groups)
 }
 
 /// All files of a directory.
@@ -60,9 +49,9 @@ fn a_model_of_tensor_parallel_ranks_is_written_as_the_directory_of_one_rank() {
         let expected = files(&to.path().join("alone"));
         for (number, of_ranks) in [(2, 2, ZeroLevel::Zero), (4, 2, ZeroLevel::Three)].into_iter().enumerate() {
             let to = to.path().join(number.to_string());
-            on_threads(of_ranks.0, |rank| {
-                let (device, first) = (Device::cpu(1).unwrap(), rank.rank() == 0);
-                let model = open(&golden, &options(&rank, of_ranks, &device)).unwrap().model;
+            on_ranks(of_ranks.0, of_ranks.1, |groups| {
+                let (device, first) = (Device::cpu(1).unwrap(), groups.mesh().rank() == 0);
+                let model = open(&golden, &options(&groups, of_ranks.2, &device)).unwrap().model;
                 if first {
                     model.save(&to, &save).unwrap();
                 } else {
@@ -85,10 +74,10 @@ fn any_model_is_saved_to_one_file_and_loaded_from_it_in_every_layout() {
     parameters::save(&*alone, &path("alone")).unwrap();
     let layouts = [(2, 2, ZeroLevel::Zero), (2, 1, ZeroLevel::Three), (4, 4, ZeroLevel::Zero), (4, 2, ZeroLevel::Two)];
     for (number, layout) in layouts.into_iter().enumerate() {
-        on_threads(layout.0, |rank| {
+        on_ranks(layout.0, layout.1, |groups| {
             let device = Device::cpu(1).unwrap();
             let here = path(&number.to_string());
-            let model = open(&golden, &options(&rank, layout, &device)).unwrap().model;
+            let model = open(&golden, &options(&groups, layout.2, &device)).unwrap().model;
             parameters::save(&*model, &here).unwrap();
             // All values become zero and come back.
             let values = |param: &Param| param.read().unwrap();
@@ -123,10 +112,10 @@ fn a_file_that_cannot_be_written_or_does_not_fit_is_an_error_on_all_ranks() {
     let own = open(&golden, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap().model;
     parameters::save(&*own, &path("own")).unwrap();
     std::fs::write(path("text"), "a text that is not a safetensors file").unwrap();
-    on_threads(4, |rank| {
+    on_ranks(4, 2, |groups| {
         let device = Device::cpu(1).unwrap();
-        let number = rank.rank();
-        let model = open(&golden, &options(&rank, (4, 2, ZeroLevel::One), &device)).unwrap().model;
+        let number = groups.mesh().rank();
+        let model = open(&golden, &options(&groups, ZeroLevel::One, &device)).unwrap().model;
         let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
         let error = parameters::save(&*model, &path("nowhere/file")).unwrap_err().to_string();
         assert_eq!(error.contains("another rank could not use the file"), number != 0, "{error}");
@@ -141,47 +130,13 @@ fn a_file_that_cannot_be_written_or_does_not_fit_is_an_error_on_all_ranks() {
     });
 }
 
-/// Weights that count the elements that are read of them.
-struct Counted {
-    weights: Weights,
-    elements: Cell<usize>,
-}
-
-impl TensorSource for Counted {
-    fn place(&self) -> String {
-        self.weights.place()
-    }
-
-    fn entries(&self) -> Vec<&TensorEntry> {
-        self.weights.entries()
-    }
-
-    fn read_f32(&self, name: &str, out: &mut [f32]) -> model_center::Result<()> {
-        self.elements.set(self.elements.get() + out.len());
-        self.weights.read_f32(name, out)
-    }
-
-    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> model_center::Result<()> {
-        self.elements.set(self.elements.get() + out.len());
-        self.weights.read_f32_at(name, first, out)
-    }
-
-    fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> model_center::Result<()> {
-        self.weights.read_raw_at(name, offset, out)
-    }
-
-    fn reads_parts(&self, name: &str) -> bool {
-        self.weights.reads_parts(name)
-    }
-}
-
 #[test]
 fn a_tensor_parallel_rank_reads_the_elements_it_stores_and_no_others() {
     let golden = directory("bert_a", "mlm");
-    on_threads(2, |rank| {
+    on_ranks(2, 2, |groups| {
         let device = Device::cpu(1).unwrap();
-        let layout = (2, 2, ZeroLevel::Zero);
-        let opened = open(&golden, &OpenOptions { leave_values: true, ..options(&rank, layout, &device) }).unwrap();
+        let options = OpenOptions { leave_values: true, ..options(&groups, ZeroLevel::Zero, &device) };
+        let opened = open(&golden, &options).unwrap();
         let (parameters, stored) = (opened.model.parameters(), Cell::new(0));
         let source = Counted { weights: Weights::open(&golden).unwrap(), elements: Cell::new(0) };
         let read = opened.plan.load_parts(&source, |name, read| {

@@ -1,16 +1,15 @@
 //! Training runs of one job on one rank and on a mesh of rank threads, and their comparison.
 
+use super::ranks::on_ranks;
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::host::{HostGroup, HostOptions};
-use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Mesh, OptimManager, RankGroup};
+use bmtrain_dist::{OptimManager, RankGroups};
 use model_center::data::VerbalizerBatch;
 use model_center::model::decoding::DecodingOptions;
 use model_center::model::encoder::EncoderHead as Head;
@@ -140,8 +139,9 @@ pub struct Run {
     pub ranks: Vec<RankRun>,
 }
 
-fn train(job: &Job, mesh: Mesh, tensor: Arc<dyn Communicator>, data: Arc<dyn Communicator>) -> RankRun {
-    let device = Device::cpu(1).unwrap();
+fn train(job: &Job, groups: &RankGroups) -> RankRun {
+    let (device, mesh) = (Device::cpu(1).unwrap(), groups.mesh());
+    let (tensor, data) = (Arc::clone(groups.tensor()), Arc::clone(groups.data()));
     let sharding = Sharding { ranks: data, level: job.level, sum: GradientSum::Fast, prefetch: true };
     let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
     let model = job.model(&device, BuilderOptions { mesh, tensor, sharding, seed: 11, ..BuilderOptions::default() });
@@ -259,24 +259,7 @@ impl Run {
 
 /// Trains on `world` rank threads, `tensor` of them to a tensor group.
 pub fn on_mesh(job: &Job, world: usize, tensor: usize) -> Run {
-    if world == 1 {
-        return Run { ranks: vec![train(job, Mesh::SOLO, Arc::new(Solo), Arc::new(Solo))] };
-    }
-    let ranks = HostGroup::threads(world, HostOptions::default()).unwrap();
-    let start = |rank: bmtrain_core::comm::host::HostRank| {
-        let mesh = Mesh::new(rank.rank(), world, 1, tensor).unwrap();
-        let group = |kind| {
-            let (colour, key) = mesh.colour_and_key(kind);
-            rank.split(colour, key).unwrap()
-        };
-        let (tensor, data) = (group(RankGroup::Tensor), group(RankGroup::TensorZero));
-        train(job, mesh, tensor, data)
-    };
-    let ranks = std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || start(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    Run { ranks }
+    Run { ranks: on_ranks(world, tensor, |groups| train(job, &groups)) }
 }
 
 impl Run {
