@@ -8,8 +8,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr;
 
-/// Below this size a huge page would be mostly air.
-const HUGE_PAGE: usize = 2 << 20;
+/// Bytes of a huge page of x86-64, and of aarch64 with pages of 4 KiB.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 /// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
 pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
@@ -18,12 +18,24 @@ pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping at an address of the system's choice touches no memory that is in use.
     let address = unsafe { mmap_anonymous(ptr::null_mut(), length, access, kind) }.map_err(|_| failed())?;
+    // Below this size a huge page would be mostly air.
     if length >= 4 * HUGE_PAGE {
         // SAFETY: the range is the mapping just made. Large pages are a wish: without them everything works, slower.
         let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
     }
     // SAFETY: freshly mapped readable and writable, page-aligned, reads as zeros, owned by the returned value alone.
     Ok(unsafe { Memory::new(address as u64, length) })
+}
+
+/// Ask for huge pages where `data` covers whole ones. Without them everything works, slower.
+pub(super) fn prefer_huge_pages(data: &mut [f32]) {
+    let range = data.as_mut_ptr_range();
+    let (start, end) = (range.start as usize, range.end as usize);
+    let first = start.next_multiple_of(4096);
+    if let Some(length) = (end / 4096 * 4096).checked_sub(first).filter(|length| *length > 0) {
+        // SAFETY: whole pages inside the borrowed slice; the advice leaves their content as it is.
+        let _ = unsafe { madvise(first as *mut c_void, length, Advice::LinuxHugepage) };
+    }
 }
 
 pub(crate) fn release(memory: Memory) {

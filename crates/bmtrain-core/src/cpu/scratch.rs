@@ -1,24 +1,36 @@
 //! Memory that the threads of a stem work in and keep between calls.
 
+use super::memory::{HUGE_PAGE, prefer_huge_pages};
 use super::vector::LINE;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// From this size on a region is worth a huge page: its panels are read over and over, and small pages at random physical
+/// addresses evict each other from the second-level cache and the TLB.
+const LEAST_OF_HUGE_PAGE: usize = 256 << 10;
 
 /// f32 of one use; it grows to the longest call.
 #[derive(Debug)]
 pub(super) struct Region {
     data: Vec<f32>,
+    /// Elements before the first that is used.
+    skip: usize,
     /// Bytes of all regions of the stem.
     held: &'static AtomicUsize,
 }
 
 impl Region {
     pub(super) fn new(held: &'static AtomicUsize) -> Self {
-        Region { data: Vec::new(), held }
+        Region { data: Vec::new(), skip: 0, held }
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.data.len() * size_of::<f32>()
+        self.used() * size_of::<f32>()
+    }
+
+    /// Elements from the first that is used on.
+    fn used(&self) -> usize {
+        self.data.len() - self.skip
     }
 
     /// `len` elements of arbitrary content, the first at the start of a cache line: a vector that straddles two lines
@@ -30,21 +42,38 @@ impl Region {
     /// As [`Region::take`], from a region of at least `most` elements, so that a later call for up to `most` finds it
     /// large enough. Pages that are never touched cost nothing.
     pub(super) fn take_of(&mut self, len: usize, most: usize) -> &mut [f32] {
-        let needed = len.max(most) + LINE;
-        if self.data.len() < needed {
-            self.held.fetch_add((needed - self.data.len()) * size_of::<f32>(), Ordering::Relaxed);
-            // The old content is worthless: dropping it first keeps the peak at the new size.
-            self.data = Vec::new();
-            self.data = vec![0.0; needed];
+        let needed = len.max(most);
+        if self.used() < needed {
+            self.grow(needed);
         }
-        let skip = self.data.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-        &mut self.data[skip..skip + len]
+        &mut self.data[self.skip..self.skip + len]
+    }
+
+    /// The old content is worthless: dropping it first keeps the peak at the new size.
+    fn grow(&mut self, needed: usize) {
+        self.release();
+        let lies_in_huge_pages = needed * size_of::<f32>() >= LEAST_OF_HUGE_PAGE;
+        let alignment = if lies_in_huge_pages { HUGE_PAGE } else { LINE * size_of::<f32>() };
+        let slack = alignment / size_of::<f32>();
+        // A huge page is one mapping: it has to be covered in whole.
+        let len = if lies_in_huge_pages { needed.next_multiple_of(slack) } else { needed };
+        self.data = vec![0.0; len + slack];
+        self.skip = self.data.as_ptr().align_offset(alignment).min(slack);
+        if lies_in_huge_pages {
+            prefer_huge_pages(&mut self.data[self.skip..][..len]);
+        }
+        self.held.fetch_add(self.used() * size_of::<f32>(), Ordering::Relaxed);
+    }
+
+    fn release(&mut self) {
+        self.held.fetch_sub(self.used() * size_of::<f32>(), Ordering::Relaxed);
+        (self.data, self.skip) = (Vec::new(), 0);
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.held.fetch_sub(self.data.len() * size_of::<f32>(), Ordering::Relaxed);
+        self.release();
     }
 }
 
