@@ -29,4 +29,16 @@ pub trait Block {
         cache: Option<&mut Self::Cache>,
         cx: &mut Ctx,
     ) -> Result<Self::Carry>;
+
+    /// The maths of the block at the last place of its list, whose output goes to what follows the list. A block may
+    /// leave out what nothing there reads; by default it is [`Block::forward`].
+    fn forward_last(
+        &self,
+        carry: Self::Carry,
+        shared: &Self::Shared,
+        cache: Option<&mut Self::Cache>,
+        cx: &mut Ctx,
+    ) -> Result<Self::Carry> {
+        self.forward(carry, shared, cache, cx)
+    }
 }

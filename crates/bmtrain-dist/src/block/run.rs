@@ -64,6 +64,22 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         Ok(node.record(carry, hidden, &inputs, cx))
     }
 
+    /// The maths of the block at `place`.
+    fn call(
+        &self,
+        place: usize,
+        carry: B::Carry,
+        shared: &B::Shared,
+        cache: Option<&mut B::Cache>,
+        cx: &mut Ctx,
+    ) -> Result<B::Carry> {
+        let block = &self.entry(place).block;
+        if place + 1 == self.len() {
+            return block.forward_last(carry, shared, cache, cx);
+        }
+        block.forward(carry, shared, cache, cx)
+    }
+
     /// Run one block, on a tape of its own or without one.
     fn forward_block(
         &self,
@@ -73,7 +89,6 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         cache: Option<&mut B::Cache>,
         cx: &Ctx,
     ) -> Result<BlockForward<B>> {
-        let entry = self.entry(place);
         if cx.is_recording() && recompute != Recompute::Checkpoint {
             let (output, tape) = BlockTape::record(self, place, &carry, shared, cx)?;
             let is_kept = recompute == Recompute::Keep;
@@ -84,7 +99,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let inputs_need_grad = carry.any_needs_grad() || shared.any_needs_grad();
         let saved = cx.is_recording().then(|| SavedBlock::Inputs(carry.clone()));
         let output =
-            cx.with_tape(None).at_index(place, |cx| entry.block.forward(carry.bundle, &shared.bundle, cache, cx))?;
+            cx.with_tape(None).at_index(place, |cx| self.call(place, carry.bundle, &shared.bundle, cache, cx))?;
         // Which outputs need a gradient is known without a tape: all of them, once an input or a parameter does. The
         // parameters may also be some that were declared outside of the block.
         let needs_grad = cx.is_recording() && (inputs_need_grad || self.asked.get() != asked);
@@ -193,10 +208,9 @@ impl BlockTape {
     ) -> Result<(Detached<B::Carry>, Self)> {
         let tape = Tape::new();
         let ((inner_carry, carry), (inner_shared, shared)) = (carry.on_tape(&tape), shared.on_tape(&tape));
-        let block = &list.entry(place).block;
         let output = cx
             .with_tape(Some(tape.clone()))
-            .at_index(place, |cx| block.forward(inner_carry, &inner_shared, None, cx))?;
+            .at_index(place, |cx| list.call(place, inner_carry, &inner_shared, None, cx))?;
         let keys = |vars: Vec<Var>| vars.iter().map(Var::key).collect();
         let (carry, shared, outputs) = (keys(carry), keys(shared), keys(output.vars()));
         Ok((Detached::new(output), BlockTape { tape, carry, shared, outputs }))

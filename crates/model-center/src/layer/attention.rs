@@ -1,6 +1,7 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
 use super::mask::{AttentionContext, Memory, Visible};
+use super::tokens::TokensRead;
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary, TokenShard};
 use bmtrain_core::{Ctx, Var};
@@ -208,12 +209,24 @@ impl Attention {
         cache: Option<&mut KeyValues>,
         cx: &mut Ctx,
     ) -> Result<Var> {
+        self.forward_for(x, scope, TokensRead::All, cache, cx)
+    }
+
+    /// As [`Attention::forward`], with an output for these tokens alone: `[B, 1, D]` for the first ones.
+    pub(super) fn forward_for(
+        &self,
+        x: &Var,
+        scope: &AttentionContext,
+        read: TokensRead,
+        cache: Option<&mut KeyValues>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
         let options = self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward_tokens(&x, None, tokens, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
-        let context = self.attend(qkv, scope, &options, cache, cx)?; // [B, L, N H]
+        let context = read.of(self.attend(qkv, scope, &options, cache, cx)?, cx)?; // [B, L, N H]
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
         self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
     }

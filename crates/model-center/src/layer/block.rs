@@ -3,7 +3,7 @@
 
 use super::{
     Attention, AttentionConfig, AttentionContext, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory,
-    token_dropout,
+    TokensRead, token_dropout,
 };
 use bmtrain_core::kernel::Dropout;
 use bmtrain_core::ops::{self, KeyValues, TokenShard};
@@ -57,6 +57,8 @@ pub struct Shared {
     pub scope: AttentionContext,
     /// What attention to an encoder sees.
     pub memory: Option<Memory>,
+    /// Which hidden states are read after the last block.
+    pub reads: TokensRead,
 }
 
 impl Shared {
@@ -74,13 +76,13 @@ impl Bundle for Shared {
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        Shared { scope: self.scope.rebuild(vars), memory: self.memory.rebuild(vars) }
+        Shared { scope: self.scope.rebuild(vars), memory: self.memory.rebuild(vars), reads: self.reads }
     }
 }
 
 impl From<AttentionContext> for Shared {
     fn from(scope: AttentionContext) -> Self {
-        Shared { scope, memory: None }
+        Shared { scope, ..Shared::default() }
     }
 }
 
@@ -146,21 +148,35 @@ impl TransformerBlock {
         Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
     }
 
-    /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward.
-    fn post(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+    /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention L is
+    /// the number of tokens that are computed.
+    fn post(
+        &self,
+        x: Var,
+        (shared, tokens): (&Shared, TokensRead),
+        ffn_norm: &Norm,
+        cache: Kept<'_>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let (own, kept) = cache;
-        let attended = self.attention.forward(&x, &shared.scope, own, cx)?; // [B, L, D]
-        let dropout = self.dropout("attention", &x, shared, cx)?;
-        let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D]
+        let length = x.shape().rows() / x.shape().dims()[0].max(1);
+        let dropout = |name: &str, x: &Var, cx: &Ctx| -> Result<Option<Dropout>> {
+            let dropout = self.dropout(name, x, shared, cx)?;
+            Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
+        };
+        let attended = self.attention.forward_for(&x, &shared.scope, tokens, own, cx)?; // [B, L, D]
+        let x = tokens.of(x, cx)?; // [B, L, D]
+        let mask = dropout("attention", &x, cx)?;
+        let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, mask, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
             let attended = cross.forward(&y, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
-            let dropout = self.dropout("cross_attention", &y, shared, cx)?;
-            y = norm.forward_residual(&attended, &y, dropout, cx)?.1; // [B, L, D]
+            let mask = dropout("cross_attention", &y, cx)?;
+            y = norm.forward_residual(&attended, &y, mask, cx)?.1; // [B, L, D]
         }
         let widened = self.ffn.forward(&y, shared.tokens(), cx)?; // [B, L, D]
-        let dropout = self.dropout("ffn", &y, shared, cx)?;
-        Ok(ffn_norm.forward_residual(&widened, &y, dropout, cx)?.1) // [B, L, D]
+        let mask = dropout("ffn", &y, cx)?;
+        Ok(ffn_norm.forward_residual(&widened, &y, mask, cx)?.1) // [B, L, D]
     }
 
     /// `x + attention(norm(x)) + feed_forward(norm(x))`.
@@ -174,6 +190,34 @@ impl TransformerBlock {
         drop((x, attended));
         let dropout = self.dropout("ffn", &y, shared, cx)?;
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+
+    /// The hidden states that the block has to give, as the last one of its list: those that are read, where it can give
+    /// them alone. Encoders, the families that classify by the first token, have post-norm blocks without dropout inside
+    /// the feed-forward; where tokens are sharded, a rank may have no first token.
+    fn tokens_after(&self, shared: &Shared) -> TokensRead {
+        let is_fit = self.placement == Placement::Post && self.cross.is_none() && !self.ffn.has_dropout();
+        if is_fit && shared.tokens().is_none() { shared.reads } else { TokensRead::All }
+    }
+
+    fn run(
+        &self,
+        x: Var,
+        (shared, tokens): (&Shared, TokensRead),
+        cache: Option<&mut BlockCache>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        let kept = match cache {
+            Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
+            None => (None, None),
+        };
+        let hidden = match (&self.ffn_norm, self.placement) {
+            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx)?, // [B, L, D]
+            (Some(norm), Placement::Post) => self.post(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
+            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?, // [B, L, D]
+        };
+        cx.observe("hidden", &hidden)?;
+        Ok(hidden)
     }
 
     /// The dropout of what a layer adds to hidden states shaped as `x`.
@@ -196,16 +240,10 @@ impl Block for TransformerBlock {
     type Cache = BlockCache;
 
     fn forward(&self, x: Var, shared: &Shared, cache: Option<&mut BlockCache>, cx: &mut Ctx) -> Result<Var> {
-        let kept = match cache {
-            Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
-            None => (None, None),
-        };
-        let hidden = match (&self.ffn_norm, self.placement) {
-            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx)?, // [B, L, D]
-            (Some(norm), Placement::Post) => self.post(x, shared, norm, kept, cx)?, // [B, L, D]
-            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?, // [B, L, D]
-        };
-        cx.observe("hidden", &hidden)?;
-        Ok(hidden)
+        self.run(x, (shared, TokensRead::All), cache, cx)
+    }
+
+    fn forward_last(&self, x: Var, shared: &Shared, cache: Option<&mut BlockCache>, cx: &mut Ctx) -> Result<Var> {
+        self.run(x, (shared, self.tokens_after(shared)), cache, cx)
     }
 }

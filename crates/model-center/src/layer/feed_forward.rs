@@ -73,6 +73,11 @@ impl FeedForward {
         })
     }
 
+    /// Whether hidden values may be dropped between the two maps.
+    pub(super) fn has_dropout(&self) -> bool {
+        self.config.dropout != 0.0
+    }
+
     /// `x [.., D]` to `[.., D]`; with `tokens`, `[own, D]` to `[own, D]`. Where nothing happens in between but the
     /// activation it is one op: only the input and what enters the activation are kept for the backward pass.
     pub fn forward(&self, x: &Var, tokens: Option<&TokenShard>, cx: &mut Ctx) -> Result<Var> {

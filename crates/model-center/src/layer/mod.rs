@@ -15,4 +15,4 @@ pub use cache::BlockCache;
 pub use feed_forward::{FeedForward, FeedForwardConfig};
 pub use mask::{Angles, AttentionContext, Memory, Visible};
 pub use position::{Positions, PositionsConfig};
-pub use tokens::token_dropout;
+pub use tokens::{TokensRead, token_dropout};

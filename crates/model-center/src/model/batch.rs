@@ -10,7 +10,7 @@ use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, u
 use super::position_table::{Count, PositionTable};
 use crate::data::{Batch, VerbalizerBatch};
 use crate::error::{Error, Result};
-use crate::layer::PositionsConfig;
+use crate::layer::{PositionsConfig, TokensRead};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::limits::make_room;
 use bmtrain_core::ops::TokenShard;
@@ -37,6 +37,8 @@ pub struct Sequences {
     /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. All the above are of
     /// all tokens.
     pub tokens: Option<TokenShard>,
+    /// Which hidden states are read after the last block.
+    pub reads: TokensRead,
 }
 
 impl Sequences {
@@ -63,6 +65,7 @@ impl Sequences {
             numbers: has_numbers.then(|| grid(&by_token.rows_of(rows, length, mask))).transpose()?,
             visible: None,
             tokens: None,
+            reads: TokensRead::All,
         })
     }
 
@@ -134,6 +137,9 @@ impl DeviceBatch {
             sequences.push(Sequences::upload(device, stack, (&ids, shape), ("decoder_attention_mask", mask), mask)?);
             target = shape;
         }
+        if let [sequences] = sequences.as_mut_slice() {
+            sequences.reads = spec.head.reads(head);
+        }
         let last = match (head, spec.head.classifier) {
             (Head::Classifier { .. }, ClassifierInput::LastToken) => Some(last_tokens(ids, mask, length, pad)),
             (Head::Classifier { .. }, ClassifierInput::EosToken) => Some(decoder_inputs::eos_tokens(batch, spec)?),
@@ -157,6 +163,12 @@ impl DeviceBatch {
             choices: batch.choices,
             wants_logits,
         })
+    }
+
+    /// The same with the hidden states of every token after every block, whichever the head reads.
+    pub(super) fn with_all_states(mut self) -> Self {
+        self.sequences.iter_mut().for_each(|sequences| sequences.reads = TokensRead::All);
+        self
     }
 
     /// Labels that are class indices or token ids.

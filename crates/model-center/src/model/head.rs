@@ -7,6 +7,7 @@ use super::labels::Targets;
 use super::lm_head::LmHead;
 use super::text_model::ModelOutput;
 use crate::formats::Alias;
+use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};
@@ -113,6 +114,15 @@ impl HeadSpec {
             factor: 1.0,
             classifier,
             classifier_dropout: 0.0,
+        }
+    }
+
+    /// The hidden states that this head reads.
+    pub(super) fn reads(&self, head: Head) -> TokensRead {
+        match (head, self.classifier) {
+            (Head::Classifier { .. }, ClassifierInput::Pooled | ClassifierInput::FirstToken) => TokensRead::First,
+            (Head::NextSentence, _) => TokensRead::First,
+            _ => TokensRead::All,
         }
     }
 

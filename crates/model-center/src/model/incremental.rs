@@ -10,7 +10,7 @@ use super::labels::Numbers;
 use super::transformer::Transformer;
 use crate::data::Batch;
 use crate::error::{Error, Result};
-use crate::layer::{BlockCache, Memory, PositionsConfig, Visible, cache};
+use crate::layer::{BlockCache, Memory, PositionsConfig, TokensRead, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 
 /// Sequences in incremental decoding.
@@ -167,6 +167,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             numbers: if has_numbers { past.numbers(device)? } else { None },
             visible: visible.transpose()?,
             tokens: None,
+            reads: TokensRead::All,
         })
     }
 }

@@ -106,7 +106,8 @@ impl<A: Architecture> Transformer<A> {
         }
         let bias = if is_last { bias.take() } else { bias.clone() };
         let scope = AttentionContext { tokens: tokens.cloned(), ..positions.scope(visible, rows, bias, cx)? };
-        let (shared, options) = (Shared { scope, memory }, RunOptions { range, caches, return_hidden: false });
+        let shared = Shared { scope, memory, reads: sequences.reads };
+        let options = RunOptions { range, caches, return_hidden: false };
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
         if !is_last {
             return Ok(hidden);
@@ -271,6 +272,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
     fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
         let batch = self.upload(batch, true, cx)?;
         let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
+        let batch = batch.with_all_states();
         let first = self.stacks[0].layers.len();
         let constant = cx.with_tape(None);
         Ok(self.forward_observed(&batch, cx, &mut |blocks, flow| {

@@ -34,6 +34,7 @@ mod cpm1;
 mod cpm2;
 mod data;
 mod files;
+mod first_token;
 mod generate;
 mod gguf;
 mod gguf_as_stored;
