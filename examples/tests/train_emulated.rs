@@ -38,8 +38,8 @@ fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
     tiny::train(tiny::Job { gpt2, dtype, level, steps: STEPS, layout }, device, ranks).unwrap()
 }
 
-/// A layout as words, for a child.
-fn words_of(layout: Layout) -> String {
+/// A layout as text, for a child.
+fn text_of(layout: Layout) -> String {
     let Layout { tensor, sequence, stages } = layout;
     let (stages, kind) = stages.map_or((0, "gpipe"), |(stages, kind)| (stages, kind.name()));
     format!("{tensor} {sequence} {stages} {kind}")
@@ -90,7 +90,7 @@ fn on_devices(test: &str, job: Job) -> Vec<Seen> {
     let directory = tempfile::tempdir().unwrap();
     let start = |rank: usize| -> Child {
         let Job { gpt2, dtype, level, ranks, layout } = job;
-        let layout = words_of(layout);
+        let layout = text_of(layout);
         let what = format!("{gpt2} {dtype} {level} {ranks} {layout} {rank} {}", directory.path().display());
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])

@@ -1,5 +1,5 @@
-//! The scripts of `examples/launch/`, with launchers that only note how they are called: the command of each, and what a
-//! job does after each exit status.
+//! The scripts of `examples/launch/`, with launchers that only note how they are called: the command of each, and what
+//! a job does after each exit status.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -168,8 +168,8 @@ impl Run<'_> {
     }
 }
 
-/// Ranks that train something else, or on other data, must not train together. Before they are divided into groups, which
-/// other layouts would do in other ways.
+/// Ranks that train something else, or on other data, must not train together. Called before they are divided into
+/// groups, which ranks of other layouts would do in other ways.
 pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
     let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());

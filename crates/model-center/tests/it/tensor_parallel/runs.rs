@@ -288,8 +288,9 @@ impl Run {
         (0..ranks[0].losses.len()).map(of_step).collect()
     }
 
-    pub fn norms(&self) -> &[f32] {
-        &self.ranks[0].norms
+    /// The bits of the norm of each step; a norm that overflowed is not a number.
+    pub fn norms(&self) -> Vec<u32> {
+        bits(&self.ranks[0].norms)
     }
 
     /// The mean loss of each step. Ranks of a tensor group have the same bits.
@@ -297,7 +298,7 @@ impl Run {
         for rank in &self.ranks {
             let first = self.ranks.iter().find(|first| first.data_rank == rank.data_rank).unwrap();
             assert_eq!(rank.losses, first.losses);
-            assert_eq!(rank.norms, self.ranks[0].norms);
+            assert_eq!(bits(&rank.norms), self.norms());
         }
         let ranks: Vec<&RankRun> = self.ranks.iter().filter(|rank| rank.tensor_rank == 0).collect();
         let steps = 0..ranks[0].losses.len();
@@ -387,6 +388,10 @@ fn check_run(run: &Run, alone: &Run) {
         check_logits(Some(&rank.decoded), Some(&alone.ranks[0].decoded));
     }
     eprintln!("    gradients {worst:.1e} of the largest");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Sums of a few dozen terms in another order, relative to the largest logit.
