@@ -53,6 +53,24 @@ fn ranks_of_mpi_give_the_bytes_of_one_rank() {
 }
 
 #[test]
+fn tensor_parallel_ranks_of_mpi_give_the_bytes_of_threads() {
+    let fixture = Fixture::new();
+    for sequence in ["parallel.sequence=false", "parallel.sequence=true"] {
+        let layout = ["parallel.tensor=2", sequence];
+        let threads = [&["--ranks", "2", "output.dir=threads"], &SETS[..], &layout].concat();
+        fixture.finetune(&threads).succeeded();
+        let Some(mpi) = train(&fixture, &[], &[&layout[..], &["output.dir=mpi", "--comm", "mpi"]].concat()) else {
+            return;
+        };
+        mpi.succeeded();
+        assert!(result(&fixture, "mpi") == result(&fixture, "threads"), "{sequence}");
+        for dir in ["threads", "mpi"] {
+            std::fs::remove_dir_all(fixture.path(dir)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn communication_between_mpi_ranks_is_measured() {
     let fixture = Fixture::new();
     let bench = [env!("CARGO_BIN_EXE_bench"), "collectives", "--comm", "mpi", "--size", "64KiB", "--repeat", "3"];

@@ -1,5 +1,6 @@
 //! Tiny models train through the whole CUDA backend on an emulated driver, and give the losses of the CPU: BERT and
-//! GPT-2, in f32 and bf16, on one process and on several with an emulated NCCL.
+//! GPT-2, in f32 and bf16, on one process and on several with an emulated NCCL, data-parallel, tensor-parallel and over
+//! pipeline stages.
 //!
 //! Everything here is emulated. It proves kernels, launches, order and communication together, and nothing about speed
 //! or a real device.
@@ -12,7 +13,8 @@ use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, DType, Device};
 use bmtrain_dist::shard::ZeroLevel;
 // The models and the loop that the program gpu-check runs on real devices.
-use bmtrain_examples::gpu_check::tiny::{self, Seen};
+use bmtrain_dist::pipeline::ScheduleKind;
+use bmtrain_examples::gpu_check::tiny::{self, Layout, Seen};
 use cuda_emulator::{Driver, with_driver};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -27,12 +29,27 @@ struct Job {
     dtype: DType,
     level: u64,
     ranks: usize,
+    layout: Layout,
 }
 
 fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
-    let Job { gpt2, dtype, level, .. } = job;
+    let Job { gpt2, dtype, level, layout, .. } = job;
     let level = ZeroLevel::from_number(level).unwrap();
-    tiny::train(tiny::Job { gpt2, dtype, level, steps: STEPS }, device, ranks).unwrap()
+    tiny::train(tiny::Job { gpt2, dtype, level, steps: STEPS, layout }, device, ranks).unwrap()
+}
+
+/// A layout as text, for a child.
+fn text_of(layout: Layout) -> String {
+    let Layout { tensor, sequence, stages } = layout;
+    let (stages, kind) = stages.map_or((0, "gpipe"), |(stages, kind)| (stages, kind.name()));
+    format!("{tensor} {sequence} {stages} {kind}")
+}
+
+fn layout_of(words: [&str; 4]) -> Layout {
+    let [tensor, sequence, stages, kind] = words;
+    let kind = kind.parse().unwrap();
+    let stages = Some(stages.parse().unwrap()).filter(|stages| *stages > 0).map(|stages| (stages, kind));
+    Layout { tensor: tensor.parse().unwrap(), sequence: sequence == "true", stages }
 }
 
 /// Every rank on the CPU, as threads.
@@ -72,8 +89,9 @@ const RANK: &str = "BMTRAIN_RANK_OF_TEST";
 fn on_devices(test: &str, job: Job) -> Vec<Seen> {
     let directory = tempfile::tempdir().unwrap();
     let start = |rank: usize| -> Child {
-        let Job { gpt2, dtype, level, ranks } = job;
-        let what = format!("{gpt2} {dtype} {level} {ranks} {rank} {}", directory.path().display());
+        let Job { gpt2, dtype, level, ranks, layout } = job;
+        let layout = text_of(layout);
+        let what = format!("{gpt2} {dtype} {level} {ranks} {layout} {rank} {}", directory.path().display());
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(RANK, what)
@@ -102,11 +120,13 @@ fn read(path: &Path) -> Seen {
 /// In a child that is a rank: train, write the losses, and return true.
 fn is_rank() -> bool {
     let Ok(what) = std::env::var(RANK) else { return false };
-    let mut words = what.splitn(6, ' ');
+    let mut words = what.splitn(10, ' ');
     let mut next = || words.next().unwrap();
     let gpt2 = next() == "true";
     let dtype = if next() == "bf16" { DType::BF16 } else { DType::F32 };
-    let job = Job { gpt2, dtype, level: next().parse().unwrap(), ranks: next().parse().unwrap() };
+    let (level, ranks) = (next().parse().unwrap(), next().parse().unwrap());
+    let layout = layout_of([next(), next(), next(), next()]);
+    let job = Job { gpt2, dtype, level, ranks, layout };
     let (rank, place) = (next().parse().unwrap(), next());
     let Seen { losses, state } = on_the_device(job, rank, Path::new(place));
     let losses: Vec<String> = losses.iter().map(|loss| loss.to_bits().to_string()).collect();
@@ -136,7 +156,7 @@ fn one_rank_trains_as_on_the_cpu() {
         }
         for gpt2 in [false, true] {
             for dtype in [DType::F32, DType::BF16] {
-                let job = Job { gpt2, dtype, level: 0, ranks: 1 };
+                let job = Job { gpt2, dtype, level: 0, ranks: 1, layout: Layout::DATA };
                 assert_as_on_the_cpu(job, &on_devices(test, job));
             }
         }
@@ -151,7 +171,7 @@ fn two_ranks_train_as_on_the_cpu_with_the_same_bits_at_every_zero_level() {
             return;
         }
         for gpt2 in [false, true] {
-            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 2 };
+            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 2, layout: Layout::DATA };
             let cut = on_devices(test, job);
             assert_as_on_the_cpu(job, &cut);
             for level in 0..3 {
@@ -170,8 +190,49 @@ fn four_ranks_train_as_on_the_cpu() {
             return;
         }
         for gpt2 in [false, true] {
-            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 4 };
+            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 4, layout: Layout::DATA };
             assert_as_on_the_cpu(job, &on_devices(test, job));
         }
+    });
+}
+
+#[test]
+fn tensor_parallel_ranks_train_as_on_the_cpu() {
+    let test = "tensor_parallel_ranks_train_as_on_the_cpu";
+    with_driver(test, Driver::Emulated, &[], || {
+        if is_rank() {
+            return;
+        }
+        let cases = [(false, DType::F32, false), (true, DType::F32, true), (true, DType::BF16, true)];
+        for (gpt2, dtype, sequence) in cases {
+            let layout = Layout { tensor: 2, sequence, ..Layout::DATA };
+            let job = Job { gpt2, dtype, level: 0, ranks: 2, layout };
+            assert_as_on_the_cpu(job, &on_devices(test, job));
+        }
+        // With shards of the tensor-parallel weights besides.
+        let layout = Layout { tensor: 2, sequence: true, ..Layout::DATA };
+        let job = Job { gpt2: true, dtype: DType::F32, level: 3, ranks: 4, layout };
+        assert_as_on_the_cpu(job, &on_devices(test, job));
+    });
+}
+
+/// Activations and gradients cross the edges by NCCL, over groups that were made without connections for messages.
+#[test]
+fn pipeline_stages_train_as_on_the_cpu() {
+    let test = "pipeline_stages_train_as_on_the_cpu";
+    with_driver(test, Driver::Emulated, &[], || {
+        if is_rank() {
+            return;
+        }
+        for kind in [ScheduleKind::OneForwardOneBackward, ScheduleKind::ZeroBubbleV] {
+            let layout = Layout { stages: Some((2, kind)), ..Layout::DATA };
+            let job = Job { gpt2: true, dtype: DType::F32, level: 0, ranks: 2, layout };
+            assert_as_on_the_cpu(job, &on_devices(test, job));
+        }
+        // Stages of tensor-parallel ranks.
+        let stages = Some((2, ScheduleKind::OneForwardOneBackward));
+        let layout = Layout { tensor: 2, sequence: true, stages };
+        let job = Job { gpt2: false, dtype: DType::F32, level: 0, ranks: 4, layout };
+        assert_as_on_the_cpu(job, &on_devices(test, job));
     });
 }

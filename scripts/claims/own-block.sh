@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A block of ten lines in a crate that depends on bmtrain-dist alone trains under ZeRO-3 on two ranks: the loss falls,
-# and every bit equals one rank's. The figure is tests passed / all.
+# A block of ten lines in a crate that depends on bmtrain-dist alone trains under ZeRO-3 on two ranks, where every bit
+# equals one rank's, and on two tensor-parallel ranks of each of two stages. The figure is tests passed / all.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -10,6 +10,7 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, tensors};
 use bmtrain_core::{DType, Device, DeviceChoice, Lane, Segment, Storage, Tensor};
 use bmtrain_dist::launch::{Connection, DistributedOptions, Launch, ProcessGroup, cpu_options, run_group};
+use bmtrain_dist::{Mesh, RankGroup};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use model_center::run::ExitStatus;
@@ -37,14 +38,19 @@ pub struct Options {
     /// How the ranks of a launcher communicate.
     #[arg(long, value_enum, default_value = "auto")]
     pub comm: Comm,
-    /// What the values are on: cpu, cuda for a CUDA device each, which communicate by NCCL, or auto. Messages between
-    /// two ranks are measured on processors only.
+    /// What the values are on: cpu, cuda for a CUDA device each, which communicate by NCCL, or auto.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     pub device: DeviceChoice,
-    /// Measure groups of this many consecutive ranks, all at the same time, as tensor parallelism has them; by default
-    /// one group of all.
-    #[arg(long, value_name = "N")]
-    pub group: Option<usize>,
+    /// Measure groups of ranks, all at the same time: of this many consecutive ranks, or tensor, data or pipeline, the
+    /// groups of the mesh that --tensor and --pipeline set. By default one group of all.
+    #[arg(long, value_name = "N|tensor|data|pipeline", value_parser = group)]
+    pub group: Option<Group>,
+    /// Tensor-parallel ranks of the mesh.
+    #[arg(long, value_name = "T", requires = "group", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub tensor: Option<usize>,
+    /// Pipeline stages of the mesh.
+    #[arg(long, value_name = "P", requires = "group", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub pipeline: Option<usize>,
     /// Operations whose name has this in it.
     #[arg(long, value_name = "NAME", default_value = "", value_parser = part_of_a_name)]
     pub only: String,
@@ -81,6 +87,25 @@ pub enum Precision {
     Bf16,
     /// Half precision.
     F16,
+}
+
+/// Ranks that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// This many consecutive ranks.
+    Consecutive(usize),
+    /// A group of the mesh.
+    Mesh(RankGroup),
+}
+
+fn group(text: &str) -> std::result::Result<Group, String> {
+    match (text, text.parse()) {
+        (_, Ok(size)) => Ok(Group::Consecutive(size)),
+        ("tensor", _) => Ok(Group::Mesh(RankGroup::Tensor)),
+        ("data", _) => Ok(Group::Mesh(RankGroup::TensorZero)),
+        ("pipeline", _) => Ok(Group::Mesh(RankGroup::Pipe)),
+        _ => Err("expected a number of ranks, tensor, data or pipeline".into()),
+    }
 }
 
 /// A number of bytes: `65536`, `64KiB`, `1MiB`, `1GiB`.
@@ -209,9 +234,7 @@ fn on_devices(options: &Options, launch: Launch) -> Result<ExitStatus> {
         if ranks.rank() == 0 {
             title(&options, ranks.size(), &format!("ranks, the first on {}", opened.backend.name()), None)?;
         }
-        let messages = if opened.cuda.is_some() { 1 } else { 0 };
-        let names = &NAMES[..NAMES.len() - messages];
-        measure_all(&options, &ranks, &Device::new(opened.backend), names).map(|()| ExitStatus::Done)
+        measure(&options, &ranks, &Device::new(opened.backend)).map(|()| ExitStatus::Done)
     })
 }
 
@@ -254,35 +277,45 @@ fn dtype(precision: Precision) -> DType {
     }
 }
 
-/// One rank's part; the first one prints.
-fn measure(options: &Options, ranks: &Arc<dyn Communicator>, device: &Device) -> Result<()> {
-    measure_all(options, ranks, device, &NAMES)
-}
-
 /// The group of this rank that is measured.
 fn measured(options: &Options, world: &Arc<dyn Communicator>) -> Result<Arc<dyn Communicator>> {
-    let Some(size) = options.group else { return Ok(Arc::clone(world)) };
-    if size < 2 || !world.size().is_multiple_of(size) {
-        let reason = format!("{} ranks cannot be divided into groups of {size}", world.size());
-        return Err(Error::argument("--group", reason, "give a divisor of the number of ranks that is above 1"));
+    let (rank, ranks) = (world.rank(), world.size());
+    let is_of_mesh = matches!(options.group, Some(Group::Mesh(_)));
+    if !is_of_mesh && (options.tensor.is_some() || options.pipeline.is_some()) {
+        let reason = "--tensor and --pipeline are for groups of a mesh";
+        return Err(Error::argument("--group", reason, "give --group tensor, data or pipeline"));
     }
-    Ok(world.split(world.rank() / size, world.rank())?)
+    let (colour, key) = match options.group {
+        None => return Ok(Arc::clone(world)),
+        Some(Group::Consecutive(size)) if size > 1 && ranks.is_multiple_of(size) => (rank / size, rank),
+        Some(Group::Consecutive(size)) => {
+            let reason = format!("{ranks} ranks cannot be divided into groups of {size}");
+            return Err(Error::argument("--group", reason, "give a divisor of the number of ranks that is above 1"));
+        }
+        Some(Group::Mesh(kind)) => {
+            let mesh = Mesh::new(rank, ranks, options.pipeline.unwrap_or(1), options.tensor.unwrap_or(1))?;
+            if mesh.group_size(kind) < 2 {
+                let (pipeline, tensor, data) = (mesh.pipeline_size(), mesh.tensor_size(), mesh.data_size());
+                let reason =
+                    format!("of {pipeline} pipeline x {data} data x {tensor} tensor ranks, this group has one rank");
+                return Err(Error::argument("--group", reason, "change --tensor, --pipeline or the number of ranks"));
+            }
+            mesh.colour_and_key(kind)
+        }
+    };
+    Ok(world.split(colour, key)?)
 }
 
-/// The operations of these names.
-fn measure_all(
-    options: &Options,
-    world: &Arc<dyn Communicator>,
-    device: &Device,
-    names: &[&'static str],
-) -> Result<()> {
+/// One rank's part; the first one prints.
+fn measure(options: &Options, world: &Arc<dyn Communicator>, device: &Device) -> Result<()> {
     let ranks = measured(options, world)?;
+    ranks.connect_messages()?;
     let (size, dtype) = (ranks.size(), dtype(options.dtype));
     let sizes = match options.size.as_slice() {
         [] => (12..=26).step_by(2).map(|power| 1 << power).collect(),
         sizes => sizes.to_vec(),
     };
-    for name in names.iter().copied().filter(|name| name.contains(&options.only)) {
+    for name in NAMES.into_iter().filter(|name| name.contains(&options.only)) {
         for bytes in &sizes {
             // As many elements as every rank can get an equal part of.
             let elements = (bytes / dtype.size() / size).max(1) * size;

@@ -2,21 +2,25 @@
 
 use super::shape::{Family, Shape};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::{Ctx, DType, Device};
-use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, TensorGroup};
+use bmtrain_dist::pipeline::{MicroBatch, Partition, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::{Mesh, OptimManager, RankGroup};
 use model_center::model::{Batch, Labels, TextModel};
 use model_center::{Error, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of a step, over all ranks.
 const ROWS: usize = 4;
+/// Micro-batches of a step over pipeline stages, of every data-parallel rank.
+const MICRO_BATCHES: usize = 2;
 /// Not a multiple of any tile.
 const LENGTH: usize = 11;
 const VOCABULARY: usize = 50;
@@ -32,6 +36,32 @@ pub struct Job {
     pub level: ZeroLevel,
     /// Steps.
     pub steps: u32,
+    /// How the ranks are divided.
+    pub layout: Layout,
+}
+
+/// How the ranks of a run are divided; all that is left are data-parallel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layout {
+    /// Tensor-parallel ranks.
+    pub tensor: usize,
+    /// Whether the tensor-parallel ranks shard the tokens too.
+    pub sequence: bool,
+    /// Pipeline stages, and their schedule.
+    pub stages: Option<(usize, ScheduleKind)>,
+}
+
+impl Layout {
+    /// Data-parallel ranks alone.
+    pub const DATA: Layout = Layout { tensor: 1, sequence: false, stages: None };
+}
+
+/// The groups of a rank.
+struct Groups {
+    mesh: Mesh,
+    data: Arc<dyn Communicator>,
+    tensor: Arc<dyn Communicator>,
+    pipeline: Option<(StageGroup, Schedule)>,
 }
 
 /// What a rank saw: the loss of every step, and a hash of weights and optimizer state at the end.
@@ -43,18 +73,64 @@ pub struct Seen {
     pub state: String,
 }
 
-/// Train on a device, sharing every batch among ranks.
+impl Groups {
+    fn of(job: Job, ranks: &Arc<dyn Communicator>) -> Result<Self> {
+        let (stages, kind) = job.layout.stages.unwrap_or((1, ScheduleKind::GPipe));
+        let mesh = Mesh::new(ranks.rank(), ranks.size(), stages, job.layout.tensor)?;
+        let group = |kind| -> Result<Arc<dyn Communicator>> {
+            let (colour, key) = mesh.colour_and_key(kind);
+            Ok(if mesh.group_size(kind) == 1 { Arc::new(Solo) } else { ranks.split(colour, key)? })
+        };
+        let pipeline = match job.layout.stages {
+            None => None,
+            Some(_) => {
+                let schedule = Schedule::new(kind, stages, kind.default_chunks(), MICRO_BATCHES)?;
+                let partition = Partition::even(job.layers(), schedule.places())?;
+                Some((StageGroup::new(group(RankGroup::Pipe)?, partition, &schedule)?, schedule))
+            }
+        };
+        Ok(Groups { mesh, data: group(RankGroup::TensorZero)?, tensor: group(RankGroup::Tensor)?, pipeline })
+    }
+}
+
+impl Job {
+    /// Blocks of the model: one for each chunk of two stages.
+    fn layers(self) -> usize {
+        2 * self.layout.stages.map_or(1, |(_, kind)| kind.default_chunks())
+    }
+}
+
+/// Train on a device, sharing every batch among the data-parallel ranks.
 pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Seen> {
-    let model = model(job, device, Arc::clone(&ranks))?;
+    let groups = Groups::of(job, &ranks)?;
+    let model = model(job, device, &groups)?;
+    let pipeline = match &groups.pipeline {
+        Some((stages, schedule)) => Some(Pipeline::new(device, stages, schedule.clone())?),
+        None => None,
+    };
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
     let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
     optim.add(Box::new(adam), 2e-3);
+    let micro_batches = if pipeline.is_some() { MICRO_BATCHES } else { 1 };
+    let (data_rank, data_size) = (groups.mesh.data_rank(), groups.mesh.data_size());
+    let load = |step: u32, number: usize| {
+        let randomness = Randomness { seed: 3, step, micro_batch: (number * data_size + data_rank) as u32 };
+        let rows = ROWS / (micro_batches * data_size);
+        let start = (number * data_size + data_rank) * rows;
+        let weight = 1.0 / (micro_batches * data_size) as f32;
+        MicroBatch { batch: batch(job, start..start + rows), randomness, weight }
+    };
     let losses = (0..job.steps).map(|step| {
-        let randomness = Randomness { seed: 3, step, micro_batch: ranks.rank() as u32 };
-        let mut cx = Ctx::training(device, randomness);
         let missing = || Error::data("a tiny model", "its batch has no labels", "make it with labels");
-        let loss = model.loss(&batch(job, &*ranks), &mut cx)?.ok_or_else(missing)?;
-        optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx)?;
+        if let Some(pipeline) = &pipeline {
+            let losses = model.forward_backward(pipeline, &optim, &mut |number| Ok(load(step, number)))?;
+            let (_, read) = optim.step_and_read(&[&losses])?;
+            return Ok(read.iter().sum::<f32>() / read.len() as f32);
+        }
+        let MicroBatch { batch, randomness, weight } = load(step, 0);
+        let mut cx = Ctx::training(device, randomness);
+        let loss = model.loss(&batch, &mut cx)?.ok_or_else(missing)?;
+        optim.backward_last(&loss, weight, &mut cx)?;
         let (_, read) = optim.step_and_read(&[loss.value()])?;
         read.first().copied().ok_or_else(missing)
     });
@@ -87,30 +163,33 @@ pub fn learns(ranks: &[Seen]) -> bool {
     steps > 1 && of_all(steps - 1) < 0.9 * of_all(0)
 }
 
-fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<dyn TextModel>> {
+fn model(job: Job, device: &Device, groups: &Groups) -> Result<Box<dyn TextModel>> {
+    let ranks = Arc::clone(&groups.data);
     let sharding = Sharding { ranks, level: job.level, sum: GradientSum::Fast, prefetch: true };
-    let builder = BuilderOptions { dtype: job.dtype, sharding, ..BuilderOptions::default() };
+    let tensor = Arc::clone(&groups.tensor);
+    let tensor = TensorGroup { ranks: tensor, sequence: job.layout.sequence, ..TensorGroup::default() };
+    let stages = groups.pipeline.as_ref().map_or_else(StageGroup::default, |(stages, _)| stages.clone());
+    let (mesh, dtype) = (groups.mesh, job.dtype);
+    let builder = BuilderOptions { mesh, dtype, sharding, tensor, stages, ..BuilderOptions::default() };
     let blocks = BlockOptions { recompute: Recompute::Checkpoint };
     // Heads of 32, which tensor cores work on in 16-bit types.
-    let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, VOCABULARY);
+    let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (job.layers(), 64, 2, 96, VOCABULARY);
     let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };
     Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
 }
 
-/// A rank's rows of a batch, all but the first padded. Every step has the same tokens: fresh random tokens are nothing
+/// Rows of a batch, all but the first padded. Every step has the same tokens: fresh random tokens are nothing
 /// that a language model could learn.
-fn batch(job: Job, ranks: &dyn Communicator) -> Batch {
+fn batch(job: Job, rows: Range<usize>) -> Batch {
     let random =
         |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;
-    let rows = ROWS / ranks.size();
-    let own = rows * ranks.rank()..rows * (ranks.rank() + 1);
-    let places = own.clone().flat_map(|row| (0..LENGTH).map(move |column| (row, column)));
+    let places = rows.clone().flat_map(|row| (0..LENGTH).map(move |column| (row, column)));
     let ids = places.clone().map(|(row, column)| random(row * LENGTH + column, VOCABULARY) as i64).collect();
     let mask = places.map(|(row, column)| u8::from(column < LENGTH - row)).collect();
     let words = Batch::next_tokens(LENGTH, ids, Some(mask));
     if job.gpt2 {
         return words;
     }
-    let classes = own.map(|row| (row % 2) as i64).collect();
+    let classes = rows.map(|row| (row % 2) as i64).collect();
     Batch { labels: Some(Labels::Classes(classes)), ..words }
 }

@@ -37,6 +37,28 @@ fn groups_of_ranks_are_measured_and_have_to_divide_them() {
     let text = printed(bench().args(only).arg("2").output().unwrap());
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.len() == 2 && lines.iter().all(|line| line["ranks"] == 2), "{text}");
+    // 4 ranks as 2 stages of 2 tensor-parallel ranks, or 2 x 2 data-parallel ones.
+    let mesh = |group: &str, more: &[&str]| bench().args(only).arg(group).args(more).output().unwrap();
+    for (group, more) in [
+        ("tensor", &["--tensor", "2", "--pipeline", "2"][..]),
+        ("pipeline", &["--tensor", "2", "--pipeline", "2"]),
+        ("data", &["--tensor", "2"]),
+    ] {
+        let text = printed(mesh(group, more));
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line["ranks"] == 2), "{text}");
+    }
+    for (group, more, reason) in [
+        ("pipeline", &[][..], "this group has one rank"),
+        ("data", &["--tensor", "3"], "4 ranks cannot be divided into 1 pipeline stages x 3 tensor ranks"),
+        ("2", &["--tensor", "2"], "--tensor and --pipeline are for groups of a mesh"),
+        ("experts", &[], "tensor, data or pipeline"),
+    ] {
+        let output = mesh(group, more);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
     for size in ["1", "3", "8"] {
         let output = bench().args(only).arg(size).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);

@@ -157,16 +157,22 @@ fn two_hosts_give_the_bytes_of_one() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (Some(libraries), Some(hosts)) = (libraries(test), two_hosts(test)) else { return };
     let fixture = Fixture::new();
-    let run = |hosts: &[Host], dir: &str| {
+    let run = |hosts: &[Host], dir: &str, more: &[&str]| {
         let dir = format!("output.dir={dir}");
-        let arguments = [&SETS[..], &[dir.as_str()]].concat();
+        let arguments = [&SETS[..], &[dir.as_str()], more].concat();
         let outcomes = ends((0..4).map(|rank| start(&fixture, libraries, hosts, rank, &arguments)).collect());
         assert!(outcomes.iter().all(|outcome| outcome.code == 0), "{outcomes:?}");
         outcomes
     };
-    run(&[], "one");
-    let outcomes = run(&hosts, "two");
+    // Tensor-parallel ranks inside each host, ZeRO-3 between the hosts.
+    let tensor = ["parallel.tensor=2", "parallel.sequence=true"];
+    run(&[], "one-tensor", &tensor);
+    run(&hosts, "two-tensor", &tensor);
+    assert!(result(&fixture, "one-tensor") == result(&fixture, "two-tensor"), "two hosts differ from one");
+    run(&[], "one", &[]);
+    let outcomes = run(&hosts, "two", &[]);
     assert!(result(&fixture, "one") == result(&fixture, "two"), "two hosts differ from one");
+    assert!(result(&fixture, "one") != result(&fixture, "one-tensor"), "nothing was tensor-parallel");
     // Rank 0 reports where each rank is.
     for (rank, place) in
         ["node-a, local rank 0", "node-a, local rank 1", "node-b, local rank 0", "node-b, local rank 1"]
@@ -236,6 +242,47 @@ fn starts_on_two_hosts_that_cannot_succeed_end_on_all_ranks_with_the_reason() {
     }
 }
 
+/// A wrong token, a peer of another run, another recipe: named on all ranks, those that were not wrong included.
+#[test]
+fn a_rank_that_does_not_belong_to_the_run_is_named_on_all_ranks_within_the_deadline() {
+    let test = "a_rank_that_does_not_belong_to_the_run_is_named_on_all_ranks_within_the_deadline";
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (Some(libraries), Some(hosts)) = (libraries(test), two_hosts(test)) else { return };
+    let fixture = Fixture::new();
+    let token = ["env", "BMTRAIN_TOKEN=another"];
+    let run = ["env", "TORCHELASTIC_RUN_ID=an-earlier-run"];
+    let recipe = ["env"];
+    let refused = "rank 3 on node-b was refused, because the token differs";
+    let differs = "error[recipe]: rank 3: it has other settings than rank 0";
+    let cases: [(&[&str], &[&str], i32, &str, &str); 4] = [
+        (&token, &[], 6, refused, "the token differs"),
+        (&run, &[], 6, refused, "the token differs"),
+        (&recipe, &["train.lr=0.5"], 2, differs, differs),
+        // Another layout, which divides the ranks into other groups.
+        (&recipe, &["parallel.tensor=2"], 2, differs, differs),
+    ];
+    for (variables, settings, code, reason, own) in cases {
+        let of = |rank: usize| {
+            let finetune = [env!("CARGO_BIN_EXE_finetune"), "--recipe", "recipe.toml"];
+            let (before, after): (&[&str], &[&str]) = if rank == 3 { (variables, settings) } else { (&["env"], &[]) };
+            let program = [before, &finetune, &SETS, after].concat();
+            start_program(&fixture, libraries, &hosts, rank, &program)
+        };
+        let begin = Instant::now();
+        let ended = ends((0..4).map(of).collect());
+        // The patience with a rank that was refused is 30 seconds; nothing waits for the deadline of the rendezvous.
+        assert!(begin.elapsed() < Duration::from_secs(60), "{variables:?}: {:?}", begin.elapsed());
+        for (rank, outcome) in ended.iter().enumerate() {
+            let reason = if rank == 3 { own } else { reason };
+            assert_eq!(outcome.code, code, "{variables:?}: {}", outcome.stderr);
+            assert!(outcome.stderr.contains(reason), "{variables:?}, rank {rank}: {}", outcome.stderr);
+        }
+        for host in &hosts {
+            assert!(!host.is_able_to(&["sh", "-c", "ls /dev/shm | grep -q ."]), "shared memory is left");
+        }
+    }
+}
+
 #[test]
 fn collectives_between_devices_of_two_hosts_are_measured() {
     let test = "collectives_between_devices_of_two_hosts_are_measured";
@@ -247,12 +294,15 @@ fn collectives_between_devices_of_two_hosts_are_measured() {
         let program = [&bench[..], arguments].concat();
         ends((0..4).map(|rank| start_program(&fixture, libraries, &hosts, rank, &program)).collect())
     };
-    let measured = run(&["--device", "cuda", "--group", "2"]);
-    assert!(measured.iter().all(|outcome| outcome.code == 0), "{measured:?}");
-    let lines: Vec<&str> = measured[0].stdout.lines().collect();
-    assert!(lines[0].starts_with("4 ranks, the first on cuda:0 (emulated device), f32"), "{}", lines[0]);
-    assert_eq!(lines.len(), 2 + 5, "five operations: {lines:?}");
-    assert!(measured[1..].iter().all(|outcome| outcome.stdout.is_empty()), "one rank speaks");
+    // Neighbours, and ranks of two stages on two hosts.
+    for group in [&["--group", "2"][..], &["--group", "pipeline", "--pipeline", "2", "--tensor", "2"]] {
+        let measured = run(&[&["--device", "cuda"], group].concat());
+        assert!(measured.iter().all(|outcome| outcome.code == 0), "{measured:?}");
+        let lines: Vec<&str> = measured[0].stdout.lines().collect();
+        assert!(lines[0].starts_with("4 ranks, the first on cuda:0 (emulated device), f32"), "{}", lines[0]);
+        assert_eq!(lines.len(), 2 + 6, "six operations: {lines:?}");
+        assert!(measured[1..].iter().all(|outcome| outcome.stdout.is_empty()), "one rank speaks");
+    }
     for outcome in run(&["--device", "cpu"]) {
         assert_eq!(outcome.code, 2, "{}", outcome.stderr);
         assert!(outcome.stderr.contains("the ranks compute on processors"), "{}", outcome.stderr);

@@ -16,6 +16,7 @@ mod generate;
 mod generate_gguf;
 mod hosts;
 mod kills;
+mod launch_scripts;
 mod objectives;
 mod plan;
 mod ranks;

@@ -88,8 +88,12 @@ fn own_model_of_another_crate_trains_in_programs_of_that_crate() {
 }
 
 #[test]
-fn own_block_of_another_crate_trains_on_two_ranks_as_on_one() {
-    test_crates(&["--package", "own_block"], &["two_ranks_under_zero_3_train_as_one_does_to_the_last_bit"]);
+fn own_block_of_another_crate_trains_on_several_ranks_as_on_one() {
+    let tests = [
+        "two_ranks_under_zero_3_train_as_one_does_to_the_last_bit",
+        "two_tensor_parallel_ranks_on_two_stages_train_as_one_rank",
+    ];
+    test_crates(&["--package", "own_block"], &tests);
 }
 
 #[test]

@@ -68,6 +68,13 @@ pub trait Communicator: Debug + Send + Sync {
     /// ranks. Every rank of this group has to call it.
     fn split(&self, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
 
+    /// Prepare the group for messages between two ranks, [`Collective::Send`] and [`Collective::Recv`]. Every rank of
+    /// the group has to call it, before the first message; later calls do nothing. The default is for transports that
+    /// need no preparation.
+    fn connect_messages(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Wait until every rank has come here. For the host alone; lanes go on.
     fn barrier(&self) -> Result<()>;
 

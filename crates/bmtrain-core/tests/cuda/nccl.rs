@@ -238,6 +238,50 @@ fn several_calls_given_as_one_and_messages_to_each_other_do_not_wait_in_a_circle
 }
 
 #[test]
+fn groups_without_messages_get_them_later_between_collectives_and_without_waiting_for_them() {
+    const TEST: &str = "groups_without_messages_get_them_later_between_collectives_and_without_waiting_for_them";
+    processes(TEST, 3, &[], &[], |start| {
+        let options = NcclOptions { messages: false, ..patient() };
+        let all = start.join_with(Duration::from_secs(60), options).unwrap();
+        let group = all.rank.subgroup(0, start.size - start.rank).unwrap();
+        let (own, device) = (group.rank(), &all.device);
+        assert_eq!(own, start.size - 1 - start.rank);
+        assert_eq!(all.sum(&[1.0]).unwrap(), [3.0]);
+        group.connect_messages().unwrap();
+        // Again does nothing.
+        group.connect_messages().unwrap();
+        let filled = |value: usize| Tensor::full_in(device, [3000], DType::F32, value as f32, Segment::Data).unwrap();
+        for round in 0..3 {
+            // Along the ranks and back, with a collective of the group between.
+            if own > 0 {
+                let came = bmtrain_core::comm::tensors::recv(&group, device, [3000], DType::F32, own - 1).unwrap();
+                assert_eq!(came.to_vec::<f32>().unwrap(), [(10 * round + own) as f32; 3000]);
+            }
+            if own + 1 < start.size {
+                let sent = filled(10 * round + own + 1);
+                bmtrain_core::comm::tensors::send(&group, &sent, own + 1).unwrap();
+                let sum = bmtrain_core::comm::tensors::all_reduce(&all.rank, filled(1), Reduction::Sum).unwrap();
+                assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 3000]);
+                let back = bmtrain_core::comm::tensors::recv(&group, device, [3000], DType::F32, own + 1).unwrap();
+                assert_eq!(back.to_vec::<f32>().unwrap(), [(own + 1) as f32; 3000]);
+            } else {
+                let sum = bmtrain_core::comm::tensors::all_reduce(&all.rank, filled(1), Reduction::Sum).unwrap();
+                assert_eq!(sum.to_vec::<f32>().unwrap(), [3.0; 3000]);
+            }
+            if own > 0 {
+                bmtrain_core::comm::tensors::send(&group, &filled(own), own - 1).unwrap();
+            }
+        }
+        // The other group has none.
+        let storage = Storage::empty_on(device, 4, DType::F32, Segment::Data, Lane::Zero).unwrap();
+        let data = storage.view_on(0..4, Lane::Zero).unwrap();
+        let send = Collective::Send { data, to: (start.rank + 1) % 3 };
+        let error = all.rank.launch(device.backend(), send, Lane::Zero).unwrap_err().to_string();
+        assert!(error.contains("connect_messages"), "{error}");
+    });
+}
+
+#[test]
 fn calls_that_do_not_fit_together_are_told_on_all_ranks_when_the_library_notices() {
     const TEST: &str = "calls_that_do_not_fit_together_are_told_on_all_ranks_when_the_library_notices";
     processes(TEST, 3, &[], &[], |start| {
@@ -348,7 +392,7 @@ fn arguments_that_do_not_fit_are_refused_and_nothing_is_broken() {
         assert!(launch(Collective::AllReduce { data: part(0, 4), by }, Lane::Compute).contains("lane"));
         assert!(launch(Collective::Broadcast { data: part(0, 4), root: 2 }, Lane::Zero).contains("root 2"));
         let data = storage.view_on(0..4, Lane::Zero).unwrap();
-        assert!(launch(Collective::Send { data, to: 1 - start.rank }, Lane::Zero).contains("without messages"));
+        assert!(launch(Collective::Send { data, to: 1 - start.rank }, Lane::Zero).contains("connect_messages"));
         let cpu = Device::cpu(1).unwrap();
         let error = rank.rank.launch(cpu.backend(), Collective::AllReduce { data: part(0, 4), by }, Lane::Zero);
         assert!(matches!(error, Err(Error::WrongDevice { .. })));

@@ -170,6 +170,7 @@ impl ProcessGroup {
         match (&opened.device, transport.by_nccl) {
             (Some(backend), true) => {
                 let libraries = nccl_paths(&cuda_options());
+                // Pipeline stages connect theirs: most groups have no messages.
                 let options = NcclOptions { deadline: NCCL_DEADLINE, libraries, messages: false };
                 Ok(Arc::new(NcclRank::join(Arc::clone(backend), ranks, options)?))
             }

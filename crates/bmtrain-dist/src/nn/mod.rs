@@ -5,5 +5,5 @@ pub mod linear;
 pub mod norm;
 
 pub use embedding::{Embedding, EmbeddingOptions};
-pub use linear::{Linear, LinearOptions};
+pub use linear::{Linear, LinearOptions, TensorSplit};
 pub use norm::{Norm, NormOptions};

@@ -55,7 +55,8 @@ impl Default for StageGroup {
 }
 
 impl StageGroup {
-    /// The stages `ranks` of a schedule, with the blocks of a partition. Collective over these ranks.
+    /// The stages `ranks` of a schedule, with the blocks of a partition. Collective over these ranks, which it prepares
+    /// for messages ([`Communicator::connect_messages`]).
     ///
     /// # Errors
     /// A schedule of another number of stages, a partition of another number of places; a failure of the ranks.
@@ -83,6 +84,8 @@ impl StageGroup {
             }
         };
         let gradients = if ranks.size() > 1 { ranks.split(0, ranks.rank())? } else { Arc::clone(&ranks) };
+        ranks.connect_messages()?;
+        gradients.connect_messages()?;
         let layout = StageLayout { partition, holders, kind: schedule.kind(), chunks: schedule.chunks() };
         Ok(StageGroup { ranks, gradients, layout: Some(layout), ends })
     }

@@ -249,6 +249,46 @@ fn whoever_differs_is_refused_and_told_in_what() {
 }
 
 #[test]
+fn ranks_that_wait_for_one_that_was_refused_are_told_why_long_before_the_deadline() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let right = StoreOptions { patience: SECOND, ..options(4, port) };
+    let start = |rank: usize| {
+        let options = StoreOptions { rank, ..right.clone() };
+        spawn(move || refusal(Store::open(&options).unwrap_err()))
+    };
+    let waiting = [0, 2].map(start);
+    let other = Token::derive("job", "another secret");
+    let begin = Instant::now();
+    for rank in [3, 1] {
+        let own_host = format!("node-{rank}");
+        let (text, _) =
+            refusal(Store::connect(&StoreOptions { rank, token: other, own_host, ..right.clone() }).unwrap_err());
+        assert!(text.contains("the token differs"), "{text}");
+    }
+    // Rank 3 comes with the right token after all.
+    let _store = Store::connect(&StoreOptions { rank: 3, ..right.clone() }).unwrap();
+    for (text, absent) in results(waiting.into()) {
+        assert_eq!(absent, [1], "{text}");
+        assert!(text.contains("rank 1 on node-1 was refused, because the token differs"), "{text}");
+        assert!(text.contains("BMTRAIN_TOKEN"), "{text}");
+    }
+    assert!((SECOND..SOON / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn at_the_deadline_a_rank_that_was_refused_is_named_as_such() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let right = StoreOptions { deadline: 2 * SECOND, ..options(2, port) };
+    let zero = right.clone();
+    let waiting = spawn(move || refusal(Store::open(&zero).unwrap_err()));
+    let other = StoreOptions { rank: 1, token: Token::derive("other job", "secret"), ..right };
+    assert!(refusal(Store::connect(&other).unwrap_err()).0.contains("the token differs"));
+    let (text, absent) = waiting.join().unwrap();
+    assert_eq!(absent, [1]);
+    assert!(text.contains("rank 1 was refused, because the token differs"), "{text}");
+}
+
+#[test]
 fn another_version_of_the_protocol_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

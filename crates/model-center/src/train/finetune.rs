@@ -6,6 +6,7 @@ use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, 
 use super::run::Run;
 use super::run_ranks::RunRanks;
 use super::setup::{self, Setup, open_options};
+use super::start::compare_ranks;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, waiting};
 use crate::Result;
@@ -122,6 +123,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
         Threads::Auto => None,
     };
     let control = ControlGroup::new(Arc::clone(&ranks), &Device::cpu(1)?);
+    compare_ranks(config, &control)?;
     let cpu = cpu_options_of_rank(&control, launch, asked, resolved.device.pin_threads)?;
     let threads = cpu.threads;
     let is_first = ranks.rank() == 0;

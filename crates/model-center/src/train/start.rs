@@ -3,12 +3,12 @@
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
 use super::run::{LastEval, Run, unix_seconds};
-use super::run_ranks::RunRanks;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::recipe::Resolved;
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
 use crate::{Error, Result};
+use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
 
 /// The weight of a failure of the run itself: three without a new checkpoint are too many. Another rank's failure
@@ -23,7 +23,6 @@ impl Run<'_> {
     /// A checkpoint that cannot be used; what the operating system refuses.
     pub(super) fn start(&mut self, trainer: &mut Trainer, threads: usize) -> Result<()> {
         let RunConfig { options, resolved, setup, .. } = self.config;
-        compare_ranks(self.config, &trainer.team)?;
         let own = self.checkpoints.clone();
         // Checking every byte takes longer than ranks wait for each other.
         let chosen = trainer.team.while_first(|| {
@@ -169,12 +168,13 @@ impl Run<'_> {
     }
 }
 
-/// Ranks that train something else, or on other data, must not train together.
-fn compare_ranks(config: &RunConfig, team: &RunRanks) -> Result<()> {
+/// Ranks that train something else, or on other data, must not train together. Called before they are divided into
+/// groups, which ranks of other layouts would do in other ways.
+pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
     let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());
-    let all = team.gather_texts(&own)?;
+    let all = ranks.gather_texts(&own)?;
     let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
         return Ok(());
     };

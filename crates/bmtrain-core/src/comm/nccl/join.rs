@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Connections of a group with messages, and bytes of an id.
-const WAYS: usize = 3;
+pub(super) const WAYS: usize = 3;
 const ID: usize = 128;
 
 pub(super) fn join(
@@ -51,10 +51,9 @@ pub(super) fn meet(job: &Arc<NcclJob>, control: Arc<dyn Communicator>, own: usiz
         Member::new(job, (Arc::clone(&control), control), vec![own], None)
     } else {
         let inquest = control.split(0, control.rank())?;
-        let (ids, world) = agree(job, &*control, own)?;
-        let connected = ids.iter().map(|id| connect(job, &*control, id)).collect::<Result<Vec<_>>>();
-        // Told here, because no watch knows of this group yet.
-        let connections = connected.inspect_err(|error| control.abort(&error.to_string()))?;
+        let ways = if job.options.messages { WAYS } else { 1 };
+        let (ids, world) = agree(job, &*control, own, ways)?;
+        let connections = connect_all(job, &*control, &ids)?;
         Member::new(job, (control, inquest), world, Some(connections))
     };
     job.enter(&member)?;
@@ -68,9 +67,22 @@ pub(super) fn meet(job: &Arc<NcclJob>, control: Arc<dyn Communicator>, own: usiz
     Ok(member)
 }
 
-/// Ids of the connections and the ranks' numbers among all, the same on all ranks.
-fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[u8; ID]>, Vec<usize>)> {
-    let ways = if job.options.messages { WAYS } else { 1 };
+/// The connections for messages of a group that has none yet.
+pub(super) fn connect_messages(member: &Member) -> Result<()> {
+    if member.size == 1 || member.has_messages() {
+        return Ok(());
+    }
+    member.job.healthy(member, &Call { what: What::Join, sequence: 0 })?;
+    let (job, control) = (&member.job, &*member.control);
+    let own = member.world.get(member.rank).copied().unwrap_or(member.rank);
+    let (ids, _) = agree(job, control, own, WAYS - 1)?;
+    let connections = connect_all(job, control, &ids)?;
+    member.add_connections(connections)?;
+    greet(member)
+}
+
+/// Ids of `ways` connections and the ranks' numbers among all, the same on all ranks.
+fn agree(job: &NcclJob, control: &dyn Communicator, own: usize, ways: usize) -> Result<(Vec<[u8; ID]>, Vec<usize>)> {
     let ids = match &job.library {
         Some(library) if control.rank() == 0 => (0..ways).map(|_| library.unique_id()).collect(),
         _ => Ok(vec![[0; ID]; ways]),
@@ -108,6 +120,13 @@ fn agree(job: &NcclJob, control: &dyn Communicator, own: usize) -> Result<(Vec<[
         id
     };
     Ok(((0..ids.len()).map(id).collect(), world))
+}
+
+/// A connection for each id.
+fn connect_all(job: &NcclJob, control: &dyn Communicator, ids: &[[u8; ID]]) -> Result<Vec<Connection>> {
+    let connected = ids.iter().map(|id| connect(job, control, id)).collect::<Result<Vec<_>>>();
+    // Told here, because no watch knows of these connections yet.
+    connected.inspect_err(|error| control.abort(&error.to_string()))
 }
 
 fn connect(job: &NcclJob, control: &dyn Communicator, id: &[u8; ID]) -> Result<Connection> {

@@ -10,8 +10,8 @@
 //! * **One device for each rank.** NCCL refuses ranks that share one; those communicate through the host.
 //! * **Order.** Collectives of a group run on each rank in the order in which they were launched, from whatever lanes.
 //!   Messages have connections of their own, one for those that go to higher ranks and one for those to lower ranks, so
-//!   that they hold up neither collectives nor each other in a circle. Each rank sends to its neighbours once when a
-//!   group is made, because the first message between two ranks waits for both hosts.
+//!   that they hold up neither collectives nor each other in a circle. Each rank sends to its neighbours once when
+//!   these are made, because the first message between two ranks waits for both hosts.
 //! * **Bits.** Integers, gathers and messages are exact. Floats are added in an order that NCCL chooses by size, number
 //!   of ranks and wiring: [`is_ordered`](super::Communicator::is_ordered) is false. 16-bit floats are rounded after
 //!   each addition, not once at the end. The same call on the same machine gives the same bits again, as far as NCCL
@@ -45,8 +45,10 @@ pub struct NcclOptions {
     pub deadline: Duration,
     /// Where NCCL is looked for, the first that can be opened: see [`nccl_paths`].
     pub libraries: Vec<PathBuf>,
-    /// Whether there will be messages between two ranks. Without them a group takes one connection and its memory
-    /// instead of three.
+    /// Whether every group has connections for messages between two ranks from its start. Without them a group takes
+    /// one connection and its memory instead of three, until [`connect_messages`] adds the other two.
+    ///
+    /// [`connect_messages`]: super::Communicator::connect_messages
     pub messages: bool,
 }
 

@@ -126,6 +126,10 @@ impl Communicator for NcclRank {
         Ok(Arc::new(self.subgroup(colour, key)?))
     }
 
+    fn connect_messages(&self) -> Result<()> {
+        join::connect_messages(&self.member)
+    }
+
     fn barrier(&self) -> Result<()> {
         self.member.control.barrier()
     }
@@ -206,8 +210,8 @@ impl Member {
         let mut numbers = lock(&self.numbers);
         let Some(call) = numbers.take(&batch) else { return Ok(()) };
         self.job.healthy(self, &call)?;
-        if way != Route::All && !self.job.options.messages {
-            let reason = "this group was made without messages: set `messages` in its options";
+        if way != Route::All && !self.has_messages() {
+            let reason = "this group has no connections for messages: let all its ranks call connect_messages first";
             return Err(Error::argument(call.what.name(), reason));
         }
         batch.retain(|collective| !is_empty(collective));
@@ -235,6 +239,19 @@ impl Member {
             Err(error @ Error::Communication { .. }) => Err(error),
             Err(error) => Err(self.fail(&call, Trouble::Library(error))),
         }
+    }
+
+    /// Whether there are connections for messages. Broken connections count: using them tells why they broke.
+    pub(super) fn has_messages(&self) -> bool {
+        lock(&self.connections).as_ref().is_none_or(|connections| connections.len() == join::WAYS)
+    }
+
+    pub(super) fn add_connections(&self, more: Vec<Connection>) -> Result<()> {
+        match lock(&self.connections).as_mut() {
+            Some(connections) => connections.extend(more),
+            None => return Err(super::library::failure("join", "the connections of this group were broken off")),
+        }
+        Ok(())
     }
 
     fn with<T>(&self, way: Route, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {

@@ -86,6 +86,7 @@ impl Shared {
             self.changed.notify_all();
         }
         drop(state);
+        let patience = self.options.patience;
         self.watch(millis, stream, |state, last| match state.board.gathered(name) {
             _ if state.board.fault().is_some() => state.board.fault().map(told),
             Gathered::Complete => {
@@ -93,8 +94,16 @@ impl Shared {
                 Some((Op::Done, Vec::new()))
             }
             Gathered::Lost(ranks) => Some((Op::Lost, numbers(&ranks))),
-            Gathered::Waiting if state.closing => Some((Op::Closed, numbers(&state.board.missing(name)))),
-            Gathered::Waiting => last.then(|| (Op::Late, numbers(&state.board.missing(name)))),
+            Gathered::Waiting => {
+                // At the deadline a rank that was refused is named as such, however short a time ago that was.
+                let patience = if last { Duration::ZERO } else { patience };
+                let missing = || numbers(&state.board.missing(name));
+                match state.refused.overdue(Instant::now(), patience) {
+                    Some(refused) => Some((Op::Refused, refused)),
+                    None if state.closing => Some((Op::Closed, missing())),
+                    None => last.then(|| (Op::Late, missing())),
+                }
+            }
         })
     }
 

@@ -1,5 +1,6 @@
 //! What the store holds: values by key, counters, and who has come to which barrier. No sockets, no clock.
 
+use super::refused::label;
 use std::collections::{BTreeSet, HashMap};
 
 /// Keys are no longer than this, in bytes.
@@ -72,6 +73,11 @@ impl Board {
         is_first
     }
 
+    /// Whether a rank has ever been here.
+    pub(super) fn has_seen(&self, rank: usize) -> bool {
+        self.seen.get(rank) == Some(&true)
+    }
+
     /// The host of each rank; empty for a rank that has not come.
     pub(super) fn hosts(&self) -> &[String] {
         &self.hosts
@@ -79,10 +85,7 @@ impl Board {
 
     /// A rank with its host, where that is known.
     pub(super) fn label(&self, rank: usize) -> String {
-        match self.hosts.get(rank).filter(|host| !host.is_empty()) {
-            Some(host) => format!("rank {rank} on {host}"),
-            None => format!("rank {rank}"),
-        }
+        label(rank, self.hosts.get(rank).map_or("", String::as_str))
     }
 
     /// Ranks that were here and have gone.

@@ -6,6 +6,7 @@
 use super::board::{LARGEST_VALUE, LONGEST_KEY};
 use super::frame::{self, Broken, Fields, Frame, LARGEST, Op};
 use super::handshake::{Hello, Refusal, Side, name, nonce, proof, text};
+use super::refused;
 use super::{StoreOptions, StoreServer};
 use crate::error::{Error, Result};
 use bmtrain_core::Error as CoreError;
@@ -192,6 +193,7 @@ impl Store {
         let answer = self.ask(Op::Barrier, name, &millis(wait).to_le_bytes(), wait)?;
         let (what, fix) = match answer.op {
             Op::Ended | Op::Differs => return Err(self.cannot_start(&answer)),
+            Op::Refused => return Err(self.was_refused(&answer, name)),
             Op::Late => (format!("did not come within {}", seconds(wait)), "look at their messages: did they start?"),
             Op::Lost => ("left".to_owned(), "look at their messages: they ended or were killed"),
             Op::Closed => {
@@ -202,6 +204,17 @@ impl Store {
         let ranks = Fields(&answer.body).numbers();
         let reason = format!("{} of {} {what}", ranks_text(&ranks), self.options.world);
         Err(self.options.error_about(reason, fix, ranks))
+    }
+
+    /// Ranks that are waited for, whose processes rank 0 refused.
+    fn was_refused(&self, answer: &Frame, key: &str) -> Error {
+        let Some((ranks, names)) = refused::read(&answer.body) else {
+            return self.lost(key, "an answer to another question");
+        };
+        let reason = format!("{names} was refused, because the token differs, and has not come since");
+        let fix =
+            "give all ranks the same BMTRAIN_JOB and BMTRAIN_TOKEN, and look for an earlier run that has not ended";
+        self.options.error_about(reason, fix, ranks)
     }
 
     /// Why the job cannot start, as another rank reported it.

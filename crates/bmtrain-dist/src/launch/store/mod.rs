@@ -11,6 +11,7 @@ mod board;
 mod client;
 mod frame;
 mod handshake;
+mod refused;
 mod server;
 
 pub use client::Store;
@@ -46,6 +47,9 @@ pub struct StoreOptions {
     pub deadline: Duration,
     /// How long one connection may take to prove that it belongs here.
     pub handshake: Duration,
+    /// How long a rank has to come after a process of its number was refused for its token. Then all ranks that wait
+    /// for it end, with the reason.
+    pub patience: Duration,
 }
 
 impl StoreOptions {
@@ -55,14 +59,17 @@ impl StoreOptions {
     /// How long one connection may take to prove that it belongs here, unless told otherwise.
     pub const HANDSHAKE: Duration = Duration::from_secs(5);
 
+    /// How long a rank has to come after a process of its number was refused, unless told otherwise.
+    pub const PATIENCE: Duration = Duration::from_secs(30);
+
     /// On this host's loopback.
     pub fn new(rank: usize, world: usize, port: u16, token: Token, recipe: [u8; 32]) -> Self {
         let loopback = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
         let host = loopback.to_string();
-        let (deadline, handshake) = (Self::DEADLINE, Self::HANDSHAKE);
+        let (deadline, handshake, patience) = (Self::DEADLINE, Self::HANDSHAKE, Self::PATIENCE);
         let (version, own_host) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
         let bind = Some(loopback);
-        StoreOptions { rank, world, host, port, bind, token, recipe, version, own_host, deadline, handshake }
+        StoreOptions { rank, world, host, port, bind, token, recipe, version, own_host, deadline, handshake, patience }
     }
 
     fn check(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use super::answers::Next;
 use super::board::{Board, Fault};
 use super::frame::{self, Broken, Op};
 use super::handshake::{self, Hello, Refusal, Side, nonce, proof, text};
+use super::refused::{RefusedRanks, label};
 use crate::error::Result;
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::Resource;
@@ -33,13 +34,15 @@ pub struct StoreServer {
 }
 
 pub(super) struct Shared {
-    options: StoreOptions,
+    pub(super) options: StoreOptions,
     state: Mutex<State>,
     pub(super) changed: Condvar,
 }
 
 pub(super) struct State {
     pub(super) board: Board,
+    /// Ranks whose processes were refused for their token, and that have not come since.
+    pub(super) refused: RefusedRanks,
     /// Connections that have proved nothing yet, oldest first.
     strangers: VecDeque<(u64, Arc<TcpStream>)>,
     /// Connections of ranks.
@@ -60,6 +63,7 @@ impl StoreServer {
         listener.set_nonblocking(true).map_err(refuse)?;
         let state = State {
             board: Board::new(options.world),
+            refused: RefusedRanks::default(),
             strangers: VecDeque::new(),
             members: Vec::new(),
             released: Vec::new(),
@@ -280,12 +284,18 @@ impl Shared {
         let (options, nonce) = (&self.options, nonce());
         let ours = proof(&options.token, Side::Server, &hello, &nonce);
         frame::write(stream, Op::Challenge, &[nonce, *ours.as_bytes()].concat(), deadline)?;
-        let answer = frame::read(stream, 32, deadline)?;
+        let answer = frame::read(stream, 32, deadline).inspect_err(|broken| {
+            // A process with another token tells this store nothing more.
+            if *broken == Broken::Closed {
+                self.note_refusal(&hello);
+            }
+        })?;
         let theirs: [u8; 32] = answer.body.as_slice().try_into().map_err(|_| Broken::Foreign)?;
         // Hashes compare in constant time.
         if answer.op != Op::Proof
             || blake3::Hash::from_bytes(theirs) != proof(&options.token, Side::Client, &hello, &nonce)
         {
+            self.note_refusal(&hello);
             return refuse(Refusal::Token);
         }
         if let Some((refusal, reason)) = self.difference(&hello) {
@@ -302,6 +312,7 @@ impl Shared {
             self.fail(Fault::Differs(both));
             return refuse(Refusal::Taken);
         }
+        state.refused.remove(rank);
         state.strangers.remove(at);
         state.members.push((number, stream.clone()));
         drop(state);
@@ -310,15 +321,25 @@ impl Shared {
         Ok(rank)
     }
 
+    /// A process with another token: an earlier run's, or one of this run with another BMTRAIN_TOKEN.
+    fn note_refusal(&self, hello: &Hello) {
+        let (rank, host) = (hello.rank as usize, text(&hello.host));
+        let mut state = self.lock();
+        let is_expected = rank < self.options.world && !state.board.has_seen(rank) && !state.closing;
+        if !is_expected || !state.refused.add(rank, host.clone(), Instant::now()) {
+            return;
+        }
+        drop(state);
+        let reason = "its BMTRAIN_JOB or BMTRAIN_TOKEN differs from this run's";
+        tracing::warn!("a process that calls itself {} was refused: {reason}", label(rank, &host));
+        self.changed.notify_all();
+    }
+
     /// In what a process of this job differs from this one, for itself and for the others.
     fn difference(&self, hello: &Hello) -> Option<(Refusal, String)> {
         let options = &self.options;
-        let here = |rank: usize, host: &str| match host {
-            "" => format!("rank {rank}"),
-            host => format!("rank {rank} on {host}"),
-        };
-        let own = here(0, &options.own_host);
-        let other = here(hello.rank as usize, &text(&hello.host));
+        let own = label(0, &options.own_host);
+        let other = label(hello.rank as usize, &text(&hello.host));
         let version = handshake::name(&options.version);
         Some(if hello.version != version {
             let theirs = text(&hello.version);

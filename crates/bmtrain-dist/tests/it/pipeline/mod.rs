@@ -2,7 +2,6 @@
 
 mod blocking_sends;
 mod bubble;
-mod own_block;
 mod runs;
 
 use bmtrain_core::DType;

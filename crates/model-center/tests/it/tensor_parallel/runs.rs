@@ -3,10 +3,10 @@
 use super::ranks::on_ranks;
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::{Ctx, Device};
+use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{BuilderOptions, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{OptimManager, RankGroups};
@@ -16,7 +16,7 @@ use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::{Batch, Labels, TextModel};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Text of a configuration, dropout, recomputation, and what a model is built with.
 pub type Build = fn(&str, f32, Recompute, &Device, Head, BuilderOptions) -> Result<Box<dyn TextModel>, String>;
@@ -33,6 +33,9 @@ pub struct Job {
     pub dropout: f32,
     pub recompute: Recompute,
     pub level: ZeroLevel,
+    pub sum: GradientSum,
+    pub dtype: DType,
+    pub scale: Option<ScalePolicy>,
     /// Of each step, over all data-parallel ranks.
     pub micro_batches: u32,
     pub vocabulary_multiple: usize,
@@ -55,6 +58,9 @@ impl Default for Job {
             dropout: 0.1,
             recompute: Recompute::Keep,
             level: ZeroLevel::Zero,
+            sum: GradientSum::Fast,
+            dtype: DType::F32,
+            scale: None,
             micro_batches: 1,
             // So that tiny vocabularies are divided, and the last ranks have padding.
             vocabulary_multiple: 8,
@@ -128,8 +134,11 @@ pub struct RankRun {
     decoded: Vec<f32>,
     /// After training: the number of padded values, and all of them.
     pub padding: (usize, Vec<f32>),
-    pub skipped: bool,
+    /// Of each step.
+    pub skipped: Vec<bool>,
     pub broken: Option<String>,
+    /// Of parameters and optimizer state, after training.
+    pub fingerprint: Fingerprint,
     /// Statistics of parameters and gradients, before the first step of the optimizer.
     rows: Vec<SummaryRow>,
 }
@@ -142,9 +151,10 @@ pub struct Run {
 fn train(job: &Job, groups: &RankGroups) -> RankRun {
     let (device, mesh) = (Device::cpu(1).unwrap(), groups.mesh());
     let (tensor, data) = (Arc::clone(groups.tensor()), Arc::clone(groups.data()));
-    let sharding = Sharding { ranks: data, level: job.level, sum: GradientSum::Fast, prefetch: true };
+    let sharding = Sharding { ranks: data, level: job.level, sum: job.sum, prefetch: true };
     let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
-    let model = job.model(&device, BuilderOptions { mesh, tensor, sharding, seed: 11, ..BuilderOptions::default() });
+    let (dtype, seed) = (job.dtype, 11);
+    let model = job.model(&device, BuilderOptions { mesh, tensor, sharding, dtype, seed, ..Default::default() });
     let model = model.unwrap();
     let output = model.forward(&job.batch(0), None, &mut Ctx::inference(&device)).unwrap();
     let logits = output.logits.map(|logits| widen(logits.value()).unwrap());
@@ -153,6 +163,9 @@ fn train(job: &Job, groups: &RankGroups) -> RankRun {
     let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
     let groups = ParamGroup::by_decay(model.parameters(), 0.01);
     optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-3);
+    if let Some(policy) = job.scale {
+        optim.set_scaler(LossScaler::new(policy, 16).unwrap());
+    }
     let mut run = RankRun {
         data_rank: mesh.data_rank(),
         tensor_rank: mesh.tensor_rank(),
@@ -162,8 +175,9 @@ fn train(job: &Job, groups: &RankGroups) -> RankRun {
         logits,
         decoded,
         padding: (0, Vec::new()),
-        skipped: false,
+        skipped: Vec::new(),
         broken: None,
+        fingerprint: optim.fingerprint().unwrap(),
         rows: Vec::new(),
     };
     for step in 0..job.steps {
@@ -175,19 +189,20 @@ fn train(job: &Job, groups: &RankGroups) -> RankRun {
             optim.backward(&loss, job.weight / job.micro_batches as f32, &mut cx).unwrap();
             losses.push(loss.value().item().unwrap());
         }
-        if step == 0 && job.level <= ZeroLevel::One {
+        if step == 0 && job.level <= ZeroLevel::One && job.sum == GradientSum::Fast {
             run.gradients = model.parameters().iter().filter_map(gradient).collect();
         }
         if step == 0 {
             run.rows = inspect_model(model.parameters(), "*", 1.0).unwrap();
         }
         let info = optim.step().unwrap();
-        run.skipped |= info.skipped;
-        run.broken = optim.broken_gradient().map(str::to_owned);
+        run.skipped.push(info.skipped);
+        run.broken = optim.broken_gradient().map(str::to_owned).or(run.broken);
         run.norms.push(info.grad_norm);
         run.losses.push(losses);
     }
     run.padding = padding(model.as_ref());
+    run.fingerprint = optim.fingerprint().unwrap();
     run
 }
 
@@ -263,12 +278,27 @@ pub fn on_mesh(job: &Job, world: usize, tensor: usize) -> Run {
 }
 
 impl Run {
+    /// The losses of the micro-batches of each step, in their order over all data-parallel ranks.
+    pub fn losses_of_micro_batches(&self) -> Vec<Vec<f32>> {
+        let ranks: Vec<&RankRun> = self.ranks.iter().filter(|rank| rank.tensor_rank == 0).collect();
+        let of_step = |step: usize| {
+            let count = ranks.iter().map(|rank| rank.losses[step].len()).sum();
+            (0..count).map(|number| ranks[number % ranks.len()].losses[step][number / ranks.len()]).collect()
+        };
+        (0..ranks[0].losses.len()).map(of_step).collect()
+    }
+
+    /// The bits of the norm of each step; a norm that overflowed is not a number.
+    pub fn norms(&self) -> Vec<u32> {
+        bits(&self.ranks[0].norms)
+    }
+
     /// The mean loss of each step. Ranks of a tensor group have the same bits.
-    fn losses(&self) -> Vec<f32> {
+    pub fn losses(&self) -> Vec<f32> {
         for rank in &self.ranks {
             let first = self.ranks.iter().find(|first| first.data_rank == rank.data_rank).unwrap();
             assert_eq!(rank.losses, first.losses);
-            assert_eq!(rank.norms, self.ranks[0].norms);
+            assert_eq!(bits(&rank.norms), self.norms());
         }
         let ranks: Vec<&RankRun> = self.ranks.iter().filter(|rank| rank.tensor_rank == 0).collect();
         let steps = 0..ranks[0].losses.len();
@@ -310,9 +340,20 @@ impl Run {
             assert!(error <= bound, "norm of step {step}: {norm}, on one rank {expected}: {error:e}");
         }
         let largest = losses.iter().zip(&expected).map(|(a, b)| (a - b).abs() / expected[0]).fold(0.0, f32::max);
-        let first = norms().map(|(a, b)| (a - b).abs() / b).next().unwrap();
-        eprintln!("losses {largest:.1e} of the first, norm of the first step {first:.1e}");
+        let apart: Vec<f32> = norms().map(|(a, b)| (a - b).abs() / b).collect();
+        let (first, later) = (apart[0], apart[1..].iter().copied().fold(0.0, f32::max));
+        eprintln!("losses {largest:.1e} of the first, norm of the first step {first:.1e}, of later ones {later:.1e}");
+        print_worst([largest, first, later, 0.0]);
     }
+}
+
+/// Print the largest differences of all f32 runs so far: losses, norm of the first step and of later ones, gradients.
+fn print_worst(found: [f32; 4]) {
+    static WORST: Mutex<[f32; 4]> = Mutex::new([0.0; 4]);
+    let mut worst = WORST.lock().unwrap();
+    worst.iter_mut().zip(found).for_each(|(worst, found)| *worst = worst.max(found));
+    let [losses, first, later, gradients] = *worst;
+    eprintln!("\nfigure: losses {losses:.1e}, gradients {gradients:.1e}, norm {first:.1e}, later {later:.1e}");
 }
 
 /// One rank against `tensor` of them, without and with sequence sharding.
@@ -341,11 +382,16 @@ fn check_run(run: &Run, alone: &Run) {
             worst = worst.max(error);
         }
     }
+    print_worst([0.0, 0.0, 0.0, worst]);
     for rank in &run.ranks {
         check_logits(rank.logits.as_deref(), alone.ranks[0].logits.as_deref());
         check_logits(Some(&rank.decoded), Some(&alone.ranks[0].decoded));
     }
     eprintln!("    gradients {worst:.1e} of the largest");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// Sums of a few dozen terms in another order, relative to the largest logit.

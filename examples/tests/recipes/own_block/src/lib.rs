@@ -1,6 +1,9 @@
 //! A block of one's own, trained by as many ranks as there are: the maths of one device, and one crate to depend on.
 //!
-//! Defines [`Widen`], the block, and [`train`], what one rank does; the test runs it on one rank and on two.
+//! Defines [`Widen`], the block, and [`train`], what one rank does; the test runs it on one rank and on two. [`layout`]
+//! has the same block over tensor-parallel ranks and pipeline stages.
+
+pub mod layout;
 
 use bmtrain_dist::optim::Fingerprint;
 use bmtrain_dist::prelude::*;
@@ -14,8 +17,11 @@ pub struct Widen {
 
 impl Widen {
     fn new(b: &Builder, size: usize) -> Result<Self> {
-        let linear = |name, from, to| Linear::new(&b.at(name), LinearOptions::new(from, to, true, Init::normal(0.1)));
-        Ok(Widen { up: linear("up", size, 4 * size)?, down: linear("down", 4 * size, size)? })
+        let linear = |name, from, to, split| {
+            Linear::new(&b.at(name), LinearOptions::new(from, to, true, Init::normal(0.1)).split(split))
+        };
+        let up = linear("up", size, 4 * size, TensorSplit::Columns)?;
+        Ok(Widen { up, down: linear("down", 4 * size, size, TensorSplit::Rows)? })
     }
 }
 
@@ -46,6 +52,14 @@ pub struct Trained {
     pub fingerprint: Fingerprint,
 }
 
+/// Tokens and the tokens that follow them, of a micro-batch by its index in the run.
+fn batch(device: &Device, number: usize) -> Result<[Tensor; 2]> {
+    let token = |row: usize| ((number * ROWS + row) * 5 % VOCABULARY) as i64;
+    let tokens: Vec<i64> = (0..ROWS).map(token).collect();
+    let next: Vec<i64> = tokens.iter().map(|token| (3 * token + 1) % VOCABULARY as i64).collect();
+    Ok([Tensor::from_slice(device, [ROWS], &tokens)?, Tensor::from_slice(device, [ROWS], &next)?])
+}
+
 /// What one rank does: an embedding, four blocks and a head learn to predict the next token.
 pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
     let (rank, size, device) = (ranks.rank(), ranks.size(), Device::cpu(1)?);
@@ -63,12 +77,7 @@ pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
     for step in 0..steps {
         for index in (rank..MICRO_BATCHES).step_by(size) {
             let number = step * MICRO_BATCHES + index;
-            let token = |row: usize| ((number * ROWS + row) * 5 % VOCABULARY) as i64;
-            let tokens: Vec<i64> = (0..ROWS).map(token).collect();
-            let next: Vec<i64> = tokens.iter().map(|token| (3 * token + 1) % VOCABULARY as i64).collect();
-            let tensor = |ids: &[i64]| Tensor::from_slice(&device, [ROWS], ids);
-            let (tokens, next) = (tensor(&tokens)?, tensor(&next)?);
-
+            let [tokens, next] = batch(&device, number)?; // [R], [R]
             let address = Randomness { seed: 2, step: step as u32, micro_batch: index as u32 };
             let mut cx = Ctx::training(&device, address);
             let x = table.forward(&tokens, &cx)?; // [R, D]
