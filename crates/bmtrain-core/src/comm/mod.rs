@@ -68,6 +68,13 @@ pub trait Communicator: Debug + Send + Sync {
     /// ranks. Every rank of this group has to call it.
     fn split(&self, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
 
+    /// As [`Communicator::split`] where each rank knows what all give: `of` is the colour and key of a rank. A group
+    /// whose other ranks are not there can be split in this way alone.
+    fn split_by(&self, of: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Communicator>> {
+        let (color, key) = of(self.rank());
+        self.split(color, key)
+    }
+
     /// Wait until every rank has come here. For the host alone; lanes go on.
     fn barrier(&self) -> Result<()>;
 

@@ -145,7 +145,7 @@ fn layouts(request: &FitRequest) -> impl Iterator<Item = ParallelLayout> + '_ {
                         micro_batches: share / micro_batch,
                         recompute,
                         overlap: true,
-                        overlap_tensor: false,
+                        overlap_tensor: true,
                         value_bytes: *value_bytes,
                         gradient_bytes: *gradient_bytes,
                     })

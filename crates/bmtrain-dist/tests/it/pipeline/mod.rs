@@ -4,6 +4,7 @@ mod blocking_sends;
 mod bubble;
 mod own_block;
 mod runs;
+mod sleepers;
 
 use bmtrain_core::DType;
 use bmtrain_dist::Module;
