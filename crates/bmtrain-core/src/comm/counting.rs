@@ -57,8 +57,8 @@ impl Communicator for CountingRank {
 
     fn split(&self, _colour: usize, _key: usize) -> Result<Arc<dyn Communicator>> {
         // How many ranks give the same colour is known to ranks that are there.
-        let reason = "the other ranks are not there to be split: split by what each rank gives, or make a counting rank \
-                      of the smaller group's size";
+        let reason = "the other ranks are not there to be split: split by what each rank gives, or make a counting \
+                      rank of the smaller group's size";
         Err(Error::argument("split", reason))
     }
 

@@ -2,8 +2,8 @@
 //!
 //! [`count_rank`] builds the rank's part of the model on the counting backend, among ranks that are counted too, and
 //! runs training steps as they are run: micro-batches one after the other, or a [`Pipeline`] that follows its schedule.
-//! So the activations of every schedule are those of the rank's own actions in their order. No weights, no tokenizer
-//! and no data are needed. Called by [`super::layout_report`].
+//! So every schedule has the activations that the rank's own actions keep, in their order. No weights, no tokenizer and
+//! no data are needed. Called by [`super::layout_report`].
 
 use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};

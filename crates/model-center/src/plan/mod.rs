@@ -4,8 +4,8 @@
 //! contain, [`device`] what CUDA devices hold, [`disk`] what files take. [`verdict`] compares with the machine and
 //! looks for changes that would fit. The program `plan` prints a [`Plan`].
 //!
-//! [`layout_count`] counts the ranks of a layout in three dimensions from `config.json` alone. [`formula`] sizes them by
-//! arithmetic, and [`fit`] proposes layouts for a machine by it.
+//! [`layout_count`] counts the ranks of a layout in three dimensions from `config.json` alone. [`formula`] sizes them
+//! by arithmetic, and [`fit`] proposes layouts for a machine by it.
 
 pub mod count;
 pub mod device;

@@ -80,6 +80,7 @@ mod simulate;
 mod simulate_runs;
 mod t5;
 mod tensor_parallel;
+mod timed_partition;
 mod tokenizer;
 mod tokenizer_cpm;
 mod tokenizer_formats;

@@ -1,12 +1,12 @@
 //! The bubble of a running pipeline, with blocks that take a fixed time, against the formula of its schedule; and the
 //! peak of its activations.
 
-use super::sleepers::{SleepRun, measure};
+use super::sleepers::{SleepRun, measure, measure_costs};
 use crate::ranks::peak;
 use bmtrain_core::comm::host::HostOptions;
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::pipeline::{Schedule, ScheduleKind, WorkTimes};
+use bmtrain_dist::pipeline::{Partition, Schedule, ScheduleKind, WorkTimes};
 use bmtrain_dist::shard::ZeroLevel;
 use std::time::Duration;
 
@@ -77,4 +77,24 @@ fn activations_of_as_many_micro_batches_as_the_schedule_has_in_flight_are_alive(
             );
         }
     }
+}
+
+#[test]
+fn blocks_are_divided_by_the_time_they_take_and_all_ranks_agree() {
+    // One block of six takes five times as long as the others, two a little longer.
+    let mut slept = run(ScheduleKind::OneForwardOneBackward, 2, 2, Duration::from_millis(4));
+    let time = |factor: f64| {
+        let seconds = 0.004 * factor;
+        WorkTimes { forward: seconds, input_gradient: seconds, weight_gradient: seconds }
+    };
+    slept.blocks = [1.0, 5.0, 1.0, 1.0, 1.5, 1.5].map(time).to_vec();
+    let costs = measure_costs(&slept);
+    assert_eq!(costs[0], costs[1]);
+    let costs = &costs[0];
+    for (cost, times) in costs.blocks.iter().zip(&slept.blocks) {
+        assert!(*cost >= (times.forward * 3e9) as u64, "{costs:?}");
+    }
+    // The head takes no time to speak of. 6 to 5 where the first stage has two blocks, 7 to 4 where it has three.
+    assert!(costs.head > 0 && costs.head < costs.blocks[0], "{costs:?}");
+    assert_eq!(Partition::balanced(&costs.blocks, costs.head, 2).unwrap().counts(), [2, 4]);
 }

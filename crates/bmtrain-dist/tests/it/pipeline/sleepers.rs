@@ -11,10 +11,11 @@ use bmtrain_core::{Ctx, DType, Device, Error as CoreError, Result as CoreResult,
 use bmtrain_dist::block::{BlockOptions, Recompute, RunOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
-use bmtrain_dist::pipeline::{Edge, MicroBatch, Partition, Pipeline, Schedule, StageGroup, WorkTimes};
+use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Partition, Pipeline, Schedule, StageGroup, WorkTimes};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{
-    Block, Builder, Mesh, Model, Module, OptimManager, Parameters, RankGroup, Result, TransformerBlockList,
+    Block, Builder, ControlGroup, Mesh, Model, Module, OptimManager, Parameters, RankGroup, Result,
+    TransformerBlockList,
 };
 use std::cell::Cell;
 use std::ops::Range;
@@ -166,15 +167,23 @@ pub fn measure(run: &SleepRun) -> Vec<Measured> {
     })
 }
 
-fn measure_rank(run: &SleepRun, world: HostRank) -> Measured {
-    let (device, schedule) = (Device::cpu(1).unwrap(), run.schedule.clone());
+/// A rank's part of the model.
+struct Rank {
+    device: Device,
+    stages: StageGroup,
+    worked: Rc<Cell<Worked>>,
+    model: Sleepers,
+}
+
+fn rank_of(run: &SleepRun, world: &HostRank) -> Rank {
+    let (device, schedule) = (Device::cpu(1).unwrap(), &run.schedule);
     let mesh = Mesh::new(world.rank(), world.size(), schedule.stages(), 1).unwrap();
     let group = |kind| -> Arc<dyn Communicator> {
         let (colour, key) = mesh.colour_and_key(kind);
         world.split(colour, key).unwrap()
     };
     let partition = Partition::even(run.blocks.len(), schedule.places()).unwrap();
-    let stages = StageGroup::new(group(RankGroup::Pipe), partition, &schedule).unwrap();
+    let stages = StageGroup::new(group(RankGroup::Pipe), partition, schedule).unwrap();
     let ranks = group(RankGroup::TensorZero);
     let sharding = Sharding { ranks, level: run.level, sum: GradientSum::Fast, prefetch: true };
     let options = BuilderOptions { mesh, sharding, stages: stages.clone(), ..BuilderOptions::default() };
@@ -187,10 +196,30 @@ fn measure_rank(run: &SleepRun, world: HostRank) -> Measured {
         Ok(Sleeper { weight, times: run.blocks[number], worked: Rc::clone(&worked) })
     });
     let model = Sleepers { weight, blocks: blocks.unwrap(), parameters: b.finish() };
+    Rank { device, stages, worked, model }
+}
+
+/// The times of all blocks as the ranks measure them and agree on.
+pub fn measure_costs(run: &SleepRun) -> Vec<BlockCosts> {
+    let group = HostGroup::threads(run.schedule.stages(), run.options).unwrap();
+    let costs = |world: HostRank| {
+        let Rank { device, model, .. } = rank_of(run, &world);
+        let batch = Tensor::full(&device, [run.elements], DType::F32, 1.0).unwrap();
+        let own = BlockCosts::measure(&device, &model, &batch, Ok).unwrap();
+        own.agree(&ControlGroup::new(Arc::new(world), &device)).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = group.into_iter().map(|rank| scope.spawn(|| costs(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn measure_rank(run: &SleepRun, world: HostRank) -> Measured {
+    let Rank { device, stages, worked, model } = rank_of(run, &world);
     let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
     let groups = ParamGroup::all(model.parameters(), 0.0);
     optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 0.0);
-    let pipeline = Pipeline::new(&device, &stages, schedule).unwrap();
+    let pipeline = Pipeline::new(&device, &stages, run.schedule.clone()).unwrap();
     let load = |_| {
         let batch = Tensor::full(&device, [run.elements], DType::F32, 1.0)?;
         Ok::<_, bmtrain_dist::Error>(MicroBatch { batch, randomness: Randomness::default(), weight: 1.0 })

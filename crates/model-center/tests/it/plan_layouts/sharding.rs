@@ -63,7 +63,7 @@ fn parameters_gradients_and_state_of_every_rank_are_what_sharding_predicts() {
             let counted = count_rank(directory.path(), Registry::default(), &run, rank).unwrap();
             let classes = [Segment::Parameters, Segment::Gradients, Segment::Optimizer];
             for (class, predicted) in classes.into_iter().zip(predicted(directory.path(), &run, mesh)) {
-                // From ZeRO-2 on gradients are shards, and those of the blocks under way, which no division predicts.
+                // From ZeRO-2 on gradients are shards, and full ones of blocks under way, which no division predicts.
                 if class == Segment::Gradients && run.parallel.zero >= ZeroLevel::Two {
                     continue;
                 }
