@@ -22,8 +22,8 @@ use std::path::PathBuf;
 /// Layouts in three dimensions.
 #[derive(Debug, Clone, Default, Args)]
 pub struct FormulaOptions {
-    /// Count the ranks of one layout: tensor x pipeline x data ranks, such as 8x4x2; without a value, the recipe's
-    /// [parallel] on --ranks. Reads config.json, no data and no weights.
+    /// Count the ranks of one layout: tensor x pipeline x data ranks, such as 8x4x2; without a value, the layout
+    /// of the recipe on --ranks. Reads config.json, no data and no weights.
     #[arg(long, value_name = "TxPxD", num_args = 0..=1, default_missing_value = "", conflicts_with_all = [
         "fit", "local_ranks", "processes", "memory", "device_memory", "all_levels",
     ])]
