@@ -6,6 +6,7 @@ use crate::cli::terminal;
 use crate::model::Registry;
 use crate::plan::fit::{FitRequest, fit};
 use crate::plan::fit_report::{fit_json, fit_text};
+use crate::plan::formula::TransformerSizes;
 use crate::plan::formula::families::sizes_of;
 use crate::plan::layout_count::LayoutRun;
 use crate::plan::layout_report::LayoutReport;
@@ -81,14 +82,14 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
 /// The ranks of the layout `text`, or where it is empty of the recipe's.
 fn counted(
     options: &Options,
-    (mut resolved, registry): (Resolved, Registry<'static>),
+    (resolved, registry): (Resolved, Registry<'static>),
     text: &str,
     length: usize,
 ) -> Result<LayoutReport> {
-    let mut ranks = options.ranks;
+    let (mut ranks, mut parallel) = (options.ranks, resolved.parallel.clone());
     if !text.is_empty() {
         let [tensor, pipeline, data] = parse_layout(text)?;
-        (resolved.parallel.tensor, resolved.parallel.pipeline) = (tensor, pipeline);
+        (parallel.tensor, parallel.pipeline) = (tensor, pipeline);
         ranks = tensor * pipeline * data;
         if options.ranks != 1 && options.ranks != ranks {
             let reason = format!("\"{text}\" is {ranks} ranks, and --ranks is {}", options.ranks);
@@ -96,17 +97,16 @@ fn counted(
         }
     }
     if let Some(schedule) = options.formula.schedule {
-        resolved.parallel.schedule = schedule;
-        resolved.parallel.virtual_stages = schedule.default_chunks();
+        (parallel.schedule, parallel.virtual_stages) = (schedule, schedule.default_chunks());
     }
-    resolved.parallel.virtual_stages = match (resolved.parallel.pipeline, options.formula.chunks) {
+    parallel.virtual_stages = match (parallel.pipeline, options.formula.chunks) {
         (1, _) => 1,
-        (_, chunks) => chunks.unwrap_or(resolved.parallel.virtual_stages),
+        (_, chunks) => chunks.unwrap_or(parallel.virtual_stages),
     };
     if length == 0 {
         return Err(Error::argument("--length", "sequences of 0 tokens", "give a number above 0"));
     }
-    let resolved = plan::on_ranks(resolved, ranks);
+    let resolved = plan::on_ranks(resolved.with_parallel(parallel), ranks);
     check_layout_of_config(&resolved, ranks, registry, &model_places())?;
     let directory = model_directory(&resolved, &model_places())?;
     LayoutReport::count(&directory, registry, &LayoutRun::of_recipe(&resolved, ranks, length))

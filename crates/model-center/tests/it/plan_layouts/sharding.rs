@@ -10,6 +10,7 @@ use bmtrain_dist::shard::ZeroLevel;
 use model_center::model::{OpenOptions, Registry};
 use model_center::plan::layout_count::{LayoutRun, count_rank};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,11 +36,19 @@ fn predicted(directory: &Path, run: &LayoutRun, mesh: Mesh) -> [f64; 3] {
     };
     // The two uses of a tied embedding have a gradient each, on one rank where it holds both.
     let uses = |param: &Param| if param.part() == ModelPart::Tied && holds(0) && holds(last) { 2.0 } else { 1.0 };
-    let values: f64 = sketch.parameters().declared().iter().filter(held).map(part).sum();
-    let gradients: f64 =
-        sketch.parameters().declared().iter().filter(held).map(|param| part(param) * uses(param)).sum();
+    let (mut values, mut gradients, mut storages) = (0.0, 0.0, BTreeMap::new());
+    for param in sketch.parameters().declared().iter().filter(held) {
+        values += part(param);
+        gradients += part(param) * uses(param);
+        *storages.entry(format!("{:?}", param.part())).or_insert(0.0) += part(param);
+    }
     let shard = |from: ZeroLevel| if run.parallel.zero >= from { run.data as f64 } else { 1.0 };
-    [4.0 * values / shard(ZeroLevel::Two), 4.0 * gradients, 8.0 * values / shard(ZeroLevel::One)]
+    // ZeRO-1 reduces the gradients of one storage after the other, each to a shard beside it.
+    let reduced = match run.parallel.zero == ZeroLevel::One && run.data > 1 {
+        true => storages.into_values().fold(0.0, f64::max) / run.data as f64,
+        false => 0.0,
+    };
+    [4.0 * values / shard(ZeroLevel::Two), 4.0 * (gradients + reduced), 8.0 * values / shard(ZeroLevel::One)]
 }
 
 #[test]
