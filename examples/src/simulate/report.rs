@@ -1,7 +1,7 @@
 //! Simulated steps as tables and as JSON.
 
 use model_center::plan::formula::{ParallelLayout, RankMemory};
-use model_center::plan::{layout_report, size};
+use model_center::plan::{fit_report, size};
 use model_center::simulate::{Published, Run, Scenario, StepReport};
 use model_center::{Error, Result};
 use serde_json::json;
@@ -114,7 +114,7 @@ fn in_full(scenario: &Scenario, run: &Run, report: &StepReport, first: &StepRepo
     let sent = &report.communication;
     let mut lines = vec![
         format!("{} on {}", run.name, scenario.machine.name),
-        format!("{:.1} million parameters on {}", run.sizes.parameters() / 1e6, layout_report::name(&run.layout)),
+        format!("{:.1} million parameters on {}", run.sizes.parameters() / 1e6, fit_report::name(&run.layout)),
         format!(
             "{} sequences of {} tokens a step, in micro-batches of {}",
             run.layout.batch(),
@@ -146,7 +146,7 @@ fn object(run: &Run, report: &StepReport, first: &StepReport) -> String {
     json!({
         "name": run.name,
         "ranks": run.layout.ranks(),
-        "layout": layout_report::layout_json(&run.layout),
+        "layout": fit_report::layout_json(&run.layout),
         "step_seconds": report.step,
         "optimizer_seconds": report.optimizer,
         "bubble": report.bubble,

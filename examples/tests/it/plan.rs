@@ -267,13 +267,14 @@ fn all_levels_are_compared() {
     let arguments = [&["--ranks", "4", "--all-levels"], &two_of_each[..]].concat();
     let plan = planned(&fixture, &arguments);
     let levels = plan["levels"].as_array().unwrap();
-    assert_eq!(levels.len(), 8);
-    let at = |level: usize, class: &str| levels[2 * level]["pool"]["own_peaks"][class].as_u64().unwrap();
+    assert_eq!(levels.len(), 12);
+    let at = |level: usize, class: &str| levels[3 * level]["pool"]["own_peaks"][class].as_u64().unwrap();
     assert!(at(1, "optimizer") < at(0, "optimizer") && at(1, "parameters") == at(0, "parameters"));
     assert!(at(2, "gradients") < at(1, "gradients") && at(2, "parameters") < at(1, "parameters"));
     assert!(at(3, "gathered") < at(2, "gathered"));
     let text = fixture.plan(&arguments).succeeded().stdout;
-    assert_eq!(text.lines().filter(|line| line.contains(" blocks ") || line.contains(" none ")).count(), 8, "{text}");
+    let is_level = |line: &&str| [" blocks ", " none ", " auto "].iter().any(|kind| line.contains(kind));
+    assert_eq!(text.lines().filter(is_level).count(), 12, "{text}");
 }
 
 #[test]
@@ -286,16 +287,25 @@ fn a_plan_writes_nothing() {
 }
 
 #[test]
-fn layouts_in_three_dimensions_are_sized_by_formula_without_data_and_weights() {
+fn layouts_in_three_dimensions_are_planned_without_data_and_weights() {
     let fixture = Fixture::new();
     for file in ["model/model.safetensors", "train.jsonl"] {
         fixture.write(file, "not read");
     }
     let plan = planned(&fixture, &["--layout", "2x1x1"]);
     assert_eq!((&plan["layout"]["tensor"], &plan["layout"]["data"]), (&2.into(), &1.into()));
-    assert!(plan["sent_bytes"]["tensor"].as_f64().unwrap() > 0.0 && plan["sent_bytes"]["data"] == 0.0, "{plan}");
+    let sent = &plan["ranks"][0]["sent_bytes"];
+    assert!(sent["tensor"].as_u64().unwrap() > 0 && sent["data"] == 0 && sent["pipeline"] == 0, "{plan}");
     let text = fixture.plan(&["--layout", "1x1x2"]).succeeded().stdout;
     assert!(text.contains("1 tensor x 1 pipeline x 2 data, ZeRO-"), "{text}");
+    // The recipe's own, on the given ranks.
+    let own = ["--layout", "--ranks", "2", "--set", "parallel.tensor=2"];
+    assert_eq!(planned(&fixture, &own)["ranks"][0]["peak_bytes"], plan["ranks"][0]["peak_bytes"]);
+    let staged = planned(&fixture, &["--layout", "1x2x1", "--schedule", "gpipe", "--set", "train.micro_batch_size=1"]);
+    let ranks = staged["ranks"].as_array().unwrap();
+    assert!(ranks.len() == 2 && ranks.iter().all(|rank| rank["sent_bytes"]["pipeline"].as_u64() > Some(0)), "{staged}");
+    assert!(ranks[0]["own_peaks"]["parameters"] != ranks[1]["own_peaks"]["parameters"], "{staged}");
+    assert!(staged["bubble"].as_f64().unwrap() > 0.0, "{staged}");
     let fit = planned(&fixture, &["--fit", "2x1GB"]);
     let first = &fit["fitting"][0];
     assert!(first["memory"]["total"].as_f64().unwrap() < 0.9e9, "{fit}");
@@ -304,7 +314,8 @@ fn layouts_in_three_dimensions_are_sized_by_formula_without_data_and_weights() {
     for (arguments, place) in [
         (&["--layout", "2x1"][..], "--layout"),
         (&["--layout", "0x1x1"], "--layout"),
-        (&["--layout", "1x9x1"], "layers"),
+        (&["--layout", "1x9x1"], "parallel.pipeline"),
+        (&["--layout", "65536x2x1"], "--layout"),
         (&["--fit", "2x-1GB"], "--fit"),
         (&["--fit", "2 ranks"], "--fit"),
         (&["--layout", "1x1x1", "--ranks", "2"], "--ranks"),

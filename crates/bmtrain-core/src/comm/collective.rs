@@ -168,6 +168,21 @@ impl Collective<'_> {
         }
     }
 
+    /// Bytes that a rank sends where a collective of `size` ranks goes round a ring: of a gather or a reduce-scatter of
+    /// n bytes in all (size - 1) / size n, of an all-reduce twice that. A broadcast or a reduction to one rank passes
+    /// on what it has, and a message is sent whole.
+    pub fn ring_bytes(&self, size: usize) -> u64 {
+        let (others, size) = (size.saturating_sub(1) as u64, size.max(1) as u64);
+        let bytes = self.bytes() as u64;
+        match self {
+            // Of a gather, the bytes are one rank's part.
+            Collective::AllGather { .. } => bytes.saturating_mul(others),
+            Collective::AllReduce { .. } => bytes.saturating_mul(2 * others) / size,
+            Collective::Send { .. } | Collective::Recv { .. } => bytes,
+            _ => bytes.saturating_mul(others) / size,
+        }
+    }
+
     /// When rank `rank` does its part of this one among several that all ranks begin together: collectives before
     /// messages, and these in one order of all pairs, on which both ends agree. The earliest message that is not under
     /// way has both its ends waiting for it alone, so that some message always moves.

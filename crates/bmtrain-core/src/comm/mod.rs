@@ -75,6 +75,13 @@ pub trait Communicator: Debug + Send + Sync {
         Ok(())
     }
 
+    /// As [`Communicator::split`] where each rank knows what all give: `of` is the colour and key of a rank. A group
+    /// whose other ranks are not there can be split in this way alone.
+    fn split_by(&self, of: &dyn Fn(usize) -> (usize, usize)) -> Result<Arc<dyn Communicator>> {
+        let (color, key) = of(self.rank());
+        self.split(color, key)
+    }
+
     /// Wait until every rank has come here. For the host alone; lanes go on.
     fn barrier(&self) -> Result<()>;
 

@@ -6,6 +6,7 @@
 //! the next.
 
 mod agree;
+pub mod costs;
 pub mod diagram;
 pub mod edge;
 pub mod executor;
@@ -15,6 +16,7 @@ pub mod simulation;
 pub mod stages;
 mod step;
 
+pub use costs::BlockCosts;
 pub use edge::{Edge, EdgeTensor};
 pub use executor::{MicroBatch, Pipeline};
 pub use partition::{Partition, PartitionRule};

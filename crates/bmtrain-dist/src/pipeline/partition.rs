@@ -3,7 +3,7 @@
 //! A place is a chunk of the model between two edges, in the order of the forward pass; the first has the embedding
 //! too, the last the head. Defines [`Partition`] and [`PartitionRule`], by which an opened model chooses one.
 
-use super::ModelPart;
+use super::{BlockCosts, ModelPart};
 use crate::error::{Error, Result};
 use crate::param::Parameters;
 use std::ops::Range;
@@ -19,6 +19,9 @@ pub enum PartitionRule {
     Count,
     /// The number of blocks of each place.
     Given(Vec<usize>),
+    /// So that the slowest place takes as little time as it can, by these times of blocks and head
+    /// ([`BlockCosts::measure`]).
+    Time(BlockCosts),
 }
 
 /// The blocks of each place of a pipeline, counted through all stacks of a model.
@@ -110,6 +113,14 @@ impl Partition {
         match rule {
             PartitionRule::Parameters => Partition::balanced(&blocks, head, places),
             PartitionRule::Count => Partition::even(blocks.len(), places),
+            PartitionRule::Time(costs) => {
+                if costs.blocks.len() != blocks.len() {
+                    let (given, blocks) = (costs.blocks.len(), blocks.len());
+                    let reason = format!("there are times of {given} blocks, and the model has {blocks}");
+                    return Err(Error::setting("pipeline partition", format!("{reason}; measure this model")));
+                }
+                Partition::balanced(&costs.blocks, costs.head, places)
+            }
             PartitionRule::Given(counts) => {
                 let partition = Partition::of_counts(counts)?;
                 if (partition.blocks(), partition.places()) != (blocks.len(), places) {
@@ -249,6 +260,14 @@ mod tests {
             let largest = |partition: Partition| partition.counts().into_iter().max();
             assert_eq!(largest(balanced.unwrap()), largest(even.unwrap()));
         }
+    }
+
+    #[test]
+    fn times_of_other_blocks_are_refused() {
+        let rule = PartitionRule::Time(BlockCosts { blocks: vec![1, 2, 3], head: 0 });
+        let nothing = crate::Builder::new(&bmtrain_core::Device::cpu(1).unwrap(), Default::default()).finish();
+        let error = Partition::of_model(&rule, &nothing, 2).unwrap_err().to_string();
+        assert!(error.contains("3 blocks") && error.contains("has 0"), "{error}");
     }
 
     #[test]

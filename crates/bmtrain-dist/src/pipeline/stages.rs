@@ -77,13 +77,12 @@ impl StageGroup {
         let ends = match holders.first() == holders.last() {
             true => None,
             false => {
-                let rank = ranks.rank();
-                let key = usize::from(holders.first() != Some(&rank));
-                let group = ranks.split(usize::from(!is_end(rank)), key)?;
-                is_end(rank).then_some(group)
+                let of = |rank: usize| (usize::from(!is_end(rank)), usize::from(holders.first() != Some(&rank)));
+                let group = ranks.split_by(&of)?;
+                is_end(ranks.rank()).then_some(group)
             }
         };
-        let gradients = if ranks.size() > 1 { ranks.split(0, ranks.rank())? } else { Arc::clone(&ranks) };
+        let gradients = if ranks.size() > 1 { ranks.split_by(&|rank| (0, rank))? } else { Arc::clone(&ranks) };
         ranks.connect_messages()?;
         gradients.connect_messages()?;
         let layout = StageLayout { partition, holders, kind: schedule.kind(), chunks: schedule.chunks() };

@@ -4,6 +4,7 @@
 
 use super::architecture::Architecture;
 use super::head::Head;
+use super::infer::FoundHeads;
 use super::opening::open_with;
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
 use super::text_model::TextHead;
@@ -22,7 +23,9 @@ use std::path::Path;
 pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let options = &*A::options(options);
     let (config, head, notes) = configure::<A>(directory, options)?;
-    A::check_weights(&config, directory)?;
+    if !options.from_config {
+        A::check_weights(&config, directory)?;
+    }
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
     let allowed = A::allowed(&config, head, options.head_values, is_named_by_model_center(directory)?);
@@ -38,11 +41,14 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
 /// one. What is inferred is added to `notes`.
 fn own_head<A: Architecture>(
     config: &mut A::Config,
-    directory: &Path,
-    place: &str,
-    asked: Option<TextHead>,
+    (directory, place): (&Path, &str),
+    options: &OpenOptions,
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
+    let found = |config: &A::Config| match options.from_config {
+        true => Ok(FoundHeads::default()),
+        false => A::heads_of_tensors(config, directory),
+    };
     let is_own = is_named_by_model_center(directory)?;
     // ModelCenter's encoder files have all heads at once, but may name a class nevertheless.
     let class = architectures(directory)?.into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
@@ -50,13 +56,12 @@ fn own_head<A: Architecture>(
         if is_own {
             return A::head_of_model_center(config, directory);
         }
-        let found = A::heads_of_tensors(config, directory)?;
-        return found.only(place, asked, A::default_heads(config), notes);
+        return found(config)?.only(place, options.head, A::default_heads(config), notes);
     };
     match A::head_of_class(config, &class) {
         Some(TextHead::Classification { .. }) => {
             let stated = config.text().cls_head;
-            let outputs = A::heads_of_tensors(config, directory)?.outputs(directory, stated, notes)?;
+            let outputs = found(config)?.outputs(directory, stated, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some(head) => Ok(head),
@@ -79,7 +84,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     // If a head is requested, the file's own may be an unknown one.
     let mut notes = Vec::new();
-    let own = match (own_head::<A>(&mut config, directory, &place, options.head, &mut notes), options.head) {
+    let own = match (own_head::<A>(&mut config, (directory, &place), options, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };

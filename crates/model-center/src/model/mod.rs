@@ -48,6 +48,7 @@ mod sinusoids;
 mod stack;
 pub mod t5;
 pub mod text_model;
+pub mod timed_partition;
 pub mod transformer;
 
 pub use crate::data::{Batch, Labels, VerbalizerBatch};
@@ -57,4 +58,5 @@ pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
 pub use text_model::{ModelInfo, ModelOutput, TextHead, TextModel};
+pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

@@ -93,6 +93,8 @@ pub struct OpenOptions {
     pub frozen: NamePatterns,
     /// Compare configuration and weights without loading: the returned model has no values.
     pub only_check: bool,
+    /// Build the model of `config.json` alone, with initialized values: weights are neither needed nor read.
+    pub from_config: bool,
     /// Build the final model on the device but read only the headers of the weights: for devices that only count
     /// memory.
     pub leave_values: bool,
@@ -123,6 +125,7 @@ impl OpenOptions {
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             only_check: false,
+            from_config: false,
             leave_values: false,
         }
     }

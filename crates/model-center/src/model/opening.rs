@@ -24,6 +24,9 @@ pub fn open_with<M: TextModel + 'static>(
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
+    if options.from_config {
+        return from_config(options, build);
+    }
     let weights = Weights::open(directory)?;
     // A sketch that allocates nothing has the same parameters; it is compared with the weights.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
@@ -70,6 +73,31 @@ pub fn open_with<M: TextModel + 'static>(
     let initialized = model.parameters().initialize_missing()?;
     let unused = plan.unused().to_vec();
     Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes })
+}
+
+/// The model without weights: initialized, or without values where only a sketch is asked for or none are needed.
+fn from_config<M: TextModel + 'static>(
+    options: &OpenOptions,
+    build: impl Fn(&Device, BuilderOptions) -> Result<M>,
+) -> Result<OpenedModel> {
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = build(&nowhere, options.sketch_builder())?;
+    let parameters = sketch.parameters().count();
+    let opened = |model: M, initialized| OpenedModel {
+        model: Box::new(model),
+        initialized,
+        unused: Vec::new(),
+        parameters,
+        plan: LoadPlan::default(),
+        notes: Vec::new(),
+    };
+    if options.only_check {
+        return Ok(opened(sketch, Vec::new()));
+    }
+    let stages = stages(options, sketch.parameters())?;
+    let model = build(&options.device, BuilderOptions { stages, ..options.builder() })?;
+    let initialized = if options.leave_values { Vec::new() } else { model.parameters().initialize_missing()? };
+    Ok(opened(model, initialized))
 }
 
 /// What each pipeline stage holds of the model, by the parameters of its sketch.

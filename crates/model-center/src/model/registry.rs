@@ -217,7 +217,7 @@ impl<'a> Registry<'a> {
     pub fn open(&self, directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         let entry = self.find_as(directory, options.family.as_deref())?;
         let mut asked = OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() };
-        if options.keep_dtype {
+        if options.keep_dtype && !options.from_config {
             asked.dtype = Weights::open(directory)?.dtype().unwrap_or(options.dtype);
         }
         let mut opened = (entry.open)(directory, &asked)?;

@@ -9,8 +9,8 @@ use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
-use bmtrain_core::{Ctx, Tensor, Var};
-use bmtrain_dist::pipeline::{MicroBatch, Pipeline};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
+use bmtrain_dist::pipeline::{BlockCosts, MicroBatch, Pipeline};
 use bmtrain_dist::{Module, OptimManager};
 use std::borrow::Cow;
 use std::path::Path;
@@ -103,6 +103,12 @@ pub trait TextModel: Module {
         optim: &OptimManager,
         load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
     ) -> Result<Tensor>;
+
+    /// Times this rank's blocks and head on a micro-batch, for a partition by time: see [`BlockCosts::measure`].
+    ///
+    /// # Errors
+    /// As [`TextModel::loss`] and [`BlockCosts::measure`].
+    fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts>;
 
     /// Starts incremental decoding with a KV cache.
     ///

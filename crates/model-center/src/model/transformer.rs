@@ -22,10 +22,10 @@ use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::{Ctx, DType, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Device, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
-use bmtrain_dist::pipeline::{Edge, MicroBatch, Pipeline};
+use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
 use bmtrain_dist::{Bundle, Model, Module, OptimManager, Parameters};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -298,8 +298,12 @@ impl<A: Architecture> TextModel for Transformer<A> {
             let batch = DeviceBatch::upload(pipeline.device(), &batch, (&self.spec, self.heads.kind()), false)?;
             Ok::<_, Error>(MicroBatch { batch, randomness, weight })
         };
-        let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
-        pipeline.forward_backward(self, optim, load, |output: ModelOutput| output.loss.ok_or_else(missing))
+        pipeline.forward_backward(self, optim, load, loss_of)
+    }
+
+    fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
+        let batch = DeviceBatch::upload(device, batch, (&self.spec, self.heads.kind()), false)?;
+        Ok(BlockCosts::measure(device, self, &batch, loss_of)?)
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
@@ -345,4 +349,10 @@ impl<A: Architecture> TextModel for Transformer<A> {
             Ok(())
         })
     }
+}
+
+/// The loss of a stage's micro-batch.
+fn loss_of(output: ModelOutput) -> bmtrain_dist::Result<Var> {
+    let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
+    output.loss.ok_or_else(missing)
 }

@@ -35,7 +35,7 @@ const MOST_VARIED: u64 = 48;
 /// What counting found.
 #[derive(Debug, Clone)]
 pub struct Counted {
-    /// Memory and work of the first rank; the others' are the same.
+    /// Memory and work of the fullest stage's first rank; the other ranks of a stage need the same.
     pub needs: Requirements,
     /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool
     /// on the CPU takes, since untouched pages cost nothing.
@@ -126,8 +126,27 @@ enum Course {
     Varied,
 }
 
-/// Count a run of these settings on the longest sequences of the data or on `lengths`.
+/// Count a run of these settings on the longest sequences of the data or on `lengths`: the first rank of every stage, of
+/// which the fullest is returned.
 pub fn count(
+    setup: &Setup,
+    resolved: &Resolved,
+    registry: Registry<'_>,
+    (stand, lengths): (SimulatedRank, Option<Lengths>),
+) -> Result<Counted> {
+    let mut fullest = count_rank(setup, resolved, registry, (stand, lengths))?;
+    let stages = resolved.parallel.pipeline;
+    for stage in 1..stages {
+        let first = SimulatedRank { rank: stage * (stand.ranks / stages), ..stand };
+        let counted = count_rank(setup, resolved, registry, (first, lengths))?;
+        if counted.touched > fullest.touched {
+            fullest = counted;
+        }
+    }
+    Ok(fullest)
+}
+
+fn count_rank(
     setup: &Setup,
     resolved: &Resolved,
     registry: Registry<'_>,
@@ -246,7 +265,7 @@ fn batches(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Op
 
 fn sizes(model: &dyn TextModel) -> Sizes {
     let mut sizes = Sizes { tensors: 0, values: 0, trained: 0, largest: 0 };
-    for param in model.parameters() {
+    for param in model.parameters().declared() {
         let values = param.spec().shape.elements() as u64;
         sizes.tensors += 1;
         sizes.values += values;

@@ -144,8 +144,9 @@ fn layouts(request: &FitRequest) -> impl Iterator<Item = ParallelLayout> + '_ {
                         micro_batch,
                         micro_batches: share / micro_batch,
                         recompute,
-                        overlap: true,
-                        overlap_tensor: false,
+                        // Stages reduce the gradients of a step after its last micro-batch.
+                        overlap: pipeline == 1 || zero >= ZeroLevel::Two,
+                        overlap_tensor: true,
                         value_bytes: *value_bytes,
                         gradient_bytes: *gradient_bytes,
                     })

@@ -1,190 +1,169 @@
-//! Layouts in three dimensions as text: what a rank holds and sends, and the layouts that fit a machine.
+//! Layouts in three dimensions as text: what the ranks of one hold and send, counted.
 
-use super::fit::{Fit, FitRequest, Fitting};
-use super::formula::{Communication, ParallelLayout, RankMemory, TransformerSizes};
-use super::size;
+use super::layout_count::{LayoutRun, RankCount, SentBytes, count_rank};
+use super::{recompute_name, size};
 use crate::Result;
-use crate::simulate::Machine;
+use crate::model::{HeadInit, OpenOptions, Registry};
+use crate::recipe::Parallel;
+use bmtrain_core::wrap::Counting;
+use bmtrain_core::{Device, Segment};
+use bmtrain_dist::block::Recompute;
 use bmtrain_dist::pipeline::{self, PipelineCosts};
 use serde_json::{Value, json};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 
-/// Most layouts that a table lists.
-const MOST_LISTED: usize = 10;
-
-/// A layout by name: its three dimensions and what else decides.
-pub fn name(layout: &ParallelLayout) -> String {
-    let ParallelLayout { tensor, pipeline, data, zero, schedule, chunks, .. } = layout;
-    let schedule = match (pipeline, chunks) {
-        (1, _) => String::new(),
-        (_, 1) => format!(", {schedule}"),
-        (_, chunks) => format!(", {schedule} of {chunks} chunks"),
-    };
-    let recompute = if layout.recompute { ", blocks recomputed" } else { "" };
-    format!("{tensor} tensor x {pipeline} pipeline x {data} data, ZeRO-{}{schedule}{recompute}", zero.number())
-}
-
-/// What a rank of a layout holds and sends, and its bubble, by formula.
+/// What the ranks of a layout hold and send, counted, and the bubble of its pipeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayoutReport {
-    layout: ParallelLayout,
-    memory: RankMemory,
-    communication: Communication,
+    run: LayoutRun,
+    /// The first rank of each stage.
+    ranks: Vec<RankCount>,
     bubble: f64,
-    parameters: f64,
+    /// Values of the whole model.
+    parameters: usize,
 }
 
+/// The columns of memory in tables.
+const CLASSES: [Segment; 6] = [
+    Segment::Parameters,
+    Segment::Gathered,
+    Segment::Gradients,
+    Segment::Optimizer,
+    Segment::Activations,
+    Segment::Offload,
+];
+
 impl LayoutReport {
-    /// Size a layout; `place` names the source of its numbers.
+    /// Count the first rank of each stage of a layout of the model whose `config.json` is in `directory`.
     ///
     /// # Errors
-    /// What [`ParallelLayout::schedule`] refuses.
-    pub fn new(sizes: &TransformerSizes, layout: &ParallelLayout, place: &str) -> Result<Self> {
-        let schedule = layout.schedule(sizes, place)?;
+    /// As [`count_rank`].
+    pub fn count(directory: &Path, registry: Registry<'_>, run: &LayoutRun) -> Result<Self> {
+        let schedule = run.schedule()?;
+        let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+        let options = OpenOptions {
+            family: run.family.clone(),
+            head: Some(run.head),
+            head_values: HeadInit::DirectoryOrRandom,
+            dtype: run.dtype,
+            only_check: true,
+            from_config: true,
+            ..OpenOptions::new(&nowhere)
+        };
+        let stage_ranks = run.ranks() / run.parallel.pipeline;
+        let first_ranks = (0..run.parallel.pipeline).map(|stage| stage * stage_ranks);
         Ok(LayoutReport {
-            layout: *layout,
-            memory: RankMemory::of(sizes, layout, &schedule),
-            communication: Communication::of(sizes, layout, &schedule),
+            parameters: registry.open(directory, &options)?.parameters,
+            ranks: first_ranks.map(|rank| count_rank(directory, registry, run, rank)).collect::<Result<_>>()?,
             bubble: pipeline::simulate(&schedule, &PipelineCosts::equal(&schedule))?.bubble(),
-            parameters: sizes.parameters(),
+            run: run.clone(),
         })
     }
 
     /// Lines for a terminal.
     pub fn text(&self) -> String {
-        let LayoutReport { layout, memory, communication, bubble, parameters } = self;
-        let row = |name: &str, bytes: f64| format!("  {name:<44} {:>12}", size(bytes as u64));
-        let micro_batches = layout.micro_batches;
+        let LayoutReport { run, ranks, bubble, parameters } = self;
+        let LayoutRun { micro_batches, micro_batch, length, .. } = run;
+        let is_used = |class: &&Segment| ranks.iter().any(|rank| own_peak(rank, **class) > 0);
+        let classes: Vec<Segment> = CLASSES.iter().filter(is_used).copied().collect();
+        let row = |stage: &str, blocks: &str, cells: &[String]| {
+            let cells: String = cells.iter().map(|cell| format!(" {cell:>12}")).collect();
+            format!("{stage:>5} {blocks:<12}{cells}")
+        };
         let mut lines = vec![
-            format!("{:.1} million parameters on {}", parameters / 1e6, name(layout)),
-            format!(
-                "{micro_batches} micro-batches of {} x {} tokens on each data-parallel rank",
-                layout.micro_batch, layout.length
-            ),
+            format!("{:.1} million parameters on {}", *parameters as f64 / 1e6, run_name(run)),
+            format!("{micro_batches} micro-batches of {micro_batch} x {length} tokens on each data-parallel rank"),
             String::new(),
-            "memory of the fullest rank, by formula".to_owned(),
-            row("parameters", memory.parameters),
-            row("parameters of other ranks at work", memory.gathered),
-            row("gradients", memory.gradients),
-            row("optimizer", memory.optimizer),
-            row("activations", memory.activations),
-            row("all", memory.total()),
-            String::new(),
-            "most bytes that a rank sends in a step".to_owned(),
-            row("tensor-parallel all-reduces", communication.tensor),
-            row("pipeline messages", communication.pipeline),
-            row("data-parallel gathers and reductions", communication.data),
-            String::new(),
+            "memory of the first rank of each stage, counted: the peak of each class, and of all together".to_owned(),
         ];
+        let names = classes.iter().map(|class| class.name().to_owned()).chain(["peak".to_owned()]);
+        lines.push(row("stage", "blocks", &names.collect::<Vec<_>>()));
+        for rank in ranks {
+            let peaks = classes.iter().map(|class| size(own_peak(rank, *class)));
+            let cells: Vec<String> = peaks.chain([size(rank.memory.total.peak as u64)]).collect();
+            lines.push(row(&rank.stage.to_string(), &blocks_text(rank), &cells));
+        }
+        lines.extend([String::new(), "bytes that it sends in a step, by dimension; collectives as rings".to_owned()]);
+        lines.push(row("stage", "", &["tensor", "pipeline", "data"].map(str::to_owned)));
+        for rank in ranks {
+            let SentBytes { tensor, pipeline, data } = rank.sent;
+            lines.push(row(&rank.stage.to_string(), "", &[tensor, pipeline, data].map(size)));
+        }
+        lines.push(String::new());
         lines.push(format!("bubble of the pipeline, with chunks of equal time: {:.1} %", 100.0 * bubble));
         lines.join("\n")
     }
 
     /// One JSON object, sizes in bytes.
     pub fn json(&self) -> Value {
-        let LayoutReport { layout, memory, communication, bubble, parameters } = self;
+        let LayoutReport { run, ranks, bubble, parameters } = self;
+        let Parallel { tensor, sequence, pipeline, virtual_stages, schedule, zero, .. } = &run.parallel;
         json!({
-            "layout": layout_json(layout),
-            "parameters": parameters,
-            "memory": memory_json(memory),
-            "sent_bytes": {
-                "tensor": communication.tensor,
-                "pipeline": communication.pipeline,
-                "data": communication.data,
+            "layout": {
+                "tensor": tensor,
+                "sequence": sequence,
+                "pipeline": pipeline,
+                "data": run.data,
+                "zero": zero.number(),
+                "schedule": schedule.name(),
+                "chunks": virtual_stages,
+                "length": run.length,
+                "micro_batch": run.micro_batch,
+                "micro_batches": run.micro_batches,
+                "recompute": recompute_name(run.recompute),
             },
+            "parameters": parameters,
+            "ranks": ranks.iter().map(rank_json).collect::<Vec<_>>(),
             "bubble": bubble,
         })
     }
 }
 
-/// The layouts that fit, as a table.
-pub fn fit_text(request: &FitRequest, fit: &Fit) -> String {
-    let Fit { fitting, tried, smallest } = fit;
-    let memory = size(request.memory as u64);
-    let mut lines = vec![format!(
-        "{:.1} million parameters, {} sequences of {} tokens a step, {} ranks of {memory}",
-        request.sizes.parameters() / 1e6,
-        request.batch,
-        request.length,
-        request.ranks,
-    )];
-    if let Some((layout, least)) = smallest {
-        lines.push(format!("none of {tried} layouts fits; the smallest needs {}:", size(least.total() as u64)));
-        lines.push(format!("  {}", name(layout)));
-        return lines.join("\n");
-    }
-    let Machine { name: machine, .. } = &request.machine;
-    lines.push(format!("{tried} layouts were sized by formula; the fastest that fit, on {machine}:"));
-    lines.push(String::new());
-    lines.push(format!(
-        "{:>6} {:>8} {:>4} {:>4} {:<14} {:>9} {:>5} {:>9} {:>8} {:>7} {:>5}",
-        "tensor", "pipeline", "data", "ZeRO", "schedule", "recompute", "B", "memory", "step", "bubble", "MFU"
-    ));
-    lines.extend(fitting.iter().take(MOST_LISTED).map(fit_row));
-    lines.join("\n")
+/// The most that a rank's pool holds of a class.
+fn own_peak(rank: &RankCount, class: Segment) -> u64 {
+    rank.memory.segments.iter().find(|(known, _)| *known == class).map_or(0, |(_, usage)| usage.peak as u64)
 }
 
-fn fit_row(Fitting { layout, memory, report }: &Fitting) -> String {
-    let ParallelLayout { tensor, pipeline, data, zero, schedule, chunks, micro_batch, recompute, .. } = layout;
-    let schedule = match (pipeline, chunks) {
-        (1, _) => "-".to_owned(),
-        (_, 1) => schedule.to_string(),
-        (_, chunks) => format!("{schedule} {chunks}"),
+/// The blocks of a rank's chunks, first and last, counted from 0; nothing where it has all.
+fn blocks_text(rank: &RankCount) -> String {
+    let chunk = |blocks: &Range<usize>| match blocks.len() {
+        0 => "none".to_owned(),
+        1 => blocks.start.to_string(),
+        _ => format!("{}-{}", blocks.start, blocks.end - 1),
     };
-    format!(
-        "{tensor:>6} {pipeline:>8} {data:>4} {:>4} {schedule:<14} {:>9} {micro_batch:>5} {:>9} {:>6.2} s {:>5.1} % \
-         {:>3.0} %",
-        zero.number(),
-        if *recompute { "blocks" } else { "none" },
-        format!("{:.1} GiB", memory.total() / (1u64 << 30) as f64),
-        report.step,
-        100.0 * report.bubble,
-        100.0 * report.utilisation,
-    )
+    if rank.blocks.is_empty() { "all".to_owned() } else { rank.blocks.iter().map(chunk).collect::<Vec<_>>().join(",") }
 }
 
-/// The layouts that fit, as one JSON object.
-pub fn fit_json(fit: &Fit) -> Value {
-    let fitting = |fitting: &Fitting| {
-        json!({
-            "layout": layout_json(&fitting.layout),
-            "memory": memory_json(&fitting.memory),
-            "step_seconds": fitting.report.step,
-            "bubble": fitting.report.bubble,
-            "utilisation": fitting.report.utilisation,
-        })
+fn rank_json(rank: &RankCount) -> Value {
+    let SentBytes { tensor, pipeline, data } = rank.sent;
+    let peaks: serde_json::Map<String, Value> =
+        CLASSES.iter().map(|class| (class.name().to_owned(), own_peak(rank, *class).into())).collect();
+    json!({
+        "rank": rank.rank,
+        "stage": rank.stage,
+        "blocks": rank.blocks.iter().map(|blocks| [blocks.start, blocks.end]).collect::<Vec<_>>(),
+        "peak_bytes": rank.memory.total.peak,
+        "own_peaks": peaks,
+        "sent_bytes": { "tensor": tensor, "pipeline": pipeline, "data": data },
+        "flops": rank.flops,
+    })
+}
+
+/// A run by its layout.
+fn run_name(run: &LayoutRun) -> String {
+    let Parallel { tensor, sequence, pipeline, virtual_stages, schedule, zero, .. } = &run.parallel;
+    let sharded = if *sequence { " with sequence sharding" } else { "" };
+    let schedule = match (pipeline, virtual_stages) {
+        (1, _) => String::new(),
+        (_, 1) => format!(", {schedule}"),
+        (_, chunks) => format!(", {schedule} of {chunks} chunks"),
     };
-    json!({
-        "tried": fit.tried,
-        "fitting": fit.fitting.iter().take(MOST_LISTED).map(fitting).collect::<Vec<_>>(),
-        "smallest": fit.smallest.map(|(layout, memory)| {
-            json!({ "layout": layout_json(&layout), "memory": memory_json(&memory) })
-        }),
-    })
-}
-
-/// The settings of a layout.
-pub fn layout_json(layout: &ParallelLayout) -> Value {
-    json!({
-        "tensor": layout.tensor,
-        "pipeline": layout.pipeline,
-        "data": layout.data,
-        "zero": layout.zero.number(),
-        "schedule": layout.schedule.name(),
-        "chunks": layout.chunks,
-        "length": layout.length,
-        "micro_batch": layout.micro_batch,
-        "micro_batches": layout.micro_batches,
-        "recompute": layout.recompute,
-    })
-}
-
-fn memory_json(memory: &RankMemory) -> Value {
-    json!({
-        "parameters": memory.parameters,
-        "gathered": memory.gathered,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "activations": memory.activations,
-        "total": memory.total(),
-    })
+    let recompute = match run.recompute {
+        Recompute::Keep => String::new(),
+        other => format!(", recomputation: {}", recompute_name(other)),
+    };
+    let (data, zero) = (run.data, zero.number());
+    format!("{tensor} tensor{sharded} x {pipeline} pipeline x {data} data, ZeRO-{zero}{schedule}{recompute}")
 }

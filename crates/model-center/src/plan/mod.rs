@@ -4,13 +4,16 @@
 //! contain, [`device`] what CUDA devices hold, [`disk`] what files take. [`verdict`] compares with the machine and
 //! looks for changes that would fit. The program `plan` prints a [`Plan`].
 //!
-//! [`formula`] sizes ranks in three dimensions by arithmetic alone, and [`fit`] proposes layouts for a machine.
+//! [`layout_count`] counts the ranks of a layout in three dimensions from `config.json` alone. [`formula`] sizes them
+//! by arithmetic, and [`fit`] proposes layouts for a machine by it.
 
 pub mod count;
 pub mod device;
 pub mod disk;
 pub mod fit;
+pub mod fit_report;
 pub mod formula;
+pub mod layout_count;
 pub mod layout_report;
 pub mod outside;
 pub mod verdict;
@@ -29,7 +32,7 @@ use verdict::Verdict;
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
 /// More ranks than any machine room has.
-const MAX_RANKS: usize = 1 << 16;
+pub(crate) const MAX_RANKS: usize = 1 << 16;
 const MIB: f64 = (1u64 << 20) as f64;
 
 /// The machine that is planned for, where it is not this one.
@@ -54,7 +57,7 @@ pub struct PlanOptions {
     pub machine: Machine,
     /// Tokens of each sequence; `None`: of the longest of the data.
     pub length: Option<usize>,
-    /// Whether to compare ZeRO 0 to 3, with blocks kept and recomputed.
+    /// Whether to compare ZeRO 0 to 3, with every kind of recomputation.
     pub all_levels: bool,
 }
 
@@ -246,11 +249,11 @@ impl Planner<'_> {
         Ok(Planned { resolved, layout, counted, outside, device, disk })
     }
 
-    /// The same run on every ZeRO level, with blocks kept and recomputed.
+    /// The same run on every ZeRO level, with blocks kept, recomputed as memory allows, and recomputed.
     fn all_levels(&self, layout: RankLayout) -> Result<Vec<Planned>> {
         let mut all = Vec::new();
         for level in LEVELS {
-            for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+            for recompute in [Recompute::Keep, Recompute::Auto, Recompute::Checkpoint] {
                 let sets = [format!("parallel.zero={level}"), format!("train.recompute={}", recompute_name(recompute))];
                 all.push(self.plan((self.resolve)(&sets)?, layout)?);
             }
@@ -266,7 +269,7 @@ impl Planner<'_> {
 }
 
 /// The recipe with the micro-batch that a run on these ranks has, which may resume the one in the output directory.
-fn on_ranks(resolved: Resolved, ranks: usize) -> Resolved {
+pub(crate) fn on_ranks(resolved: Resolved, ranks: usize) -> Resolved {
     let begun = recipe_of(&resolved.output.dir);
     resolved.on_ranks(ranks, begun.as_deref())
 }

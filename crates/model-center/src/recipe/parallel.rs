@@ -109,6 +109,8 @@ fn rendered(partition: &PartitionRule) -> String {
         PartitionRule::Parameters => quote("parameters"),
         PartitionRule::Count => quote("blocks"),
         PartitionRule::Given(counts) => format!("{counts:?}"),
+        // No recipe has it: times are measured by a run.
+        PartitionRule::Time(_) => quote("time"),
     }
 }
 

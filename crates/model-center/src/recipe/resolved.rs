@@ -3,6 +3,7 @@
 //! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
 
 use super::layers::Origin;
+use super::parallel::Parallel;
 use super::reader::SettingEntry;
 use super::settings::Settings;
 use std::ops::Deref;
@@ -106,6 +107,12 @@ impl Resolved {
     /// Whether the recipe or an argument sets the key.
     pub(super) fn is_explicit(&self, key: &str) -> bool {
         self.origin(key).is_some_and(Origin::is_explicit)
+    }
+
+    /// The recipe with its ranks divided in another way, for plans. Text, origins and hash stay as they are.
+    #[must_use]
+    pub(crate) fn with_parallel(self, parallel: Parallel) -> Self {
+        Resolved { settings: Settings { parallel, ..self.settings }, ..self }
     }
 
     /// Sets the default of the micro-batch size, and of the evaluation's, which follows it.

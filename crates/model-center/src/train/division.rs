@@ -26,21 +26,49 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 /// # Errors
 /// As [`check_ranks`]; a model directory that cannot be opened.
 pub fn check_layout(resolved: &Resolved, ranks: usize, registry: Registry<'_>, places: &ModelCaches) -> Result<()> {
+    check_model(resolved, ranks, (registry, places), false)
+}
+
+/// The same by the `config.json` of the model alone, which needs no weights.
+///
+/// # Errors
+/// As [`check_layout`].
+pub fn check_layout_of_config(
+    resolved: &Resolved,
+    ranks: usize,
+    registry: Registry<'_>,
+    places: &ModelCaches,
+) -> Result<()> {
+    check_model(resolved, ranks, (registry, places), true)
+}
+
+fn check_model(
+    resolved: &Resolved,
+    ranks: usize,
+    (registry, places): (Registry<'_>, &ModelCaches),
+    from_config: bool,
+) -> Result<()> {
     let mut mismatches = resolved.mismatches(ranks);
     if resolved.parallel.ranks_of_copy() > 1 {
-        mismatches.extend(of_model(&resolved.parallel, &division(resolved, registry, places)?));
+        let division = division(resolved, (registry, places), from_config)?;
+        mismatches.extend(of_model(&resolved.parallel, &division));
     }
     refuse(resolved, &mismatches)
 }
 
 /// What has to be divided in the model, whose head is split as the token embedding is.
-fn division(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches) -> Result<Division> {
+fn division(
+    resolved: &Resolved,
+    (registry, places): (Registry<'_>, &ModelCaches),
+    from_config: bool,
+) -> Result<Division> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options = OpenOptions {
         family: resolved.model.family.clone(),
         leave: resolved.model.leave.clone(),
         head: Some(TextHead::None),
         only_check: true,
+        from_config,
         ..OpenOptions::new(&nowhere)
     };
     let opened = registry.open(&model_directory(resolved, places)?, &options)?;

@@ -38,7 +38,7 @@ mod step;
 pub(crate) mod trainer;
 mod waiting;
 
-pub use division::{check_layout, check_ranks};
+pub use division::{check_layout, check_layout_of_config, check_ranks};
 pub use evaluate::EvalResult;
 pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};

@@ -125,6 +125,17 @@ fn the_shipped_tables_are_near_what_was_published() {
 }
 
 #[test]
+fn blocks_and_widths_of_the_table_of_2021_have_the_parameters_that_name_its_rows() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/simulate/megatron_2021.toml");
+    for run in Scenario::read(&path).unwrap().runs {
+        let (number, unit) = run.name.split_once(' ').unwrap();
+        let parameters = number.parse::<f64>().unwrap() * if unit == "T" { 1e12 } else { 1e9 };
+        // Names have two or three digits.
+        assert!(is_near(run.sizes.parameters(), parameters, 0.03), "{}: {}", run.name, run.sizes.parameters());
+    }
+}
+
+#[test]
 fn malformed_files_are_refused_with_the_place() {
     let machine = "[machine]\nname = \"m\"\nflops = 1e12\nefficiency = 0.5\nranks_per_host = 8\n\
                    inside = { latency = 0.0, bandwidth = 1e9 }\nbetween = { latency = 0.0, bandwidth = 1e9 }\n";

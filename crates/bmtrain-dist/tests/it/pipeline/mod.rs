@@ -3,6 +3,7 @@
 mod blocking_sends;
 mod bubble;
 mod runs;
+mod sleepers;
 
 use bmtrain_core::DType;
 use bmtrain_dist::Module;

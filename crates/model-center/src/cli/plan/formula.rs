@@ -1,29 +1,32 @@
-//! `plan --layout` and `plan --fit`: sizing in three dimensions by formula, without data and weights.
+//! `plan --layout` and `plan --fit`: ranks in three dimensions, counted or by formula, without data and weights.
 
 use super::Options;
 use crate::cli::places::model_places;
 use crate::cli::terminal;
 use crate::model::Registry;
 use crate::plan::fit::{FitRequest, fit};
+use crate::plan::fit_report::{fit_json, fit_text};
+use crate::plan::formula::TransformerSizes;
 use crate::plan::formula::families::sizes_of;
-use crate::plan::formula::{ParallelLayout, TransformerSizes};
-use crate::plan::layout_report::{LayoutReport, fit_json, fit_text};
+use crate::plan::layout_count::LayoutRun;
+use crate::plan::layout_report::LayoutReport;
+use crate::plan::{self, MAX_RANKS};
 use crate::recipe::{Resolved, model_directory};
 use crate::run::ExitStatus;
 use crate::simulate::{Machine, Scenario};
+use crate::train::check_layout_of_config;
 use crate::{Error, Result};
-use bmtrain_dist::block::Recompute;
 use bmtrain_dist::pipeline::ScheduleKind;
 use clap::Args;
 use std::path::PathBuf;
 
-/// What is sized by formula.
+/// Layouts in three dimensions.
 #[derive(Debug, Clone, Default, Args)]
 pub struct FormulaOptions {
-    /// Size one layout by formula: tensor x pipeline x data ranks, such as 8x4x2. Reads config.json, no data and no
-    /// weights.
-    #[arg(long, value_name = "TxPxD", conflicts_with_all = [
-        "fit", "ranks", "local_ranks", "processes", "memory", "device_memory", "all_levels",
+    /// Count the ranks of one layout: tensor x pipeline x data ranks, such as 8x4x2; without a value, the layout
+    /// of the recipe on --ranks. Reads config.json, no data and no weights.
+    #[arg(long, value_name = "TxPxD", num_args = 0..=1, default_missing_value = "", conflicts_with_all = [
+        "fit", "local_ranks", "processes", "memory", "device_memory", "all_levels",
     ])]
     pub layout: Option<String>,
     /// Propose layouts for ranks and the memory of each, such as 32x32GB (GB or GiB), by formula, with every
@@ -32,10 +35,11 @@ pub struct FormulaOptions {
         "ranks", "processes", "memory", "device_memory", "all_levels",
     ])]
     pub fit: Option<String>,
-    /// With --layout: the schedule of the pipeline.
+    /// With --layout: the schedule of the pipeline; by default parallel.schedule.
     #[arg(long, value_name = "KIND", requires = "layout")]
     pub schedule: Option<ScheduleKind>,
-    /// With --layout: chunks of the model on each rank; by default 2 where the schedule needs several, else 1.
+    /// With --layout: chunks of the model on each rank; by default parallel.virtual_stages, with --schedule the fewest
+    /// that it runs.
     #[arg(long, value_name = "N", requires = "layout")]
     pub chunks: Option<usize>,
     /// With --fit: a file of the program simulate; its machine decides which layout is fastest.
@@ -44,7 +48,7 @@ pub struct FormulaOptions {
 }
 
 impl FormulaOptions {
-    /// Whether formulas are asked for.
+    /// Whether a layout is asked for.
     pub fn is_asked(&self) -> bool {
         self.layout.is_some() || self.fit.is_some()
     }
@@ -53,17 +57,18 @@ impl FormulaOptions {
 /// Print the layout or the layouts that are asked for.
 ///
 /// # Errors
-/// Mistakes in the recipe; arguments that name no layout or no machine; a family that formulas do not know.
+/// Mistakes in the recipe; arguments that name no layout or no machine; ranks that do not divide model or batch; for
+/// `--fit` a family that formulas do not know.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let resolved = options.settings.resolve(&[], registry)?;
-    let sizes = sizes_of(&model_directory(&resolved, &model_places())?)?;
     let length = options.length.unwrap_or(resolved.data.max_length);
     let text = match (&options.formula.layout, &options.formula.fit) {
         (Some(layout), _) => {
-            let report = LayoutReport::new(&sizes, &layout_of(options, &resolved, layout, length)?, "--layout")?;
+            let report = counted(options, (resolved, registry), layout, length)?;
             if options.json { report.json().to_string() } else { report.text() }
         }
         (None, Some(machine)) => {
+            let sizes = sizes_of(&model_directory(&resolved, &model_places())?)?;
             let request = request(options, &resolved, (sizes, length), machine)?;
             let found = fit(&request)?;
             if options.json { fit_json(&found).to_string() } else { fit_text(&request, &found) }
@@ -74,36 +79,51 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     Ok(ExitStatus::Done)
 }
 
-fn layout_of(options: &Options, resolved: &Resolved, text: &str, length: usize) -> Result<ParallelLayout> {
-    let wrong = |reason: String, fix: &str| Error::argument("--layout", reason, fix.to_owned());
+/// The ranks of the layout `text`, or where it is empty of the recipe's.
+fn counted(
+    options: &Options,
+    (resolved, registry): (Resolved, Registry<'static>),
+    text: &str,
+    length: usize,
+) -> Result<LayoutReport> {
+    let (mut ranks, mut parallel) = (options.ranks, resolved.parallel.clone());
+    if !text.is_empty() {
+        let [tensor, pipeline, data] = parse_layout(text)?;
+        (parallel.tensor, parallel.pipeline) = (tensor, pipeline);
+        ranks = tensor * pipeline * data;
+        if options.ranks != 1 && options.ranks != ranks {
+            let reason = format!("\"{text}\" is {ranks} ranks, and --ranks is {}", options.ranks);
+            return Err(Error::argument("--layout", reason, "leave --ranks out"));
+        }
+    }
+    if let Some(schedule) = options.formula.schedule {
+        (parallel.schedule, parallel.virtual_stages) = (schedule, schedule.default_chunks());
+    }
+    parallel.virtual_stages = match (parallel.pipeline, options.formula.chunks) {
+        (1, _) => 1,
+        (_, chunks) => chunks.unwrap_or(parallel.virtual_stages),
+    };
+    if length == 0 {
+        return Err(Error::argument("--length", "sequences of 0 tokens", "give a number above 0"));
+    }
+    let resolved = plan::on_ranks(resolved.with_parallel(parallel), ranks);
+    check_layout_of_config(&resolved, ranks, registry, &model_places())?;
+    let directory = model_directory(&resolved, &model_places())?;
+    LayoutReport::count(&directory, registry, &LayoutRun::of_recipe(&resolved, ranks, length))
+}
+
+/// Tensor, pipeline and data ranks of `8x4x2`.
+fn parse_layout(text: &str) -> Result<[usize; 3]> {
+    let wrong = |reason: String, fix: &str| Err(Error::argument("--layout", reason, fix.to_owned()));
     let sizes: Vec<usize> = text.split('x').map_while(|size| size.trim().parse().ok()).collect();
     let (&[tensor, pipeline, data], 2) = (&sizes[..], text.matches('x').count()) else {
-        return Err(wrong(format!("\"{text}\""), "give tensor x pipeline x data ranks, as in 8x4x2"));
+        return wrong(format!("\"{text}\""), "give tensor x pipeline x data ranks, as in 8x4x2");
     };
-    let schedule = options.formula.schedule.unwrap_or(ScheduleKind::OneForwardOneBackward);
-    let batch = resolved.train.batch_size;
-    let micro_batch = if data == 0 { 0 } else { resolved.micro_batch_on(data) };
-    if micro_batch == 0 || !batch.is_multiple_of(data * micro_batch) {
-        let reason =
-            format!("{batch} sequences cannot be shared by {data} data ranks in micro-batches of {micro_batch}");
-        return Err(wrong(reason, "change train.batch_size, train.micro_batch_size or the data ranks"));
+    let ranks = sizes.iter().try_fold(1_usize, |ranks, &size| ranks.checked_mul(size));
+    match ranks {
+        Some(1..=MAX_RANKS) => Ok([tensor, pipeline, data]),
+        _ => wrong(format!("\"{text}\" is not 1 to {MAX_RANKS} ranks"), "change one of the three"),
     }
-    Ok(ParallelLayout {
-        tensor,
-        pipeline,
-        data,
-        zero: resolved.parallel.zero,
-        schedule,
-        chunks: options.formula.chunks.unwrap_or(schedule.default_chunks()),
-        length,
-        micro_batch,
-        micro_batches: batch / (data * micro_batch),
-        recompute: resolved.train.recompute != Recompute::Keep,
-        overlap: resolved.parallel.prefetch,
-        overlap_tensor: false,
-        value_bytes: resolved.model.dtype.size(),
-        gradient_bytes: resolved.model.dtype.size(),
-    })
 }
 
 fn request(

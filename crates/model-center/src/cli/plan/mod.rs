@@ -21,7 +21,8 @@ use std::process::ExitCode;
 /// Report the memory of each rank by class and the disk space that a finetune run needs. Reads the data and the headers
 /// of the weights, and takes no memory for the model.
 ///
-/// With --layout or --fit, sizes layouts of tensor, pipeline and data parallelism by formula instead.
+/// With --layout, counts the ranks of a layout of tensor, pipeline and data parallelism, and with --fit proposes such
+/// layouts by formula; both from config.json alone.
 ///
 /// Example: plan --recipe examples/recipes/boolq_bert.toml --ranks 2 --set parallel.zero=3
 #[derive(Debug, Clone, Parser)]
@@ -49,7 +50,7 @@ pub struct Options {
     /// Plan for sequences of this many tokens, at most data.max_length; by default for the longest of the data.
     #[arg(long, value_name = "TOKENS")]
     pub length: Option<usize>,
-    /// Compare ZeRO 0 to 3, with blocks kept and recomputed.
+    /// Compare ZeRO 0 to 3, with every kind of recomputation.
     #[arg(long)]
     pub all_levels: bool,
     /// Print one JSON object instead of tables.

@@ -33,7 +33,7 @@ impl Allow {
 }
 
 /// Where each parameter's values come from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LoadPlan {
     pub(super) steps: Vec<Step>,
     /// Where the step of a parameter is, by our name for it.

@@ -147,7 +147,7 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             let place = directory.join("config.json").display().to_string();
             return Err(Error::model(place, reason, "use bf16, or f32"));
         }
-        if config.weights_tell_the_head() && !is_named_by_model_center(directory)? {
+        if config.weights_tell_the_head() && !options.from_config && !is_named_by_model_center(directory)? {
             let has_matrix = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
             config.text_mut().tied = !has_matrix;
         }
