@@ -7,8 +7,8 @@ use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
+use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Optimizer, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::model::{Batch, Labels, TextModel};
@@ -21,6 +21,17 @@ const ROWS: usize = 4;
 const LENGTH: usize = 11;
 const VOCABULARY: usize = 50;
 
+/// What is in the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing.
+    Nothing,
+    /// Optimizer state.
+    Optimizer,
+    /// Optimizer state, parameters at rest and the inputs of recomputed blocks.
+    Everything,
+}
+
 /// One training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
@@ -30,6 +41,8 @@ pub struct Job {
     pub dtype: DType,
     /// What ranks hold shards of.
     pub level: ZeroLevel,
+    /// What is in the host's memory; everything takes ZeRO-3.
+    pub offload: Offload,
     /// Steps.
     pub steps: u32,
 }
@@ -47,8 +60,12 @@ pub struct Seen {
 pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Seen> {
     let model = model(job, device, Arc::clone(&ranks))?;
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
-    let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
-    optim.add(Box::new(adam), 2e-3);
+    let (groups, options) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
+    let adam: Box<dyn Optimizer> = match job.offload {
+        Offload::Nothing => Box::new(Adam::new(groups, options)?),
+        Offload::Optimizer | Offload::Everything => Box::new(AdamOffload::new(groups, options)?),
+    };
+    optim.add(adam, 2e-3);
     let losses = (0..job.steps).map(|step| {
         let randomness = Randomness { seed: 3, step, micro_batch: ranks.rank() as u32 };
         let mut cx = Ctx::training(device, randomness);
@@ -89,8 +106,10 @@ pub fn learns(ranks: &[Seen]) -> bool {
 
 fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<dyn TextModel>> {
     let sharding = Sharding { ranks, level: job.level, sum: GradientSum::Fast, prefetch: true };
-    let builder = BuilderOptions { dtype: job.dtype, sharding, ..BuilderOptions::default() };
-    let blocks = BlockOptions { recompute: Recompute::Checkpoint };
+    let offload_parameters = job.offload == Offload::Everything;
+    let builder = BuilderOptions { dtype: job.dtype, sharding, offload_parameters, ..BuilderOptions::default() };
+    let inputs = if offload_parameters { InputStore::Host } else { InputStore::Device };
+    let blocks = BlockOptions { inputs, ..BlockOptions::from(Recompute::Checkpoint) };
     // Heads of 32, which tensor cores work on in 16-bit types.
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, VOCABULARY);
     let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };

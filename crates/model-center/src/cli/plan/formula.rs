@@ -98,7 +98,7 @@ fn layout_of(options: &Options, resolved: &Resolved, text: &str, length: usize) 
         length,
         micro_batch,
         micro_batches: batch / (data * micro_batch),
-        recompute: resolved.train.recompute != Recompute::Keep,
+        recompute: !matches!(resolved.train.recompute, Recompute::Keep | Recompute::Attention),
         overlap: resolved.parallel.prefetch,
         overlap_tensor: false,
         value_bytes: resolved.model.dtype.size(),
