@@ -96,12 +96,12 @@ impl Ctx {
         self.replay
     }
 
-    /// The same context, in which attention keeps its inputs alone and runs again in the backward pass, or not.
+    /// The same context, in which attention keeps its inputs alone and is recomputed, or not.
     pub fn with_attention_recomputed(self, recomputes_attention: bool) -> Ctx {
         Ctx { recomputes_attention, ..self }
     }
 
-    /// Whether attention is to keep its inputs alone and run again in the backward pass.
+    /// Whether attention is to keep its inputs alone and to be recomputed in the backward pass.
     pub fn recomputes_attention(&self) -> bool {
         self.recomputes_attention
     }

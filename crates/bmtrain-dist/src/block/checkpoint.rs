@@ -10,7 +10,7 @@ use std::fmt;
 /// [`Ctx::recomputes_attention`] asks for it.
 ///
 /// Everything that `forward` computes with and that may need a gradient is either among its inputs or a parameter of
-/// the block. Its random numbers are those of the first run, whether it takes them from its context or has captured
+/// the block. Its random numbers are the same in both runs, whether it takes them from its context or has captured
 /// them. Where ops are not recorded, or no input needs a gradient, it runs once, as if it were called directly.
 pub fn checkpoint(
     inputs: &[&Var],

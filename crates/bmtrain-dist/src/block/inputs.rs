@@ -40,7 +40,7 @@ enum Away {
     Host {
         values: Vec<HostInput>,
         keeper: InputKeeper,
-        /// When all that is on its way back has arrived.
+        /// When everything that was asked for has arrived.
         ready: Option<Mark>,
     },
 }
@@ -50,7 +50,7 @@ struct HostInput {
     shape: Shape,
     dtype: DType,
     values: HostValues,
-    /// On its way back.
+    /// On the device, once it was asked for.
     arriving: Option<Tensor>,
 }
 

@@ -1,5 +1,5 @@
-//! What is kept of a block's forward pass and where, and how its parameters are sharded: for all blocks of a list alike,
-//! or for each by its index.
+//! What is kept of a block's forward pass and where, and how its parameters are sharded: for all blocks of a list, or
+//! for each by its index.
 
 use crate::error::{Error, Result};
 use crate::param::Builder;
@@ -37,8 +37,8 @@ pub enum InputStore {
     Device,
     /// Each tensor-parallel rank keeps `1 / T` of them; the ranks all-gather them on the backward pass.
     Sharded,
-    /// In the host's memory: they leave on the copy lane while the block computes, and those of the next block arrive
-    /// while the gradients of this one are computed. On the CPU the device's memory is the host's, and nothing moves.
+    /// In the host's memory: they leave on the copy lane while the block computes, and return while the gradients
+    /// of the block after it are computed. On the CPU the device's memory is the host's, and nothing moves.
     Host,
 }
 
@@ -71,7 +71,7 @@ impl BlockOptions {
             return refuse("where inputs are kept has no effect on blocks that are not recomputed");
         }
         if self.inputs == InputStore::Sharded && self.recompute == Recompute::Auto {
-            return refuse("inputs sharded over tensor-parallel ranks, each of which decides by itself what it keeps");
+            return refuse("inputs sharded over tensor-parallel ranks, which Recompute::Auto lets decide one by one");
         }
         match (self.inputs, builder.tensor_ranks(), builder.token_ranks()) {
             (InputStore::Sharded, None, _) => refuse("inputs sharded over tensor-parallel ranks, and there is one"),

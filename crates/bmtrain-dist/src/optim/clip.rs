@@ -52,7 +52,7 @@ impl ClipGroup {
         Ok(ClipGroup { clip, accumulated, norm: scalar()?, factor: scalar()? })
     }
 
-    /// Norm and factor of these ranges of reduced gradients, and of those of the ranks.
+    /// Norm and factor of these ranges of reduced gradients and of what the other ranks have.
     fn measure(
         &mut self,
         device: &Device,

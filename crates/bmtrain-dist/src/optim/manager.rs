@@ -89,8 +89,8 @@ impl OptimManager {
         self.enter(Entry { optimizer, scheduler: None, lr });
     }
 
-    /// Clip the gradients of one optimizer, by its number in the order in which they were added, by a norm of their own;
-    /// the others are clipped together. Over all ranks that share the parameters, as the norm of all.
+    /// Clip the gradients of one optimizer, by its number in the order in which they were added, by a norm of their
+    /// own; the others are clipped together. Over all ranks that share the parameters, as the norm of all.
     ///
     /// # Errors
     /// No optimizer of this number, one that has a clip of its own already, a bound that is not above 0.

@@ -102,9 +102,9 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.seed", "Seed of dropout and of the order of samples."),
     first(
         "train.recompute",
-        "What blocks recompute in the backward pass instead of keeping it (activation checkpointing). `blocks` or `true` \
-         keeps only the input of each block, a number k only the input of every k-th one. `attention` keeps everything \
-         but what attention computes from queries, keys and values. `auto` is `blocks` for the first blocks, and keeps \
+        "What blocks recompute in the backward pass (activation checkpointing). `blocks` or `true` keeps only the \
+         input of each block, a number k only the input of every k-th one. `attention` keeps everything but what \
+         attention computes from queries, keys and values. `auto` is `blocks` for the first blocks, and keeps \
          those whose activations fit into the memory that gradients take later; from the second micro-batch of a step \
          on that is none.",
     ),
@@ -125,7 +125,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.offload", "Keep optimizer state in host memory and update it there."),
     second(
         "train.offload_parameters",
-        "Keep parameters in host memory too, and bring those of a block to the device while it computes; on the CPU \
+        "Keep parameters in host memory too, and bring a block's to the device while it computes; on the CPU \
          nothing moves.",
     ),
     second(

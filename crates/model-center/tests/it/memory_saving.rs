@@ -1,5 +1,5 @@
 //! Recomputation policies and kept inputs over whole models: every bit of losses, norms, weights and optimizer state is
-//! that of a run that keeps everything, on one rank and on every kind of several, with dropout.
+//! as in a run that keeps everything, on one rank and on every kind of several, with dropout.
 
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;

@@ -23,7 +23,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
          final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
          label_smoothing, prompt_loss, seed, \
         recompute, recompute_inputs, \
-        gradient_sum, gradient_dtype, loss_scale, offload, offload_parameters, inspect_every, early_stop.patience, early_stop.metric";
+        gradient_sum, gradient_dtype, loss_scale, offload, offload_parameters, \
+        inspect_every, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
     assert_eq!(model_center::run::layout_error(&error), expected);
