@@ -10,11 +10,11 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
-use bmtrain_core::{Backend, DType, Device};
+use bmtrain_core::{Backend, DType, Device, Segment};
 use bmtrain_dist::shard::ZeroLevel;
 // The models and the loop that the program gpu-check runs on real devices.
 use bmtrain_dist::pipeline::ScheduleKind;
-use bmtrain_examples::gpu_check::tiny::{self, Layout, Seen};
+use bmtrain_examples::gpu_check::tiny::{self, Layout, Offload, Seen};
 use cuda_emulator::{Driver, with_driver};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -29,13 +29,20 @@ struct Job {
     dtype: DType,
     level: u64,
     ranks: usize,
+    offload: Offload,
     layout: Layout,
 }
 
+impl Default for Job {
+    fn default() -> Self {
+        Job { gpt2: false, dtype: DType::F32, level: 0, ranks: 1, offload: Offload::Nothing, layout: Layout::DATA }
+    }
+}
+
 fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
-    let Job { gpt2, dtype, level, layout, .. } = job;
+    let Job { gpt2, dtype, level, offload, layout, .. } = job;
     let level = ZeroLevel::from_number(level).unwrap();
-    tiny::train(tiny::Job { gpt2, dtype, level, steps: STEPS, layout }, device, ranks).unwrap()
+    tiny::train(tiny::Job { gpt2, dtype, level, offload, steps: STEPS, layout }, device, ranks).unwrap()
 }
 
 /// A layout as text, for a child.
@@ -79,7 +86,18 @@ fn on_the_device(job: Job, rank: usize, place: &Path) -> Seen {
         let options = NcclOptions { messages: false, ..NcclOptions::default() };
         Arc::new(NcclRank::join(Arc::clone(&backend), Arc::new(control), options).unwrap())
     };
-    train(job, &Device::new(backend), ranks)
+    let device = Device::new(backend);
+    let seen = train(job, &device, ranks);
+    check_memory(job, &device);
+    seen
+}
+
+/// Nothing that is offloaded was ever at rest on the device.
+fn check_memory(job: Job, device: &Device) {
+    let report = device.memory();
+    let peak = |wanted| report.segments.iter().find(|(segment, _)| *segment == wanted).unwrap().1.peak;
+    assert_eq!(peak(Segment::Parameters) == 0, job.offload == Offload::Everything, "{job:?}: {report:?}");
+    assert_eq!(peak(Segment::Offload) == 0, job.offload == Offload::Nothing, "{job:?}: {report:?}");
 }
 
 /// Names, in a child, what it is for.
@@ -89,9 +107,9 @@ const RANK: &str = "BMTRAIN_RANK_OF_TEST";
 fn on_devices(test: &str, job: Job) -> Vec<Seen> {
     let directory = tempfile::tempdir().unwrap();
     let start = |rank: usize| -> Child {
-        let Job { gpt2, dtype, level, ranks, layout } = job;
-        let layout = text_of(layout);
-        let what = format!("{gpt2} {dtype} {level} {ranks} {layout} {rank} {}", directory.path().display());
+        let Job { gpt2, dtype, level, ranks, offload, layout } = job;
+        let (layout, place) = (text_of(layout), directory.path().display());
+        let what = format!("{gpt2} {dtype} {level} {ranks} {offload:?} {layout} {rank} {place}");
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(RANK, what)
@@ -120,13 +138,18 @@ fn read(path: &Path) -> Seen {
 /// In a child that is a rank: train, write the losses, and return true.
 fn is_rank() -> bool {
     let Ok(what) = std::env::var(RANK) else { return false };
-    let mut words = what.splitn(10, ' ');
+    let mut words = what.splitn(11, ' ');
     let mut next = || words.next().unwrap();
     let gpt2 = next() == "true";
     let dtype = if next() == "bf16" { DType::BF16 } else { DType::F32 };
     let (level, ranks) = (next().parse().unwrap(), next().parse().unwrap());
+    let offload = match next() {
+        "Everything" => Offload::Everything,
+        "Optimizer" => Offload::Optimizer,
+        _ => Offload::Nothing,
+    };
     let layout = layout_of([next(), next(), next(), next()]);
-    let job = Job { gpt2, dtype, level, ranks, layout };
+    let job = Job { gpt2, dtype, level, ranks, offload, layout };
     let (rank, place) = (next().parse().unwrap(), next());
     let Seen { losses, state } = on_the_device(job, rank, Path::new(place));
     let losses: Vec<String> = losses.iter().map(|loss| loss.to_bits().to_string()).collect();
@@ -156,7 +179,7 @@ fn one_rank_trains_as_on_the_cpu() {
         }
         for gpt2 in [false, true] {
             for dtype in [DType::F32, DType::BF16] {
-                let job = Job { gpt2, dtype, level: 0, ranks: 1, layout: Layout::DATA };
+                let job = Job { gpt2, dtype, ..Job::default() };
                 assert_as_on_the_cpu(job, &on_devices(test, job));
             }
         }
@@ -171,7 +194,7 @@ fn two_ranks_train_as_on_the_cpu_with_the_same_bits_at_every_zero_level() {
             return;
         }
         for gpt2 in [false, true] {
-            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 2, layout: Layout::DATA };
+            let job = Job { gpt2, level: 3, ranks: 2, ..Job::default() };
             let cut = on_devices(test, job);
             assert_as_on_the_cpu(job, &cut);
             for level in 0..3 {
@@ -190,7 +213,7 @@ fn four_ranks_train_as_on_the_cpu() {
             return;
         }
         for gpt2 in [false, true] {
-            let job = Job { gpt2, dtype: DType::F32, level: 3, ranks: 4, layout: Layout::DATA };
+            let job = Job { gpt2, level: 3, ranks: 4, ..Job::default() };
             assert_as_on_the_cpu(job, &on_devices(test, job));
         }
     });
@@ -206,12 +229,12 @@ fn tensor_parallel_ranks_train_as_on_the_cpu() {
         let cases = [(false, DType::F32, false), (true, DType::F32, true), (true, DType::BF16, true)];
         for (gpt2, dtype, sequence) in cases {
             let layout = Layout { tensor: 2, sequence, ..Layout::DATA };
-            let job = Job { gpt2, dtype, level: 0, ranks: 2, layout };
+            let job = Job { gpt2, dtype, level: 0, ranks: 2, layout, ..Job::default() };
             assert_as_on_the_cpu(job, &on_devices(test, job));
         }
         // With shards of the tensor-parallel weights besides.
         let layout = Layout { tensor: 2, sequence: true, ..Layout::DATA };
-        let job = Job { gpt2: true, dtype: DType::F32, level: 3, ranks: 4, layout };
+        let job = Job { gpt2: true, dtype: DType::F32, level: 3, ranks: 4, layout, ..Job::default() };
         assert_as_on_the_cpu(job, &on_devices(test, job));
     });
 }
@@ -226,13 +249,29 @@ fn pipeline_stages_train_as_on_the_cpu() {
         }
         for kind in [ScheduleKind::OneForwardOneBackward, ScheduleKind::ZeroBubbleV] {
             let layout = Layout { stages: Some((2, kind)), ..Layout::DATA };
-            let job = Job { gpt2: true, dtype: DType::F32, level: 0, ranks: 2, layout };
+            let job = Job { gpt2: true, dtype: DType::F32, level: 0, ranks: 2, layout, ..Job::default() };
             assert_as_on_the_cpu(job, &on_devices(test, job));
         }
         // Stages of tensor-parallel ranks.
         let stages = Some((2, ScheduleKind::OneForwardOneBackward));
         let layout = Layout { tensor: 2, sequence: true, stages };
-        let job = Job { gpt2: false, dtype: DType::F32, level: 0, ranks: 4, layout };
+        let job = Job { gpt2: false, dtype: DType::F32, level: 0, ranks: 4, layout, ..Job::default() };
         assert_as_on_the_cpu(job, &on_devices(test, job));
+    });
+}
+
+#[test]
+fn offloaded_parameters_and_inputs_train_with_the_same_bits() {
+    let test = "offloaded_parameters_and_inputs_train_with_the_same_bits";
+    with_driver(test, Driver::Emulated, &[], || {
+        if is_rank() {
+            return;
+        }
+        for (ranks, gpt2, dtype) in [(1, true, DType::F32), (1, false, DType::BF16), (2, true, DType::F32)] {
+            let job = Job { gpt2, dtype, level: 3, ranks, offload: Offload::Optimizer };
+            let on_device = on_devices(test, job);
+            assert_as_on_the_cpu(job, &on_device);
+            assert_eq!(on_devices(test, Job { offload: Offload::Everything, ..job }), on_device, "{job:?}");
+        }
     });
 }

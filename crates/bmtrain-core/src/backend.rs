@@ -185,6 +185,11 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         false
     }
 
+    /// Whether the device's memory is the host's, as on the CPU: moving something to the host then gains nothing.
+    fn memory_is_host(&self) -> bool {
+        false
+    }
+
     /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         Vec::new()

@@ -33,7 +33,8 @@ pub enum Segment {
     Workspace,
     /// Batches.
     Data,
-    /// Optimizer state kept in the host's memory: none of the device's, so outside the pool and the total.
+    /// Optimizer state, parameters and block inputs in the host's memory: none of the device's, so outside the pool and
+    /// the total.
     Offload,
 }
 

@@ -4,7 +4,7 @@
 //! use bmtrain_dist::prelude::*;
 //! ```
 
-pub use crate::block::{Block, BlockOptions, Recompute, TransformerBlockList};
+pub use crate::block::{Block, BlockOptions, BlockPolicy, CheckpointBlock, Recompute, TransformerBlockList};
 pub use crate::error::{Error, Result};
 pub use crate::launch::{Launch, run_ranks};
 pub use crate::model::Module;

@@ -63,7 +63,7 @@ fn step_seconds(link: Option<Link>, prefetch: bool, root: bool) -> f64 {
         let device = Device::cpu(1).unwrap();
         let sharding = Sharding { ranks: Arc::new(comm), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch };
         let builder = Builder::new(&device, BuilderOptions { sharding, ..BuilderOptions::default() });
-        let policy = BlockOptions { recompute: Recompute::Checkpoint };
+        let policy = BlockOptions::from(Recompute::Checkpoint);
         let linear = || LinearOptions::new(WIDTH, WIDTH, false, Init::normal(0.1));
         let blocks = TransformerBlockList::build(&builder, BLOCKS, policy, |_, b| {
             Ok(Slow(Linear::new(&b.at("linear"), linear())?))
@@ -191,7 +191,7 @@ fn trace(prefetch: bool) -> Vec<String> {
         let ranks = Arc::new(Noting { rank, trace: trace.clone() });
         let sharding = Sharding { ranks, level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch };
         let builder = Builder::new(&device, BuilderOptions { sharding, ..BuilderOptions::default() });
-        let policy = BlockOptions { recompute: Recompute::Checkpoint };
+        let policy = BlockOptions::from(Recompute::Checkpoint);
         let blocks = TransformerBlockList::build(&builder, 3, policy, |place, b| {
             let linear =
                 |name: &str, from, to| Linear::new(&b.at(name), LinearOptions::new(from, to, false, Init::normal(0.1)));
@@ -287,7 +287,7 @@ fn reductions_seen(level: ZeroLevel, announce: bool) -> Vec<u64> {
         let reductions: Rc<dyn Fn() -> u64> =
             Rc::new(move || comm.traffic().iter().find(|(known, _)| *known == name).map_or(0, |(_, t)| t.calls));
         let seen = Rc::<RefCell<Vec<u64>>>::default();
-        let policy = BlockOptions { recompute: Recompute::Checkpoint };
+        let policy = BlockOptions::from(Recompute::Checkpoint);
         let blocks = TransformerBlockList::build(&builder, 3, policy, |_, b| {
             let linear = Linear::new(&b.at("linear"), LinearOptions::new(WIDTH, WIDTH, false, Init::normal(0.1)))?;
             Ok(Looking { linear, reductions: Rc::clone(&reductions), seen: Rc::clone(&seen) })

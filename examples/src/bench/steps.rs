@@ -245,7 +245,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         Precision::F32 => DType::F32,
         Precision::Bf16 => DType::BF16,
     };
-    let blocks = BlockOptions { recompute: options.recompute.policy() };
+    let blocks = BlockOptions::from(options.recompute.policy());
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
     let groups = RankGroups::split(Arc::clone(&ranks), 1, options.tensor)?;
     let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };

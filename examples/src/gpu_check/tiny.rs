@@ -6,8 +6,8 @@ use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::{Ctx, DType, Device};
-use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
+use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Optimizer, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -25,6 +25,17 @@ const MICRO_BATCHES: usize = 2;
 const LENGTH: usize = 11;
 const VOCABULARY: usize = 50;
 
+/// What is in the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing.
+    Nothing,
+    /// Optimizer state.
+    Optimizer,
+    /// Optimizer state, parameters at rest and the inputs of recomputed blocks.
+    Everything,
+}
+
 /// One training run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
@@ -34,6 +45,8 @@ pub struct Job {
     pub dtype: DType,
     /// What ranks hold shards of.
     pub level: ZeroLevel,
+    /// What is in the host's memory; everything takes ZeRO-3.
+    pub offload: Offload,
     /// Steps.
     pub steps: u32,
     /// How the ranks are divided.
@@ -109,8 +122,12 @@ pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<
         None => None,
     };
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
-    let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?;
-    optim.add(Box::new(adam), 2e-3);
+    let (params, options) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
+    let adam: Box<dyn Optimizer> = match job.offload {
+        Offload::Nothing => Box::new(Adam::new(params, options)?),
+        Offload::Optimizer | Offload::Everything => Box::new(AdamOffload::new(params, options)?),
+    };
+    optim.add(adam, 2e-3);
     let micro_batches = if pipeline.is_some() { MICRO_BATCHES } else { 1 };
     let (data_rank, data_size) = (groups.mesh.data_rank(), groups.mesh.data_size());
     let load = |step: u32, number: usize| {
@@ -169,9 +186,11 @@ fn model(job: Job, device: &Device, groups: &Groups) -> Result<Box<dyn TextModel
     let tensor = Arc::clone(&groups.tensor);
     let tensor = TensorGroup { ranks: tensor, sequence: job.layout.sequence, ..TensorGroup::default() };
     let stages = groups.pipeline.as_ref().map_or_else(StageGroup::default, |(stages, _)| stages.clone());
-    let (mesh, dtype) = (groups.mesh, job.dtype);
-    let builder = BuilderOptions { mesh, dtype, sharding, tensor, stages, ..BuilderOptions::default() };
-    let blocks = BlockOptions { recompute: Recompute::Checkpoint };
+    let (mesh, dtype, offload_parameters) = (groups.mesh, job.dtype, job.offload == Offload::Everything);
+    let builder =
+        BuilderOptions { mesh, dtype, sharding, tensor, stages, offload_parameters, ..BuilderOptions::default() };
+    let inputs = if offload_parameters { InputStore::Host } else { InputStore::Device };
+    let blocks = BlockOptions { inputs, ..BlockOptions::from(Recompute::Checkpoint) };
     // Heads of 32, which tensor cores work on in 16-bit types.
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (job.layers(), 64, 2, 96, VOCABULARY);
     let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };

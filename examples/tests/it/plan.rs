@@ -4,11 +4,17 @@ use crate::fixture::Fixture;
 use serde_json::Value;
 
 /// Ranks and settings.
-const CASES: [(&str, &[&str]); 10] = [
+const CASES: [(&str, &[&str]); 13] = [
     ("2", &[]),
     ("2", &["train.offload=true", "train.micro_batch_size=2", "model.dtype=bf16"]),
     ("1", &[]),
     ("1", &["train.recompute=blocks", "train.micro_batch_size=2"]),
+    ("1", &["train.recompute=attention", "train.micro_batch_size=2"]),
+    ("2", &["train.recompute=2", "train.micro_batch_size=2", "parallel.zero=3"]),
+    (
+        "2",
+        &["train.recompute=true", "train.recompute_inputs=host", "train.offload=true", "train.offload_parameters=true"],
+    ),
     ("1", &["train.gradient_sum=elastic", "train.micro_batch_size=1", "model.dtype=bf16"]),
     ("2", &["parallel.zero=0", "train.micro_batch_size=2", "checkpoint.every=1 steps"]),
     ("2", &["parallel.zero=1", "train.micro_batch_size=1", "model.dtype=bf16"]),
@@ -172,6 +178,27 @@ fn sequences_of_a_length_are_planned_and_the_most_that_the_recipe_allows_is_show
     // Data with sequences as long as the recipe allows leave nothing to add.
     let exact = format!("data.max_length={length}");
     assert_eq!(planned(&fixture, &["--set", &exact])["at_max_length"], Value::Null);
+}
+
+#[test]
+fn offloaded_parameters_and_inputs_are_counted_on_the_host_beside_a_device() {
+    let fixture = equally_long();
+    fixture.hollow_model(256, 12, 1024);
+    let on = |sets: &[&str]| {
+        let cuda = ["device.name=cuda", "train.offload=true", "parallel.zero=3", "train.recompute=blocks"];
+        let sets = with_sets(&[&cuda[..], sets].concat());
+        planned(&fixture, &[&["--ranks", "2", "--device-memory", "8", "--memory", "1000"], &sets[..]].concat())
+    };
+    let of = |plan: &Value, class: &str| plan["pool"]["own_peaks"][class].as_u64().unwrap();
+    let usual = on(&[]);
+    let apart = on(&["train.offload_parameters=true", "train.recompute_inputs=host"]);
+    assert_eq!(of(&apart, "parameters"), 0, "{apart}");
+    let (values, on_host) = (of(&usual, "parameters"), of(&apart, "offload") - of(&usual, "offload"));
+    assert!(on_host >= values && of(&apart, "activations") < of(&usual, "activations"), "{apart} {usual}");
+    // The shard of a block arrives beside what is gathered from it.
+    assert!(of(&apart, "gathered") < 2 * of(&usual, "gathered"), "{apart} {usual}");
+    let pool = |plan: &Value| plan["pool"]["peak_bytes"].as_u64().unwrap();
+    assert!(pool(&apart) < pool(&usual), "{apart} {usual}");
 }
 
 #[test]

@@ -44,6 +44,7 @@ pub struct Ctx {
     observer: Option<Rc<dyn Observer>>,
     /// A block runs again, for its gradients.
     replay: bool,
+    recomputes_attention: bool,
 }
 
 impl Ctx {
@@ -57,6 +58,7 @@ impl Ctx {
             tape: None,
             observer: None,
             replay: false,
+            recomputes_attention: false,
         }
     }
 
@@ -80,6 +82,7 @@ impl Ctx {
             tape,
             observer: self.observer.clone(),
             replay: self.replay,
+            recomputes_attention: self.recomputes_attention,
         }
     }
 
@@ -91,6 +94,16 @@ impl Ctx {
     /// Whether something runs again that has run before, for its gradients.
     pub fn is_replay(&self) -> bool {
         self.replay
+    }
+
+    /// The same context, in which attention keeps its inputs alone and is recomputed, or not.
+    pub fn with_attention_recomputed(self, recomputes_attention: bool) -> Ctx {
+        Ctx { recomputes_attention, ..self }
+    }
+
+    /// Whether attention is to keep its inputs alone and to be recomputed in the backward pass.
+    pub fn recomputes_attention(&self) -> bool {
+        self.recomputes_attention
     }
 
     /// Show the values that this forward pass names to an observer.

@@ -261,6 +261,10 @@ impl Backend for CpuBackend {
         if on == Lane::Compute { task() } else { self.lanes.give(on, Box::new(task)) }
     }
 
+    fn memory_is_host(&self) -> bool {
+        true
+    }
+
     fn host_threads(&self) -> Option<Arc<Threads>> {
         Some(Arc::clone(&self.threads))
     }

@@ -115,6 +115,10 @@ impl Backend for Counting {
         self.is_cuda
     }
 
+    fn memory_is_host(&self) -> bool {
+        !self.is_cuda
+    }
+
     fn upload(&self, _host: &[u8], _to: ViewMut<'_>, _on: Lane) -> Result<()> {
         Ok(())
     }

@@ -136,6 +136,10 @@ macro_rules! forward_to_inner {
             self.inner.release_waits()
         }
 
+        fn memory_is_host(&self) -> bool {
+            self.inner.memory_is_host()
+        }
+
         fn scratch(&self) -> Vec<(&'static str, usize)> {
             self.inner.scratch()
         }

@@ -73,6 +73,7 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
         let step_bytes = |step: &RecordedBlock<B>| match &step.saved {
             SavedBlock::Tape(tape) | SavedBlock::Either(tape, _) => tape.tape.saved_bytes(),
             SavedBlock::Inputs(inputs) => inputs.bytes(),
+            SavedBlock::Following => 0,
         };
         self.steps.iter().map(step_bytes).sum()
     }
@@ -96,18 +97,18 @@ impl<B: Block + 'static> ListBackward<B> {
 
     /// The backward pass of one block: gradients of its carry and of what is shared.
     fn backward_block(
-        &self,
+        &mut self,
         block: RecordedBlock<B>,
         dy: Grads,
         (device, queue): (&Device, Option<&WeightGradients>),
         ring: &mut GatherRing,
     ) -> bmtrain_core::Result<(Grads, Grads)> {
-        let RecordedBlock { place, saved, in_use } = block;
-        let flats = |place| move || self.list.flats(place);
-        ring.gather(place, flats(place)).map_err(core_error)?;
-        if let Some(next) = self.steps.last() {
-            ring.prefetch(place, next.place, flats(next.place)).map_err(core_error)?;
+        let RecordedBlock { place, mut saved, in_use } = block;
+        if matches!(saved, SavedBlock::Following) {
+            saved = SavedBlock::Tape(self.replay_segment(place, ring).map_err(core_error)?);
         }
+        ring.gather(place, || self.list.flats(place)).map_err(core_error)?;
+        self.prefetch_next(place, ring).map_err(core_error)?;
         let tape = match saved {
             SavedBlock::Tape(tape) => tape,
             SavedBlock::Either(tape, inputs) => {
@@ -115,9 +116,11 @@ impl<B: Block + 'static> ListBackward<B> {
                 drop(inputs);
                 tape
             }
-            SavedBlock::Inputs(carry) => {
+            SavedBlock::Inputs(inputs) => {
+                let carry = inputs.bring().map_err(core_error)?;
                 BlockTape::record(&self.list, place, &carry, &self.shared, &self.cx).map_err(core_error)?.1
             }
+            SavedBlock::Following => return Err(core_error(no_segment(place))),
         };
         let grads = tape.backward(device, dy, queue)?;
         ring.release(place);
@@ -127,6 +130,41 @@ impl<B: Block + 'static> ListBackward<B> {
             self.reduce_gradients(place).map_err(core_error)?;
         }
         Ok(grads)
+    }
+
+    /// Run the segment again that ends with the block at `place`, from the inputs of its first block: the tape of this
+    /// block, which stays gathered. The others get their tapes.
+    fn replay_segment(&mut self, place: usize, ring: &mut GatherRing) -> Result<BlockTape> {
+        let head = self.steps.iter().rposition(|step| !matches!(step.saved, SavedBlock::Following));
+        let head = head.ok_or_else(|| no_segment(place))?;
+        let SavedBlock::Inputs(inputs) = std::mem::replace(&mut self.steps[head].saved, SavedBlock::Following) else {
+            return Err(no_segment(place));
+        };
+        let mut carry = inputs.bring()?;
+        for at in head..self.steps.len() {
+            let (now, next) = (self.steps[at].place, self.steps.get(at + 1).map_or(place, |step| step.place));
+            ring.gather(now, || self.list.flats(now))?;
+            ring.prefetch(now, next, || self.list.flats(next))?;
+            let (output, tape) = BlockTape::record(&self.list, now, &carry, &self.shared, &self.cx)?;
+            self.steps[at].saved = SavedBlock::Tape(tape);
+            carry = output;
+            ring.release(now);
+        }
+        ring.gather(place, || self.list.flats(place))?;
+        Ok(BlockTape::record(&self.list, place, &carry, &self.shared, &self.cx)?.1)
+    }
+
+    /// Begin to gather the block that computes after the one at `place`, and to bring its inputs back.
+    fn prefetch_next(&mut self, place: usize, ring: &mut GatherRing) -> Result<()> {
+        let Some(at) = self.steps.iter().rposition(|step| !matches!(step.saved, SavedBlock::Following)) else {
+            return Ok(());
+        };
+        let RecordedBlock { place: next, saved, .. } = &mut self.steps[at];
+        if let SavedBlock::Inputs(inputs) = saved {
+            inputs.prefetch()?;
+        }
+        let next = *next;
+        ring.prefetch(place, next, || self.list.flats(next))
     }
 
     /// Reduce the gradients of a block while the next one computes. A block at several places waits for the last of
@@ -159,7 +197,11 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
     Ok(())
 }
 
-fn core_error(error: Error) -> bmtrain_core::Error {
+fn no_segment(place: usize) -> Error {
+    Error::setting("block list", format!("block {place} is to run again, and the inputs of its segment are gone"))
+}
+
+pub(super) fn core_error(error: Error) -> bmtrain_core::Error {
     match error {
         Error::Core(error) => error,
         other => bmtrain_core::Error::argument("block backward", other.to_string()),

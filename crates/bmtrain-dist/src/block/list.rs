@@ -1,7 +1,8 @@
 //! The list of blocks: how it is built and what a run of it may do. `run.rs` is the loop over its blocks, `backward.rs`
 //! the loop in reverse.
 
-use super::Block;
+use super::inputs::InputKeeper;
+use super::{Block, BlockOptions, BlockPolicy};
 use crate::error::{Error, Result};
 use crate::param::{Builder, Flat, Param};
 use bmtrain_core::Ctx;
@@ -9,27 +10,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// What is kept of a block's forward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Recompute {
-    /// Everything its ops saved.
-    #[default]
-    Keep,
-    /// Only its inputs; the block runs again on the backward pass.
-    Checkpoint,
-    /// Everything of the last blocks of a run, in the memory that the blocks' gradients take later, and only the inputs
-    /// of those before them: about the peak of [`Recompute::Checkpoint`], with fewer blocks that run again. In later
-    /// micro-batches of a step, whose gradients are there already, the same as [`Recompute::Checkpoint`].
-    Auto,
-}
-
-/// Policy of one block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BlockOptions {
-    /// What is kept.
-    pub recompute: Recompute,
-}
 
 pub(super) struct ListedBlock<B> {
     pub(super) block: B,
@@ -46,11 +26,13 @@ pub struct TransformerBlockList<B> {
     entries: Rc<Vec<Rc<ListedBlock<B>>>>,
     /// The counter of uses of trained parameters.
     pub(super) asked: Rc<Cell<u64>>,
+    pub(super) keeper: InputKeeper,
 }
 
 impl<B> Clone for TransformerBlockList<B> {
     fn clone(&self) -> Self {
-        TransformerBlockList { entries: Rc::clone(&self.entries), asked: Rc::clone(&self.asked) }
+        let (entries, asked) = (Rc::clone(&self.entries), Rc::clone(&self.asked));
+        TransformerBlockList { entries, asked, keeper: self.keeper.clone() }
     }
 }
 
@@ -80,32 +62,40 @@ pub struct ListOutput<C> {
 }
 
 impl<B: Block + 'static> TransformerBlockList<B> {
-    /// Build `count` blocks named `{builder}.0`, `{builder}.1`, …
+    /// Build `count` blocks named `{builder}.0`, `{builder}.1`, …, with a policy for all or for each by its index
+    /// ([`BlockPolicy`]).
     ///
     /// A block may use parameters that were declared outside of blocks. It may not use parameters of another block,
     /// which are not gathered while it computes: for a block at several places there is
     /// [`TransformerBlockList::in_order`].
+    ///
+    /// # Errors
+    /// What `build` returns; a policy that does not fit the ranks.
     pub fn build(
         builder: &Builder,
         count: usize,
-        options: BlockOptions,
+        policy: impl Into<BlockPolicy>,
         mut build: impl FnMut(usize, &Builder) -> Result<B>,
     ) -> Result<Self> {
-        let mut entries = Vec::with_capacity(count);
+        let (policy, mut entries) = (policy.into(), Vec::with_capacity(count));
         for index in 0..count {
-            let before = builder.count();
-            let block = builder.index(index).block(|inner| build(index, inner))?;
-            let mut flats: Vec<Rc<Flat>> = Vec::new();
-            let flat_ones = |param: &&Param| param.block_format().is_none();
-            for param in builder.since(before).iter().filter(flat_ones) {
-                let flat = param.place()?.0;
-                if !flats.iter().any(|known| Rc::ptr_eq(known, flat)) {
-                    flats.push(Rc::clone(flat));
-                }
-            }
-            entries.push(Rc::new(ListedBlock { block, flats, options }));
+            entries.push(listed(&builder.index(index), policy.of(index), |inner| build(index, inner))?);
         }
-        Ok(TransformerBlockList { entries: Rc::new(entries), asked: builder.asked() })
+        Ok(TransformerBlockList::new(builder, entries))
+    }
+
+    /// One block, named as the builder.
+    pub(super) fn of_one(
+        builder: &Builder,
+        options: BlockOptions,
+        build: impl FnOnce(&Builder) -> Result<B>,
+    ) -> Result<Self> {
+        let entry = listed(builder, options, build)?;
+        Ok(TransformerBlockList::new(builder, vec![entry]))
+    }
+
+    fn new(builder: &Builder, entries: Vec<Rc<ListedBlock<B>>>) -> Self {
+        TransformerBlockList { entries: Rc::new(entries), asked: builder.asked(), keeper: InputKeeper::new(builder) }
     }
 
     /// The same blocks in another order, in which a block may appear more than once: `[0, 0, 1, 1]` runs the first
@@ -117,7 +107,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
             None => Err(Error::setting("block list", format!("block {number} of {} in the order", self.len()))),
         };
         let entries = order.iter().map(entry).collect::<Result<_>>()?;
-        Ok(TransformerBlockList { entries: Rc::new(entries), asked: Rc::clone(&self.asked) })
+        Ok(TransformerBlockList { entries: Rc::new(entries), ..self.clone() })
     }
 
     /// Number of places.
@@ -177,4 +167,24 @@ impl<B> TransformerBlockList<B> {
     pub(super) fn flats(&self, place: usize) -> Vec<Rc<Flat>> {
         self.entries.get(place).map_or_else(Vec::new, |entry| entry.flats.clone())
     }
+}
+
+/// Build a block, and find the storages of its parameters.
+fn listed<B>(
+    builder: &Builder,
+    options: BlockOptions,
+    build: impl FnOnce(&Builder) -> Result<B>,
+) -> Result<Rc<ListedBlock<B>>> {
+    options.check(builder)?;
+    let before = builder.count();
+    let block = builder.with_level(options.zero).block(build)?;
+    let mut flats: Vec<Rc<Flat>> = Vec::new();
+    let flat_ones = |param: &&Param| param.block_format().is_none();
+    for param in builder.since(before).iter().filter(flat_ones) {
+        let flat = param.place()?.0;
+        if !flats.iter().any(|known| Rc::ptr_eq(known, flat)) {
+            flats.push(Rc::clone(flat));
+        }
+    }
+    Ok(Rc::new(ListedBlock { block, flats, options }))
 }

@@ -2,12 +2,19 @@
 
 mod backward;
 pub mod bundle;
+mod checkpoint;
+mod inputs;
 pub mod list;
+mod policy;
 mod ring;
 mod run;
+mod single;
 
 pub use bundle::Bundle;
-pub use list::{BlockOptions, ListOutput, Recompute, RunOptions, TransformerBlockList};
+pub use checkpoint::checkpoint;
+pub use list::{ListOutput, RunOptions, TransformerBlockList};
+pub use policy::{BlockOptions, BlockPolicy, InputStore, Recompute};
+pub use single::CheckpointBlock;
 
 use crate::error::Result;
 use bmtrain_core::Ctx;

@@ -4,7 +4,8 @@
 
 use super::backward::ListBackward;
 use super::bundle::{Bundle, Detached};
-use super::list::{ListOutput, RunOptions};
+use super::inputs::KeptInputs;
+use super::list::{ListOutput, ListedBlock, RunOptions};
 use super::ring::GatherRing;
 use super::{Block, Recompute, TransformerBlockList};
 use crate::error::Result;
@@ -45,12 +46,12 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                 hidden.push(carry.clone());
             }
             let cache = caches.as_deref_mut().and_then(|caches| caches.get_mut(place - range.start));
-            let recompute = room.policy(self.entry(place).options.recompute);
-            let (output, saved) = self.forward_block((place, recompute), carry, &shared, cache, cx)?;
+            let keeps = room.keeps(place, &steps, self);
+            let (output, saved) = self.forward_block((place, keeps), carry, &shared, cache, cx)?;
             // No gradient can reach a block if none of its outputs needs one.
             if let Some(saved) = saved.filter(|_| output.any_needs_grad()) {
                 steps.push(RecordedBlock { place, saved, in_use: RecordedPass::begin(&self.entry(place).flats)? });
-                room.fit(&mut steps);
+                room.fit(&mut steps, self)?;
             }
             carry = output;
             ring.release(place);
@@ -83,21 +84,26 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     /// Run one block, on a tape of its own or without one.
     fn forward_block(
         &self,
-        (place, recompute): (usize, Recompute),
+        (place, keeps): (usize, Keeps),
         carry: Detached<B::Carry>,
         shared: &Detached<B::Shared>,
         cache: Option<&mut B::Cache>,
         cx: &Ctx,
     ) -> Result<BlockForward<B>> {
-        if cx.is_recording() && recompute != Recompute::Checkpoint {
+        let entry = self.entry(place);
+        if cx.is_recording() && matches!(keeps, Keeps::Tape | Keeps::Either) {
             let (output, tape) = BlockTape::record(self, place, &carry, shared, cx)?;
-            let is_kept = recompute == Recompute::Keep;
+            let is_kept = keeps == Keeps::Tape;
             let saved = if is_kept { SavedBlock::Tape(tape) } else { SavedBlock::Either(tape, carry) };
             return Ok((output, Some(saved)));
         }
         let asked = self.asked.get();
         let inputs_need_grad = carry.any_needs_grad() || shared.any_needs_grad();
-        let saved = cx.is_recording().then(|| SavedBlock::Inputs(carry.clone()));
+        let saved = match (cx.is_recording(), keeps) {
+            (false, _) => None,
+            (true, Keeps::Nothing) => Some(SavedBlock::Following),
+            (true, _) => Some(SavedBlock::Inputs(self.keeper.keep(carry.clone(), entry.options.inputs)?)),
+        };
         let output =
             cx.with_tape(None).at_index(place, |cx| self.call(place, carry.bundle, &shared.bundle, cache, cx))?;
         // Which outputs need a gradient is known without a tape: all of them, once an input or a parameter does. The
@@ -106,6 +112,16 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let needs_grad = output.vars().iter().map(|var| needs_grad && var.dtype().is_float()).collect();
         Ok((Detached { bundle: output, needs_grad }, saved))
     }
+}
+
+/// What a block keeps in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    Tape,
+    Either,
+    Inputs,
+    /// It runs again after the block before it, which passes it its inputs.
+    Nothing,
 }
 
 /// What blocks with [`Recompute::Auto`] may keep in a run, and what they do keep, bytes.
@@ -121,30 +137,59 @@ impl TapeRoom {
         TapeRoom { bytes, taken: 0, next: 0 }
     }
 
-    /// A block's policy in this run.
-    fn policy(&self, recompute: Recompute) -> Recompute {
+    /// What the block at `place` keeps in this run, after the recorded ones.
+    fn keeps<B: Block + 'static>(
+        &self,
+        place: usize,
+        steps: &[RecordedBlock<B>],
+        list: &TransformerBlockList<B>,
+    ) -> Keeps {
+        let recompute = list.entry(place).options.recompute;
         match recompute {
-            Recompute::Auto if self.bytes == 0 => Recompute::Checkpoint,
-            other => other,
+            Recompute::Keep | Recompute::Attention => Keeps::Tape,
+            Recompute::Auto if self.bytes > 0 => Keeps::Either,
+            Recompute::Every(count) if segment(place, steps, list).is_some_and(|length| length < count) => {
+                Keeps::Nothing
+            }
+            Recompute::Auto | Recompute::Checkpoint | Recompute::Every(_) => Keeps::Inputs,
         }
     }
 
     /// Account for the block recorded last, and drop tapes until the others fit: the first ones, whose backward pass
     /// comes when most gradients are there.
-    fn fit<B: Block>(&mut self, steps: &mut [RecordedBlock<B>]) {
+    fn fit<B: Block + 'static>(
+        &mut self,
+        steps: &mut [RecordedBlock<B>],
+        list: &TransformerBlockList<B>,
+    ) -> Result<()> {
         if let Some(RecordedBlock { saved: SavedBlock::Either(tape, _), .. }) = steps.last() {
             self.taken += tape.tape.saved_bytes();
         }
         while self.taken > self.bytes && self.next < steps.len() {
-            let RecordedBlock { saved, .. } = &mut steps[self.next];
+            let RecordedBlock { saved, place, .. } = &mut steps[self.next];
             if let SavedBlock::Either(tape, inputs) = saved {
                 self.taken -= tape.tape.saved_bytes();
-                self.taken += inputs.bytes();
-                *saved = SavedBlock::Inputs(inputs.clone());
+                let kept = list.keeper.keep(inputs.clone(), list.entry(*place).options.inputs)?;
+                self.taken += kept.bytes();
+                *saved = SavedBlock::Inputs(kept);
             }
             self.next += 1;
         }
+        Ok(())
     }
+}
+
+/// The number of blocks in the segment of the block before the one at `place`, if it was recorded with the same policy.
+/// A gradient reaches this block then, since one reaches its inputs.
+fn segment<B: Block + 'static>(
+    place: usize,
+    steps: &[RecordedBlock<B>],
+    list: &TransformerBlockList<B>,
+) -> Option<usize> {
+    let last = steps.last().filter(|last| last.place + 1 == place)?;
+    let following = steps.iter().rev().take_while(|step| matches!(step.saved, SavedBlock::Following)).count();
+    let policy = |place: usize| list.entry(place).options.recompute;
+    (policy(last.place) == policy(place)).then_some(following + 1)
 }
 
 /// What the backward pass needs of one block that a gradient can reach.
@@ -160,7 +205,9 @@ pub(super) enum SavedBlock<B: Block> {
     /// Its inner tape.
     Tape(BlockTape),
     /// Its inputs only: activation checkpointing.
-    Inputs(Detached<B::Carry>),
+    Inputs(KeptInputs<B::Carry>),
+    /// Nothing: it runs again after the block before it, from the inputs of the first block of their segment.
+    Following,
     /// Its inner tape, as long as there is room for it, and its inputs.
     Either(BlockTape, Detached<B::Carry>),
 }
@@ -208,8 +255,10 @@ impl BlockTape {
     ) -> Result<(Detached<B::Carry>, Self)> {
         let tape = Tape::new();
         let ((inner_carry, carry), (inner_shared, shared)) = (carry.on_tape(&tape), shared.on_tape(&tape));
+        let options = list.entry(place).options;
         let output = cx
             .with_tape(Some(tape.clone()))
+            .with_attention_recomputed(options.recompute == Recompute::Attention)
             .at_index(place, |cx| list.call(place, inner_carry, &inner_shared, None, cx))?;
         let keys = |vars: Vec<Var>| vars.iter().map(Var::key).collect();
         let (carry, shared, outputs) = (keys(carry), keys(shared), keys(output.vars()));

@@ -37,7 +37,7 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
         let (flat, index) = param.place()?;
         let part = flat.counted(index);
         let counted = counted_values(param)?;
-        own.push(of_ranges(flat.values(), shifted(&counted, &part.of_param, part.in_values.start))?);
+        own.push(of_ranges(&flat.values_to_read()?, shifted(&counted, &part.of_param, part.in_values.start))?);
         // Parameters of one storage come one after the other: its gradients are brought together once.
         if !sums.as_ref().is_some_and(|sums| Rc::ptr_eq(&sums.flat, flat)) {
             sums = Some(Sums { flat: Rc::clone(flat), shard: flat.gradient_sums()? });
@@ -51,7 +51,7 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
     let mut all = own;
     if let Some(flat) = parameters.flats().first() {
         for ranks in [&flat.sharding().ranks, flat.tensor_ranks()] {
-            all = Moments::over_ranks(&**ranks, flat.values().device(), &all)?;
+            all = Moments::over_ranks(&**ranks, flat.device(), &all)?;
         }
     }
     let row = |(param, moments): (&&Param, &[Moments])| SummaryRow {

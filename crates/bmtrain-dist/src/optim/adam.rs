@@ -73,7 +73,7 @@ struct Moments {
 impl Moments {
     fn new(flat: &Flat, options: &AdamOptions) -> Result<Self> {
         flat.settle()?;
-        let (values, len, count) = (flat.values(), flat.state_len(), flat.layout().spans().len());
+        let (values, len, count) = (flat.values()?, flat.state_len(), flat.layout().spans().len());
         let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
         let master = (flat.dtype() != DType::F32).then(zeros).transpose()?;
         if let Some(master) = &master {
@@ -127,12 +127,12 @@ impl Optimizer for Adam {
             let Moments { m, v, master, moved } = &state.moments;
             let keep = |part: OwnedPart| match master {
                 Some(master) => Before::keep(master, part.in_state),
-                None => Before::keep(flat.values(), part.in_values),
+                None => Before::keep(flat.values()?, part.in_values),
             };
             let before = recorded.into_iter().map(keep).collect::<Result<Vec<_>>>()?;
             let range = part.in_state;
-            flat.values().device().launch(AdamKernel {
-                parameter: flat.values().view_mut(part.in_values)?,
+            flat.device().launch(AdamKernel {
+                parameter: flat.values()?.view_mut(part.in_values)?,
                 master: master.as_ref().map(|master| master.view_mut(range.clone())).transpose()?,
                 m: m.view_mut(range.clone())?,
                 v: v.view_mut(range.clone())?,

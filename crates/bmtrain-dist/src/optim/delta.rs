@@ -54,7 +54,7 @@ impl<'a> Before<'a> {
 /// The norms of all parameters of a flat storage from this rank's exact sums. Data-parallel and tensor-parallel ranks
 /// have to do the same. Waits for the device.
 pub(super) fn norms(flat: &Flat, words: &[i64]) -> Result<Vec<f64>> {
-    let device = flat.values().device();
+    let device = flat.device();
     let all = Storage::empty(device, words.len(), DType::I64, Segment::Workspace)?;
     let range = 0..words.len();
     device.backend().upload(bytemuck::cast_slice(words), all.view_mut(range.clone())?, Lane::Compute)?;

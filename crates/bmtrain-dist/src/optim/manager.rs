@@ -1,45 +1,31 @@
 //! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for
 //! all.
 
+use super::clip::{Clip, Clipping};
 use super::scale::Outcome;
 use super::tensor_terms::sum_all_terms;
-use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
+use super::{Delta, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepArgs};
 use crate::control::join;
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
-use bmtrain_core::comm::{Collective, Reduction};
-use bmtrain_core::exact::WORDS;
-use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NormOrder};
-use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Storage, Tensor, Var};
+use bmtrain_core::{Ctx, Device, Lane, Segment, Tensor, Var};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// Upper bound of the gradients' norm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Clip {
-    /// Which norm.
-    pub order: NormOrder,
-    /// The bound; infinity only measures.
-    pub max_norm: f32,
-}
-
-impl Default for Clip {
-    fn default() -> Self {
-        Clip { order: NormOrder::Two, max_norm: f32::INFINITY }
-    }
-}
-
 /// What one optimizer step did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepInfo {
-    /// True norm of the gradients, before clipping.
+    /// True norm of the gradients, before clipping: of all optimizers without a clip of their own, 0 if there is none.
     pub grad_norm: f32,
+    /// The number of each optimizer with a clip of its own ([`OptimManager::clip_apart`]), and the true norm of its
+    /// gradients, before clipping.
+    pub apart_norms: Vec<(usize, f32)>,
     /// Rate of the first optimizer.
     pub lr: f64,
     /// Rates of all optimizers, in the order in which they were added.
     pub rates: Vec<f64>,
-    /// The norm was not finite: no weight, moment or schedule was changed. All ranks agree.
+    /// A norm was not finite: no weight, moment or schedule was changed. All ranks agree.
     pub skipped: bool,
     /// What the loss was multiplied by in this step.
     pub scale: f32,
@@ -60,45 +46,34 @@ struct Entry {
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
     pub(super) device: Device,
-    clip: Clip,
     pub(super) scaler: LossScaler,
     entries: Vec<Entry>,
     /// What [`OptimManager::flats`] found, until an optimizer is added.
     flats: OnceCell<Rc<[Rc<Flat>]>>,
     /// The model's other storages, which no optimizer of this manager updates.
     others: OnceCell<Rc<[Rc<Flat>]>>,
-    accumulated: Tensor,
-    norm: Tensor,
-    factor: Tensor,
+    /// Of the optimizers without a clip of their own, then of each that has one.
+    clipping: Clipping,
     /// A parameter whose gradient was not finite in the last step.
     broken: Option<String>,
 }
 
 impl std::fmt::Debug for OptimManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OptimManager({} optimizers, {:?})", self.entries.len(), self.clip)
+        write!(f, "OptimManager({} optimizers, {:?})", self.entries.len(), self.clipping)
     }
 }
 
 impl OptimManager {
     /// A manager without optimizers yet.
     pub fn new(device: &Device, clip: Clip) -> Result<Self> {
-        if clip.max_norm.is_nan() || clip.max_norm <= 0.0 {
-            return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
-        }
-        let scalar = || Tensor::full_in(device, [1], DType::F32, 0.0, Segment::Optimizer);
-        let accumulated = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Optimizer)?;
-        let (norm, factor) = (scalar()?, scalar()?);
         Ok(OptimManager {
             device: device.clone(),
-            clip,
             scaler: LossScaler::new(ScalePolicy::NONE, LossScaler::LIMIT)?,
             entries: Vec::new(),
             flats: OnceCell::new(),
             others: OnceCell::new(),
-            accumulated,
-            norm,
-            factor,
+            clipping: Clipping::new(device, clip)?,
             broken: None,
         })
     }
@@ -112,6 +87,19 @@ impl OptimManager {
     /// Add an optimizer with a constant rate, as [`OptimManager::add_scheduled`].
     pub fn add(&mut self, optimizer: Box<dyn Optimizer>, lr: f64) {
         self.enter(Entry { optimizer, scheduler: None, lr });
+    }
+
+    /// Clip the gradients of one optimizer, by its number in the order in which they were added, by a norm of their
+    /// own; the others are clipped together. Over all ranks that share the parameters, as the norm of all.
+    ///
+    /// # Errors
+    /// No optimizer of this number, one that has a clip of its own already, a bound that is not above 0.
+    pub fn clip_apart(&mut self, optimizer: usize, clip: Clip) -> Result<()> {
+        if optimizer >= self.entries.len() {
+            let reason = format!("optimizer {optimizer} of {}: add it first", self.entries.len());
+            return Err(Error::setting("clip", reason));
+        }
+        self.clipping.add(&self.device, optimizer, clip)
     }
 
     fn enter(&mut self, entry: Entry) {
@@ -270,12 +258,12 @@ impl OptimManager {
         sum_all_terms(&self.device, &flats, &self.params().collect::<Vec<_>>())?;
         self.measure()?;
         let (lr, rates) = (self.lr(), self.rates().collect());
-        for entry in &mut self.entries {
+        for (number, entry) in self.entries.iter_mut().enumerate() {
             let lr = entry.rate();
-            entry.optimizer.step(StepArgs { lr, factor: &self.factor })?;
+            entry.optimizer.step(StepArgs { lr, factor: self.clipping.factor_of(number) })?;
         }
-        let (grad_norm, read) = self.read_norm(beside)?;
-        let skipped = !grad_norm.is_finite();
+        let (grad_norm, apart_norms, read) = self.read_norms(beside)?;
+        let skipped = !grad_norm.is_finite() || apart_norms.iter().any(|(_, norm)| !norm.is_finite());
         self.broken = if skipped { self.find_broken()? } else { None };
         for entry in &mut self.entries {
             if skipped {
@@ -290,14 +278,25 @@ impl OptimManager {
         }
         let scale = self.scaler.scale();
         let give_up = matches!(self.scaler.update(skipped), Outcome::GiveUp { .. });
-        Ok((StepInfo { grad_norm, lr, rates, skipped, scale, give_up }, read))
+        Ok((StepInfo { grad_norm, apart_norms, lr, rates, skipped, scale, give_up }, read))
     }
 
-    /// The norm and what is wanted with it: the step's one wait of the host.
-    fn read_norm(&self, beside: &[&Tensor]) -> Result<(f32, Vec<f32>)> {
-        let mut numbers = join(&self.device, &[&[&self.norm], beside].concat())?.to_vec::<f32>()?;
-        let norm = numbers.drain(..1).next().unwrap_or(f32::NAN);
-        Ok((norm, numbers))
+    /// The norms and what is wanted with them: the step's one wait of the host.
+    fn read_norms(&self, beside: &[&Tensor]) -> Result<(f32, Vec<(usize, f32)>, Vec<f32>)> {
+        let norms: Vec<&Tensor> = self.clipping.norms().collect();
+        let mut numbers = join(&self.device, &[&norms, beside].concat())?.to_vec::<f32>()?;
+        let mut norms = numbers.drain(..norms.len());
+        let norm = norms.next().unwrap_or(f32::NAN);
+        let apart = self.clipping.apart().zip(norms.by_ref()).collect();
+        drop(norms);
+        Ok((norm, apart, numbers))
+    }
+
+    /// The true norms and the factors of all gradients, on the device.
+    fn measure(&mut self) -> Result<()> {
+        let flats = self.flats()?;
+        let groups: Vec<&[ParamGroup]> = self.entries.iter().map(|entry| entry.optimizer.groups()).collect();
+        self.clipping.measure(&self.device, &flats, &groups, self.scaler.scale())
     }
 
     /// Forget all gradients.
@@ -314,48 +313,6 @@ impl OptimManager {
     /// Optimizers and schedules, to continue from a checkpoint.
     pub fn parts_mut(&mut self) -> impl Iterator<Item = (&mut (dyn Optimizer + 'static), Option<&mut Scheduler>)> {
         self.entries.iter_mut().map(|entry| (&mut *entry.optimizer, entry.scheduler.as_mut()))
-    }
-
-    /// The true norm and the factor of all gradients, on the device.
-    fn measure(&mut self) -> Result<()> {
-        let (flats, mut has_grad, mut ranges) = (self.flats()?, false, Vec::new());
-        for param in self.params().filter(|param| param.is_trainable()) {
-            let (flat, index) = param.place()?;
-            if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                has_grad = true;
-                ranges.extend(param.counted()?.into_iter().map(|part| (grads.clone(), part.in_state)));
-            }
-        }
-        // A pipeline stage may be frozen as a whole, and others wait for it.
-        let Some(flat) = flats.first().filter(|flat| has_grad || flat.stage_ranks().size() > 1) else {
-            return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
-        };
-        if ranges.is_empty() {
-            // All that this rank has is counted by another one.
-            ranges.push((Storage::zeros(&self.device, 1, DType::F32, Segment::Workspace)?, 0..0));
-        }
-        for (number, (grads, range)) in ranges.into_iter().enumerate() {
-            let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
-            self.device.launch(GradNorm { order: self.clip.order, x: grads.view(range)?, out })?;
-        }
-        let by = match self.clip.order {
-            NormOrder::Two => Reduction::Sum,
-            NormOrder::Infinity => Reduction::Max,
-        };
-        let groups = [&flat.sharding().ranks, flat.tensor_ranks(), flat.stage_ranks()];
-        for ranks in groups.into_iter().filter(|ranks| ranks.size() > 1) {
-            let collective = Collective::AllReduce { data: self.accumulated.view_mut()?, by };
-            ranks.launch(self.device.backend(), collective, Lane::Compute)?;
-        }
-        self.device.launch(ClipFactor {
-            order: self.clip.order,
-            max_norm: self.clip.max_norm,
-            scale: self.scaler.scale(),
-            accumulated: self.accumulated.view()?,
-            norm: self.norm.view_mut()?,
-            factor: self.factor.view_mut()?,
-        })?;
-        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod adam;
 mod broken;
+mod clip;
 pub mod delta;
 pub mod fingerprint;
 pub mod manager;
@@ -13,9 +14,10 @@ mod state;
 pub(crate) mod tensor_terms;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
+pub use clip::Clip;
 pub use delta::Delta;
 pub use fingerprint::Fingerprint;
-pub use manager::{Clip, OptimManager, StepInfo};
+pub use manager::{OptimManager, StepInfo};
 pub use manager_state::ManagerState;
 pub use offload::{AdamOffload, HostTensor};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};

@@ -7,7 +7,7 @@ use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, Stora
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::pipeline::{ModelPart, StageGroup};
-use crate::shard::Sharding;
+use crate::shard::{Sharding, ZeroLevel};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{BlockFormat, DType, Device, Shape};
 use std::cell::{Cell, RefCell};
@@ -72,6 +72,10 @@ pub struct BuilderOptions {
     /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
     /// rank holds all of them, and their values are set by [`Param::load_blocks`].
     pub blocks: HashMap<String, BlockFormat>,
+    /// Values at rest are in the host's memory: a block's come to the device with its gather, and are released with it.
+    /// They take ZeRO-3, on one rank too, and an [`AdamOffload`](crate::optim::AdamOffload), which updates them where
+    /// they are. On the CPU the device's memory is the host's, and nothing moves.
+    pub offload_parameters: bool,
 }
 
 impl Default for BuilderOptions {
@@ -87,6 +91,7 @@ impl Default for BuilderOptions {
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             blocks: HashMap::new(),
+            offload_parameters: false,
         }
     }
 }
@@ -119,6 +124,8 @@ pub struct Builder {
     /// Whether parameters are used on sharded tokens.
     on_tokens: bool,
     part: ModelPart,
+    /// In place of the level of the options.
+    level: Option<ZeroLevel>,
 }
 
 impl Builder {
@@ -138,7 +145,7 @@ impl Builder {
             asked: Rc::default(),
         };
         let (state, part) = (Rc::new(state), ModelPart::Embed);
-        Builder { state, path: String::new(), frozen: false, on_tokens: false, part }
+        Builder { state, path: String::new(), frozen: false, on_tokens: false, part, level: None }
     }
 
     /// The device of the parameters.
@@ -187,6 +194,11 @@ impl Builder {
     /// it is divided into pipeline stages. Without a call it is [`ModelPart::Embed`].
     pub fn part(&self, part: ModelPart) -> Builder {
         Builder { part, ..self.clone() }
+    }
+
+    /// The same place, below which blocks have this ZeRO level; `None` changes nothing.
+    pub(crate) fn with_level(&self, level: Option<ZeroLevel>) -> Builder {
+        Builder { level: level.or(self.level), ..self.clone() }
     }
 
     /// A place in a list.
@@ -273,13 +285,23 @@ impl Builder {
 
     /// Allocate the storages of parameters; `block` is the number of their block, if they are inside one.
     fn settle(&self, members: &[Param], block: Option<usize>) -> Result<()> {
-        let BuilderOptions { seed, dtype, grad_dtype, init, ref sharding, ref tensor, ref stages, .. } =
-            self.state.options;
+        let BuilderOptions {
+            seed,
+            dtype,
+            grad_dtype,
+            init,
+            offload_parameters,
+            ref sharding,
+            ref tensor,
+            ref stages,
+            ..
+        } = self.state.options;
+        let sharding = &Sharding { level: self.level.unwrap_or(sharding.level), ..sharding.clone() };
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
             let (device, siblings) = (&self.state.device, &self.state.siblings);
-            let ranks = FlatRanks { sharding, tensor: &tensor.ranks, stages };
+            let ranks = FlatRanks { sharding, tensor: &tensor.ranks, stages, offload: offload_parameters };
             let flat = Flat::new(device, ranks, (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
                 // A parameter is declared once and belongs to one block, so it has no home yet.

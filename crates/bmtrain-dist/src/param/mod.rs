@@ -4,6 +4,7 @@ mod blocks;
 pub mod builder;
 mod census;
 mod counted;
+mod fill;
 pub mod flat;
 pub mod freeze;
 mod parameters;
@@ -17,13 +18,14 @@ pub use blocks::ReadRows;
 pub use builder::{Builder, BuilderOptions, InitMode, TensorGroup};
 pub(crate) use census::MAX_GATHERED_BLOCKS;
 pub(crate) use counted::outside;
+pub(crate) use flat::AtRest;
 use flat::GradientUse;
 pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
 pub use parameters::Parameters;
 use sink::TiedSink;
-pub use spec::{Init, ParamSpec};
+pub use spec::{Init, InitElements, InitFunction, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};
 pub use whole::WholeReader;
 pub(crate) use whole::visit_whole;
@@ -32,9 +34,6 @@ use crate::error::{Error, Result};
 use crate::optim::STRETCH;
 use crate::pipeline::ModelPart;
 use bmtrain_core::autograd::{GradSink, Recall};
-use bmtrain_core::kernel::{Fill, FillRandom};
-use bmtrain_core::limits::make_room;
-use bmtrain_core::philox::Key;
 use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
 use half::{bf16, f16};
 use std::cell::{Cell, OnceCell};
@@ -70,9 +69,6 @@ struct StorageSlot {
     flat: Rc<Flat>,
     index: usize,
 }
-
-/// Values that are read or rounded at a time on their way to a storage: 1 MiB of f32.
-const CHUNK: usize = 1 << 18;
 
 /// Fills the slice with the values of a parameter from the given element of the full parameter on.
 pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
@@ -180,8 +176,7 @@ impl Param {
             Var::constant(value)
         };
         // Ops must not keep gathered values alive until the backward pass.
-        let is_sharded =
-            cx.is_recording() && self.inner.blocks.is_none() && self.home()?.flat.sharding().shards_values();
+        let is_sharded = cx.is_recording() && self.inner.blocks.is_none() && self.home()?.flat.is_gathered_to_use();
         Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
     }
 
@@ -195,88 +190,6 @@ impl Param {
         home.flat.grad_tensor(home.index, self.local_shape())
     }
 
-    /// Initialize the values of this rank's part.
-    pub fn initialize(&self, seed: u64) -> Result<()> {
-        let home = self.home()?;
-        home.flat.settle()?;
-        let values = home.flat.values();
-        let device = values.device();
-        match self.inner.spec.init {
-            // Padding keeps its zeros.
-            Init::Constant(value) if self.inner.local.is_padded() => {
-                for (_, to) in self.runs(home) {
-                    device.launch(Fill { value, out: values.view_mut(to)? })?;
-                }
-            }
-            Init::Constant(value) => {
-                device.launch(Fill { value, out: values.view_mut(home.flat.at_rest(home.index).1)? })?
-            }
-            Init::Random(distribution) => {
-                let key = Key::new(seed, self.name());
-                for (global, to) in self.runs(home) {
-                    let out = values.view_mut(to)?;
-                    device.launch(FillRandom { distribution, key, offset: global as u64, out })?;
-                }
-            }
-        }
-        self.inner.initialized.set(true);
-        Ok(())
-    }
-
-    /// Set this rank's part of the values from the full parameter, rounded to nearest.
-    pub fn load(&self, whole: &[f32]) -> Result<()> {
-        let home = self.home()?;
-        let expected = self.inner.spec.shape.elements();
-        if whole.len() != expected {
-            let reason = format!("expected {expected} values for shape {}, got {}", self.inner.spec.shape, whole.len());
-            return Err(Error::parameter(self.name(), reason));
-        }
-        for (global, to) in self.chunks(home) {
-            let Some(values) = whole.get(global..global + to.len()) else { continue };
-            self.upload_as(home.flat.dtype(), values, to)?;
-        }
-        self.inner.initialized.set(true);
-        Ok(())
-    }
-
-    /// As [`Param::load`], but reads only the values that this rank stores: `read` fills the values from an element of
-    /// the full parameter on. Memory: a chunk of 1 MiB, and half as much for a 16-bit dtype.
-    pub fn load_part<E: From<Error>>(&self, read: ReadPart<'_, E>) -> Result<(), E> {
-        let home = self.home()?;
-        let mut values = Vec::new();
-        for (global, to) in self.chunks(home) {
-            values.resize(to.len(), 0.0);
-            read(global, &mut values)?;
-            self.upload_as(home.flat.dtype(), &values, to)?;
-        }
-        self.inner.initialized.set(true);
-        Ok(())
-    }
-
-    fn upload_as(&self, dtype: DType, values: &[f32], to: Range<usize>) -> Result<()> {
-        match dtype {
-            DType::F16 => self.upload(&narrow::<f16>(values), to),
-            DType::BF16 => self.upload(&narrow::<bf16>(values), to),
-            _ => self.upload(values, to),
-        }
-    }
-
-    /// Runs of the full parameter in the order of this rank's values: where each begins in the full parameter, and its
-    /// range in the storage.
-    fn runs(&self, home: &StorageSlot) -> Vec<(usize, Range<usize>)> {
-        let (owned, at_rest) = home.flat.at_rest(home.index);
-        let place = |(global, at, len): (usize, usize, usize)| (global, at_rest.start + at..at_rest.start + at + len);
-        self.runs_of(&owned).into_iter().map(place).collect()
-    }
-
-    /// [`Param::runs`], cut into chunks.
-    fn chunks(&self, home: &StorageSlot) -> impl Iterator<Item = (usize, Range<usize>)> {
-        self.runs(home).into_iter().flat_map(|(global, to)| {
-            let chunk = move |start| (global + start - to.start, start..to.end.min(start + CHUNK));
-            to.clone().step_by(CHUNK).map(chunk)
-        })
-    }
-
     /// The elements `part` of this rank's tensor-parallel part as runs of the full parameter: where each begins in the
     /// full parameter, where in `part`, and its length.
     pub fn runs_of(&self, part: &Range<usize>) -> Vec<(usize, usize, usize)> {
@@ -285,31 +198,6 @@ impl Param {
             (start < end).then(|| (global + start - local, start - part.start, end - start))
         };
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
-    }
-
-    /// Set the values that this rank stores at rest from bytes in the dtype of the parameter. `read` gets the runs of
-    /// the full parameter, as [`Param::runs_of`] returns them, and zeros to fill; what no run fills is padding.
-    pub(crate) fn load_bits(&self, read: ReadBits<'_>) -> Result<()> {
-        let home = self.home()?;
-        home.flat.settle()?;
-        let (storage, (owned, to)) = (home.flat.values(), home.flat.at_rest(home.index));
-        let mut bytes = Vec::new();
-        let length = to.len() * home.flat.dtype().size();
-        make_room(&mut bytes, length, format_args!("parameter {}", self.name()))?;
-        bytes.resize(length, 0);
-        read(&self.runs_of(&owned), &mut bytes)?;
-        storage.device().backend().upload(&bytes, storage.view_mut(to)?, bmtrain_core::Lane::Compute)?;
-        self.inner.initialized.set(true);
-        Ok(())
-    }
-
-    fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {
-        let flat = &self.home()?.flat;
-        flat.settle()?;
-        let storage = flat.values();
-        let view = storage.view_mut(to)?;
-        storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
-        Ok(())
     }
 
     /// The full values (of this rank's tensor-parallel part), widened. Collective. Waits for the device.
@@ -378,10 +266,6 @@ impl Recall for Inner {
     fn recall(&self) -> bmtrain_core::Result<Tensor> {
         self.value().map_err(|error| bmtrain_core::Error::argument("backward", error.to_string()))
     }
-}
-
-fn narrow<T: Float>(values: &[f32]) -> Vec<T> {
-    values.iter().map(|&value| T::from_f32(value)).collect()
 }
 
 /// The values of a floating-point tensor on the host, widened to f32. Waits for the device.

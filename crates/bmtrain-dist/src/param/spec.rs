@@ -3,6 +3,7 @@
 use super::split::Split;
 use bmtrain_core::kernel::Distribution;
 use bmtrain_core::{DType, Shape};
+use std::fmt;
 
 /// Initial values: a pure function of the seed, the parameter's name and the element's index in the full parameter, so
 /// that they are the same for any number of ranks and no rank ever needs more than its own part.
@@ -12,6 +13,39 @@ pub enum Init {
     Constant(f32),
     /// Sampled.
     Random(Distribution),
+    /// A function of one's own.
+    Function(InitFunction),
+}
+
+/// Which elements an [`InitFunction`] is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct InitElements<'a> {
+    /// [`BuilderOptions::seed`](super::BuilderOptions::seed).
+    pub seed: u64,
+    /// Full name of the parameter.
+    pub name: &'a str,
+    /// Shape of the full parameter.
+    pub shape: Shape,
+    /// Index of the first element in the full parameter, row by row.
+    pub first: usize,
+}
+
+/// Fills a slice with the initial values of consecutive elements; they are rounded to the dtype of the parameter. Each
+/// value is to be a function of name, shape, seed and its own index alone, so that it is the same however the parameter
+/// is cut over ranks.
+#[derive(Clone, Copy)]
+pub struct InitFunction(pub fn(InitElements<'_>, &mut [f32]));
+
+impl PartialEq for InitFunction {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl fmt::Debug for InitFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InitFunction")
+    }
 }
 
 impl Init {
@@ -23,6 +57,11 @@ impl Init {
     /// Normal with mean 0.
     pub fn normal(deviation: f32) -> Self {
         Init::Random(Distribution::Normal(0.0, deviation))
+    }
+
+    /// A function of the parameter's name and shape and of the index of each element.
+    pub fn function(fill: fn(InitElements<'_>, &mut [f32])) -> Self {
+        Init::Function(InitFunction(fill))
     }
 }
 

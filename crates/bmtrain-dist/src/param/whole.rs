@@ -46,7 +46,7 @@ impl WholeReader {
             flat.gather()?;
             if !flat.sharding().shards_values() {
                 // Without a gather to wait for, the others would run far ahead of a rank that writes to a slow disk.
-                ControlGroup::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
+                ControlGroup::new(Arc::clone(&flat.sharding().ranks), flat.device()).gather(&[0.0])?;
             }
             self.held = Some(Rc::clone(flat));
         }

@@ -4,6 +4,7 @@
 //! and reduces gradients, and `tree` sums the gradients of several micro-batches in an order of its own.
 
 pub(crate) mod collectives;
+pub(crate) mod host;
 pub mod layout;
 mod tree;
 

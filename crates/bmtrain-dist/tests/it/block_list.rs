@@ -23,14 +23,15 @@ fn compare<B>(
     B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static,
 {
     let kept = Setting::new(Recompute::Keep, Sharding::solo(), &make);
-    let [checkpointed, auto] =
-        [Recompute::Checkpoint, Recompute::Auto].map(|recompute| Setting::new(recompute, Sharding::solo(), &make));
+    let others = [Recompute::Checkpoint, Recompute::Every(2), Recompute::Every(3), Recompute::Auto];
+    let others = others.map(|recompute| (recompute, Setting::new(recompute, Sharding::solo(), &make)));
     for case in cases {
         let expected = kept.pass(Way::Loop, case);
         let got = kept.pass(Way::List, case);
         assert_agree(&got, &expected, agreement, &format!("{case:?}"));
-        assert!(checkpointed.pass(Way::List, case) == got, "recomputed: {case:?}");
-        assert!(auto.pass(Way::List, case) == got, "recomputed without room: {case:?}");
+        for (recompute, other) in &others {
+            assert!(other.pass(Way::List, case) == got, "{recompute:?}: {case:?}");
+        }
     }
 }
 
@@ -99,7 +100,7 @@ fn a_parameter_outside_of_the_blocks_that_use_it_gets_the_gradients_of_all() {
     compare(rooted, &cases, Agreement::OtherOrder);
     // It alone, where the blocks' own parameters are frozen and no input needs a gradient.
     let alone = cases.iter().find(|case| case.wanted == [false; 3] && case.frozen.len() == BLOCKS).unwrap();
-    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+    for recompute in [Recompute::Keep, Recompute::Checkpoint, Recompute::Every(3)] {
         let outcome = Setting::new(recompute, Sharding::solo(), rooted).pass(Way::List, alone);
         let named: Vec<&str> =
             outcome.gradients.iter().filter(|(_, grad)| !grad.is_empty()).map(|(name, _)| name.as_str()).collect();

@@ -32,6 +32,9 @@ where
             (ZeroLevel::Three, Recompute::Keep, true),
             (ZeroLevel::Three, Recompute::Checkpoint, false),
             (ZeroLevel::Two, Recompute::Checkpoint, true),
+            (ZeroLevel::Three, Recompute::Every(2), true),
+            (ZeroLevel::Three, Recompute::Every(3), false),
+            (ZeroLevel::Two, Recompute::Every(3), true),
         ] {
             let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch };
             let shared = Setting::new(recompute, sharding, &make);

@@ -17,7 +17,7 @@ fn device() -> Device {
 }
 
 fn with(device: &Device, recompute: Recompute) -> Toy {
-    Toy::new(device, BlockOptions { recompute }).unwrap()
+    Toy::new(device, BlockOptions::from(recompute)).unwrap()
 }
 
 fn batch(device: &Device) -> ToyBatch {

@@ -47,7 +47,7 @@ fn table(comm: Arc<dyn Communicator>, recompute: Recompute, level: ZeroLevel) ->
     let b = Builder::new(&device, BuilderOptions { seed: 3, sharding, ..BuilderOptions::default() });
     let words = EmbeddingOptions { entries: VOCABULARY, size: SIZE, init: Init::normal(0.5), padding_index: None };
     let words = Embedding::new(&b.at("table"), words).unwrap();
-    let policy = BlockOptions { recompute };
+    let policy = BlockOptions::from(recompute);
     let blocks =
         TransformerBlockList::build(&b.at("blocks"), 3, policy, |_, b| Ok(Shown(Mixer::new(b, SIZE)?))).unwrap();
     let optim = OptimManager::new(&device, Clip::default()).unwrap();

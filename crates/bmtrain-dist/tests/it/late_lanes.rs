@@ -64,7 +64,7 @@ fn batch(device: &Device, number: u32, uploads: Uploads) -> Result<ToyBatch> {
 /// Steps of two micro-batches each: upload, forward, backward, clip, Adam, with dropout and a schedule. The host looks
 /// at nothing but the norms before all is over.
 fn train(device: &Device, recompute: Recompute, uploads: Uploads, state: State) -> Result<Outcome> {
-    let model = Toy::new(device, BlockOptions { recompute })?;
+    let model = Toy::new(device, BlockOptions::from(recompute))?;
     let (groups, options) = (ParamGroup::by_decay(model.parameters(), 0.1), AdamOptions::default());
     let adam: Box<dyn Optimizer> = match state {
         State::OnDevice => Box::new(Adam::new(groups, options)?),
@@ -127,7 +127,7 @@ fn updates_on_the_host_are_awaited_by_whoever_uses_the_parameters_under_every_or
 fn the_factor_of_a_step_on_the_host_is_read_before_the_next_one_is_written() {
     for seed in 0..8 {
         let device = late(seed);
-        let model = Toy::new(&device, BlockOptions { recompute: Recompute::Keep }).unwrap();
+        let model = Toy::new(&device, BlockOptions::from(Recompute::Keep)).unwrap();
         let mut adam = AdamOffload::new(ParamGroup::all(model.parameters(), 0.1), AdamOptions::default()).unwrap();
         let mut cx = Ctx::training(&device, Randomness { seed: 9, step: 0, micro_batch: 0 });
         let loss = model.forward(&batch(&device, 0, Uploads::AwaitedByCompute).unwrap(), &mut cx).unwrap();

@@ -3,7 +3,7 @@
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
-use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::block::{BlockPolicy, Recompute};
 use bmtrain_dist::nn::{Linear, LinearOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, Init};
@@ -42,11 +42,11 @@ struct Step {
     values: Vec<Vec<u32>>,
 }
 
-fn second_step(recompute: Recompute, rows: usize, micro_batches: usize) -> Step {
+fn second_step(recompute: impl Into<BlockPolicy>, rows: usize, micro_batches: usize) -> Step {
     let device = Device::cpu(1).unwrap();
     let builder = Builder::new(&device, BuilderOptions::default());
     let runs = Rc::new(Cell::new(0));
-    let blocks = TransformerBlockList::build(&builder, BLOCKS, BlockOptions { recompute }, |_, b| {
+    let blocks = TransformerBlockList::build(&builder, BLOCKS, recompute, |_, b| {
         let linear =
             |name: &str, from, to| Linear::new(&b.at(name), LinearOptions::new(from, to, false, Init::normal(0.1)));
         let (up, down) = (linear("up", WIDTH, 2 * WIDTH)?, linear("down", 2 * WIDTH, WIDTH)?);
@@ -97,4 +97,29 @@ fn micro_batches_that_find_gradients_run_all_blocks_again() {
         [Recompute::Keep, Recompute::Checkpoint, Recompute::Auto].map(|recompute| second_step(recompute, 160, 3));
     assert_eq!(auto.again, [3, BLOCKS, BLOCKS]);
     assert!(auto.values == kept.values && auto.peak <= checkpointed.peak, "{} {}", auto.peak, checkpointed.peak);
+}
+
+#[test]
+fn blocks_of_a_segment_run_again_together_and_keep_one_input() {
+    // What a further block keeps, from lists whose first pass is over before any gradient takes memory.
+    let rows = 2000;
+    let kept = second_step(Recompute::Keep, rows, 1);
+    let [one, two, four] = [1, 2, 4].map(|blocks| second_step(Recompute::Every(blocks), rows, 1));
+    for step in [&one, &two, &four] {
+        assert_eq!(step.again, [BLOCKS]);
+        assert!(step.values == kept.values);
+    }
+    // An input has 256 bytes a row; all that a block keeps, beside it, 768.
+    let (input, all) = (256 * rows, 768 * rows);
+    assert!(two.peak.abs_diff(one.peak + all - 2 * input) < input / 4, "{} and {}", one.peak, two.peak);
+    assert!(one.peak < two.peak && two.peak < four.peak && four.peak <= kept.peak + input);
+}
+
+#[test]
+fn a_policy_may_differ_by_block() {
+    let by_index =
+        |index: usize| [Recompute::Keep, Recompute::Every(2), Recompute::Every(2), Recompute::Checkpoint][index].into();
+    let mixed = second_step(BlockPolicy::by_index(by_index), 96, 2);
+    assert_eq!(mixed.again, [BLOCKS - 1; 2]);
+    assert!(mixed.values == second_step(Recompute::Keep, 96, 2).values);
 }

@@ -117,7 +117,7 @@ fn groups(parameters: &Parameters) -> Result<Vec<ControlGroup>> {
         return Err(Error::argument("model", "it has no parameters", "declare some through its builder"));
     };
     let flat = param.place()?.0;
-    let device = flat.values().device();
+    let device = flat.device();
     let group = |ranks| ControlGroup::new(Arc::clone(ranks), device);
     Ok(vec![group(&flat.sharding().ranks), group(flat.tensor_ranks())])
 }

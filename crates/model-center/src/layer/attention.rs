@@ -6,6 +6,7 @@ use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary, TokenShard};
 use bmtrain_core::{Ctx, Var};
 
+use bmtrain_dist::block::checkpoint;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions, TensorSplit};
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::param::{Init, SplitPart};
@@ -222,24 +223,34 @@ impl Attention {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let (length_scale, tokens) = (self.config.length_scale, scope.tokens.as_ref());
-        let options = self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward_tokens(&x, None, tokens, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
-        let context = read.of(self.attend(qkv, scope, &options, cache, cx)?, cx)?; // [B, L, N H]
+        let context = match cx.recomputes_attention() {
+            true => self.attend_again(&qkv, scope, cx)?,  // [B, L, N H]
+            false => self.attend(qkv, scope, cache, cx)?, // [B, L, N H]
+        };
+        let context = read.of(context, cx)?; // [B, L, N H]
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
         self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
     }
 
+    /// As [`Attention::attend`], keeping `qkv` and the bias alone for the backward pass.
+    fn attend_again(&self, qkv: &Var, scope: &AttentionContext, cx: &mut Ctx) -> Result<Var> {
+        let (this, mut scope) = (self.clone(), scope.clone());
+        let bias = scope.bias.take();
+        let inputs: Vec<&Var> = std::iter::once(qkv).chain(&bias).collect();
+        checkpoint(&inputs, cx, move |inputs, cx| {
+            let mut inputs = inputs.iter().cloned();
+            let qkv = inputs.next().ok_or_else(|| Error::setting("attention", "no queries, keys and values"))?;
+            let scope = AttentionContext { bias: inputs.next(), ..scope.clone() };
+            this.attend(qkv, &scope, None, cx)
+        })
+    }
+
     /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
-    fn attend(
-        &self,
-        qkv: Var,
-        scope: &AttentionContext,
-        options: &AttentionOptions<'_>,
-        cache: Option<&mut KeyValues>,
-        cx: &mut Ctx,
-    ) -> Result<Var> {
+    fn attend(&self, qkv: Var, scope: &AttentionContext, cache: Option<&mut KeyValues>, cx: &mut Ctx) -> Result<Var> {
+        let options = &self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
         let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
         let Some(norms) = &self.head_norms else {
             let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
@@ -329,7 +340,6 @@ impl CrossAttention {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let length_scale = self.config.length_scale;
-        let options = self.config.options(&self.heads, &memory.visible, None, cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let q = self.project_q.forward_tokens(&x, None, tokens, cx)?; // [B, L, N H]
         let kv = match &kept {
@@ -339,11 +349,28 @@ impl CrossAttention {
                 self.project_kv.forward_tokens(&hidden, None, memory.tokens.as_ref(), cx)? // [B, S, 2 K H]
             }
         };
-        let context = ops::attention_cross(cx, &q, &kv, &options)?; // [B, L, N H]
+        let context = match cx.recomputes_attention() {
+            true => self.attend_again(&q, &kv, memory, cx)?,     // [B, L, N H]
+            false => self.attend(&q, &kv, &memory.visible, cx)?, // [B, L, N H]
+        };
         if let Some(kept) = kept {
             *kept = Some(kv);
         }
         let context = self.config.context_scaled(&context, cx)?; // [B, L, N H]
         self.attention_out.forward_tokens(&context, None, tokens, cx) // [B, L, D]
+    }
+
+    fn attend(&self, q: &Var, kv: &Var, visible: &Visible, cx: &mut Ctx) -> Result<Var> {
+        let options = self.config.options(&self.heads, visible, None, cx)?;
+        Ok(ops::attention_cross(cx, q, kv, &options)?) // [B, L, N H]
+    }
+
+    /// The same, keeping queries, keys and values alone for the backward pass.
+    fn attend_again(&self, q: &Var, kv: &Var, memory: &Memory, cx: &mut Ctx) -> Result<Var> {
+        let (this, visible) = (self.clone(), memory.visible.clone());
+        checkpoint(&[q, kv], cx, move |inputs, cx| match inputs {
+            [q, kv] => this.attend(q, kv, &visible, cx),
+            _ => Err(Error::setting("cross-attention", "no queries, keys and values")),
+        })
     }
 }

@@ -9,18 +9,19 @@ use super::transformer::Transformer;
 use crate::error::Result;
 use bmtrain_core::Device;
 use bmtrain_dist::Builder;
-use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::block::{BlockOptions, BlockPolicy, Recompute};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::pipeline::ModelPart;
 
 impl<A: Architecture> Transformer<A> {
-    /// Builds the model on a device; the builder's options choose the initialization.
+    /// Builds the model on a device; the builder's options choose the initialization, `blocks` what each block of a
+    /// stack keeps for its backward pass and how it is sharded.
     pub fn new(
         device: &Device,
         config: A::Config,
         head: Head,
-        blocks: BlockOptions,
+        blocks: impl Into<BlockPolicy>,
         options: BuilderOptions,
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
@@ -36,16 +37,16 @@ impl<A: Architecture> Transformer<A> {
         };
         // What comes before the heads.
         let body = builder.on_token_shards();
-        let blocks = match (blocks.recompute, builder.token_ranks()) {
+        let blocks = match builder.token_ranks() {
             // A rank with fewer tokens would keep other tapes than the others, and miss their collectives.
-            (Recompute::Auto, Some(_)) => BlockOptions { recompute: Recompute::Checkpoint },
-            _ => blocks,
+            Some(_) => blocks.into().map(without_auto),
+            None => blocks.into(),
         };
         let inputs = spec.stacks.iter().enumerate();
         let inputs = inputs.map(|(index, stack)| Inputs::new(&body, &spec, stack, parts(index)));
         let inputs: Vec<Inputs> = inputs.collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {
-            Stack::new(&body.at(stack.name), stack, parts(index), blocks, |layer, builder| {
+            Stack::new(&body.at(stack.name), stack, parts(index), blocks.clone(), |layer, builder| {
                 A::block(&config, index, layer, builder)
             })
         };
@@ -57,6 +58,13 @@ impl<A: Architecture> Transformer<A> {
         let info = info(&spec, head, embedding_parameters);
         let token_ranks = builder.token_ranks().cloned();
         Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters, token_ranks })
+    }
+}
+
+fn without_auto(options: BlockOptions) -> BlockOptions {
+    match options.recompute {
+        Recompute::Auto => BlockOptions { recompute: Recompute::Checkpoint, ..options },
+        _ => options,
     }
 }
 

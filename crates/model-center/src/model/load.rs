@@ -26,7 +26,7 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
     if !options.from_config {
         A::check_weights(&config, directory)?;
     }
-    let blocks = BlockOptions { recompute: options.recompute };
+    let blocks = BlockOptions { recompute: options.recompute, inputs: options.recompute_inputs, zero: None };
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
     let allowed = A::allowed(&config, head, options.head_values, is_named_by_model_center(directory)?);
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();

@@ -4,7 +4,7 @@ use super::text_model::TextHead;
 use crate::config::ProblemType;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device};
-use bmtrain_dist::block::Recompute;
+use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
 use bmtrain_dist::pipeline::{PartitionRule, Schedule};
 use bmtrain_dist::shard::Sharding;
@@ -75,6 +75,11 @@ pub struct OpenOptions {
     pub seed: u64,
     /// Store or recompute the blocks' activations.
     pub recompute: Recompute,
+    /// Where the inputs of recomputed blocks are kept.
+    pub recompute_inputs: InputStore,
+    /// Values at rest are in the host's memory, see
+    /// [`BuilderOptions::offload_parameters`](bmtrain_dist::param::BuilderOptions::offload_parameters).
+    pub offload_parameters: bool,
     /// Dropout probability of hidden states, to override the model's.
     pub hidden_dropout: Option<f32>,
     /// Dropout probability of attention, to override the model's.
@@ -116,6 +121,8 @@ impl OpenOptions {
             weights: WeightForm::Dequantised,
             seed: 0,
             recompute: Recompute::Keep,
+            recompute_inputs: InputStore::Device,
+            offload_parameters: false,
             hidden_dropout: None,
             attention_dropout: None,
             grad_dtype: DType::F32,
@@ -142,7 +149,8 @@ impl OpenOptions {
     pub fn builder(&self) -> BuilderOptions {
         let init = if self.leave_values { InitMode::Uninitialized } else { InitMode::Deferred };
         let (mesh, tensor, sharding) = (self.mesh, self.tensor.clone(), self.sharding.clone());
-        BuilderOptions { init, mesh, tensor, sharding, ..self.sketch_builder() }
+        let offload_parameters = self.offload_parameters;
+        BuilderOptions { init, mesh, tensor, sharding, offload_parameters, ..self.sketch_builder() }
     }
 
     /// Options of its sketch, which takes no memory and is compared with the weights: replicated, on one rank.

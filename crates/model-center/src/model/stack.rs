@@ -2,7 +2,7 @@
 
 use super::architecture::StackSpec;
 use crate::layer::Positions;
-use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::block::BlockPolicy;
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Block, Builder, Result, TransformerBlockList};
@@ -32,11 +32,11 @@ impl<B: Block + 'static> Stack<B> {
         builder: &Builder,
         spec: &StackSpec,
         StackParts { first, last }: StackParts,
-        options: BlockOptions,
+        policy: BlockPolicy,
         block: impl Fn(usize, &Builder) -> Result<B>,
     ) -> Result<Self> {
         let positions = Positions::new(&builder.part(ModelPart::Block(first)), spec.positions.clone())?;
-        let layers = TransformerBlockList::build(&builder.at("layers"), spec.layers, options, block)?;
+        let layers = TransformerBlockList::build(&builder.at("layers"), spec.layers, policy, block)?;
         let after = builder.part(ModelPart::Block(last));
         let output_norm = spec.output_norm.map(|norm| Norm::new(&after.at("output_norm"), norm)).transpose()?;
         Ok(Stack { name: spec.name, positions, layers, output_norm, output_dropout: spec.output_dropout })

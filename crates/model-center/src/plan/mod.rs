@@ -317,12 +317,15 @@ fn check_length(options: &PlanOptions, resolved: &Resolved) -> Result<()> {
 }
 
 /// The value of `train.recompute`.
-pub fn recompute_name(recompute: Recompute) -> &'static str {
-    match recompute {
+pub fn recompute_name(recompute: Recompute) -> String {
+    let name = match recompute {
         Recompute::Keep => "none",
         Recompute::Checkpoint => "blocks",
+        Recompute::Attention => "attention",
         Recompute::Auto => "auto",
-    }
+        Recompute::Every(blocks) => return blocks.to_string(),
+    };
+    name.to_owned()
 }
 
 /// A number of bytes in the unit that fits.

@@ -34,7 +34,7 @@ pub struct Outside {
     pub mapped: u64,
     /// The largest parameter on its way to a file; of the first rank alone, which writes.
     pub files: u64,
-    /// Optimizer state in the host's memory; counted, not estimated.
+    /// Optimizer state, parameters and block inputs in the host's memory; counted, not estimated.
     pub offload: u64,
     /// The rank's part of a checkpoint, copied while training goes on.
     pub snapshot: u64,

@@ -171,6 +171,10 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if planned.device.is_some() && !resolved.train.offload {
         idea(&["train.offload=true".into()]);
     }
+    if planned.device.is_some() && !resolved.train.offload_parameters {
+        let sets = ["train.offload=true", "train.offload_parameters=true", "parallel.zero=3"];
+        idea(&sets.map(String::from));
+    }
     if resolved.train.recompute != Recompute::Checkpoint {
         idea(&["train.recompute=blocks".into()]);
     }

@@ -5,6 +5,7 @@
 
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
+use super::memory;
 use super::parallel;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
@@ -13,7 +14,7 @@ use crate::metrics::{Metric, MetricKind};
 use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
-use bmtrain_dist::block::Recompute;
+use bmtrain_dist::block::InputStore;
 use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
 
@@ -109,7 +110,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
     let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
     let clip = read_clip(r);
-    let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint), ("auto", Recompute::Auto)];
+    let stores = [("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)];
     let scales = [
         ("auto", LossScale::Auto),
         ("none", LossScale::None),
@@ -139,7 +140,8 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         prompt_loss: r.single("train.prompt_loss", 0.0, Range::AtLeast(0.0)),
         seed: r.integer("train.seed", 1234, 0..=MOST),
-        recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
+        recompute: memory::read_recompute(r),
+        recompute_inputs: r.choice("train.recompute_inputs", &stores, InputStore::Device),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
         gradient_dtype: r.choice(
             "train.gradient_dtype",
@@ -148,6 +150,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         ),
         loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
         offload: r.flag("train.offload", false),
+        offload_parameters: r.flag("train.offload_parameters", false),
         inspect_every: r.optional_integer("train.inspect_every", "not set: never", 1..=MOST_STEPS, 100),
         early_stop: None,
     }

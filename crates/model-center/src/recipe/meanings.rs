@@ -102,9 +102,16 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.seed", "Seed of dropout and of the order of samples."),
     first(
         "train.recompute",
-        "`blocks` keeps only the input of a block and recomputes the rest in the backward pass \
-         (activation checkpointing); `auto` does so with the first blocks, and keeps those whose activations fit into \
-         the memory that gradients take later; from the second micro-batch of a step on that is none.",
+        "What blocks recompute in the backward pass (activation checkpointing). `blocks` or `true` keeps only the \
+         input of each block, a number k only the input of every k-th one. `attention` keeps everything but what \
+         attention computes from queries, keys and values. `auto` is `blocks` for the first blocks, and keeps \
+         those whose activations fit into the memory that gradients take later; from the second micro-batch of a step \
+         on that is none.",
+    ),
+    second(
+        "train.recompute_inputs",
+        "Where inputs of recomputed blocks are kept: on the device, in pieces by tensor-parallel ranks (`sharded`), or \
+         in host memory, which on the CPU is the same as `device`.",
     ),
     first(
         "train.gradient_sum",
@@ -116,6 +123,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     first("train.loss_scale", "Rule of the loss scale; `auto` scales for `f16` alone."),
     first("train.offload", "Keep optimizer state in host memory and update it there."),
+    second(
+        "train.offload_parameters",
+        "Keep parameters in host memory too, and bring a block's to the device while it computes; on the CPU \
+         nothing moves.",
+    ),
     second(
         "train.inspect_every",
         "Every this number of steps, print statistics of hidden states and parameters and of their gradients.",

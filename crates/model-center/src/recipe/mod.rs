@@ -19,6 +19,7 @@ mod keys;
 mod kinds;
 mod layers;
 mod meanings;
+mod memory;
 mod mistake;
 mod page;
 mod parallel;

@@ -14,7 +14,7 @@ use bmtrain_dist::shard::ZeroLevel;
 /// More ranks than any machine room has.
 const MOST_RANKS: u64 = 1 << 16;
 /// More blocks than any model has.
-const MOST_BLOCKS: usize = 1 << 16;
+pub(super) const MOST_BLOCKS: usize = 1 << 16;
 
 /// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

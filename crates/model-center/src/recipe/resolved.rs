@@ -13,7 +13,14 @@ const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "par
 /// The same of single keys in other tables.
 ///
 /// The accumulation follows from batch, micro-batch and ranks.
-const UNHASHED_KEYS: &[&str] = &["train.offload", "train.accumulation", "train.inspect_every", "model.leave"];
+const UNHASHED_KEYS: &[&str] = &[
+    "train.offload",
+    "train.offload_parameters",
+    "train.recompute_inputs",
+    "train.accumulation",
+    "train.inspect_every",
+    "model.leave",
+];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 

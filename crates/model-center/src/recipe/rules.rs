@@ -5,6 +5,7 @@
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
 use super::data_source::DataSource;
+use super::memory;
 use super::mistake::{Group, Mistake};
 use super::parallel;
 use super::reader::Reader;
@@ -26,6 +27,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_length(r, s);
     check_schedule(r, s);
     check_optimizer(r, s);
+    memory::check(r, s);
     check_task(r, s);
     check_columns(r, s);
     check_eval(r, s);

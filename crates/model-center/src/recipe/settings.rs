@@ -11,7 +11,7 @@ use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
-use bmtrain_dist::block::Recompute;
+use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
@@ -141,6 +141,8 @@ pub struct TrainSettings {
     pub seed: u64,
     /// What is kept of a block's forward pass.
     pub recompute: Recompute,
+    /// Where the inputs of recomputed blocks are kept.
+    pub recompute_inputs: InputStore,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
     /// Whether gradients, and their reduction over ranks, have the dtype of the parameters rather than f32.
@@ -149,6 +151,8 @@ pub struct TrainSettings {
     pub loss_scale: LossScale,
     /// Whether master weights and moments are in host memory and are updated there; the bits are the same.
     pub offload: bool,
+    /// Whether the parameters at rest are in host memory; a block's come to the device while it computes.
+    pub offload_parameters: bool,
     /// Every this number of steps, statistics of parameters and hidden states are printed; `None`: never.
     pub inspect_every: Option<u64>,
     /// When to stop before the limits; `None`: never.

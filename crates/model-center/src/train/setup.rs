@@ -142,6 +142,8 @@ fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> O
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
         recompute: resolved.train.recompute,
+        recompute_inputs: resolved.train.recompute_inputs,
+        offload_parameters: resolved.train.offload_parameters,
         hidden_dropout: resolved.model.hidden_dropout,
         attention_dropout: resolved.model.attention_dropout,
         ..OpenOptions::new(device)

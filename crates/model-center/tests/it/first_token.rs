@@ -37,7 +37,7 @@ fn text(text: TextConfig) -> TextConfig {
 }
 
 fn models(device: &Device, recompute: Recompute) -> [Box<dyn TextModel>; 2] {
-    let blocks = BlockOptions { recompute };
+    let blocks = BlockOptions::from(recompute);
     let bert = BertConfig { text: text(BertConfig::default().text), ..BertConfig::default() };
     let roberta = RobertaConfig { text: text(RobertaConfig::default().text), ..RobertaConfig::default() };
     [

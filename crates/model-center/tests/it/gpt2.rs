@@ -113,7 +113,7 @@ fn a_model_from_a_configuration_learns_a_text_by_heart() {
     let text = TextConfig { num_layers: 2, dropout_p: 0.05, ..small().text };
     let config = Gpt2Config { text, ..small() };
     let head = DecoderHead::CausalLm { tied: true };
-    let blocks = BlockOptions { recompute: Recompute::Checkpoint };
+    let blocks = BlockOptions::from(Recompute::Checkpoint);
     let model = Gpt2::new(&device, config, head, blocks, options).unwrap();
     let ids = (0..32).map(|at| (at * at * 7 + 3 * at) % 64).collect();
     let mask = (0..32).map(|at| u8::from(at < 28)).collect();

@@ -52,7 +52,7 @@ fn model(job: Job, device: &Device, ranks: &Arc<dyn Communicator>) -> Gpt2 {
         ..Gpt2Config::default().text
     };
     let config = Gpt2Config { text, ..Gpt2Config::default() };
-    let blocks = BlockOptions { recompute: Recompute::Checkpoint };
+    let blocks = BlockOptions::from(Recompute::Checkpoint);
     Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder).unwrap()
 }
 

@@ -32,7 +32,7 @@ const ALL: [Model; 4] = [
 ];
 
 fn model(kind: Model, device: &Device) -> Box<dyn TextModel> {
-    let (builder, blocks) = (BuilderOptions::default(), BlockOptions { recompute: Recompute::Checkpoint });
+    let (builder, blocks) = (BuilderOptions::default(), BlockOptions::from(Recompute::Checkpoint));
     let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 32, 2, 16, 64, 2);
     match kind {
         Model::Gpt2 { tied } => {

@@ -64,6 +64,7 @@ mod hf_ranks;
 mod hf_safetensors;
 mod host_waits;
 mod lm_loss;
+mod memory_saving;
 mod metrics;
 mod model_center;
 mod pipeline;

@@ -248,7 +248,7 @@ macro_rules! build {
             let mut config = <$config as Config>::from_json(text, "config.json").unwrap();
             let text = &mut config.text;
             (text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p) = (0.1, 0.1, 0.1);
-            let model = <$model>::new(device, config, $head, BlockOptions { recompute }, options);
+            let model = <$model>::new(device, config, $head, BlockOptions::from(recompute), options);
             Box::new(model.unwrap()) as Box<dyn TextModel>
         }
     };

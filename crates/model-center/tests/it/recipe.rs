@@ -130,10 +130,12 @@ label_smoothing = 0.0           # default
 # prompt_loss = 0.0             # no effect: there is no prompt before an answer
 seed = 1234                     # default
 recompute = "none"              # default
+# recompute_inputs = "device"   # no effect: blocks are not recomputed and keep more than their inputs
 gradient_sum = "fast"           # default
 gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default
 offload = false                 # default
+offload_parameters = false      # default
 # inspect_every                 # not set: never
 
 [train.early_stop]
@@ -456,4 +458,23 @@ fn tensors_that_are_left_out_change_no_result_and_no_hash() {
     assert_eq!(left.recipe_hash(), plain.recipe_hash());
     let mistakes = Recipe::read(None, &sets(&["model.leave=ner"])).unwrap_err();
     assert!(mistakes[0].reason.contains("a list of strings"), "{}", mistakes[0].reason);
+}
+
+#[test]
+fn recomputation_is_a_word_a_flag_or_a_number_of_blocks() {
+    use bmtrain_dist::block::Recompute;
+    for (set, expected, printed) in [
+        ("false", Recompute::Keep, "\"none\""),
+        ("none", Recompute::Keep, "\"none\""),
+        ("true", Recompute::Checkpoint, "\"blocks\""),
+        ("blocks", Recompute::Checkpoint, "\"blocks\""),
+        ("1", Recompute::Checkpoint, "\"blocks\""),
+        ("4", Recompute::Every(4), "4"),
+        ("attention", Recompute::Attention, "\"attention\""),
+        ("auto", Recompute::Auto, "\"auto\""),
+    ] {
+        let resolved = load(LEAST, &[&format!("train.recompute={set}")]);
+        assert_eq!(resolved.train.recompute, expected, "{set}");
+        assert!(resolved.to_toml().contains(&format!("recompute = {printed}\n")), "{set}");
+    }
 }

@@ -22,8 +22,9 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, warmup, \
          final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
          label_smoothing, prompt_loss, seed, \
-        recompute, \
-        gradient_sum, gradient_dtype, loss_scale, offload, inspect_every, early_stop.patience, early_stop.metric";
+        recompute, recompute_inputs, \
+        gradient_sum, gradient_dtype, loss_scale, offload, offload_parameters, \
+        inspect_every, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
     assert_eq!(model_center::run::layout_error(&error), expected);
@@ -405,5 +406,34 @@ fn weights_of_classes_are_above_0_and_for_classes_of_a_head() {
     {
         let text = only_mistake(LEAST, &sets);
         assert!(text.contains(&format!("`data.class_weights` has no effect: {why}")), "{sets:?}: {text}");
+    }
+}
+
+#[test]
+fn what_saves_memory_needs_what_it_is_part_of() {
+    for (sets, reason) in [
+        (
+            &["train.recompute=0"][..],
+            "must be \"none\" or false, \"blocks\" or true, \"attention\", \"auto\", or a whole number",
+        ),
+        (&["train.recompute_inputs=host"], "blocks are not recomputed and keep more than their inputs"),
+        (&["train.recompute=attention", "train.recompute_inputs=host"], "blocks are not recomputed"),
+        (&["train.recompute=true", "train.recompute_inputs=sharded"], "parallel.tensor is 1"),
+        (
+            &["train.recompute=true", "train.recompute_inputs=sharded", "parallel.tensor=2", "parallel.sequence=true"],
+            "parallel.sequence has sharded the inputs already",
+        ),
+        (
+            &["train.recompute=auto", "train.recompute_inputs=sharded", "parallel.tensor=2"],
+            "each rank decides by itself what it keeps",
+        ),
+        (&["train.offload_parameters=true"], "`train.offload` = false keeps the optimizer on the device"),
+        (
+            &["train.offload_parameters=true", "train.offload=true", "parallel.zero=1"],
+            "under ZeRO-3, and `parallel.zero` = 1",
+        ),
+    ] {
+        let mistake = only_mistake(LEAST, sets);
+        assert!(mistake.contains(reason), "{sets:?}: {mistake}");
     }
 }

@@ -42,7 +42,7 @@ macro_rules! family {
             let mut config = <$config as Config>::from_json(text, "config.json").map_err(|error| error.to_string())?;
             let text = &mut config.$($common).+;
             (text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p) = (dropout, dropout, dropout);
-            let blocks = bmtrain_dist::block::BlockOptions { recompute };
+            let blocks = bmtrain_dist::block::BlockOptions::from(recompute);
             let model = <$model>::new(device, config, head, blocks, builder).map_err(|error| error.to_string())?;
             Ok(Box::new(model) as Box<dyn model_center::model::TextModel>)
         }

@@ -4,8 +4,8 @@ use super::runs::{SavedRuns, saved_runs};
 use super::{kind_of, shape_of};
 use crate::checkpoint::disk::{Kind, PieceSpec, TensorPiece};
 use crate::error::{Error, Result};
-use crate::optim::{KeptTensor, OptimManager};
-use crate::param::Parameters;
+use crate::optim::{HostTensor, KeptTensor, OptimManager};
+use crate::param::{AtRest, Flat, Parameters};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::{DType, Device, Lane};
 use std::sync::mpsc::{Receiver, channel};
@@ -35,7 +35,7 @@ impl Snapshot {
         let mut sources = Vec::new();
         for param in params {
             let flat = param.place()?.0;
-            let mut tensors = vec![(Kind::Parameter, flat.dtype(), KeptTensor::Device(flat.values().clone()))];
+            let mut tensors = vec![(Kind::Parameter, flat.dtype(), values_of(flat))];
             for (optimizer, _) in optim.parts() {
                 let kept = optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors);
                 tensors.extend(kept.map(|(name, tensor)| (kind_of(name), DType::F32, tensor)));
@@ -62,7 +62,7 @@ impl Snapshot {
             let mut buffer = buffers.next().unwrap_or_default();
             let size = match &tensor {
                 KeptTensor::Device(storage) => storage.dtype().size(),
-                KeptTensor::Host(_) => DType::F32.size(),
+                KeptTensor::Host(tensor) => tensor.dtype().size(),
             };
             let bytes = range.len() * size;
             buffer.clear();
@@ -97,5 +97,13 @@ impl Snapshot {
         }
         copies.sort_unstable_by_key(|(number, _)| *number);
         Ok(self.specs.into_iter().zip(copies).map(|(spec, (_, bytes))| TensorPiece { spec, bytes }).collect())
+    }
+}
+
+/// Where the values of a storage are at rest.
+fn values_of(flat: &Flat) -> KeptTensor {
+    match flat.values_at_rest() {
+        AtRest::Device(values) => KeptTensor::Device(values.clone()),
+        AtRest::Host(values) => KeptTensor::Host(HostTensor::of_values(values.shared())),
     }
 }

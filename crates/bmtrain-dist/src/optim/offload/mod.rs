@@ -23,7 +23,7 @@ use super::delta::Delta;
 use super::state::{AdamStates, DueUpdate, FlatState, stretches_of, tensor_names};
 use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param};
+use crate::param::{AtRest, Flat, Param};
 use bmtrain_core::exact::Sum;
 use bmtrain_core::kernel::AdamSettings;
 use bmtrain_core::offload::{HostBuffer, Threads, widen};
@@ -73,7 +73,7 @@ impl AdamOffload {
         if let Some(threads) = &self.threads {
             return Ok(Arc::clone(threads));
         }
-        let threads = match flat.values().device().backend().host_threads() {
+        let threads = match flat.device().backend().host_threads() {
             Some(threads) => threads,
             None => Arc::new(Threads::new(1)?),
         };
@@ -86,7 +86,7 @@ impl AdamOffload {
         let (threads, options) = (self.threads(flat)?, self.inner.options);
         let state = self.inner.of_flat(flat, || host_moments(flat))?;
         let stretches = stretches(state, updates, lr, &options);
-        let (backend, dtypes) = (flat.values().device().backend(), (flat.dtype(), grads.dtype()));
+        let (backend, dtypes) = (flat.device().backend(), (flat.dtype(), grads.dtype()));
         for Stretch { in_values, in_state, runs } in stretches {
             let (host, threads, factor) = (Arc::clone(&state.moments), Arc::clone(&threads), Arc::clone(factor));
             let work = move |grads: &[u8], values: &mut [u8]| {
@@ -94,8 +94,13 @@ impl AdamOffload {
                 run_all(&runs, &mut lock(&host), factor, &threads, (values, dtypes.0), (grads, dtypes.1))
             };
             let grads = grads.view_on(in_state, Lane::Copy)?;
-            let values = flat.values().view_mut_on(in_values, Lane::Copy)?;
-            backend.on_host(Some(grads), Some(values), Box::new(work), Lane::Copy)?;
+            match flat.values_at_rest() {
+                AtRest::Device(values) => {
+                    let values = values.view_mut_on(in_values, Lane::Copy)?;
+                    backend.on_host(Some(grads), Some(values), Box::new(work), Lane::Copy)?;
+                }
+                AtRest::Host(values) => values.visit(Some(grads), in_values, work)?,
+            }
         }
         flat.updates_until(backend.mark(Lane::Copy)?);
         Ok(())
@@ -103,7 +108,7 @@ impl AdamOffload {
 
     fn settle(&self) -> Result<()> {
         for state in &self.inner.states {
-            state.flat.values().device().backend().sync(Lane::Copy)?;
+            state.flat.device().backend().sync(Lane::Copy)?;
         }
         Ok(())
     }
@@ -111,8 +116,8 @@ impl AdamOffload {
 
 /// Zeros, and masters with the values as they are now.
 fn host_moments(flat: &Flat) -> Result<HostMoments> {
-    let (values, count, len) = (flat.values(), flat.layout().spans().len(), flat.state_len());
-    let zeros = || HostBuffer::zeros(values.device(), len);
+    let (count, len) = (flat.layout().spans().len(), flat.state_len());
+    let zeros = || HostBuffer::zeros(flat.device(), len);
     let has_master = flat.dtype() != DType::F32;
     let master = has_master.then(zeros).transpose()?;
     let host = Arc::new(Mutex::new(Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] }));
@@ -120,12 +125,18 @@ fn host_moments(flat: &Flat) -> Result<HostMoments> {
         follow_compute(flat)?;
         for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
             let (host, dtype, range) = (Arc::clone(&host), flat.dtype(), part.in_state);
-            let work = move |values: &[u8], _: &mut [u8]| match &mut lock(&host).master {
+            let fill = move |values: &[u8]| match &mut lock(&host).master {
                 Some(master) => widen(values, dtype, within(master.as_mut_slice(), &range)?),
                 None => Ok(()),
             };
-            let values = values.view_on(part.in_values, Lane::Copy)?;
-            flat.values().device().backend().on_host(Some(values), None, Box::new(work), Lane::Copy)?;
+            match flat.values_at_rest() {
+                AtRest::Device(values) => {
+                    let (values, work) =
+                        (values.view_on(part.in_values, Lane::Copy)?, move |v: &[u8], _: &mut [u8]| fill(v));
+                    flat.device().backend().on_host(Some(values), None, Box::new(work), Lane::Copy)?;
+                }
+                AtRest::Host(values) => values.visit(None, part.in_values, move |_, values| fill(values))?,
+            }
         }
     }
     Ok(host)
@@ -133,7 +144,7 @@ fn host_moments(flat: &Flat) -> Result<HostMoments> {
 
 /// Let the copy lane wait for all work of the compute lane.
 fn follow_compute(flat: &Flat) -> Result<()> {
-    let backend = flat.values().device().backend();
+    let backend = flat.device().backend();
     Ok(backend.wait(Lane::Copy, backend.mark(Lane::Compute)?)?)
 }
 
@@ -263,7 +274,7 @@ impl Optimizer for AdamOffload {
 
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
-        let tensor = |name| (name, KeptTensor::Host(HostTensor { host: Arc::clone(&state.moments), name }));
+        let tensor = |name| (name, KeptTensor::Host(HostTensor::of_moments(Arc::clone(&state.moments), name)));
         let tensors = tensor_names(state.flat.dtype()).iter().copied().map(tensor).collect();
         Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
@@ -271,7 +282,7 @@ impl Optimizer for AdamOffload {
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
         let (state, part) = (self.inner.of_flat(flat, || host_moments(flat))?, flat.owned(index));
-        flat.values().device().backend().sync(Lane::Copy)?;
+        flat.device().backend().sync(Lane::Copy)?;
         for (name, buffer) in lock(&state.moments).named() {
             let values = read(name, part.of_param.clone())?;
             let to = within(buffer.as_mut_slice(), &part.in_state)?;
@@ -296,7 +307,7 @@ impl Optimizer for AdamOffload {
 
 /// The whole state of a storage from this rank's part of it, gathered from all ranks in the device's memory.
 fn whole_on_device(flat: &Flat, part: &[f32]) -> Result<Storage> {
-    let device = flat.values().device();
+    let device = flat.device();
     let cut = Storage::empty(device, part.len(), DType::F32, Segment::Workspace)?;
     device.backend().upload(bytemuck::cast_slice(part), cut.view_mut(0..part.len())?, Lane::Compute)?;
     flat.gather_state(&cut)

@@ -2,6 +2,7 @@
 //!
 //! Called by [`AdamOffload`](super::AdamOffload), which lays out the work; [`HostTensor`] is read by snapshots.
 
+use crate::shard::host::HostShare;
 use bmtrain_core::exact::Sum;
 use bmtrain_core::kernel::AdamSettings;
 use bmtrain_core::offload::{HostAdam, HostBuffer, Threads};
@@ -29,18 +30,41 @@ impl Moments {
     }
 }
 
-/// One of the host's tensors of one flat storage, to be read from work on the copy lane.
+/// One of the host's tensors of one flat storage, moments or values, to be read from work on the copy lane.
 #[derive(Debug, Clone)]
-pub struct HostTensor {
-    pub(super) host: Arc<Mutex<Moments>>,
-    pub(super) name: &'static str,
+pub struct HostTensor(HostSource);
+
+#[derive(Debug, Clone)]
+enum HostSource {
+    Moments { host: Arc<Mutex<Moments>>, name: &'static str },
+    Values(HostShare),
 }
 
 impl HostTensor {
-    /// Append the bytes of these f32 to a buffer.
+    pub(super) fn of_moments(host: Arc<Mutex<Moments>>, name: &'static str) -> Self {
+        HostTensor(HostSource::Moments { host, name })
+    }
+
+    pub(crate) fn of_values(values: HostShare) -> Self {
+        HostTensor(HostSource::Values(values))
+    }
+
+    /// Dtype of the elements.
+    pub fn dtype(&self) -> DType {
+        match &self.0 {
+            HostSource::Moments { .. } => DType::F32,
+            HostSource::Values(values) => values.dtype(),
+        }
+    }
+
+    /// Append the bytes of these elements to a buffer.
     pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> Result<()> {
-        let mut host = lock(&self.host);
-        let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
+        let (host, wanted) = match &self.0 {
+            HostSource::Values(values) => return values.append_to(buffer, elements),
+            HostSource::Moments { host, name } => (host, *name),
+        };
+        let mut host = lock(host);
+        let tensor = host.named().into_iter().find(|(name, _)| *name == wanted).map(|(_, tensor)| tensor.as_slice());
         let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
         buffer.extend_from_slice(bytemuck::cast_slice(values));
         Ok(())

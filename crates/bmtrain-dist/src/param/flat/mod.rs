@@ -8,10 +8,11 @@ mod values;
 
 use super::Param;
 use super::census::Census;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::collectives::ShardCollectives;
-use crate::shard::{ShardLayout, Sharding, Span};
+use crate::shard::host::HostValues;
+use crate::shard::{ShardLayout, Sharding, Span, ZeroLevel};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device, Segment, Storage};
 pub(super) use gradients::GradientUse;
@@ -43,8 +44,8 @@ pub struct Flat {
     block: Option<(usize, Rc<Census>)>,
     /// Which parameters are trained now.
     trainable: Vec<Rc<Cell<bool>>>,
-    /// Values at rest: this rank's shard where values are sharded, else all.
-    values: Storage,
+    /// This rank's shard where values are sharded, else all.
+    at_rest: AtRest,
     state: RefCell<ValueState>,
     gradients: RefCell<Gradients>,
     /// Recorded passes through the block whose backward pass is still to come.
@@ -57,12 +58,22 @@ pub struct Flat {
 /// All storages of a model, which hold each other no longer than the parameters do.
 pub(super) type Siblings = Rc<RefCell<Vec<Weak<Flat>>>>;
 
-/// The ranks that a storage is shared or split with.
+/// Where values are at rest.
+#[derive(Debug)]
+pub(crate) enum AtRest {
+    /// On the device.
+    Device(Storage),
+    /// In the host's memory, where an optimizer on the host updates them.
+    Host(HostValues),
+}
+
+/// The ranks that a storage is shared or split with, and whether its values are at rest on the host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlatRanks<'a> {
     pub(super) sharding: &'a Sharding,
     pub(super) tensor: &'a Arc<dyn Communicator>,
     pub(super) stages: &'a StageGroup,
+    pub(super) offload: bool,
 }
 
 /// What this rank updates of a parameter.
@@ -79,7 +90,7 @@ pub struct OwnedPart {
 impl Flat {
     pub(super) fn new(
         device: &Device,
-        FlatRanks { sharding, tensor, stages }: FlatRanks<'_>,
+        FlatRanks { sharding, tensor, stages, offload }: FlatRanks<'_>,
         (dtype, grad_dtype): (DType, DType),
         block: Option<(usize, Rc<Census>)>,
         members: &[Param],
@@ -88,8 +99,17 @@ impl Flat {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
         let layout = ShardLayout::new(dtype, &lengths, sharding.ranks.size());
         let len = if sharding.shards_values() { layout.shard_len() } else { layout.gathered_len() };
+        if offload && sharding.level != ZeroLevel::Three {
+            let level = sharding.level.number();
+            let reason = format!("parameters are offloaded under ZeRO-3 alone, and the level is {level}");
+            return Err(Error::setting("offload", reason));
+        }
+        let is_offloaded = offload && !device.backend().memory_is_host();
         // Zeros, so that the gaps between parameters are numbers too.
-        let values = Storage::zeros(device, len, dtype, Segment::Parameters)?;
+        let at_rest = match is_offloaded {
+            true => AtRest::Host(HostValues::zeros(device, len, dtype)?),
+            false => AtRest::Device(Storage::zeros(device, len, dtype, Segment::Parameters)?),
+        };
         let is_tied = members.iter().any(|param| param.part() == ModelPart::Tied);
         let flat = Rc::new(Flat {
             device: device.clone(),
@@ -102,8 +122,8 @@ impl Flat {
             ends: stages.ends().filter(|_| is_tied).cloned(),
             block,
             trainable: members.iter().map(|param| Rc::clone(&param.inner.trainable)).collect(),
-            values,
-            state: RefCell::new(ValueState::new(sharding.shards_values())),
+            at_rest,
+            state: RefCell::new(ValueState::new(is_offloaded || sharding.shards_values())),
             gradients: RefCell::new(Gradients::new(members.len())),
             recorded_passes: Cell::new(0),
             claimed: Cell::new(false),
@@ -129,6 +149,11 @@ impl Flat {
     /// The ranges of the parameters in the full storage, and its shards.
     pub fn layout(&self) -> &ShardLayout {
         &self.layout
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Dtype of the values.

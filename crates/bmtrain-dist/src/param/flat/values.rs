@@ -1,8 +1,9 @@
 //! The values of a flat storage: at rest, gathered by a block or on demand, updated by an optimizer.
 
-use super::Flat;
-use crate::error::Result;
+use super::{AtRest, Flat};
+use crate::error::{Error, Result};
 use crate::shard::ZeroLevel;
+use crate::shard::host::HostValues;
 use bmtrain_core::backend::Mark;
 use bmtrain_core::{Lane, Segment, Storage};
 
@@ -45,8 +46,67 @@ impl ValueState {
 impl Flat {
     /// The values at rest: this rank's shard where values are sharded, else all of them. After [`Flat::settle`] they
     /// include the last update.
-    pub fn values(&self) -> &Storage {
-        &self.values
+    ///
+    /// # Errors
+    /// Where they are in the host's memory, see [`Flat::values_to_read`].
+    pub fn values(&self) -> Result<&Storage> {
+        match &self.at_rest {
+            AtRest::Device(values) => Ok(values),
+            AtRest::Host(_) => {
+                let reason = "its values are offloaded to the host: AdamOffload updates them there, and nothing on the \
+                              device does";
+                Err(Error::setting("offloaded parameters", reason))
+            }
+        }
+    }
+
+    pub(crate) fn values_at_rest(&self) -> &AtRest {
+        &self.at_rest
+    }
+
+    /// The values at rest, or a copy of them on the device if they are in the host's memory.
+    pub fn values_to_read(&self) -> Result<Storage> {
+        self.settle()?;
+        match &self.at_rest {
+            AtRest::Device(values) => Ok(values.clone()),
+            AtRest::Host(host) => {
+                let copy = self.fetch(host, Segment::Workspace)?;
+                let backend = self.device.backend();
+                backend.wait(Lane::Compute, backend.mark(Lane::Copy)?)?;
+                Ok(copy)
+            }
+        }
+    }
+
+    /// Write to the values at rest, in the order of the compute lane.
+    pub(in crate::param) fn write_values<E: From<Error>>(
+        &self,
+        write: impl FnOnce(&Storage) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let values = self.values_to_read()?;
+        write(&values)?;
+        if let AtRest::Host(host) = &self.at_rest {
+            let backend = self.device.backend();
+            let mark = || -> Result<_> {
+                backend.wait(Lane::Copy, backend.mark(Lane::Compute)?)?;
+                host.store(values.view_on(0..values.len(), Lane::Copy)?, 0)?;
+                Ok(backend.mark(Lane::Copy)?)
+            };
+            self.updates_until(mark()?);
+        }
+        Ok(())
+    }
+
+    /// A copy of values in the host's memory, complete in the order of the copy lane.
+    fn fetch(&self, host: &HostValues, segment: Segment) -> Result<Storage> {
+        let copy = Storage::empty_on(&self.device, host.len(), self.dtype, segment, Lane::Copy)?;
+        host.fetch(0, copy.view_mut_on(0..copy.len(), Lane::Copy)?)?;
+        Ok(copy)
+    }
+
+    /// Whether the values are elsewhere between gathers: on other ranks, or on the host.
+    pub(in crate::param) fn is_gathered_to_use(&self) -> bool {
+        self.sharding.shards_values() || matches!(self.at_rest, AtRest::Host(_))
     }
 
     /// Record that another lane updates the values until this mark.
@@ -69,7 +129,7 @@ impl Flat {
         let ValueState { update, residence } = &mut *self.state.borrow_mut();
         let (full, pending) = match residence {
             Residence::AtRest => return Ok(None),
-            Residence::Replicated => (self.values.clone(), *update),
+            Residence::Replicated => (self.values()?.clone(), *update),
             Residence::Gathered { copy, ready, .. } => (copy.clone(), *ready),
         };
         if let Some(mark) = pending {
@@ -103,7 +163,7 @@ impl Flat {
         if let Some(mark) = update {
             self.device.backend().wait(Lane::Zero, mark)?;
         }
-        let copy = self.collectives(self.dtype).all_gather(&self.values, Segment::Gathered)?;
+        let copy = self.gathered_copy()?;
         if let Some((block, census)) = &self.block
             && self.sharding.level == ZeroLevel::Three
         {
@@ -112,6 +172,22 @@ impl Flat {
         let ready = Some(self.device.backend().mark(Lane::Zero)?);
         self.state.borrow_mut().residence = Residence::Gathered { copy, ready, holds: 1 };
         Ok(())
+    }
+
+    /// All values, complete in the order of the zero lane.
+    fn gathered_copy(&self) -> Result<Storage> {
+        let host = match &self.at_rest {
+            AtRest::Device(values) => return self.collectives(self.dtype).all_gather(values, Segment::Gathered),
+            AtRest::Host(host) => host,
+        };
+        let shard = self.fetch(host, Segment::Gathered)?;
+        let backend = self.device.backend();
+        backend.wait(Lane::Zero, backend.mark(Lane::Copy)?)?;
+        if self.sharding.is_shared() {
+            self.collectives(self.dtype).all_gather(&shard, Segment::Gathered)
+        } else {
+            Ok(shard)
+        }
     }
 
     /// Undo one [`Flat::gather`]; the last frees the copy.
@@ -174,8 +250,9 @@ impl Flat {
         let owned = self.layout.owned(self.sharding.ranks.rank());
         let shard = Storage::empty(&self.device, owned.len(), self.dtype, Segment::Workspace)?;
         let backend = self.device.backend();
-        backend.copy(self.values.view(owned)?, shard.view_mut(0..shard.len())?, Lane::Compute)?;
-        self.collectives(self.dtype).all_gather_into(&shard, &self.values)?;
+        let values = self.values()?;
+        backend.copy(values.view(owned)?, shard.view_mut(0..shard.len())?, Lane::Compute)?;
+        self.collectives(self.dtype).all_gather_into(&shard, values)?;
         Ok(backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?)
     }
 

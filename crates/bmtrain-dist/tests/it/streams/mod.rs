@@ -85,7 +85,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
     ) -> Self {
         let device = Device::cpu(1).unwrap();
         let builder = Builder::new(&device, BuilderOptions { seed: 8, sharding, ..BuilderOptions::default() });
-        let blocks = make(&builder, BlockOptions { recompute }).unwrap();
+        let blocks = make(&builder, BlockOptions::from(recompute)).unwrap();
         assert_eq!(blocks.len(), BLOCKS);
         Setting { device, parameters: builder.finish(), blocks }
     }

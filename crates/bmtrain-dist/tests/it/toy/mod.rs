@@ -159,7 +159,7 @@ impl Toy {
 
     pub fn with(device: &Device, options: ToyOptions) -> Result<Self> {
         let ToyOptions { recompute, blocks: [encoder, decoder], tied, builder } = options;
-        let (b, blocks) = (Builder::new(device, builder), BlockOptions { recompute });
+        let (b, blocks) = (Builder::new(device, builder), BlockOptions::from(recompute));
         let part = if tied { ModelPart::Tied } else { ModelPart::Embed };
         let table = EmbeddingOptions { entries: VOCABULARY, size: SIZE, init: Init::normal(1.0), padding_index: None };
         let table = Embedding::new(&b.part(part).at("table"), table)?;

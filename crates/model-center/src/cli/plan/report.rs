@@ -35,7 +35,7 @@ pub fn text(setup: &Setup, plan: &Plan) -> String {
     lines.extend([String::new(), "host memory outside of the pool, estimated".to_owned()]);
     lines.push(row(&format!("program, tokenizer, data ({})", size(outside.data)), outside.process));
     lines.push(row("a parameter on its way to a file", outside.files));
-    lines.push(row("optimizer in the host's memory, counted", outside.offload));
+    lines.push(row("offloaded to the host's memory, counted", outside.offload));
     lines.push(row("copy of a checkpoint while it is saved", outside.snapshot));
     lines.push(row("scratch and stacks of threads", outside.threads));
     lines.push(row("batches before they are the device's", outside.batches));

@@ -67,7 +67,7 @@ pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
     let b = Builder::new(&device, BuilderOptions { seed: 1, sharding, ..BuilderOptions::default() });
     let table = EmbeddingOptions { entries: VOCABULARY, size: 16, init: Init::normal(0.5), padding_index: None };
     let table = Embedding::new(&b.at("table"), table)?;
-    let policy = BlockOptions { recompute: Recompute::Checkpoint };
+    let policy = BlockOptions::from(Recompute::Checkpoint);
     let blocks = TransformerBlockList::build(&b.at("blocks"), 4, policy, |_, b| Widen::new(b, 16))?;
     let head = Linear::new(&b.at("head"), LinearOptions::new(16, VOCABULARY, true, Init::normal(0.1)))?;
 

@@ -1,0 +1,75 @@
+//! What blocks keep of their forward pass, and what is in host memory: the reading of `train.recompute`, called by
+//! `keys.rs`, and the rules of these keys, called by `rules.rs`.
+
+use super::kinds::{as_integer, quote};
+use super::layers::Value;
+use super::parallel::MOST_BLOCKS;
+use super::reader::{Otherwise, Reader, Spec};
+use super::settings::Settings;
+use bmtrain_dist::block::{InputStore, Recompute};
+use bmtrain_dist::shard::ZeroLevel;
+
+/// Reads `train.recompute`.
+pub(super) fn read_recompute(r: &mut Reader) -> Recompute {
+    const NAMED: [(&str, Recompute); 4] = [
+        ("none", Recompute::Keep),
+        ("blocks", Recompute::Checkpoint),
+        ("attention", Recompute::Attention),
+        ("auto", Recompute::Auto),
+    ];
+    r.read(Spec {
+        key: "train.recompute",
+        textual: false,
+        wanted:
+            "\"none\" or false, \"blocks\" or true, \"attention\", \"auto\", or a whole number of blocks from 1 to \
+                 65536"
+                .into(),
+        example: quote("blocks"),
+        otherwise: Otherwise::Default(Recompute::Keep),
+        read: &|value| match value {
+            Value::Text(text) => NAMED.iter().find(|(name, _)| text == name).map(|(_, recompute)| *recompute),
+            Value::Bool(true) => Some(Recompute::Checkpoint),
+            Value::Bool(false) => Some(Recompute::Keep),
+            value => match as_integer(value)? {
+                1 => Some(Recompute::Checkpoint),
+                blocks => usize::try_from(blocks).ok().filter(|n| (2..=MOST_BLOCKS).contains(n)).map(Recompute::Every),
+            },
+        },
+        render: &|recompute| match recompute {
+            Recompute::Every(blocks) => blocks.to_string(),
+            named => quote(NAMED.iter().find(|(_, other)| other == named).map_or("none", |(name, _)| name)),
+        },
+    })
+    .unwrap_or(Recompute::Keep)
+}
+
+/// Adds what contradicts itself or has no effect.
+pub(super) fn check(r: &mut Reader, s: &Settings) {
+    let (inputs, key) = (s.train.recompute_inputs, "train.recompute_inputs");
+    if matches!(s.train.recompute, Recompute::Keep | Recompute::Attention) {
+        let reason = "blocks are not recomputed and keep more than their inputs";
+        r.without_effect(key, "train.recompute", reason, "remove it, or set train.recompute = \"blocks\"");
+    } else if inputs == InputStore::Sharded {
+        if s.parallel.tensor == 1 {
+            r.without_effect(key, "parallel.tensor", "parallel.tensor is 1", "set parallel.tensor, or remove it");
+        } else if s.parallel.sequence {
+            let reason = "parallel.sequence has sharded the inputs already";
+            r.without_effect(key, "parallel.sequence", reason, "remove it");
+        } else if s.train.recompute == Recompute::Auto {
+            let reason = "with `train.recompute` = \"auto\" each rank decides by itself what it keeps, and ranks that \
+                          gather inputs have to agree";
+            r.contradiction(&[key, "train.recompute"], reason, "set train.recompute = \"blocks\"");
+        }
+    }
+    if s.train.offload_parameters && !s.train.offload {
+        let reason = "parameters in host memory are updated there, and `train.offload` = false keeps the optimizer on \
+                      the device";
+        r.contradiction(&["train.offload_parameters", "train.offload"], reason, "set train.offload = true");
+    }
+    if s.train.offload_parameters && s.parallel.zero != ZeroLevel::Three {
+        let level = s.parallel.zero.number();
+        let reason =
+            format!("parameters come to the device block by block under ZeRO-3, and `parallel.zero` = {level}");
+        r.contradiction(&["train.offload_parameters", "parallel.zero"], reason, "set parallel.zero = 3");
+    }
+}
