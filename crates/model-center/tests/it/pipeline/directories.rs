@@ -44,10 +44,12 @@ fn a_model_on_stages_is_written_as_the_directory_of_one_rank() {
         let from = directory(golden.0, golden.1);
         let save = SaveOptions { dtype: DType::F32, companions: Some(&from), layout };
         let to = tempfile::tempdir().unwrap();
-        let alone = open(&from, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap();
-        alone.model.save(&to.path().join("alone"), &save).unwrap();
+        on_mesh(&Run { golden, ..Run::default() }, |rank| rank.model.save(&to.path().join("alone"), &save).unwrap());
         let expected = files(&to.path().join("alone"));
-        for (number, layout) in LAYOUTS.into_iter().enumerate() {
+        // Two tensor-parallel ranks do not divide the feed-forward layers of the others.
+        let is_divisible = ["gpt2_a", "bert_a"].contains(&golden.0);
+        let layouts = LAYOUTS.into_iter().filter(|(_, tensor, ..)| *tensor == 1 || is_divisible);
+        for (number, layout) in layouts.enumerate() {
             let to = to.path().join(number.to_string());
             on_mesh(&run(golden, layout), |rank| match rank.mesh.rank() {
                 0 => rank.model.save(&to, &save).unwrap(),
