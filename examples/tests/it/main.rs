@@ -18,6 +18,7 @@ mod hosts;
 mod kills;
 mod launch_scripts;
 mod objectives;
+mod pipeline;
 mod plan;
 mod ranks;
 mod recipe_files;

@@ -46,6 +46,7 @@ pub mod roberta;
 pub mod seq2seq;
 mod sinusoids;
 mod stack;
+mod staged_stack;
 pub mod t5;
 pub mod text_model;
 pub mod timed_partition;
@@ -57,6 +58,6 @@ pub use labels::Targets;
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
-pub use text_model::{ModelInfo, ModelOutput, TextHead, TextModel};
+pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
 pub use timed_partition::partition_by_time;
 pub use transformer::Transformer;

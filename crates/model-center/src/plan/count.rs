@@ -17,7 +17,6 @@ use crate::train::{Setup, open_options};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
-use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::GradientSum;
 use std::sync::Arc;
 
@@ -215,8 +214,7 @@ fn rehearse(
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
     // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
     // to the host.)
-    let mut reader = WholeReader::default();
-    trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+    trainer.model.pass_save()?;
     Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 

@@ -190,7 +190,7 @@ fn rank_of(run: &SleepRun, world: &HostRank) -> Rank {
     let b = Builder::new(&device, options);
     let worked = Rc::new(Cell::new(Worked::default()));
     let weight = b.param("weight", [run.elements], Init::ZEROS, Split::Replicated, false).unwrap();
-    let policy = BlockOptions { recompute: run.recompute };
+    let policy = BlockOptions::from(run.recompute);
     let blocks = TransformerBlockList::build(&b.at("blocks"), run.blocks.len(), policy, |number, b| {
         let weight = b.param("weight", [run.values], Init::ZEROS, Split::Replicated, false)?;
         Ok(Sleeper { weight, times: run.blocks[number], worked: Rc::clone(&worked) })

@@ -29,7 +29,7 @@ impl Widened {
         let b = Builder::new(device, options);
         let table = EmbeddingOptions { entries: VOCABULARY, size: SIZE, init: Init::normal(0.5), padding_index: None };
         let table = Embedding::new(&b.part(ModelPart::Embed).at("table"), table)?;
-        let policy = BlockOptions { recompute: Recompute::Checkpoint };
+        let policy = BlockOptions::from(Recompute::Checkpoint);
         let blocks = TransformerBlockList::build(&b.at("blocks"), BLOCKS, policy, |_, b| Widen::new(b, SIZE))?;
         let head = LinearOptions::new(SIZE, VOCABULARY, true, Init::normal(0.1));
         let head = Linear::new(&b.part(ModelPart::Head).at("head"), head)?;
