@@ -8,7 +8,8 @@
 //! [`TokenFileWriter`] writes one. [`Samples`] cuts its documents into samples of a fixed number of tokens: which
 //! tokens sample i has is a pure function of file, settings and i. A [`Mixture`] joins several corpora with weights.
 //! Everything is read by position when it is asked for, so that memory does not grow with a corpus, and a file that is
-//! cut off or replaced under a running process ends in an error. The format and these choices are explained in `docs/corpus.md`.
+//! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
+//! `docs/adr/0032-corpora-are-read-by-position.md` these choices.
 //!
 //! Nothing here knows a model or a trainer. The program `corpus` is the caller.
 

@@ -35,7 +35,7 @@ impl Fixture {
         let texts = TrainingText::Column("text".into());
         let options = TrainOptions::new(VocabularyKind::ByteBpe, 320);
         let trained = train(&[directory.path().join("a.jsonl")], &texts, &options).unwrap();
-        trained.save(&directory.path().join("tokenizer")).unwrap();
+        trained.save(directory.path().join("tokenizer")).unwrap();
         let tokenizer = HfTokenizer::from_directory(directory.path().join("tokenizer")).unwrap();
         Fixture { directory, tokenizer }
     }
