@@ -9,6 +9,8 @@ pub mod ckpt;
 #[cfg(feature = "tools")]
 pub mod convert;
 #[cfg(feature = "tools")]
+pub mod corpus;
+#[cfg(feature = "tools")]
 pub mod doctor;
 #[cfg(feature = "hub")]
 pub mod fetch;

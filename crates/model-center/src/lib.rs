@@ -43,6 +43,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+pub mod corpus;
 pub mod data;
 pub mod error;
 pub mod file;

@@ -8,6 +8,7 @@ mod bad_input;
 mod bench;
 mod ckpt;
 mod convert;
+mod corpus;
 mod docs;
 mod doctor;
 mod finetune;

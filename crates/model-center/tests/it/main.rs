@@ -30,6 +30,7 @@ mod config_qwen3;
 mod config_roberta;
 mod config_rows;
 mod config_t5;
+mod corpus;
 mod cpm1;
 mod cpm2;
 mod data;

@@ -3,18 +3,17 @@
 //! Defines [`ChunkReader`], which the reader of packed sequences uses: it strips the byte order mark, normalizes line
 //! endings, and reports bytes that are not text with their position.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::lines::{file_error, open_text};
+use super::input::{TextInput, file_error, open_text};
 use crate::{Error, Result};
 
 /// Reads a file piece by piece.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     path: PathBuf,
-    reader: BufReader<File>,
+    reader: TextInput,
     /// Most bytes of a piece.
     most: usize,
     /// What was read and not handed out.

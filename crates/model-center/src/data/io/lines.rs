@@ -3,11 +3,10 @@
 //! Defines [`LineReader`]: strips the byte order mark and both line endings, refuses lines above a bound without
 //! holding them, and reports bytes that are not UTF-8 with their place. [`super::record`] builds records from it.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
-use crate::file::open_regular;
+use super::input::{TextInput, file_error, open_text};
 use crate::{Error, Result};
 
 /// Why one line or record is unusable, while the following ones may still be fine.
@@ -28,7 +27,7 @@ pub(crate) struct Line<'a> {
 #[derive(Debug)]
 pub(crate) struct LineReader {
     path: PathBuf,
-    reader: BufReader<File>,
+    reader: TextInput,
     text: String,
     number: u64,
     complete: bool,
@@ -40,8 +39,12 @@ impl LineReader {
     ///
     /// Errors: the file cannot be opened, is not a regular file, or is UTF-16 text.
     pub(crate) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
-        let reader = open_text(path)?;
-        Ok(LineReader { path: path.to_owned(), reader, text: String::new(), number: 0, complete: true, max_bytes })
+        Ok(LineReader::over(path, open_text(path)?, max_bytes))
+    }
+
+    /// Reads the lines of an input; `path` is named in errors.
+    pub(crate) fn over(path: &Path, reader: TextInput, max_bytes: usize) -> LineReader {
+        LineReader { path: path.to_owned(), reader, text: String::new(), number: 0, complete: true, max_bytes }
     }
 
     /// The file being read.
@@ -107,40 +110,8 @@ impl LineReader {
     }
 }
 
-/// Opens a text file after its byte order mark.
-///
-/// Errors: the file cannot be opened, is not a regular file, or is UTF-16 text.
-pub(crate) fn open_text(path: &Path) -> Result<BufReader<File>> {
-    let (file, _) = open_regular(path).map_err(of_data)?;
-    let mut reader = BufReader::with_capacity(1 << 16, file);
-    let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
-    if start.starts_with(b"\xFF\xFE") || start.starts_with(b"\xFE\xFF") {
-        return Err(Error::data(
-            path.display().to_string(),
-            "the file is UTF-16 text",
-            "convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW",
-        ));
-    }
-    if start.starts_with(b"\xEF\xBB\xBF") {
-        reader.consume(3);
-    }
-    Ok(reader)
-}
-
-/// Turns an error about a model directory's file into one about a data file.
-pub(crate) fn of_data(error: Error) -> Error {
-    match error {
-        Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
-        other => other,
-    }
-}
-
-pub(crate) fn file_error(path: &Path, error: std::io::Error) -> Error {
-    Error::file("read", path, error, "check the file and the disk it is on")
-}
-
 /// Consumes up to and including the next line ending, holding one buffer at a time.
-fn skip_line(reader: &mut BufReader<File>) -> std::io::Result<()> {
+fn skip_line(reader: &mut TextInput) -> std::io::Result<()> {
     loop {
         let buffer = reader.fill_buf()?;
         if buffer.is_empty() {

@@ -1,8 +1,9 @@
 //! Files of text: lines, records of JSONL, CSV and TSV, and plain text in chunks, read with bounded memory.
 
 pub(crate) mod chunks;
-mod delimited;
+pub(crate) mod delimited;
 pub(crate) mod flaws;
+pub(crate) mod input;
 pub(crate) mod lines;
 pub(crate) mod record;
 pub(crate) mod record_reader;

@@ -31,19 +31,30 @@ impl RecordReader {
     ///
     /// Errors: as [`LineReader::open`], and a header that is missing, broken or names a column twice.
     pub(crate) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
-        let place = path.display().to_string();
-        let mut reader = RecordReader { lines: LineReader::open(path, max_line_bytes)?, kind: Kind::Json };
-        let mut parser = match format {
-            Format::Jsonl => return Ok(reader),
-            Format::Csv => RowParser::new(',', true),
-            Format::Tsv => RowParser::new('\t', false),
+        let lines = LineReader::open(path, max_line_bytes)?;
+        match format {
+            Format::Jsonl => Ok(RecordReader::objects(lines)),
+            Format::Csv => RecordReader::rows(lines, RowParser::new(',', true)),
+            Format::Tsv => RecordReader::rows(lines, RowParser::new('\t', false)),
             Format::Text => {
                 let fix =
                     "write JSON lines, CSV or TSV, or train on plain text: data.task = \"language\" without a prompt";
-                return Err(Error::data(place, "plain text has no columns", fix));
+                Err(Error::data(path.display().to_string(), "plain text has no columns", fix))
             }
-        };
-        let header = match next_row(&mut reader.lines, &mut parser)? {
+        }
+    }
+
+    /// Reads one JSON object a line.
+    pub(crate) fn objects(lines: LineReader) -> RecordReader {
+        RecordReader { lines, kind: Kind::Json }
+    }
+
+    /// Reads rows after their header.
+    ///
+    /// Errors: a header that is missing, broken or names a column twice.
+    pub(crate) fn rows(mut lines: LineReader, mut parser: RowParser) -> Result<RecordReader> {
+        let place = lines.path().display().to_string();
+        let header = match next_row(&mut lines, &mut parser)? {
             Some(Ok(_)) => parser.fields.iter().map(|field| field.text.clone()).collect::<Vec<_>>(),
             Some(Err(error)) => return Err(error),
             None => return Err(Error::data(place, "the file is empty", "its first row must name the columns")),
@@ -56,8 +67,7 @@ impl RecordReader {
                 "give every column its own name",
             ));
         }
-        reader.kind = Kind::Rows { parser, header };
-        Ok(reader)
+        Ok(RecordReader { lines, kind: Kind::Rows { parser, header } })
     }
 
     /// The next record, `None` at the end. The inner error concerns this record alone, the outer one the file.

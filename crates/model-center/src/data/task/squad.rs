@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::superglue::Split;
 use crate::data::answers::sentinels;
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::lines::of_data;
+use crate::data::io::input::of_data;
 use crate::data::read::{Builder, ReadOptions, RowForm, RowLimit};
 use crate::data::{Example, Label};
 use crate::file::read_text;

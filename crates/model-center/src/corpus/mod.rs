@@ -1,0 +1,43 @@
+//! Pretraining corpora: raw text to token files, and token files to samples.
+//!
+//! ```text
+//! raw text ─▶ text (documents) ─▶ build (tokenised in parallel) ─▶ token file ─▶ maps ─▶ Samples ─▶ Mixture
+//! ```
+//!
+//! A [`TokenFile`] holds the token ids of a corpus in Megatron-LM's format, `PREFIX.bin` and `PREFIX.idx`;
+//! [`TokenFileWriter`] writes one. [`Samples`] cuts its documents into samples of a fixed number of tokens: which
+//! tokens sample i has is a pure function of file, settings and i. A [`Mixture`] joins several corpora with weights.
+//! Everything is read by position when it is asked for, so that memory does not grow with a corpus, and a file that is
+//! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
+//! `docs/adr/0032-corpora-are-read-by-position.md` these choices.
+//!
+//! Nothing here knows a model or a trainer. The program `corpus` is the caller.
+
+pub mod build;
+mod fingerprint;
+mod fixed_split;
+mod index;
+mod legacy;
+mod maps;
+mod mixture;
+mod npy;
+mod numpy_random;
+mod positioned;
+mod samples;
+mod split;
+pub mod text;
+mod threads;
+mod token_file;
+mod token_type;
+mod verify;
+mod writer;
+
+pub use fixed_split::{FixedSplit, split_lines};
+pub use maps::{SampleOrder, map_names};
+pub use mixture::{Mixture, MixtureWeight};
+pub use samples::{SampleOptions, Samples};
+pub use split::{DocumentSet, SplitShares};
+pub use token_file::{IndexFormat, TokenFile};
+pub use token_type::TokenType;
+pub use verify::{FileReport, verify};
+pub use writer::{TokenFileWriter, WriterPosition, index_path, token_path};

@@ -1,0 +1,252 @@
+//! From files to documents.
+//!
+//! Defines [`Documents`], which opens one file after the other and yields their documents in order.
+
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::json_array::JsonArray;
+use super::wiki::WikiReader;
+use super::{TextFormat, TextSource};
+use crate::data::OnBadRecord;
+use crate::data::io::delimited::RowParser;
+use crate::data::io::flaws::Flaws;
+use crate::data::io::input::{TextInput, file_error, open_corpus_text};
+use crate::data::io::lines::{Flaw, LineReader};
+use crate::data::io::record::Record;
+use crate::data::io::record_reader::RecordReader;
+use crate::{Error, Result};
+
+/// How many documents were met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentCounts {
+    /// Documents with a text.
+    pub documents: u64,
+    /// Bytes of their texts.
+    pub bytes: u64,
+    /// Documents without a text, or of white space alone, which are left out.
+    pub empty: u64,
+    /// Records that could not be used and were left out.
+    pub unusable: u64,
+}
+
+/// Yields the documents of a [`TextSource`], one in memory at a time.
+#[derive(Debug)]
+pub struct Documents {
+    source: TextSource,
+    files: Vec<(PathBuf, TextFormat)>,
+    next: usize,
+    open: Option<OpenFile>,
+    on_bad_record: OnBadRecord,
+    flaws: Flaws,
+    counts: DocumentCounts,
+    read: Arc<AtomicU64>,
+    total: u64,
+}
+
+/// A file being read.
+#[derive(Debug)]
+enum OpenFile {
+    Records(RecordReader),
+    Array(JsonArray),
+    Lines(LineReader),
+    Paragraphs(LineReader),
+    Wiki(WikiReader),
+    /// A file that is one document, until it is read.
+    Whole(TextInput),
+    Ended,
+}
+
+impl Documents {
+    /// Begins with the first file.
+    ///
+    /// # Errors
+    /// As [`TextSource::files`].
+    pub fn open(source: TextSource, on_bad_record: OnBadRecord) -> Result<Documents> {
+        let files = source.files()?;
+        let total = files.iter().filter_map(|(path, _)| path.metadata().ok()).map(|metadata| metadata.len()).sum();
+        Ok(Documents {
+            source,
+            files,
+            next: 0,
+            open: None,
+            on_bad_record,
+            flaws: Flaws::default(),
+            counts: DocumentCounts::default(),
+            read: Arc::default(),
+            total,
+        })
+    }
+
+    /// Bytes of all files, as they are stored.
+    pub fn total_bytes(&self) -> u64 {
+        self.total
+    }
+
+    /// Bytes that were read of them.
+    pub fn read_bytes(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last file was read.
+    pub fn is_at_end(&self) -> bool {
+        self.open.is_none() && self.next == self.files.len()
+    }
+
+    /// How many documents were met.
+    pub fn counts(&self) -> DocumentCounts {
+        self.counts
+    }
+
+    /// The next document with a text; `None` after the last file.
+    ///
+    /// # Errors
+    /// [`Error::Data`] with file and line for a document that cannot be used, unless such are left out, and for a file
+    /// that cannot be read on; [`Error::File`] if reading fails.
+    pub fn advance(&mut self) -> Result<Option<String>> {
+        loop {
+            if self.open.is_none() {
+                let Some((path, format)) = self.files.get(self.next) else {
+                    self.check_flaws()?;
+                    return Ok(None);
+                };
+                self.open = Some(open(path, *format, &self.source, &self.read)?);
+                self.next += 1;
+            }
+            let (Some(open), Some((path, _))) = (&mut self.open, self.files.get(self.next - 1)) else { continue };
+            match open.advance(path, &self.source)? {
+                None => self.open = None,
+                Some(Ok(text)) if text.trim().is_empty() => self.counts.empty += 1,
+                Some(Ok(text)) => {
+                    self.counts.documents += 1;
+                    self.counts.bytes += text.len() as u64;
+                    return Ok(Some(text));
+                }
+                Some(Err(flaw)) => {
+                    self.counts.unusable += 1;
+                    self.flaws.add(self.on_bad_record, flaw)?;
+                }
+            }
+        }
+    }
+
+    fn check_flaws(&self) -> Result<()> {
+        let DocumentCounts { documents, empty, unusable, .. } = self.counts;
+        let path = self.files.last().map_or(Path::new(""), |(path, _)| path);
+        self.flaws.check(path, self.on_bad_record, documents + empty + unusable).map_err(|error| match error {
+            Error::Data { place, reason, .. } => {
+                Error::data(place, reason, "correct the records, or accept a larger share of bad ones")
+            }
+            other => other,
+        })
+    }
+}
+
+fn open(path: &Path, format: TextFormat, source: &TextSource, read: &Arc<AtomicU64>) -> Result<OpenFile> {
+    let mut input = open_corpus_text(path, source.encoding, read)?;
+    let most = source.max_document_bytes;
+    let lines = |input| LineReader::over(path, input, most);
+    Ok(match format {
+        TextFormat::Json => {
+            let start = input.fill_buf().map_err(|error| file_error(path, error))?;
+            match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
+                Some(b'[') => OpenFile::Array(JsonArray::new(path, input, most)),
+                _ => OpenFile::Records(RecordReader::objects(lines(input))),
+            }
+        }
+        TextFormat::Csv => OpenFile::Records(RecordReader::rows(lines(input), RowParser::new(source.delimiter, true))?),
+        TextFormat::Tsv => OpenFile::Records(RecordReader::rows(lines(input), RowParser::new('\t', false))?),
+        TextFormat::Text => OpenFile::Whole(input),
+        TextFormat::Lines => OpenFile::Lines(lines(input)),
+        TextFormat::Paragraphs => OpenFile::Paragraphs(lines(input)),
+        TextFormat::Wiki => OpenFile::Wiki(WikiReader::new(lines(input))),
+    })
+}
+
+impl OpenFile {
+    /// The next document. The inner error concerns this one alone, the outer one the file.
+    fn advance(&mut self, path: &Path, source: &TextSource) -> Result<Option<std::result::Result<String, Flaw>>> {
+        match self {
+            OpenFile::Records(records) => {
+                let Some(record) = records.next()? else { return Ok(None) };
+                Ok(Some(record.and_then(|record| text_of(&record, &source.key))))
+            }
+            OpenFile::Array(array) => array.advance(|record| text_of(record, &source.key)),
+            OpenFile::Lines(lines) => Ok(lines.advance()?.map(|read| read.map(|()| lines.line().text.to_owned()))),
+            OpenFile::Paragraphs(lines) => paragraph(lines),
+            OpenFile::Wiki(wiki) => wiki.advance(),
+            OpenFile::Whole(_) => {
+                let OpenFile::Whole(input) = std::mem::replace(self, OpenFile::Ended) else { return Ok(None) };
+                whole(path, input, source.max_document_bytes).map(|text| Some(Ok(text)))
+            }
+            OpenFile::Ended => Ok(None),
+        }
+    }
+}
+
+/// The document of a record.
+fn text_of(record: &Record<'_>, key: &str) -> std::result::Result<String, Flaw> {
+    record.text(key).map(str::to_owned).map_err(|error| match error {
+        Error::Data { place, reason, .. } => {
+            Error::data(place, reason, "name the key or column of the documents, or correct the record")
+        }
+        other => other,
+    })
+}
+
+/// Lines up to an empty one.
+fn paragraph(lines: &mut LineReader) -> Result<Option<std::result::Result<String, Flaw>>> {
+    let mut text = String::new();
+    loop {
+        match lines.advance()? {
+            None if text.is_empty() => return Ok(None),
+            None => return Ok(Some(Ok(text))),
+            Some(Err(flaw)) => return Ok(Some(Err(flaw))),
+            Some(Ok(())) => {}
+        }
+        let line = lines.line();
+        match (line.text.trim().is_empty(), text.is_empty()) {
+            (true, true) => continue,
+            (true, false) => return Ok(Some(Ok(text))),
+            (false, true) => {}
+            (false, false) => text.push('\n'),
+        }
+        require_room(lines, text.len() + line.text.len())?;
+        text.push_str(line.text);
+    }
+}
+
+/// The error for a document of more bytes than allowed that began some lines before.
+pub(super) fn require_room(lines: &LineReader, bytes: usize) -> Result<()> {
+    if bytes <= lines.max_bytes() {
+        return Ok(());
+    }
+    let place = format!("{}:{}", lines.path().display(), lines.line().number);
+    let reason = format!("the document is longer than {} bytes", lines.max_bytes());
+    Err(Error::data(place, reason, "check the format, or allow longer documents"))
+}
+
+/// A file as one text.
+fn whole(path: &Path, input: TextInput, most: usize) -> Result<String> {
+    let mut bytes = Vec::new();
+    input.take(most as u64 + 1).read_to_end(&mut bytes).map_err(|error| file_error(path, error))?;
+    let place = || path.display().to_string();
+    if bytes.len() > most {
+        let reason = format!("the file is one document of more than {most} bytes");
+        return Err(Error::data(place(), reason, "read its lines or paragraphs, or allow longer documents"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let lines = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let byte = error.as_bytes().get(valid).copied().unwrap_or_default();
+        let reason = format!("byte 0x{byte:02X} is not UTF-8 text");
+        Error::data(
+            format!("{}:{lines}", place()),
+            reason,
+            "set the encoding to latin-1, or convert the file with iconv",
+        )
+    })
+}

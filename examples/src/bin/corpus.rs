@@ -1,0 +1,16 @@
+//! Build, describe, check and split pretraining corpora.
+
+use bmtrain_core::heap::EndingHeap;
+use bmtrain_examples::{corpus, limits, terminal};
+use clap::Parser;
+use std::process::ExitCode;
+
+#[global_allocator]
+static HEAP: EndingHeap = limits::HEAP;
+
+fn main() -> ExitCode {
+    limits::prepare();
+    let options = corpus::Options::parse();
+    terminal::start_logging();
+    terminal::finish(corpus::run(&options))
+}

@@ -1,0 +1,112 @@
+//! The corpus program: a token file from text to samples, and what it refuses.
+
+use crate::fixture;
+
+use fixture::{Fixture, Outcome};
+use serde_json::Value;
+
+fn corpus(fixture: &Fixture, arguments: &[&str]) -> Outcome {
+    fixture.run(env!("CARGO_BIN_EXE_corpus"), arguments)
+}
+
+/// A fixture with 300 documents in `texts.jsonl`, one without text.
+fn with_texts() -> Fixture {
+    let fixture = Fixture::new();
+    let text =
+        |number: usize| if number == 7 { String::new() } else { "good film of the year ".repeat(number % 9 + 1) };
+    let line = |number: usize| format!("{}\n", serde_json::json!({"text": text(number), "id": number}));
+    fixture.write("texts.jsonl", &(0..300).map(line).collect::<String>());
+    fixture
+}
+
+const BUILD: [&str; 6] = ["build", "texts.jsonl", "--tokenizer", "model", "--out", "c"];
+
+fn json(outcome: Outcome) -> Value {
+    serde_json::from_str(&outcome.succeeded().stdout).unwrap()
+}
+
+#[test]
+fn a_corpus_is_built_described_checked_and_mapped() {
+    let fixture = with_texts();
+    let built = corpus(&fixture, &[&BUILD[..], &["--eod-token", "[SEP]"]].concat()).succeeded().stdout;
+    assert!(built.starts_with("c: 299 documents, 299 sequences, "), "{built}");
+    assert!(built.contains("as uint16; 1 documents without a token left out"), "{built}");
+    let info = json(corpus(&fixture, &["info", "c", "--json"]));
+    assert_eq!(
+        (&info["format"], &info["dtype"], &info["documents"]),
+        (&"MMIDIDX".into(), &"uint16".into(), &299.into())
+    );
+    let checked = json(corpus(&fixture, &["verify", "c.idx", "--tokenizer", "model", "--json"]));
+    assert_eq!(checked["tokens"], info["tokens"]);
+    let refused = corpus(&fixture, &["verify", "c", "--vocab-size", "4"]).refused();
+    assert!(refused.contains("the vocabulary has 4 tokens") && refused.contains("c.bin"), "{refused}");
+    for order in ["addressed", "megatron", "megatron-v1"] {
+        let arguments = ["maps", "c", "--sequence-length", "16", "--samples", "40", "--order", order, "--json"];
+        let maps = json(corpus(&fixture, &arguments));
+        assert_eq!((&maps["part"], &maps["documents"], &maps["order"]), (&"train".into(), &284.into(), &order.into()));
+        assert!(maps["samples"].as_u64().unwrap() >= 40);
+    }
+    assert!(fixture.path("c_train_indexmap_40ns_16sl_1234s_shuffle_idx.npy").exists());
+    assert!(fixture.path("c_train_indexmap_40ns_16sl_1234s_addressed_doc_idx.npy").exists());
+}
+
+#[test]
+fn threads_change_nothing_and_a_corpus_is_not_replaced() {
+    let fixture = with_texts();
+    let bytes = |name: &str| std::fs::read(fixture.path(name)).unwrap();
+    corpus(&fixture, &[&BUILD[..], &["--threads", "1", "--quiet"]].concat()).succeeded();
+    let whole = (bytes("c.bin"), bytes("c.idx"));
+    let refused = corpus(&fixture, &BUILD).refused();
+    assert!(refused.contains("c.idx is there already") && refused.contains("fix: "), "{refused}");
+    std::fs::remove_file(fixture.path("c.idx")).unwrap();
+    corpus(&fixture, &[&BUILD[..], &["--threads", "4"]].concat()).succeeded();
+    assert!(whole == (bytes("c.bin"), bytes("c.idx")));
+}
+
+#[test]
+fn corpora_have_names() {
+    let fixture = with_texts();
+    fixture.write("corpora.toml", "[films]\npaths = [\"texts.jsonl\"]\n");
+    let build = |name: &str| {
+        corpus(&fixture, &["build", name, "--corpora", "corpora.toml", "--tokenizer", "model", "--out", "c", "--json"])
+    };
+    let refused = build("books").refused();
+    assert!(refused.contains("unknown corpus \"books\"; corpora.toml has films"), "{refused}");
+    assert_eq!(json(build("films"))["documents"], 299);
+}
+
+#[test]
+fn lines_are_split_once() {
+    let fixture = with_texts();
+    std::fs::create_dir(fixture.path("parts")).unwrap();
+    let message = corpus(&fixture, &["split", "texts.jsonl", "--split", "8,1,1", "--out", "parts"]).succeeded().stdout;
+    assert_eq!(message, "parts: 240 lines train, 30 valid, 30 test\n");
+    for name in ["train.jsonl", "train.map", "valid.jsonl", "test.map"] {
+        assert!(fixture.path("parts").join(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let fixture = with_texts();
+    fixture.write("bad.jsonl", "{\"text\": \"good\"}\n{\"txt\": \"film\"}\n");
+    fixture.write("short.idx", "MMIDIDX");
+    for (arguments, expected) in [
+        (vec!["info", "nothing"], "there is no such file"),
+        (vec!["info", "short"], "the file is not an index of a token file"),
+        (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c"], "bad.jsonl:2:1"),
+        (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--skip-bad", "2"], "2 is not a share"),
+        (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--append-eod"], "has no EOS token"),
+        (
+            vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--eod-token", "<eod>"],
+            "no token \"<eod>\"",
+        ),
+        (vec!["split", "bad.jsonl", "--out", ".", "--split", "a"], "\"a\" is not a share"),
+    ] {
+        let error = corpus(&fixture, &arguments).refused();
+        assert!(error.contains(expected) && error.contains("fix: "), "{expected}: {error}");
+    }
+    let skipped =
+        corpus(&fixture, &["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--skip-bad", "0.5", "--json"]);
+    assert_eq!(json(skipped)["unusable"], 1);
+}
