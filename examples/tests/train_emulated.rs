@@ -268,7 +268,7 @@ fn offloaded_parameters_and_inputs_train_with_the_same_bits() {
             return;
         }
         for (ranks, gpt2, dtype) in [(1, true, DType::F32), (1, false, DType::BF16), (2, true, DType::F32)] {
-            let job = Job { gpt2, dtype, level: 3, ranks, offload: Offload::Optimizer };
+            let job = Job { gpt2, dtype, level: 3, ranks, offload: Offload::Optimizer, ..Job::default() };
             let on_device = on_devices(test, job);
             assert_as_on_the_cpu(job, &on_device);
             assert_eq!(on_devices(test, Job { offload: Offload::Everything, ..job }), on_device, "{job:?}");

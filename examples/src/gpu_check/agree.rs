@@ -73,14 +73,8 @@ const STEPS: u32 = 20;
 pub fn training(place: &Place, report: &mut Report) -> Result<()> {
     let mut runs = Vec::new();
     for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
-        let job = Job {
-            gpt2,
-            dtype,
-            level: ZeroLevel::Zero,
-            offload: Offload::Nothing,
-            steps: STEPS,
-            layout: Layout::DATA,
-        };
+        let job =
+            Job { gpt2, dtype, level: ZeroLevel::Zero, offload: Offload::Nothing, steps: STEPS, layout: Layout::DATA };
         let name = format!("training, tiny {} {dtype}", if gpt2 { "GPT-2" } else { "BERT" });
         let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
         let got = tiny::train(job, &place.device(), Arc::new(Solo))?;

@@ -5,7 +5,7 @@
 use super::backward::ListBackward;
 use super::bundle::{Bundle, Detached};
 use super::inputs::KeptInputs;
-use super::list::{ListOutput, ListedBlock, RunOptions};
+use super::list::{ListOutput, RunOptions};
 use super::ring::GatherRing;
 use super::{Block, Recompute, TransformerBlockList};
 use crate::error::Result;

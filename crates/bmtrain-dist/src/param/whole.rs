@@ -51,7 +51,7 @@ impl WholeReader {
             return Err(Error::setting("pipeline", reason));
         };
         let is_first = flat.sharding().ranks.rank() == 0 && flat.tensor_ranks().rank() == 0;
-        let stages = Stages { group: group.clone(), is_first, device: flat.values().device().clone() };
+        let stages = Stages { group: group.clone(), is_first, device: flat.device().clone() };
         Ok(WholeReader { held: None, stages: Some(stages) })
     }
 
