@@ -101,7 +101,7 @@ fn inputs_on_the_host_take_no_memory_of_the_device() {
         let [(few, on_host), (many, more_on_host)] = [4, 12].map(|blocks| peaks(&device(), blocks, options));
         (many.saturating_sub(few), more_on_host - on_host)
     };
-    let (cpu, late) = (|| Device::cpu(1).unwrap(), || beside_host(3));
+    let (cpu, late) = (|| Device::cpu(1).unwrap(), || beside_host(Some(3)));
     assert_eq!(grows(&cpu, Recompute::Checkpoint.into()), (8 * input, 0));
     assert_eq!(grows(&cpu, host), (8 * input, 0), "the CPU's memory is the host's");
     let (device, on_host) = grows(&late, host);
@@ -124,7 +124,7 @@ fn offloaded_parameters_have_the_bits_of_others_under_any_order_of_the_lanes() {
             ..base.clone()
         };
         for ranks in [1, 2] {
-            let expected = run(&Setting { ranks, ..base.clone() });
+            let expected = run(&Setting { ranks, level: ZeroLevel::Three, ..base.clone() });
             // On the CPU nothing moves.
             assert_eq!(run(&Setting { ranks, ..offload.clone() }), expected, "{dtype} on the CPU");
             for seed in 0..4 {

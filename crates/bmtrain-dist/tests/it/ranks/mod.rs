@@ -99,7 +99,8 @@ pub struct Setting {
     pub policy: Option<fn(usize) -> BlockOptions>,
     /// Whether parameters at rest are in the host's memory.
     pub offload_parameters: bool,
-    /// On a device whose memory is not the host's and whose lanes run late, in an order by this seed.
+    /// On a device whose memory is not the host's. The lanes of one rank alone run late, in an order by this seed;
+    /// ranks would wait for each other on lanes that are drained one after the other.
     pub beside_host: Option<u64>,
     pub dtype: DType,
     /// Micro-batches of a step, over all ranks.
@@ -200,7 +201,7 @@ pub struct Rank {
 impl Rank {
     pub fn new(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Self> {
         let device = match setting.beside_host {
-            Some(seed) => beside_host(seed),
+            Some(seed) => beside_host((comm.size() == 1).then_some(seed)),
             None => Device::cpu(1)?,
         };
         let sharding = Sharding { ranks: comm, level: setting.level, sum: setting.sum, prefetch: setting.prefetch };
@@ -267,9 +268,13 @@ impl Backend for BesideHost {
 }
 
 /// A device whose memory is not the host's, with lanes that run late in an order by this seed.
-pub fn beside_host(seed: u64) -> Device {
-    let late = Deferred::new(Arc::new(CpuBackend::new(1).unwrap()), seed);
-    Device::new(Arc::new(BesideHost { inner: Arc::new(late) }))
+pub fn beside_host(seed: Option<u64>) -> Device {
+    let cpu = Arc::new(CpuBackend::new(1).unwrap());
+    let inner: Arc<dyn Backend> = match seed {
+        Some(seed) => Arc::new(Deferred::new(cpu, seed)),
+        None => cpu,
+    };
+    Device::new(Arc::new(BesideHost { inner }))
 }
 
 /// Train on this rank: global micro-batch j runs on rank j mod R at local step j div R.
