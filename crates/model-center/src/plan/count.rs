@@ -125,8 +125,8 @@ enum Course {
     Varied,
 }
 
-/// Count a run of these settings on the longest sequences of the data or on `lengths`: the first rank of every stage, of
-/// which the fullest is returned.
+/// Count a run of these settings on the longest sequences of the data or on `lengths`: the first rank of every stage.
+/// The fullest is returned.
 pub fn count(
     setup: &Setup,
     resolved: &Resolved,
