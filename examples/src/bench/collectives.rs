@@ -293,9 +293,13 @@ fn measured(options: &Options, world: &Arc<dyn Communicator>) -> Result<Arc<dyn 
             return Err(Error::argument("--group", reason, "give a divisor of the number of ranks that is above 1"));
         }
         Some(Group::Mesh(kind)) => {
-            let mesh = Mesh::new(rank, ranks, options.pipeline.unwrap_or(1), options.tensor.unwrap_or(1))?;
+            let (pipeline, tensor) = (options.pipeline.unwrap_or(1), options.tensor.unwrap_or(1));
+            let Ok(mesh) = Mesh::new(rank, ranks, pipeline, tensor) else {
+                let reason = format!("{ranks} ranks cannot be divided by {pipeline} pipeline x {tensor} tensor ranks");
+                return Err(Error::argument("--group", reason, "change --tensor, --pipeline or the number of ranks"));
+            };
             if mesh.group_size(kind) < 2 {
-                let (pipeline, tensor, data) = (mesh.pipeline_size(), mesh.tensor_size(), mesh.data_size());
+                let data = mesh.data_size();
                 let reason =
                     format!("of {pipeline} pipeline x {data} data x {tensor} tensor ranks, this group has one rank");
                 return Err(Error::argument("--group", reason, "change --tensor, --pipeline or the number of ranks"));

@@ -50,7 +50,7 @@ fn groups_of_ranks_are_measured_and_have_to_divide_them() {
     }
     for (group, more, reason) in [
         ("pipeline", &[][..], "this group has one rank"),
-        ("data", &["--tensor", "3"], "4 ranks cannot be divided into 1 pipeline stages x 3 tensor ranks"),
+        ("data", &["--tensor", "3"], "4 ranks cannot be divided by 1 pipeline x 3 tensor ranks"),
         ("2", &["--tensor", "2"], "--tensor and --pipeline are for groups of a mesh"),
         ("experts", &[], "tensor, data or pipeline"),
     ] {
