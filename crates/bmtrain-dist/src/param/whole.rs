@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// that reads holds the full one. Over pipeline stages the first of all ranks reads; a stage that holds a parameter
 /// sends it as f32, a few megabytes at a time.
 ///
-/// The default reads the parameters of this rank's stage alone; [`WholeReader::of`] those of the model.
+/// The default reads the parameters of this rank's stage alone, [`WholeReader::of`] all parameters of the model.
 #[derive(Debug, Default)]
 pub struct WholeReader {
     held: Option<Rc<Flat>>,

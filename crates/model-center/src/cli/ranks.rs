@@ -96,8 +96,8 @@ pub fn check(world: usize, shared: ModelRanks, parameters: &Parameters) -> Resul
     Err(Error::argument("--tensor", reason, fix))
 }
 
-/// The options of a model on a rank of these groups. Its data-parallel ranks share the weights (ZeRO-3); those of a
-/// pipeline stage each have the stage's, as a tied embedding on two stages cannot be sharded so. Collective.
+/// The options of a model on a rank of these groups. Data-parallel ranks share the weights (ZeRO-3); in a pipeline each
+/// has the weights of its stage, as a tied embedding on two stages cannot be sharded so. Collective.
 pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> {
     let mesh = groups.mesh();
     let level = if mesh.pipeline_size() == 1 { ZeroLevel::Three } else { ZeroLevel::Zero };

@@ -1,6 +1,6 @@
 //! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens
-//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations. Of several pipeline
-//! stages each keeps the KV cache of its blocks, and all get the logits.
+//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations. Of several
+//! pipeline stages each keeps the KV cache of its blocks, and all get the logits.
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};

@@ -1,5 +1,5 @@
-//! One pass through a stack whose blocks are on several pipeline stages, without a tape: for incremental decoding, where
-//! each stage keeps the KV cache of its blocks.
+//! One pass through a stack whose blocks are on several pipeline stages, without a tape: for incremental decoding,
+//! where each stage keeps the KV cache of its blocks.
 //!
 //! Called by [`super::incremental`]. Training and evaluation run several micro-batches at a time
 //! ([`Pipeline`](bmtrain_dist::pipeline::Pipeline)); the tokens of a decoding step follow each other, and nothing
@@ -25,7 +25,7 @@ pub(super) struct StackOutput {
 
 impl<A: Architecture> Transformer<A> {
     /// Embeds the tokens of a stack and runs all of its blocks, each on its stage. Collective over the stages. `caches`
-    /// has one for each block, of which a stage uses those of its blocks.
+    /// has one for each block; a stage uses the caches of its own.
     pub(super) fn run_staged_stack(
         &self,
         stack: usize,

@@ -53,7 +53,7 @@ const LOGITS: &str = "logits";
 const LOSS: &str = "loss";
 
 impl ModelOutput {
-    /// Its tensors, of which only the loss if no others are wanted.
+    /// Its tensors: the loss alone, or all.
     pub(super) fn into_tensors(self, wants: ForwardOutputs) -> NamedTensors {
         let named = |name: &str, var: Var| (name.to_owned(), var.into_value());
         let loss = self.loss.map(|loss| named(LOSS, loss));
@@ -164,7 +164,8 @@ pub trait TextModel: Module {
     fn forward_stages(&self, pipeline: &Pipeline, batches: &[Batch], wants: ForwardOutputs)
     -> Result<Vec<ModelOutput>>;
 
-    /// Starts incremental decoding with a KV cache. Over pipeline stages every stage starts it and makes the same calls.
+    /// Starts incremental decoding with a KV cache. Over pipeline stages every stage starts it and makes the same
+    /// calls.
     ///
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.

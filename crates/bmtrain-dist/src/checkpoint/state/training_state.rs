@@ -82,7 +82,7 @@ impl TrainingState {
     }
 }
 
-/// Give the states of this stage's parameters those of all stages.
+/// Add the step counts of all other stages' parameters.
 fn join_stages(optimizers: &mut [OptimizerState], optim: &OptimManager, params: &Parameters) -> Result<()> {
     let ranks = params.stages().ranks();
     if ranks.size() == 1 {

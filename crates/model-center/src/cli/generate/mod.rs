@@ -92,8 +92,8 @@ pub struct Options {
     /// Of the ranks, this number share each prompt: each has some of the heads, columns and tokens of every layer.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tensor: usize,
-    /// Divide the blocks into this number of pipeline stages of --tensor ranks each; the other --ranks share prompts, and
-    /// each has the weights of its stage.
+    /// Divide the blocks into this number of pipeline stages of --tensor ranks each; the other --ranks share prompts,
+    /// and each has the weights of its stage.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub pipeline: usize,
     /// Print every setting with its origin, and exit.

@@ -1,4 +1,4 @@
-//! Directories and files of a model that is on several pipeline stages: those of one rank, byte by byte.
+//! Directories and files of a model on several pipeline stages are written as one rank writes them, byte by byte.
 
 use super::{Rank, Run, on_mesh};
 use crate::goldens::directories::{F32, open};
