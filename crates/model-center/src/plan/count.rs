@@ -5,7 +5,6 @@
 //! differ in length, steps on the data themselves are counted too: the gaps between tensors depend on the order of the
 //! lengths.
 
-use crate::Result;
 use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
@@ -14,6 +13,7 @@ use crate::train::evaluate::{EvalContext, Evaluation};
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{Setup, open_options};
+use crate::{Error, Result};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
@@ -133,6 +133,11 @@ pub fn count(
     registry: Registry<'_>,
     (stand, lengths): (SimulatedRank, Option<Lengths>),
 ) -> Result<Counted> {
+    if resolved.parallel.pipeline > 1 {
+        let reason = "a rank of one of several pipeline stages is not counted in this version";
+        let fix = "use plan --layout TENSORxPIPELINExDATA, which sizes it by formula";
+        return Err(Error::recipe(resolved.place("parallel.pipeline"), reason, fix));
+    }
     let groups = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
     let batches = batches(setup, resolved, (groups.mesh().data_size(), lengths));
     let run = |course: Course| {
@@ -171,7 +176,7 @@ fn rehearse(
     if course == Course::Varied {
         (worst.train, worst.steps_per_epoch) = (Arc::clone(&setup.train), setup.steps_per_epoch);
     }
-    let options = open_options(resolved, worst.train.labels(), device, groups);
+    let options = open_options(resolved, worst.train.labels(), device, groups)?;
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&setup.directory, &options)?;
     let team = RunRanks::new(groups, device);
