@@ -17,6 +17,7 @@ mod generate_gguf;
 mod hosts;
 mod kills;
 mod objectives;
+mod pipeline;
 mod plan;
 mod ranks;
 mod recipe_files;

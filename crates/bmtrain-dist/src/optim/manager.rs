@@ -103,6 +103,11 @@ impl OptimManager {
         })
     }
 
+    /// The device of its parameters.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Add an optimizer with a schedule. A parameter that another optimizer has is refused before the next backward
     /// pass.
     pub fn add_scheduled(&mut self, optimizer: Box<dyn Optimizer>, scheduler: Scheduler) {

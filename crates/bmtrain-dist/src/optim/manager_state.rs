@@ -21,8 +21,8 @@ pub struct ManagerState {
 }
 
 impl OptimManager {
-    /// Everything, gathered from all ranks, which have to do the same: as much host memory as the state has. Waits for
-    /// the device.
+    /// Everything, gathered from all ranks, which have to do the same: as much host memory as the state has. Of several
+    /// pipeline stages, the state of this stage's parameters. Waits for the device.
     pub fn state(&self) -> Result<ManagerState> {
         self.flats()?;
         let (mut params, mut schedules) = (Vec::new(), Vec::new());

@@ -24,7 +24,7 @@ pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 use crate::error::{Error, Result};
 use crate::param::Param;
 use bmtrain_core::{Storage, Tensor};
-use state::{check_state, tensor};
+use state::{check_state, tensor, tensor_names};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -153,6 +153,11 @@ pub trait Optimizer {
 
     /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
+
+    /// The names of the tensors that it keeps for a parameter after its first step.
+    fn kept_names(&self, param: &Param) -> &'static [&'static str] {
+        tensor_names(param.spec().dtype)
+    }
 
     /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this
     /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.

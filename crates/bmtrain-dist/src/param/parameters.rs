@@ -2,7 +2,7 @@
 
 use super::census::Census;
 use super::{Flat, Param};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pipeline::StageGroup;
 use std::rc::Rc;
 
@@ -33,17 +33,6 @@ impl Parameters {
         &self.stages
     }
 
-    /// Refuse to write the parameters of one of several pipeline stages as if they were the model.
-    pub fn require_one_stage(&self) -> Result<()> {
-        match self.stages.stages() {
-            1 => Ok(()),
-            stages => {
-                let reason = format!("its parts on {stages} pipeline stages cannot be written yet: use one stage");
-                Err(Error::setting("model", reason))
-            }
-        }
-    }
-
     /// Their storages.
     pub fn flats(&self) -> &[Rc<Flat>] {
         &self.flats
@@ -57,6 +46,11 @@ impl Parameters {
     /// The parameter of this full name, if this rank's pipeline stage holds it.
     pub fn get(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|param| param.name() == name)
+    }
+
+    /// The parameter of this full name, of the whole model.
+    pub fn find_declared(&self, name: &str) -> Option<&Param> {
+        self.declared.iter().find(|param| param.name() == name)
     }
 
     /// Number of values, over all tensor-parallel ranks and pipeline stages.

@@ -1,30 +1,90 @@
-//! Full parameters and full optimizer state on the host, from the parts of data-parallel and tensor-parallel ranks, one
-//! tensor at a time: for files and fingerprints. Defines [`WholeReader`].
+//! Full parameters and full optimizer state on the host, from the parts of data-parallel and tensor-parallel ranks and
+//! from pipeline stages, one tensor at a time: for files and fingerprints. Defines [`WholeReader`].
 
-use super::{Flat, Param, Split, widen};
+use super::{Flat, Param, Parameters, Split, widen};
 use crate::control::ControlGroup;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::optim::STRETCH;
+use crate::pipeline::StageGroup;
 use bmtrain_core::comm::tensors;
 use bmtrain_core::limits::make_room;
-use bmtrain_core::{Storage, Tensor};
+use bmtrain_core::{DType, Device, Segment, Storage, Tensor};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Reads full parameters one after the other with one storage gathered at a time: a block is gathered once for all its
-/// parameters. Collective: every rank reads the same parameters in the same order.
+/// parameters. Collective: every rank reads or passes the same parameters in the same order.
 ///
 /// Over tensor-parallel ranks the device gathers a few megabytes of a parameter at a time, and the host of the rank
-/// that reads holds the full one.
+/// that reads holds the full one. Over pipeline stages the first of all ranks reads; a stage that holds a parameter
+/// sends it as f32, a few megabytes at a time.
+///
+/// The default reads the parameters of this rank's stage alone; [`WholeReader::of`] those of the model.
 #[derive(Debug, Default)]
 pub struct WholeReader {
     held: Option<Rc<Flat>>,
+    stages: Option<Stages>,
+}
+
+/// The stages between which parameters are sent.
+#[derive(Debug)]
+struct Stages {
+    group: StageGroup,
+    /// Among the data-parallel and the tensor-parallel ranks of this stage, the one whose values are sent.
+    is_first: bool,
+    device: Device,
 }
 
 impl WholeReader {
+    /// A reader of all parameters of a model ([`Parameters::declared`]), whichever pipeline stages hold them.
+    ///
+    /// # Errors
+    /// One of several stages that holds no parameter.
+    pub fn of(parameters: &Parameters) -> Result<Self> {
+        let group = parameters.stages();
+        if group.stages() == 1 {
+            return Ok(WholeReader::default());
+        }
+        let Some(flat) = parameters.flats().first() else {
+            let reason = format!("stage {} of {} holds no parameter", group.ranks().rank(), group.stages());
+            return Err(Error::setting("pipeline", reason));
+        };
+        let is_first = flat.sharding().ranks.rank() == 0 && flat.tensor_ranks().rank() == 0;
+        let stages = Stages { group: group.clone(), is_first, device: flat.values().device().clone() };
+        Ok(WholeReader { held: None, stages: Some(stages) })
+    }
+
     /// The full values, widened. Waits for the device.
+    ///
+    /// # Errors
+    /// Over pipeline stages, another rank than the first one of all.
     pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
+        let Some(stages) = &self.stages else { return self.read_own(param) };
+        let holder = stages.begin(param)?;
+        if !stages.is_first || stages.own() != 0 {
+            let reason = "over pipeline stages the first of all ranks reads parameters; the others pass them";
+            return Err(Error::parameter(param.name(), reason));
+        }
+        if holder == 0 { self.read_own(param) } else { stages.receive(param, holder) }
+    }
+
+    /// Take part in another rank's [`WholeReader::read`] of a parameter.
+    pub fn pass(&mut self, param: &Param) -> Result<()> {
+        let Some(stages) = &self.stages else { return self.pass_own(param) };
+        let (holder, own, is_first) = (stages.begin(param)?, stages.own(), stages.is_first);
+        match (holder == own, is_first) {
+            (true, true) if own > 0 => {
+                let values = self.read_own(param)?;
+                self.stages.as_ref().map_or(Ok(()), |stages| stages.send(&values))
+            }
+            (true, _) => self.pass_own(param),
+            (false, true) if own == 0 => stages.receive(param, holder).map(drop),
+            (false, _) => Ok(()),
+        }
+    }
+
+    fn read_own(&mut self, param: &Param) -> Result<Vec<f32>> {
         self.hold(param)?;
         let value = param.value()?;
         if !param.is_divided()? {
@@ -33,8 +93,7 @@ impl WholeReader {
         gathered(param, &mut slices_of(&value)?)
     }
 
-    /// Take part in another rank's [`WholeReader::read`] of a parameter.
-    pub fn pass(&mut self, param: &Param) -> Result<()> {
+    fn pass_own(&mut self, param: &Param) -> Result<()> {
         self.hold(param)?;
         if param.is_divided()? { gather_parts(param, &mut slices_of(&param.value()?)?, None) } else { Ok(()) }
     }
@@ -63,6 +122,39 @@ impl WholeReader {
 impl Drop for WholeReader {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+impl Stages {
+    fn own(&self) -> usize {
+        self.group.ranks().rank()
+    }
+
+    /// Wait for the other stages: none runs ahead of a rank that writes to a slow disk, and none waits for longer than
+    /// a parameter takes. Returns the stage that holds the parameter first.
+    fn begin(&self, param: &Param) -> Result<usize> {
+        ControlGroup::new(Arc::clone(self.group.ranks()), &self.device).gather(&[0.0])?;
+        Ok(self.group.stage_of(param.part()))
+    }
+
+    /// Send values to the first stage.
+    fn send(&self, values: &[f32]) -> Result<()> {
+        values.chunks(STRETCH).try_for_each(|part| {
+            let part = Tensor::from_slice_in(&self.device, [part.len()], part, Segment::Workspace)?;
+            Ok(tensors::send(&**self.group.ranks(), &part, 0)?)
+        })
+    }
+
+    /// The full values that another stage sends.
+    fn receive(&self, param: &Param, from: usize) -> Result<Vec<f32>> {
+        let (elements, mut whole) = (param.spec().shape.elements(), Vec::new());
+        make_room(&mut whole, elements, format_args!("the full tensor {}", param.name()))?;
+        for start in (0..elements).step_by(STRETCH) {
+            let length = STRETCH.min(elements - start);
+            let part = tensors::recv(&**self.group.ranks(), &self.device, [length], DType::F32, from)?;
+            whole.extend(part.to_vec::<f32>()?);
+        }
+        Ok(whole)
     }
 }
 

@@ -104,7 +104,8 @@ impl Pipeline {
     ) -> Result<Tensor, E> {
         self.check_reduction(model)?;
         let mut step = Step::new(self, &self.schedule, model, Some(optim));
-        Ok(self.gather_losses(step.run(&mut load, &loss)?, self.schedule.micro_batches())?)
+        let losses = step.run(&mut load, &|_, output| loss(output).map(Some))?;
+        Ok(self.gather_losses(losses, self.schedule.micro_batches())?)
     }
 
     /// Forward passes alone, without dropout: the losses of `micro_batches` micro-batches on every stage, as
@@ -121,7 +122,8 @@ impl Pipeline {
     ) -> Result<Tensor, E> {
         let schedule = self.schedule.forward_only(micro_batches)?;
         let mut step = Step::new(self, &schedule, model, None);
-        Ok(self.gather_losses(step.run(&mut load, &loss)?, micro_batches)?)
+        let losses = step.run(&mut load, &|_, output| loss(output).map(Some))?;
+        Ok(self.gather_losses(losses, micro_batches)?)
     }
 
     /// Weight gradients that wait cannot be reduced with their micro-batch.

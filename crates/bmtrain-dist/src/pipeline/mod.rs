@@ -9,6 +9,7 @@ mod agree;
 pub mod diagram;
 pub mod edge;
 pub mod executor;
+pub mod outputs;
 pub mod partition;
 pub mod schedule;
 pub mod simulation;
@@ -17,6 +18,7 @@ mod step;
 
 pub use edge::{Edge, EdgeTensor};
 pub use executor::{MicroBatch, Pipeline};
+pub use outputs::NamedTensors;
 pub use partition::{Partition, PartitionRule};
 pub use schedule::{Action, Message, Schedule, ScheduleKind, Work};
 pub use simulation::{Link, PipelineCosts, Simulation, Transfer, WorkTimes, simulate};

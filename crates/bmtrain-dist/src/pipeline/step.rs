@@ -89,11 +89,12 @@ impl<'a, M: Model> Step<'a, M> {
         self.pipeline.stages.partition().map_or(0..self.model.blocks(), |partition| partition.range(place))
     }
 
-    /// Run all actions: the losses of the micro-batches, of one element each, at the last place.
+    /// Run all actions. At the last place `loss` gets each micro-batch's number and output, and returns its loss of one
+    /// element, without which there is no backward pass. Returns these losses, in the order of the micro-batches.
     pub(super) fn run<E: From<Error>>(
         &mut self,
         load: &mut impl FnMut(usize) -> Result<MicroBatch<M::Batch>, E>,
-        loss: &impl Fn(M::Output) -> Result<Var>,
+        loss: &impl Fn(usize, M::Output) -> Result<Option<Var>>,
     ) -> Result<Vec<Tensor>, E> {
         if !self.pipeline.has_agreed.get() {
             self.load(0, load)?;
@@ -142,7 +143,7 @@ impl<'a, M: Model> Step<'a, M> {
         Ok(())
     }
 
-    fn forward(&mut self, action: Action, loss: &impl Fn(M::Output) -> Result<Var>) -> Result<()> {
+    fn forward(&mut self, action: Action, loss: &impl Fn(usize, M::Output) -> Result<Option<Var>>) -> Result<()> {
         let _forward =
             tracing::debug_span!("forward", micro_batch = action.micro_batch, chunk = action.chunk).entered();
         let place = self.schedule.place(self.stage(), action.chunk);
@@ -166,9 +167,14 @@ impl<'a, M: Model> Step<'a, M> {
         flow = self.model.run_blocks(blocks, flow, &micro_batch.batch, &mut cx)?;
         let outputs = match place + 1 == self.schedule.places() {
             true => {
-                let loss = loss(self.model.head(flow, &micro_batch.batch, &mut cx)?)?;
-                self.keep_loss(action, &loss)?;
-                Outputs::Loss(loss.key(), loss.dtype(), micro_batch.weight)
+                let output = self.model.head(flow, &micro_batch.batch, &mut cx)?;
+                match loss(action.micro_batch, output)? {
+                    Some(loss) => {
+                        self.keep_loss(action, &loss)?;
+                        Outputs::Loss(loss.key(), loss.dtype(), micro_batch.weight)
+                    }
+                    None => Outputs::Sent(Vec::new()),
+                }
             }
             false => Outputs::Sent(self.leave(action, &micro_batch.batch, flow)?),
         };

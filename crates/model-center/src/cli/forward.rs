@@ -4,11 +4,11 @@
 use crate::cli::opened::{self, Head, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
-use crate::cli::ranks;
+use crate::cli::ranks::{self, ModelRanks};
 use crate::cli::terminal;
 use crate::formats::Pretrained;
 use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, write_outputs};
-use crate::model::{OpenOptions, Registry, TextHead};
+use crate::model::{OpenOptions, Registry, StageOptions, TextHead};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
@@ -16,6 +16,7 @@ use bmtrain_core::cpu::{CpuOptions, Pinning, Placement};
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{DType, Device, DeviceChoice};
 use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options, threads_per_rank};
+use bmtrain_dist::pipeline::Pipeline;
 use bmtrain_dist::{Launch, RankGroups};
 use clap::Parser;
 use std::path::PathBuf;
@@ -81,6 +82,16 @@ pub struct Options {
     /// Of the ranks, this number share each layer: each has some of its heads, columns and tokens.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tensor: usize,
+    /// Divide the blocks into this number of pipeline stages of --tensor ranks each; the other --ranks then have the
+    /// weights of their stage. The outputs are without hidden states.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "grads")]
+    pub pipeline: usize,
+}
+
+impl Options {
+    fn model_ranks(&self) -> ModelRanks {
+        ModelRanks { tensor: self.tensor, pipeline: self.pipeline }
+    }
 }
 
 /// The program: what a binary's `main` calls, with the families of its registry.
@@ -93,10 +104,10 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// # Errors
 /// A directory or inputs that cannot be used, ranks that do not divide the model, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let launch = match (options.ranks, options.tensor) {
+    let launch = match (options.ranks, options.tensor, options.pipeline) {
         // One rank takes no notice of a launcher around it.
-        (None, 1) => Launch::detect(None, &|_| None)?,
-        (ranks, tensor) => ranks::launch(ranks, tensor)?,
+        (None, 1, 1) => Launch::detect(None, &|_| None)?,
+        (ranks, ..) => ranks::launch(ranks, options.model_ranks())?,
     };
     let threads = crate::cli::device::threads(options.threads)?;
     let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
@@ -114,7 +125,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = OpenOptions { only_check: true, ..open_options(options, head, &nowhere) };
     let sketch = registry.open(&directory, &sketch).map_err(of_command_line)?;
-    ranks::check(launch.world, options.tensor, sketch.model.parameters())?;
+    ranks::check(launch.world, options.model_ranks(), sketch.model.parameters())?;
     inputs.check(sketch.model.info())?;
     opened::remarks_of(&sketch).iter().for_each(|line| terminal::note(line));
     let distributed = DistributedOptions { ranks: options.ranks, ..DistributedOptions::default() };
@@ -171,14 +182,21 @@ impl Pass {
         let cpu = CpuOptions { placement, ..cpu_options(threads_per_rank(*threads, launch.local_size))? };
         let opened = group.open_device(options.device, index, cpu)?;
         opened.note.iter().filter(|_| is_first).for_each(|note| terminal::note(note));
-        let groups = RankGroups::split(group.communicator(&opened, ranks)?, 1, options.tensor)?;
+        let groups = RankGroups::split(group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let device = Device::new(opened.backend);
-        let open = ranks::on_groups(open_options(options, *head, &device), &groups);
+        let open = ranks::on_groups(open_options(options, *head, &device), &groups)?;
         let opened = registry.open(directory, &open).map_err(of_command_line)?;
         for name in opened.initialized.iter().filter(|_| is_first) {
             terminal::note(&format!("warning: {name} is not in the directory and is initialized at random"));
         }
-        let outputs = inputs.forward(&*opened.model, options.grads, &device)?;
+        let outputs = match &open.stages {
+            Some(StageOptions { schedule, .. }) => {
+                let stages = opened.model.parameters().stages();
+                let pipeline = Pipeline::new(&device, stages, schedule.clone())?;
+                inputs.forward_stages(&*opened.model, &pipeline)?
+            }
+            None => inputs.forward(&*opened.model, options.grads, &device)?,
+        };
         if is_first {
             self.write(&outputs)?;
         }

@@ -1,30 +1,56 @@
-//! The ranks of a program that are threads of its process: `--ranks` and `--tensor`.
+//! The ranks of a program that are threads of its process: `--ranks`, `--tensor` and `--pipeline`.
 //!
-//! Called by the programs `forward` and `generate`; training takes both from a launcher and a recipe.
+//! Called by the programs `forward` and `generate`; training takes them from a launcher and a recipe.
 
-use crate::model::OpenOptions;
 use crate::model::division::Division;
+use crate::model::{OpenOptions, StageOptions};
 use crate::recipe::nearest;
 use crate::{Error, Result};
 use bmtrain_dist::launch::Launcher;
 use bmtrain_dist::param::Parameters;
+use bmtrain_dist::pipeline::{PartitionRule, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Launch, RankGroups};
+use bmtrain_dist::{Launch, RankGroup, RankGroups};
 use std::sync::Arc;
 
 /// The most ranks that `--ranks` starts.
 const MOST_RANKS: usize = 1024;
 
-/// The launch of `ranks` ranks, by default of the tensor-parallel ones.
+/// How the ranks of a program share one copy of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelRanks {
+    /// Tensor-parallel ranks of each stage.
+    pub tensor: usize,
+    /// Pipeline stages.
+    pub pipeline: usize,
+}
+
+impl ModelRanks {
+    /// Ranks of one copy of the model.
+    pub fn count(self) -> usize {
+        self.tensor.saturating_mul(self.pipeline)
+    }
+}
+
+/// The launch of `ranks` ranks, by default of those that share one copy of the model.
 ///
 /// # Errors
-/// Ranks that `tensor` does not divide; a launcher that started several processes.
-pub fn launch(ranks: Option<usize>, tensor: usize) -> Result<Launch> {
-    if !(1..=MOST_RANKS).contains(&tensor) {
-        let reason = format!("{tensor} tensor-parallel ranks");
-        return Err(Error::argument("--tensor", reason, format!("use a number from 1 to {MOST_RANKS}")));
+/// Numbers out of range; a launcher that started several processes.
+pub fn launch(ranks: Option<usize>, shared: ModelRanks) -> Result<Launch> {
+    let (ModelRanks { tensor, pipeline }, count) = (shared, shared.count());
+    for (option, number, what) in
+        [("--tensor", tensor, "tensor-parallel ranks"), ("--pipeline", pipeline, "pipeline stages")]
+    {
+        if !(1..=MOST_RANKS).contains(&number) {
+            let fix = format!("use a number from 1 to {MOST_RANKS}");
+            return Err(Error::argument(option, format!("{number} {what}"), fix));
+        }
     }
-    let asked = ranks.or((tensor > 1).then_some(tensor));
+    if count > MOST_RANKS {
+        let reason = format!("{pipeline} pipeline stages of {tensor} tensor-parallel ranks are {count} ranks");
+        return Err(Error::argument("--pipeline", reason, format!("use {MOST_RANKS} ranks at most")));
+    }
+    let asked = ranks.or((count > 1).then_some(count));
     let launch = Launch::detect(asked, &|name| std::env::var(name).ok())?;
     if launch.world > 1 && launch.launcher != Launcher::Threads {
         let reason =
@@ -34,23 +60,35 @@ pub fn launch(ranks: Option<usize>, tensor: usize) -> Result<Launch> {
     Ok(launch)
 }
 
-/// Whether these tensor-parallel ranks divide all ranks and the model, whose parameters may be a sketch.
+/// Whether the tensor-parallel ranks and the stages divide all ranks and the model, whose parameters may be a sketch.
 ///
 /// # Errors
 /// [`Error::Argument`] with all that does not divide and the nearest numbers that would.
-pub fn check(world: usize, tensor: usize, parameters: &Parameters) -> Result<()> {
+pub fn check(world: usize, shared: ModelRanks, parameters: &Parameters) -> Result<()> {
     let division = Division::of(parameters);
+    let ModelRanks { tensor, pipeline } = shared;
+    if pipeline > division.blocks {
+        let reason = format!("{} blocks cannot be divided over {pipeline} pipeline stages", division.blocks);
+        return Err(Error::argument("--pipeline", reason, format!("use --pipeline {} at most", division.blocks)));
+    }
+    if pipeline > 1 && !world.is_multiple_of(shared.count()) {
+        let reason =
+            format!("{world} ranks cannot be divided into {pipeline} pipeline stages x {tensor} tensor-parallel ranks");
+        let fix = format!("use a multiple of {} as --ranks, or leave it out", shared.count());
+        return Err(Error::argument("--pipeline", reason, fix));
+    }
+    let of_stage = world / pipeline;
     let mut undivided = division.undivided(tensor);
-    if !world.is_multiple_of(tensor) {
-        undivided.insert(0, format!("{world} ranks"));
+    if !of_stage.is_multiple_of(tensor) {
+        undivided.insert(0, format!("{of_stage} ranks"));
     }
     if undivided.is_empty() {
         return Ok(());
     }
     // Without --ranks the number of ranks follows --tensor.
-    let are_all = world == tensor;
-    let fits = |ranks: usize| division.undivided(ranks).is_empty() && (are_all || world.is_multiple_of(ranks));
-    let fix = match nearest(tensor, if are_all { 2 * tensor } else { world }, fits).as_str() {
+    let are_all = of_stage == tensor;
+    let fits = |ranks: usize| division.undivided(ranks).is_empty() && (are_all || of_stage.is_multiple_of(ranks));
+    let fix = match nearest(tensor, if are_all { 2 * tensor } else { of_stage }, fits).as_str() {
         "" => "leave --tensor out".to_owned(),
         near => format!("use --tensor {near}"),
     };
@@ -58,14 +96,23 @@ pub fn check(world: usize, tensor: usize, parameters: &Parameters) -> Result<()>
     Err(Error::argument("--tensor", reason, fix))
 }
 
-/// The options of a model on a rank of these groups, whose data-parallel ranks share its weights (ZeRO-3).
-pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> OpenOptions {
-    let sharding = match groups.mesh().data_size() {
+/// The options of a model on a rank of these groups. Its data-parallel ranks share the weights (ZeRO-3); those of a
+/// pipeline stage each have the stage's, as a tied embedding on two stages cannot be sharded so. Collective.
+pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> {
+    let mesh = groups.mesh();
+    let level = if mesh.pipeline_size() == 1 { ZeroLevel::Three } else { ZeroLevel::Zero };
+    let sharding = match mesh.data_size() {
         1 => Sharding::solo(),
-        _ => {
-            let ranks = Arc::clone(groups.data());
-            Sharding { ranks, level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true }
+        _ => Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true },
+    };
+    let stages = match mesh.pipeline_size() {
+        1 => None,
+        stages => {
+            let (colour, key) = mesh.colour_and_key(RankGroup::Pipe);
+            let ranks = groups.world().split(colour, key)?;
+            let schedule = Schedule::new(ScheduleKind::ForwardOnly, stages, 1, 1).map_err(Error::from)?;
+            Some(StageOptions { ranks, schedule, partition: PartitionRule::default() })
         }
     };
-    OpenOptions { sharding, ..open }.on_groups(groups)
+    Ok(OpenOptions { sharding, stages, ..open }.on_groups(groups))
 }

@@ -1,8 +1,8 @@
 //! The parameters of any model in one safetensors file, under their own names: what `bmt.save` and `bmt.load` of the
 //! predecessor are for. Defines [`save`] and [`load`].
 //!
-//! A file does not depend on how the model is sharded: any number of data-parallel and tensor-parallel ranks, at any
-//! ZeRO level, reads what any other wrote. To resume training, with optimizer state, there are
+//! A file does not depend on how the model is sharded: any number of data-parallel and tensor-parallel ranks and of
+//! pipeline stages, at any ZeRO level, reads what any other wrote. To resume training, with optimizer state, there are
 //! [checkpoints](bmtrain_dist::checkpoint).
 //!
 //! ```
@@ -66,8 +66,8 @@ pub fn save<M: Module + ?Sized>(model: &M, path: &Path) -> Result<()> {
         true => entries(parameters).and_then(|entries| SafetensorsWriter::create(path, &entries)).map(Some),
         false => Ok(None),
     };
-    let mut reader = WholeReader::default();
-    for param in parameters {
+    let mut reader = WholeReader::of(parameters)?;
+    for param in parameters.declared() {
         match &mut writer {
             Ok(Some(to)) => {
                 let values = reader.read(param)?;
@@ -111,7 +111,8 @@ pub fn load<M: Module + ?Sized>(model: &M, path: &Path) -> Result<()> {
     agree(&groups, path, read)
 }
 
-/// The data-parallel and the tensor-parallel ranks: over both, all ranks that share the model.
+/// The data-parallel ranks, the tensor-parallel ranks and the pipeline stages: over all three, all ranks that share the
+/// model.
 fn groups(parameters: &Parameters) -> Result<Vec<ControlGroup>> {
     let Some(param) = parameters.iter().next() else {
         return Err(Error::argument("model", "it has no parameters", "declare some through its builder"));
@@ -119,15 +120,16 @@ fn groups(parameters: &Parameters) -> Result<Vec<ControlGroup>> {
     let flat = param.place()?.0;
     let device = flat.values().device();
     let group = |ranks| ControlGroup::new(Arc::clone(ranks), device);
-    Ok(vec![group(&flat.sharding().ranks), group(flat.tensor_ranks())])
+    Ok(vec![group(&flat.sharding().ranks), group(flat.tensor_ranks()), group(parameters.stages().ranks())])
 }
 
 fn entries(parameters: &Parameters) -> Result<Vec<TensorEntry>> {
     let entry = |param: &bmtrain_dist::Param| {
-        let dtype = stored(param.place()?.0.dtype())?;
-        Ok(TensorEntry::new(param.name(), dtype, param.spec().shape.dims()))
+        Ok(TensorEntry::new(param.name(), stored(param.spec().dtype)?, param.spec().shape.dims()))
     };
-    parameters.iter().map(entry).collect()
+    // Those that are held in quantised blocks have no place.
+    parameters.iter().try_for_each(|param| param.place().map(drop))?;
+    parameters.declared().iter().map(entry).collect()
 }
 
 /// Whether a file has floating-point tensors of the names and shapes of these parameters, and no others.
@@ -135,16 +137,17 @@ fn check(file: &SafetensorsFile, parameters: &Parameters) -> Result<()> {
     let fix = "load a file that this model wrote, with a model of the same configuration";
     let refuse = |reason: String| Err(Error::model(file.path().display().to_string(), reason, fix));
     let is_missing = |name: &&str| file.entry(name).is_none();
-    let missing: Vec<String> = parameters.iter().map(|p| p.name()).filter(is_missing).map(str::to_owned).collect();
+    let missing: Vec<String> =
+        parameters.declared().iter().map(|p| p.name()).filter(is_missing).map(str::to_owned).collect();
     if !missing.is_empty() {
         return refuse(format!("it lacks parameters of the model: {}", shortened(&missing)));
     }
-    let unknown = |entry: &&TensorEntry| parameters.get(&entry.name).is_none();
+    let unknown = |entry: &&TensorEntry| parameters.find_declared(&entry.name).is_none();
     let unknown: Vec<String> = file.tensors().iter().filter(unknown).map(|entry| entry.name.clone()).collect();
     if !unknown.is_empty() {
         return refuse(format!("it has tensors that the model lacks: {}", shortened(&unknown)));
     }
-    for param in parameters {
+    for param in parameters.declared() {
         let Some(entry) = file.entry(param.name()) else { continue };
         if entry.shape != param.spec().shape.dims() || !entry.is_float() {
             let (found, shape) = (format!("{:?} {:?}", entry.dtype, entry.shape), param.spec().shape);
@@ -168,7 +171,7 @@ fn while_flushing(groups: &[ControlGroup], writer: Option<SafetensorsWriter>) ->
             if is_busy {
                 std::thread::sleep(SIGN_OF_LIFE);
             }
-            // The first group tells the ranks that are first in the second one, which tells all others.
+            // Each group tells the ranks that are first in the next one, until all others know.
             for group in groups {
                 is_busy = group.gather(&[f32::from(u8::from(is_busy))])?.iter().flatten().any(|busy| *busy == 1.0);
             }

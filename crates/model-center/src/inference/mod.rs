@@ -8,12 +8,13 @@ mod tensors;
 
 use crate::data::Format;
 use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
-use crate::model::{Batch, ModelInfo, TextModel};
+use crate::model::{Batch, ForwardOutputs, ModelInfo, ModelOutput, TextModel};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use bmtrain_core::comm::{self, Reduction};
-use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 use bmtrain_dist::param::{Param, Split, widen};
+use bmtrain_dist::pipeline::Pipeline;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,10 +67,19 @@ impl ForwardInputs {
 
     /// Run a model, see [`forward`]; errors name the file of the inputs.
     pub fn forward(&self, model: &dyn TextModel, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
-        forward(model, &self.batch, with_grads, device).map_err(|error| match error {
+        forward(model, &self.batch, with_grads, device).map_err(|error| self.placed(error))
+    }
+
+    /// Run a model that is on several pipeline stages, see [`forward_stages`]; errors name the file of the inputs.
+    pub fn forward_stages(&self, model: &dyn TextModel, pipeline: &Pipeline) -> Result<Vec<NamedTensor>> {
+        forward_stages(model, &self.batch, pipeline).map_err(|error| self.placed(error))
+    }
+
+    fn placed(&self, error: Error) -> Error {
+        match error {
             Error::Data { place, reason, fix } => Error::data(format!("{}, {place}", self.place), reason, fix),
             other => other,
-        })
+        }
     }
 }
 
@@ -107,8 +117,7 @@ pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &
     let mut cx = if with_grads { Ctx::gradients(device) } else { Ctx::inference(device) };
     let mut observe = |index: usize, value: &Tensor| push(format!("hidden.{index}"), value);
     let output = model.forward(batch, Some(&mut observe), &mut cx)?;
-    let named = [("logits", output.logits), ("loss", output.loss.clone())];
-    for (name, var) in named.into_iter().filter_map(|(name, var)| Some((name, var?))).chain(output.extra) {
+    for (name, var) in named(&output) {
         push(name.to_owned(), var.value())?;
     }
     if !with_grads {
@@ -129,6 +138,25 @@ pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &
         }
     }
     Ok(outputs)
+}
+
+/// Run a model over the stages of a pipeline, without dropout: `logits`, `loss` and the model's further outputs, with
+/// the bits of [`forward`] on one stage, on every stage. Hidden states stay on their stages.
+///
+/// # Errors
+/// As [`TextModel::forward_stages`].
+pub fn forward_stages(model: &dyn TextModel, batch: &Batch, pipeline: &Pipeline) -> Result<Vec<NamedTensor>> {
+    let outputs = model.forward_stages(pipeline, std::slice::from_ref(batch), ForwardOutputs::All)?;
+    let tensor =
+        |(name, var): (&str, &Var)| Ok(NamedTensor::new(name.to_owned(), var.shape().dims(), widen(var.value())?));
+    outputs.iter().flat_map(named).map(tensor).collect()
+}
+
+/// The outputs of a forward pass by name.
+fn named(output: &ModelOutput) -> impl Iterator<Item = (&'static str, &Var)> {
+    let first = [("logits", &output.logits), ("loss", &output.loss)];
+    let first = first.into_iter().filter_map(|(name, var)| Some((name, var.as_ref()?)));
+    first.chain(output.extra.iter().map(|(name, var)| (*name, var)))
 }
 
 /// The gradient of a full parameter; each tensor-parallel rank has a part or a term of it. Zeros without one.

@@ -1,5 +1,6 @@
 //! Incremental decoding of a [`Transformer`] with a KV cache, given the encoder's output if it has an encoder. Tokens
-//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations.
+//! are not sharded over tensor-parallel ranks here: a step has few of them, and keeps no activations. Of several pipeline
+//! stages each keeps the KV cache of its blocks, and all get the logits.
 
 use super::architecture::Architecture;
 use super::batch::{Sequences, visible_keys};
@@ -12,6 +13,7 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, PositionsConfig, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
+use bmtrain_dist::pipeline::ModelPart;
 
 /// Sequences in incremental decoding.
 pub(super) struct Incremental<'a, A: Architecture> {
@@ -50,10 +52,10 @@ impl Source {
         let input = (batch.input_ids.as_slice(), shape);
         let sequences = Sequences::upload(&device, &spec.stacks[0], input, ("attention_mask", mask), mask)?;
         let visible = Visible::but(sequences.padding.as_ref());
-        let hidden = model.embed_stack(0, &sequences, cx)?; // [R, S, D]
-        // [R, S, D]
-        let hidden = (hidden, &mut None);
-        let hidden = model.run_blocks_of((0, 0..model.stacks[0].layers.len()), hidden, (&sequences, None), None, cx)?;
+        let encoded = model.run_staged_stack(0, (&sequences, None), None, cx)?;
+        // Every stage with blocks of the decoder attends to it.
+        let shape = [batch.rows, batch.length, spec.embedding_size];
+        let hidden = model.on_all_stages(encoded.hidden, encoded.stage, shape, cx)?; // [R, S, embedding_size]
         let mask = batch.attention_mask.clone().filter(|mask| mask.contains(&0));
         Ok(Source { hidden, mask, visible, texts: (0..batch.rows).collect() })
     }
@@ -184,16 +186,20 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
             visible: source.visible.clone(),
         });
         let stack = model.spec.stacks.len() - 1;
-        let hidden = (model.embed_stack(stack, &sequences, cx)?, &mut None); // [R, L, D]
-        let blocks = (stack, 0..self.caches.len());
-        // [R, L, D]
-        let hidden = model.run_blocks_of(blocks, hidden, (&sequences, memory), Some(&mut self.caches), cx)?;
-        let logits = model.lm_logits(&last_places(hidden, cx)?, cx)?; // [R, 1, V]
+        let decoded = model.run_staged_stack(stack, (&sequences, memory.as_ref()), Some(&mut self.caches), cx)?;
+        let (rows, spec) = (tokens.rows, &model.spec);
+        let head = model.parameters.stages().stage_of(ModelPart::Head);
+        let last = decoded.hidden.map(|hidden| last_places(hidden, cx)).transpose()?; // [R, 1, embedding_size]
+        let last = model.send(last, (decoded.stage, head), [rows, 1, spec.embedding_size], cx)?;
+        let missing = || Error::model(spec.title, "its head gives no logits", "open the directory with the head lm");
+        let logits = match last {
+            Some(last) => Some(model.lm_logits(&last, cx)?.ok_or_else(missing)?), // [R, 1, V]
+            None => None,
+        };
+        // Every stage chooses the same tokens by them.
+        let logits = model.on_all_stages(logits, head, [rows, 1, spec.vocab_size], cx)?; // [R, 1, V]
         self.past = past;
-        let missing =
-            || Error::model(model.spec.title, "its head gives no logits", "open the directory with the head lm");
-        let logits = logits.ok_or_else(missing)?;
-        Ok(logits.value().reshape([tokens.rows, logits.shape().last()])?)
+        Ok(logits.value().reshape([rows, logits.shape().last()])?) // [R, V]
     }
 
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()> {

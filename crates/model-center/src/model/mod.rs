@@ -46,6 +46,7 @@ pub mod roberta;
 pub mod seq2seq;
 mod sinusoids;
 mod stack;
+mod staged_stack;
 pub mod t5;
 pub mod text_model;
 pub mod transformer;
@@ -56,5 +57,5 @@ pub use labels::Targets;
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };
-pub use text_model::{ModelInfo, ModelOutput, TextHead, TextModel};
+pub use text_model::{ForwardOutputs, ModelInfo, ModelOutput, TextHead, TextModel};
 pub use transformer::Transformer;

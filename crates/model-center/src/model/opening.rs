@@ -137,16 +137,19 @@ pub fn allow(values: HeadInit, own: &[&str], unused: &[&str]) -> Allow {
 /// Puts the values of a parameter, by its name, into a vector.
 pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> Result<()>;
 
-/// Reads the values of parameters from the model that holds them, one in memory at a time.
-pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> {
-    let mut reader = WholeReader::default();
-    move |name, values| {
-        parameters.require_one_stage()?;
-        if let Some(param) = parameters.get(name) {
+/// Reads the values of parameters from the model that holds them, one in memory at a time, whichever pipeline stages
+/// hold them.
+///
+/// # Errors
+/// One of several stages that holds no parameter.
+pub fn from_parameters(parameters: &Parameters) -> Result<impl FnMut(&str, &mut Vec<f32>) -> Result<()>> {
+    let mut reader = WholeReader::of(parameters)?;
+    Ok(move |name: &str, values: &mut Vec<f32>| {
+        if let Some(param) = parameters.find_declared(name) {
             // Release the previous parameter's values first: two large parameters may follow each other.
             *values = Vec::new();
             *values = reader.read(param)?;
         }
         Ok(())
-    }
+    })
 }

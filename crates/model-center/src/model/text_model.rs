@@ -10,7 +10,8 @@ use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Tensor, Var};
-use bmtrain_dist::pipeline::{MicroBatch, Pipeline};
+use bmtrain_dist::param::WholeReader;
+use bmtrain_dist::pipeline::{MicroBatch, NamedTensors, Pipeline};
 use bmtrain_dist::{Module, OptimManager};
 use std::borrow::Cow;
 use std::path::Path;
@@ -44,6 +45,50 @@ pub struct ModelOutput {
     pub extra: Vec<(&'static str, Var)>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
+}
+
+/// The names of [`ModelOutput::extra`].
+const EXTRA_OUTPUTS: [&str; 3] = ["pooler", "seq_relationship_logits", "encoder_last_hidden_state"];
+const LOGITS: &str = "logits";
+const LOSS: &str = "loss";
+
+impl ModelOutput {
+    /// Its tensors, of which only the loss if no others are wanted.
+    pub(super) fn into_tensors(self, wants: ForwardOutputs) -> NamedTensors {
+        let named = |name: &str, var: Var| (name.to_owned(), var.into_value());
+        let loss = self.loss.map(|loss| named(LOSS, loss));
+        if wants == ForwardOutputs::Loss {
+            return loss.into_iter().collect();
+        }
+        let logits = self.logits.map(|logits| named(LOGITS, logits));
+        logits.into_iter().chain(loss).chain(self.extra.into_iter().map(|(name, var)| named(name, var))).collect()
+    }
+
+    /// The output that has these tensors.
+    pub(super) fn of_tensors(tensors: NamedTensors) -> Self {
+        let mut output = ModelOutput { logits: None, extra: Vec::new(), loss: None };
+        for (name, tensor) in tensors {
+            let var = Var::constant(tensor);
+            match name.as_str() {
+                LOGITS => output.logits = Some(var),
+                LOSS => output.loss = Some(var),
+                other => {
+                    let known = EXTRA_OUTPUTS.into_iter().find(|known| *known == other);
+                    output.extra.extend(known.map(|known| (known, var)));
+                }
+            }
+        }
+        output
+    }
+}
+
+/// What a forward pass over pipeline stages computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ForwardOutputs {
+    /// The loss alone, as [`TextModel::loss`].
+    Loss,
+    /// All outputs, as [`TextModel::forward`].
+    All,
 }
 
 /// Called with the index and value of each hidden state; index 0 is the input of the first block.
@@ -104,7 +149,16 @@ pub trait TextModel: Module {
         load: &mut dyn FnMut(usize) -> Result<MicroBatch<Batch>>,
     ) -> Result<Tensor>;
 
-    /// Starts incremental decoding with a KV cache.
+    /// Forward passes without dropout over the stages of a pipeline, in place of [`TextModel::forward`] or
+    /// [`TextModel::loss`] for each batch: their outputs, on every stage, which all have the same batches. The stages
+    /// overlap in several batches, and hold the outputs of all of them. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`TextModel::forward`] and [`Pipeline::forward_outputs`].
+    fn forward_stages(&self, pipeline: &Pipeline, batches: &[Batch], wants: ForwardOutputs)
+    -> Result<Vec<ModelOutput>>;
+
+    /// Starts incremental decoding with a KV cache. Over pipeline stages every stage starts it and makes the same calls.
     ///
     /// # Errors
     /// An encoder, or a model without a language-modelling head; ids of the source out of range.
@@ -145,10 +199,16 @@ pub trait TextModel: Module {
     /// I/O errors; a layout that the family does not have; errors of `fill`.
     fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
 
-    /// [`TextModel::write`] with the model's own values. One of the data-parallel and tensor-parallel ranks that share
-    /// the model writes; it reads all parameters, in order, through one
-    /// [`WholeReader`](bmtrain_dist::param::WholeReader), in which the other ranks take part.
+    /// [`TextModel::write`] with the model's own values. One of the ranks that share the model writes, over pipeline
+    /// stages the first one; the others call [`TextModel::pass_save`].
     fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        self.write(directory, options, &mut from_parameters(self.parameters()))
+        self.write(directory, options, &mut from_parameters(self.parameters())?)
+    }
+
+    /// Takes part in another rank's [`TextModel::save`], which reads all parameters, in order, through one
+    /// [`WholeReader`].
+    fn pass_save(&self) -> Result<()> {
+        let mut reader = WholeReader::of(self.parameters())?;
+        Ok(self.parameters().declared().iter().try_for_each(|param| reader.pass(param))?)
     }
 }

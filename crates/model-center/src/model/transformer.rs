@@ -13,7 +13,7 @@ use super::inputs::Inputs;
 use super::opening::Fill;
 use super::registry::{SaveOptions, param_shapes};
 use super::stack::Stack;
-use super::text_model::{ModelInfo, ModelOutput, Observe, TextModel};
+use super::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
 use crate::config::model_center::no_model_center;
 use crate::data::{Batch, VerbalizerPosition};
 use crate::error::{Error, Result};
@@ -298,6 +298,25 @@ impl<A: Architecture> TextModel for Transformer<A> {
         };
         let missing = || bmtrain_dist::Error::setting("pipeline", "the model has no head for the labels of the batch");
         pipeline.forward_backward(self, optim, load, |output: ModelOutput| output.loss.ok_or_else(missing))
+    }
+
+    fn forward_stages(
+        &self,
+        pipeline: &Pipeline,
+        batches: &[Batch],
+        wants: ForwardOutputs,
+    ) -> Result<Vec<ModelOutput>> {
+        let wants_logits = wants == ForwardOutputs::All;
+        let load = |number: usize| {
+            let missing = || Error::argument("pipeline", format!("there is no batch {number}"), "report this");
+            let batch = batches.get(number).ok_or_else(missing)?;
+            DeviceBatch::upload(pipeline.device(), batch, (&self.spec, self.heads.kind()), wants_logits)
+        };
+        if batches.is_empty() {
+            return Ok(Vec::new());
+        }
+        let outputs = pipeline.forward_outputs(self, batches.len(), load, |output| Ok(output.into_tensors(wants)))?;
+        Ok(outputs.into_iter().map(ModelOutput::of_tensors).collect())
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {

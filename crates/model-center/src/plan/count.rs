@@ -9,7 +9,7 @@ use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
-use crate::train::evaluate::{EvalContext, Evaluation};
+use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{Setup, open_options};
@@ -17,7 +17,6 @@ use crate::{Error, Result};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
-use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::GradientSum;
 use std::sync::Arc;
 
@@ -201,16 +200,14 @@ fn rehearse(
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
     // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
     // to the host.)
-    let mut reader = WholeReader::default();
-    trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+    trainer.model.pass_save()?;
     Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 
 fn evaluate(evaluation: &mut Option<Evaluation>, trainer: &Trainer) -> Result<()> {
     let Some(evaluation) = evaluation else { return Ok(()) };
-    let Trainer { model, device, team, .. } = trainer;
     // All logits are zeros here, so the metrics mean nothing.
-    evaluation.run(EvalContext { model: &**model, device, team, is_stopped: &|| false }).map(drop)
+    evaluation.run(trainer.evaluated(&|| false)).map(drop)
 }
 
 /// The setup on data whose every sample is the longest, or of these lengths: one step and one evaluation batch a rank.

@@ -7,7 +7,7 @@ use crate::formats::ModelCaches;
 use crate::metrics::MetricKind;
 use crate::model::division::Division;
 use crate::model::{OpenOptions, Registry, TextHead};
-use crate::recipe::{Mismatch, Parallel, Resolved, SaveWhich, model_directory, nearest};
+use crate::recipe::{Mismatch, Parallel, Resolved, model_directory, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -33,21 +33,7 @@ pub fn check_layout(resolved: &Resolved, ranks: usize, registry: Registry<'_>, p
         mismatches.extend(of_model(&resolved.parallel, &division));
         mismatches.extend(of_tied(resolved, &division, resolved.parallel.data_ranks(ranks)));
     }
-    mismatches.extend(unbuilt(resolved));
     refuse(resolved, &mismatches)
-}
-
-/// What pipeline stages do not do in this version.
-fn unbuilt(resolved: &Resolved) -> Vec<Mismatch> {
-    let saves = resolved.save.which != SaveWhich::None || resolved.checkpoint.minutes > 0.0;
-    let evaluates = resolved.data.source.files().is_none_or(|(_, eval)| eval.is_some());
-    let keys = [("save.which", saves, "saved"), ("data.eval", evaluates, "evaluated")];
-    let found = keys.into_iter().filter(|(_, is_asked, _)| *is_asked && resolved.parallel.pipeline > 1);
-    let mismatch = |(key, _, what)| {
-        let reason = format!("pipeline stages are not {what} in this version");
-        Mismatch { key, reason, fix: "set parallel.pipeline = 1".to_owned() }
-    };
-    found.map(mismatch).collect()
 }
 
 /// What has to be divided in the model. A classifier is not; a language-modelling head is split as the token embedding

@@ -14,7 +14,6 @@ use crate::{Error, Result};
 use bmtrain_dist::Error as DistError;
 use bmtrain_dist::checkpoint::load_parameters;
 use bmtrain_dist::checkpoint::{CheckpointName, Fault, Store};
-use bmtrain_dist::param::WholeReader;
 use std::path::Path;
 use std::time::Instant;
 
@@ -71,8 +70,7 @@ impl Run<'_> {
                 Some((staged, &mut files.output))
             }
             None => {
-                let mut reader = WholeReader::default();
-                trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+                trainer.model.pass_save()?;
                 None
             }
         };

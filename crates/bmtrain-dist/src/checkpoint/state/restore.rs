@@ -3,39 +3,41 @@
 use super::training_state::{OptimizerState, TrainingState};
 use super::{kind_of, shape_of};
 use crate::checkpoint::disk::{Checkpoint, ElementRun, Fault, Kind};
+use crate::control::ControlGroup;
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::{Param, Parameters};
 use bmtrain_core::DType;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start a new run from its weights \
                           alone, load them into it";
 
 /// Restore parameters, optimizer state, schedules, loss scale and the freeze mask. The caller continues with the step
-/// after [`Manifest::step`](crate::checkpoint::Manifest::step).
+/// after [`Manifest::step`](crate::checkpoint::Manifest::step). Collective over pipeline stages: each reads what it
+/// holds.
 ///
 /// # Errors
-/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, [`Fault::Damaged`] for bytes whose
-/// hash differs: the run must not continue with what was loaded so far.
+/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, the same on all ranks, before
+/// anything is changed. [`Fault::Damaged`] for bytes whose hash differs: the run must not continue with what was loaded
+/// so far.
 pub fn restore(
     checkpoint: &Checkpoint,
     state: &TrainingState,
     params: &Parameters,
     optim: &mut OptimManager,
 ) -> Result<()> {
-    load_parameters(checkpoint, params)?;
+    check_parameters(checkpoint, params)?;
+    state.check(optim, params)?;
+    agree(checkpoint, params, optim, check_optimizers(checkpoint, state, (params, optim)))?;
+    read_parameters(checkpoint, params)?;
     state.apply(optim, params)?;
     for ((optimizer, _), saved) in optim.parts_mut().zip(&state.optimizers) {
-        let OptimizerState { steps, .. } = saved;
         let params: Vec<Param> = optimizer.groups().iter().flat_map(|group| group.params.iter().cloned()).collect();
-        let known = |name: &String| params.iter().any(|param| param.name() == name);
-        if let Some(name) = steps.keys().find(|name| !known(name)) {
-            return Err(misfit(checkpoint, format!("{name} had an optimizer and has none now")));
-        }
         for param in &params {
-            let Some(&steps) = steps.get(param.name()) else { continue };
+            let Some(&steps) = saved.steps.get(param.name()) else { continue };
             optimizer.load_kept(param, steps, &mut |name, part| {
-                check(checkpoint, param, &kind_of(name), DType::F32)?;
                 let mut values = vec![0.0f32; part.len()];
                 let (runs, out) = (element_runs(&param.runs_of(&part)), bytemuck::cast_slice_mut(&mut values));
                 checkpoint.read_runs(param.name(), &kind_of(name), &runs, out)?;
@@ -47,34 +49,83 @@ pub fn restore(
 }
 
 /// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the
-/// same dtypes.
+/// same dtypes; a pipeline stage reads those that it holds.
+///
+/// # Errors
+/// As [`restore`].
 pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
-    let mut loaded = 0;
-    for param in params {
-        let dtype = param.place()?.0.dtype();
-        check(checkpoint, param, &Kind::Parameter, dtype)?;
+    check_parameters(checkpoint, params)?;
+    read_parameters(checkpoint, params)
+}
+
+/// Whether the checkpoint has the parameters of all pipeline stages and no others. All ranks come to the same.
+fn check_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
+    for param in params.declared() {
+        check(checkpoint, param, &Kind::Parameter, param.spec().dtype).map_err(|reason| misfit(checkpoint, reason))?;
+    }
+    let (saved, declared) =
+        (checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count(), params.declared().len());
+    if saved != declared {
+        let reason = format!("{saved} parameters were saved, the model has {declared}");
+        return Err(misfit(checkpoint, reason));
+    }
+    // A parameter that is held in quantised blocks is refused before others change.
+    params.iter().try_for_each(|param| param.place().map(drop))
+}
+
+fn read_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
+    params.iter().try_for_each(|param| {
         param.load_bits(&mut |runs, bytes| {
             checkpoint.read_runs(param.name(), &Kind::Parameter, &element_runs(runs), bytes)
-        })?;
-        loaded += 1;
-    }
-    let saved = checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count();
-    if saved != loaded {
-        let reason = format!("{saved} parameters were saved, the model has {loaded}");
-        return Err(misfit(checkpoint, reason));
+        })
+    })
+}
+
+/// Whether the optimizers of this stage are those that were saved: else the reason. State of parameters that only other
+/// stages hold is left to them.
+fn check_optimizers(
+    checkpoint: &Checkpoint,
+    state: &TrainingState,
+    (params, optim): (&Parameters, &OptimManager),
+) -> Result<(), String> {
+    for ((optimizer, _), OptimizerState { steps, .. }) in optim.parts().zip(&state.optimizers) {
+        let own: HashMap<&str, &Param> =
+            optimizer.groups().iter().flat_map(|group| &group.params).map(|param| (param.name(), param)).collect();
+        for name in steps.keys() {
+            let Some(param) = own.get(name.as_str()) else {
+                if params.get(name).is_none() && params.find_declared(name).is_some() {
+                    continue;
+                }
+                return Err(format!("{name} had an optimizer and has none now"));
+            };
+            for tensor in optimizer.kept_names(param) {
+                check(checkpoint, param, &kind_of(tensor), DType::F32)?;
+            }
+        }
     }
     Ok(())
 }
 
-fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<()> {
+/// The first stage's reason against the checkpoint, if there is one, as the same error on all ranks.
+fn agree(checkpoint: &Checkpoint, params: &Parameters, optim: &OptimManager, own: Result<(), String>) -> Result<()> {
+    let own = own.err().unwrap_or_default();
+    let ranks = params.stages().ranks();
+    let reasons = match ranks.size() {
+        1 => vec![own],
+        _ => ControlGroup::new(Arc::clone(ranks), optim.device()).gather_texts(&own)?,
+    };
+    reasons.into_iter().find(|reason| !reason.is_empty()).map_or(Ok(()), |reason| Err(misfit(checkpoint, reason)))
+}
+
+/// Whether the checkpoint has a tensor of a parameter: else the reason.
+fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<(), String> {
     let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
-        return Err(misfit(checkpoint, format!("there is no {kind} {}", param.name())));
+        return Err(format!("there is no {kind} {}", param.name()));
     };
     let shape = shape_of(param);
     if tensor.dtype != dtype || tensor.shape != shape {
         let (name, saved) = (param.name(), format!("{} {:?}", tensor.dtype, tensor.shape));
-        let reason = format!("{kind} {name}: saved as {saved}, wanted as {dtype} {shape:?}");
-        return Err(misfit(checkpoint, reason));
+        return Err(format!("{kind} {name}: saved as {saved}, wanted as {dtype} {shape:?}"));
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! The training state without its tensors.
 
+use crate::control::ControlGroup;
 use crate::error::{Error, Result};
-use crate::optim::{OptimManager, ScaleState};
+use crate::optim::{OptimManager, ScaleState, Scheduler};
 use crate::param::{FreezeMask, Parameters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Loss scale, positions in the schedules, step counts, and which parameters are frozen. Equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +31,7 @@ pub struct OptimizerState {
 }
 
 impl TrainingState {
-    /// The present state.
+    /// The present state. Collective over pipeline stages, whose parameters it has together.
     pub fn of(optim: &OptimManager, params: &Parameters) -> Result<Self> {
         let mut optimizers = Vec::new();
         for (optimizer, scheduler) in optim.parts() {
@@ -41,11 +43,15 @@ impl TrainingState {
             }
             optimizers.push(OptimizerState { iteration: scheduler.map(|scheduler| scheduler.iteration()), steps });
         }
+        join_stages(&mut optimizers, optim, params)?;
         Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen: params.freeze_mask() })
     }
 
-    pub(super) fn apply(&self, optim: &mut OptimManager, params: &Parameters) -> Result<()> {
-        params.set_freeze_mask(&self.frozen)?;
+    /// Whether [`TrainingState::apply`] would accept these. All ranks come to the same.
+    pub(super) fn check(&self, optim: &OptimManager, params: &Parameters) -> Result<()> {
+        if let Some(name) = self.frozen.frozen.iter().find(|name| params.find_declared(name).is_none()) {
+            return Err(Error::parameter(name.clone(), "was frozen, and the model has no parameter of this name"));
+        }
         let count = optim.parts().count();
         if count != self.optimizers.len() {
             let reason = format!("{count} optimizers, saved were {}", self.optimizers.len());
@@ -53,14 +59,41 @@ impl TrainingState {
         }
         let mut scaler = *optim.scaler();
         scaler.load_state(self.scaler)?;
+        let has_other = |((_, scheduler), saved): ((_, Option<&Scheduler>), &OptimizerState)| {
+            scheduler.is_some() != saved.iteration.is_some()
+        };
+        if optim.parts().zip(&self.optimizers).any(has_other) {
+            return Err(Error::setting("resume", "an optimizer had a schedule, or has one now, but not both"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply(&self, optim: &mut OptimManager, params: &Parameters) -> Result<()> {
+        params.set_freeze_mask(&self.frozen)?;
+        let mut scaler = *optim.scaler();
+        scaler.load_state(self.scaler)?;
         optim.set_scaler(scaler);
         for ((_, scheduler), saved) in optim.parts_mut().zip(&self.optimizers) {
-            match (scheduler, saved.iteration) {
-                (Some(scheduler), Some(iteration)) => scheduler.seek(iteration),
-                (None, None) => {}
-                _ => return Err(Error::setting("resume", "an optimizer had a schedule, or has one now, but not both")),
+            if let (Some(scheduler), Some(iteration)) = (scheduler, saved.iteration) {
+                scheduler.seek(iteration);
             }
         }
         Ok(())
     }
+}
+
+/// Give the states of this stage's parameters those of all stages.
+fn join_stages(optimizers: &mut [OptimizerState], optim: &OptimManager, params: &Parameters) -> Result<()> {
+    let ranks = params.stages().ranks();
+    if ranks.size() == 1 {
+        return Ok(());
+    }
+    let unreadable = |error: serde_json::Error| Error::setting("training state", error.to_string());
+    let own: Vec<_> = optimizers.iter().map(|optimizer| &optimizer.steps).collect();
+    let text = serde_json::to_string(&own).map_err(unreadable)?;
+    for text in ControlGroup::new(Arc::clone(ranks), optim.device()).gather_texts(&text)? {
+        let of_stage: Vec<BTreeMap<String, u64>> = serde_json::from_str(&text).map_err(unreadable)?;
+        optimizers.iter_mut().zip(of_stage).for_each(|(optimizer, steps)| optimizer.steps.extend(steps));
+    }
+    Ok(())
 }

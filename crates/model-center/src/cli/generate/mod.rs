@@ -12,6 +12,7 @@ mod setup;
 use crate::Result;
 use crate::cli::opened::{Form, Stored};
 use crate::cli::program;
+use crate::cli::ranks::ModelRanks;
 use crate::cli::terminal;
 use crate::model::Registry;
 use crate::run::ExitStatus;
@@ -85,12 +86,16 @@ pub struct Options {
     #[arg(long, value_name = "TO", default_value_t = Pinning::Nodes)]
     pub pin_threads: Pinning,
     /// Share prompts and weights (ZeRO-3) among this number of ranks, threads of this process; each has all matrices
-    /// that are held in blocks. By default the ranks of --tensor.
+    /// that are held in blocks. By default the ranks of --tensor and --pipeline.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Of the ranks, this number share each prompt: each has some of the heads, columns and tokens of every layer.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tensor: usize,
+    /// Divide the blocks into this number of pipeline stages of --tensor ranks each; the other --ranks share prompts, and
+    /// each has the weights of its stage.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub pipeline: usize,
     /// Print every setting with its origin, and exit.
     #[arg(long)]
     pub print_config: bool,
@@ -100,6 +105,10 @@ pub struct Options {
 }
 
 impl Options {
+    fn model_ranks(&self) -> ModelRanks {
+        ModelRanks { tensor: self.tensor, pipeline: self.pipeline }
+    }
+
     /// Whether this is a conversation in the terminal.
     fn is_conversation(&self) -> bool {
         self.prompts.chat && self.prompts.prompt.is_empty() && self.prompts.input.is_none()

@@ -96,9 +96,9 @@ impl SharedRun {
             let reason = "products with matrices in blocks are computed on the CPU alone";
             return Err(Error::argument("--weights", reason, "add --device cpu, or choose --weights dequantised"));
         }
-        let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, 1, options.tensor)?;
+        let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
-        let open = on_groups(open_options(options, &device), &groups);
+        let open = on_groups(open_options(options, &device), &groups)?;
         let opened = registry.open(&setup.directory, &open)?;
         let may_continue = || self.check_stop();
         let generator = Generator::new(&*opened.model, setup.tokenizer.as_deref(), settings.options.clone())?
@@ -118,10 +118,10 @@ impl SharedRun {
     }
 
     /// Generate for this rank's prompts of every round. All ranks take part in each round, if without prompts. The
-    /// ranks of a tensor group have the same prompts and choose the same tokens; the first of them shows and writes
-    /// the texts.
+    /// ranks of a tensor group and the stages of a pipeline have the same prompts and choose the same tokens; the first
+    /// of them shows and writes the texts.
     fn rows(&self, generator: &Generator<'_>, mesh: Mesh, device: &Device) -> Result<()> {
-        let (all, batch, writes) = (self.run.rows.len(), self.run.batch, mesh.tensor_rank() == 0);
+        let (all, batch, writes) = (self.run.rows.len(), self.run.batch, mesh.tensor_rank() == 0 && mesh.stage() == 0);
         for round in (0..all).step_by(batch * mesh.data_size()) {
             let first = (round + mesh.data_rank() * batch).min(all);
             let mine = first..(first + batch).min(all);

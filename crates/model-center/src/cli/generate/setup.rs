@@ -41,7 +41,8 @@ pub(super) struct GenerateRun {
 impl GenerateRun {
     /// Whether text is printed as it is generated: plain text of one sequence at a time.
     pub(super) fn streams(&self) -> bool {
-        let one = self.batch == 1 && self.settings.texts == 1 && self.launch.world == self.options.tensor;
+        let one =
+            self.batch == 1 && self.settings.texts == 1 && self.launch.world == self.options.model_ranks().count();
         one && !self.options.json
             && !self.options.echo
             && self.options.prompts.input.is_none()
@@ -52,7 +53,7 @@ impl GenerateRun {
 /// Check everything that needs no weights.
 pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<GenerateRun> {
     check_options(options)?;
-    let launch = ranks::launch(options.ranks, options.tensor)?;
+    let launch = ranks::launch(options.ranks, options.model_ranks())?;
     let threads = device::threads(options.threads)?;
     let rows = options.prompts.rows()?;
     refuse_output(options)?;
@@ -73,7 +74,7 @@ fn setup(
     let prompts = &options.prompts;
     let directory = resolve(options)?;
     let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
-    ranks::check(world, options.tensor, opened.model.parameters())?;
+    ranks::check(world, options.model_ranks(), opened.model.parameters())?;
     if !options.quiet {
         opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
         for (what, reason) in left_out(&directory)? {
@@ -129,6 +130,10 @@ fn check_options(options: &Options) -> Result<()> {
         let reason = "matrices in blocks are not split over tensor-parallel ranks";
         return Err(Error::argument("--tensor", reason, "leave it out, or choose --weights dequantised"));
     }
+    if options.pipeline > 1 && options.weights == Some(Form::AsStored) {
+        let reason = "matrices in blocks are held by every rank, not by pipeline stages";
+        return Err(Error::argument("--pipeline", reason, "leave it out, or choose --weights dequantised"));
+    }
     let is_wrong = |batch: &usize| *batch == 0 || *batch > MAX_BATCH;
     if let Some(batch) = options.batch.filter(is_wrong) {
         let reason = format!("{batch} prompts at a time");
@@ -139,6 +144,7 @@ fn check_options(options: &Options) -> Result<()> {
             ("--batch", options.batch.is_some()),
             ("--ranks", options.ranks.is_some_and(|ranks| ranks > 1)),
             ("--tensor", options.tensor > 1),
+            ("--pipeline", options.pipeline > 1),
             ("--template", prompts.template.is_some()),
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given) {

@@ -3,31 +3,62 @@
 use super::runs::Job;
 use super::{gpt2_job, qwen3_job, ranks};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
-use bmtrain_dist::checkpoint::{Checkpoint, Facts, SaveEvent, Saver, Store, TrainingState, load_parameters, restore};
+use bmtrain_dist::checkpoint::{
+    Checkpoint, Facts, SaveEvent, Saver, Store, TrainingState, load_parameters, reshard, restore,
+};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, Clip, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy,
 };
-use bmtrain_dist::param::{BuilderOptions, TensorGroup};
+use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
+use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroups};
+use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroup, RankGroups};
 use model_center::model::TextModel;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Ranks, tensor-parallel ranks among them, ZeRO level.
-type Layout = (usize, usize, ZeroLevel);
+/// How ranks share a model.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    world: usize,
+    /// Pipeline stages.
+    stages: usize,
+    /// Tensor-parallel ranks of a stage.
+    tensor: usize,
+    level: ZeroLevel,
+}
 
-const LAYOUTS: [Layout; 9] = [
-    (1, 1, ZeroLevel::Zero),
-    (2, 1, ZeroLevel::Zero),
-    (2, 1, ZeroLevel::One),
-    (2, 1, ZeroLevel::Two),
-    (2, 1, ZeroLevel::Three),
-    (2, 2, ZeroLevel::Zero),
-    (4, 4, ZeroLevel::Zero),
-    (4, 2, ZeroLevel::One),
-    (4, 2, ZeroLevel::Three),
+impl Layout {
+    const fn new(world: usize, tensor: usize, level: ZeroLevel) -> Self {
+        Layout { world, stages: 1, tensor, level }
+    }
+
+    const fn staged(world: usize, stages: usize, tensor: usize, level: ZeroLevel) -> Self {
+        Layout { world, stages, tensor, level }
+    }
+
+    fn data(self) -> usize {
+        self.world / self.stages / self.tensor
+    }
+}
+
+const ALONE: Layout = Layout::new(1, 1, ZeroLevel::Zero);
+
+const LAYOUTS: [Layout; 12] = [
+    ALONE,
+    Layout::new(2, 1, ZeroLevel::Zero),
+    Layout::new(2, 1, ZeroLevel::One),
+    Layout::new(2, 1, ZeroLevel::Two),
+    Layout::new(2, 1, ZeroLevel::Three),
+    Layout::new(2, 2, ZeroLevel::Zero),
+    Layout::new(4, 4, ZeroLevel::Zero),
+    Layout::new(4, 2, ZeroLevel::One),
+    Layout::new(4, 2, ZeroLevel::Three),
+    Layout::staged(2, 2, 1, ZeroLevel::Zero),
+    Layout::staged(4, 2, 1, ZeroLevel::One),
+    Layout::staged(4, 2, 2, ZeroLevel::Zero),
 ];
 
 /// Loss bits of a step and micro-batch.
@@ -55,7 +86,23 @@ struct Rank {
     mesh: Mesh,
     model: Box<dyn TextModel>,
     optim: OptimManager,
+    /// Where there are several stages.
+    pipeline: Option<Pipeline>,
     team: ControlGroup,
+}
+
+/// The stages of a job's model, whose blocks are divided by their parameters.
+fn stages_of(job: &Job, groups: &RankGroups, schedule: &Schedule) -> StageGroup {
+    let mesh = groups.mesh();
+    if mesh.pipeline_size() == 1 {
+        return StageGroup::default();
+    }
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = job.model(&nowhere, BuilderOptions { init: InitMode::Deferred, ..BuilderOptions::default() }).unwrap();
+    let rule = PartitionRule::default();
+    let partition = Partition::of_model(&rule, sketch.parameters(), schedule.places()).unwrap();
+    let (colour, key) = mesh.colour_and_key(RankGroup::Pipe);
+    StageGroup::new(groups.world().split(colour, key).unwrap(), partition, schedule).unwrap()
 }
 
 impl Rank {
@@ -66,7 +113,11 @@ impl Rank {
         let tensor =
             TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
         let (dtype, seed) = (training.dtype, training.seed);
-        let options = BuilderOptions { mesh, tensor, sharding, dtype, seed, ..BuilderOptions::default() };
+        let own = job.micro_batches as usize / mesh.data_size();
+        let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, mesh.pipeline_size(), 1, own).unwrap();
+        let stages = stages_of(job, groups, &schedule);
+        let pipeline = (stages.stages() > 1).then(|| Pipeline::new(&device, &stages, schedule).unwrap());
+        let options = BuilderOptions { mesh, tensor, stages, sharding, dtype, seed, ..BuilderOptions::default() };
         let model = job.model(&device, options).unwrap();
         let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
         let params = ParamGroup::by_decay(model.parameters(), 0.01);
@@ -80,23 +131,40 @@ impl Rank {
             optim.set_scaler(LossScaler::new(policy, 8).unwrap());
         }
         let team = ControlGroup::new(Arc::clone(groups.world()), &device);
-        Rank { device, mesh, model, optim, team }
+        Rank { device, mesh, model, optim, pipeline, team }
     }
 
-    /// The losses of this rank, if it is the first of a tensor group, whose ranks have the same.
+    /// The losses of this rank, if it is the first of a tensor group on the first stage: the others have the same.
     fn train(&mut self, job: &Job, steps: Range<u32>) -> Losses {
         let mut losses = Vec::new();
         for step in steps {
             let data = (self.mesh.data_rank()..job.micro_batches as usize).step_by(self.mesh.data_size());
-            for micro_batch in data.map(|number| number as u32) {
-                let mut cx = Ctx::training(&self.device, Randomness { seed: 3, step, micro_batch });
-                let loss = self.model.loss(&job.batch(micro_batch), &mut cx).unwrap().unwrap();
-                self.optim.backward(&loss, 1.0 / job.micro_batches as f32, &mut cx).unwrap();
-                losses.push((step, micro_batch, loss.value().item().unwrap().to_bits()));
-            }
+            let own: Vec<u32> = data.map(|number| number as u32).collect();
+            let weight = 1.0 / job.micro_batches as f32;
+            let of_step = match &self.pipeline {
+                Some(pipeline) => {
+                    let mut load = |number: usize| {
+                        let micro_batch = own[number];
+                        let randomness = Randomness { seed: 3, step, micro_batch };
+                        Ok(MicroBatch { batch: job.batch(micro_batch), randomness, weight })
+                    };
+                    let losses = self.model.forward_backward(pipeline, &self.optim, &mut load).unwrap();
+                    losses.to_vec::<f32>().unwrap()
+                }
+                None => {
+                    let loss = |&micro_batch: &u32| {
+                        let mut cx = Ctx::training(&self.device, Randomness { seed: 3, step, micro_batch });
+                        let loss = self.model.loss(&job.batch(micro_batch), &mut cx).unwrap().unwrap();
+                        self.optim.backward(&loss, weight, &mut cx).unwrap();
+                        loss.value().item().unwrap()
+                    };
+                    own.iter().map(loss).collect()
+                }
+            };
+            losses.extend(own.iter().zip(of_step).map(|(micro_batch, loss)| (step, *micro_batch, loss.to_bits())));
             self.optim.step().unwrap();
         }
-        losses.retain(|_| self.mesh.tensor_rank() == 0);
+        losses.retain(|_| self.mesh.tensor_rank() == 0 && self.mesh.stage() == 0);
         losses
     }
 
@@ -128,8 +196,8 @@ fn newest(store: &Store) -> Checkpoint {
 }
 
 /// Run on all ranks of a layout; what they return in the order of the ranks.
-fn on_ranks<T: Send>((world, tensor, _): Layout, body: impl Fn(RankGroups) -> T + Sync) -> Vec<T> {
-    ranks::on_ranks(world, tensor, body)
+fn on_ranks<T: Send>(layout: Layout, body: impl Fn(RankGroups) -> T + Sync) -> Vec<T> {
+    ranks::on_stages(layout.world, layout.stages, layout.tensor, body)
 }
 
 /// The losses of all ranks in the order of the micro-batches, and the fingerprint, on which they agree.
@@ -154,7 +222,7 @@ fn course(job: &Job, layout: Layout) -> Course {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let ranks = on_ranks(layout, |groups| {
-        let mut rank = Rank::new(job, &groups, layout.2, Training::default());
+        let mut rank = Rank::new(job, &groups, layout.level, Training::default());
         let mut losses = rank.train(job, 0..2);
         rank.save(&store, 2);
         let fingerprint = rank.optim.fingerprint().unwrap();
@@ -176,7 +244,7 @@ fn every_layout_goes_on_from_the_checkpoint_of_every_other() {
         let resumed = on_ranks(layout, |groups| {
             let resume = |from: &Course| {
                 // Other initial values than those that were saved.
-                let mut rank = Rank::new(&job, &groups, layout.2, Training { seed: 99, ..Training::default() });
+                let mut rank = Rank::new(&job, &groups, layout.level, Training { seed: 99, ..Training::default() });
                 rank.restore(&from.store);
                 let fingerprint = rank.optim.fingerprint().unwrap();
                 (rank.train(&job, 2..4), fingerprint)
@@ -189,8 +257,8 @@ fn every_layout_goes_on_from_the_checkpoint_of_every_other() {
             assert_eq!(fingerprint, from.fingerprint, "{what}: other tensors");
             let (before, after) = from.losses.split_at(4);
             assert_eq!((before.len(), losses.len()), (4, after.len()), "{what}");
-            if (from.layout.0, from.layout.1) == (layout.0, layout.1) {
-                // The same ranks, at any ZeRO level.
+            if (from.layout.data(), from.layout.tensor) == (layout.data(), layout.tensor) {
+                // At any ZeRO level, on any number of stages.
                 assert_eq!(losses, after, "{what}");
             }
             for ((step, micro_batch, loss), expected) in losses.iter().zip(&plain[4..]) {
@@ -205,7 +273,7 @@ fn every_layout_goes_on_from_the_checkpoint_of_every_other() {
 #[test]
 fn one_set_of_tensors_has_one_digest_whichever_ranks_save_it() {
     let job = qwen3_job();
-    let from = course(&job, (4, 2, ZeroLevel::Three));
+    let from = course(&job, Layout::new(4, 2, ZeroLevel::Three));
     let digest = newest(&from.store).digest().unwrap();
     let held = |store: &Store| {
         let checkpoint = newest(store);
@@ -217,14 +285,18 @@ fn one_set_of_tensors_has_one_digest_whichever_ranks_save_it() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
         on_ranks(layout, |groups| {
-            let mut rank = Rank::new(&job, &groups, layout.2, Training { seed: 5, ..Training::default() });
+            let mut rank = Rank::new(&job, &groups, layout.level, Training { seed: 5, ..Training::default() });
             rank.restore(&from.store);
             rank.save(&store, 2);
         });
         assert_eq!(newest(&store).digest().unwrap(), digest, "{layout:?}");
-        // Heads, norms and biases that ranks have alike are saved once.
+        // Heads, norms and biases that ranks have alike are saved once, and a tied embedding of two stages.
         let (saved, all) = held(&store);
         assert_eq!(saved, all, "{layout:?}");
+        let copy = tempfile::tempdir().unwrap();
+        let copy = Store::open(copy.path()).unwrap();
+        reshard(&newest(&store), &copy, 3, "copy").unwrap();
+        assert_eq!(newest(&copy).digest().unwrap(), digest, "{layout:?}");
     }
 }
 
@@ -232,13 +304,15 @@ fn one_set_of_tensors_has_one_digest_whichever_ranks_save_it() {
 fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_host() {
     let job = Job { dropout: 0.0, ..qwen3_job() };
     let legs = [
-        ((2, 2, ZeroLevel::Zero), true),
-        ((1, 1, ZeroLevel::Zero), false),
-        ((2, 1, ZeroLevel::Three), true),
-        ((4, 4, ZeroLevel::Zero), false),
-        ((4, 2, ZeroLevel::One), true),
-        ((4, 2, ZeroLevel::Three), false),
-        ((1, 1, ZeroLevel::Zero), true),
+        (Layout::new(2, 2, ZeroLevel::Zero), true),
+        (ALONE, false),
+        (Layout::new(2, 1, ZeroLevel::Three), true),
+        (Layout::staged(4, 2, 2, ZeroLevel::Zero), true),
+        (Layout::new(4, 4, ZeroLevel::Zero), false),
+        (Layout::staged(4, 2, 1, ZeroLevel::One), false),
+        (Layout::new(4, 2, ZeroLevel::One), true),
+        (Layout::new(4, 2, ZeroLevel::Three), false),
+        (ALONE, true),
     ];
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
@@ -248,7 +322,7 @@ fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_ho
             // Small enough for f16, and another one after every second step.
             let scale = Some(ScalePolicy::Megatron { start_power: 8, window: 2, hysteresis: 1, floor: 1.0 });
             let training = Training { dtype: DType::F16, offload, scale, deltas: false, seed: leg as u64 };
-            let mut rank = Rank::new(&job, &groups, layout.2, training);
+            let mut rank = Rank::new(&job, &groups, layout.level, training);
             if leg > 0 {
                 rank.restore(&store);
             }
@@ -272,7 +346,7 @@ fn the_state_of_a_manager_is_of_full_tensors() {
     let job = qwen3_job();
     let state = |layout: Layout, from: Option<&bmtrain_dist::optim::ManagerState>, store: &Store| {
         let states = on_ranks(layout, |groups| {
-            let mut rank = Rank::new(&job, &groups, layout.2, Training::default());
+            let mut rank = Rank::new(&job, &groups, layout.level, Training::default());
             match from {
                 None => {
                     rank.train(&job, 0..1);
@@ -290,9 +364,11 @@ fn the_state_of_a_manager_is_of_full_tensors() {
     };
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
-    let saved = state((4, 2, ZeroLevel::One), None, &store);
-    for layout in [(1, 1, ZeroLevel::Zero), (2, 2, ZeroLevel::Zero), (4, 4, ZeroLevel::Zero), (4, 2, ZeroLevel::Three)]
+    let saved = state(Layout::new(4, 2, ZeroLevel::One), None, &store);
+    for (world, tensor, level) in
+        [(1, 1, ZeroLevel::Zero), (2, 2, ZeroLevel::Zero), (4, 4, ZeroLevel::Zero), (4, 2, ZeroLevel::Three)]
     {
+        let layout = Layout::new(world, tensor, level);
         assert_eq!(state(layout, Some(&saved.0), &store), saved, "{layout:?}");
     }
 }
@@ -303,7 +379,7 @@ fn padding_of_the_vocabulary_is_in_no_checkpoint_and_stays_zero() {
     let job = Job { vocabulary_multiple: 128, ..gpt2_job() };
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).unwrap();
-    on_ranks((2, 2, ZeroLevel::Zero), |groups| {
+    on_ranks(Layout::new(2, 2, ZeroLevel::Zero), |groups| {
         let mut rank = Rank::new(&job, &groups, ZeroLevel::Zero, Training::default());
         rank.train(&job, 0..1);
         rank.save(&store, 1);
@@ -326,16 +402,17 @@ fn how_far_a_step_moved_each_parameter_is_of_full_tensors() {
         let deltas = |layout: Layout| {
             let all = on_ranks(layout, |groups| {
                 let mut rank =
-                    Rank::new(&job, &groups, layout.2, Training { offload, deltas: true, ..Training::default() });
+                    Rank::new(&job, &groups, layout.level, Training { offload, deltas: true, ..Training::default() });
                 rank.train(&job, 0..2);
                 rank.optim.deltas().unwrap()
             });
             assert!(all.iter().all(|deltas| *deltas == all[0]), "{layout:?}");
             all.into_iter().next().unwrap()
         };
-        let plain = deltas(LAYOUTS[0]);
+        let plain = deltas(ALONE);
         assert!(plain.len() > 10 && plain.iter().any(|delta| delta.norm > 0.0));
-        for layout in &LAYOUTS[5..] {
+        // A stage measures its own parameters.
+        for layout in LAYOUTS[5..].iter().filter(|layout| layout.stages == 1) {
             for (delta, expected) in deltas(*layout).iter().zip(&plain) {
                 assert_eq!(delta.name, expected.name);
                 // Adam divides small gradients, whose sums have another order, by their own size.
@@ -343,5 +420,56 @@ fn how_far_a_step_moved_each_parameter_is_of_full_tensors() {
                 assert!(error <= 1e-3, "{layout:?}: {}: {} for {}", delta.name, delta.norm, expected.norm);
             }
         }
+    }
+}
+
+/// What is not the model's is the same error on all ranks, before anything is changed.
+#[test]
+fn a_checkpoint_that_does_not_fit_is_one_error_on_all_stages() {
+    let job = qwen3_job();
+    let from = course(&job, ALONE);
+    let other = course(&gpt2_job(), ALONE);
+    let untrained = tempfile::tempdir().unwrap();
+    let untrained = Store::open(untrained.path()).unwrap();
+    on_ranks(ALONE, |groups| Rank::new(&job, &groups, ZeroLevel::Zero, Training::default()).save(&untrained, 1));
+    let errors = on_ranks(Layout::staged(4, 2, 2, ZeroLevel::Zero), |groups| {
+        let mut rank = Rank::new(&job, &groups, ZeroLevel::Zero, Training::default());
+        let before = rank.optim.fingerprint().unwrap();
+        let steps = |of: &Store| {
+            let state = newest(of).manifest().facts.state["training"].clone();
+            serde_json::from_value::<TrainingState>(state).unwrap()
+        };
+        let mut wrong = |checkpoint: &Store, change: &dyn Fn(&mut TrainingState)| {
+            let mut state = steps(&from.store);
+            change(&mut state);
+            let (params, optim) = (rank.model.parameters(), &mut rank.optim);
+            restore(&newest(checkpoint), &state, params, optim).unwrap_err().to_string()
+        };
+        let last = |state: &TrainingState| state.optimizers[0].steps.keys().last().unwrap().clone();
+        let errors = [
+            wrong(&other.store, &|_| {}),
+            // Moments of all stages are missing.
+            wrong(&untrained, &|_| {}),
+            wrong(&untrained, &|state| {
+                let last = last(state);
+                state.optimizers[0].steps.retain(|name, _| *name == last);
+            }),
+            wrong(&from.store, &|state| {
+                state.optimizers[0].steps.insert("nowhere".into(), 1);
+            }),
+            wrong(&from.store, &|state| state.optimizers.clear()),
+            wrong(&from.store, &|state| {
+                state.frozen.frozen.insert("nowhere".into());
+            }),
+        ];
+        assert_eq!(rank.optim.fingerprint().unwrap(), before);
+        rank.restore(&from.store);
+        assert_eq!(rank.optim.fingerprint().unwrap(), from.fingerprint);
+        errors
+    });
+    assert!(errors.iter().all(|rank| *rank == errors[0]), "{errors:?}");
+    let expected = ["saved as", "there is no", "there is no", "nowhere", "1 optimizers", "nowhere"];
+    for (error, expected) in errors[0].iter().zip(expected) {
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -38,17 +38,25 @@ pub const BERT: Deep = Deep {
 };
 
 impl Deep {
-    /// A fixture that trains the model with its dropout on, without evaluation.
+    /// A fixture that trains the model without evaluation.
     pub fn fixture(&self) -> Fixture {
-        let fixture = Fixture::new();
+        let fixture = self.evaluated();
         fixture.replace("recipe.toml", "eval = \"eval.jsonl\"\n", "");
+        fixture
+    }
+
+    /// A fixture that trains and evaluates the model.
+    pub fn evaluated(&self) -> Fixture {
+        let fixture = Fixture::new();
         fixture.replace("recipe.toml", "\"classification\"", &format!("\"{}\"", self.task));
         fixture.write("model/vocab.txt", &vocabulary(self.vocabulary));
         if self.task == "seq2seq" {
             let record = |i: usize| {
                 format!("{{\"text\": \"the film was {}\", \"target\": \"poor .\"}}\n", ["good", "bad"][i % 2])
             };
-            fixture.write("train.jsonl", &(0..16).map(record).collect::<String>());
+            for (file, count) in [("train.jsonl", 16), ("eval.jsonl", 8)] {
+                fixture.write(file, &(0..count).map(record).collect::<String>());
+            }
         }
         self.write(&fixture);
         fixture

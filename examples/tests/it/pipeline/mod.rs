@@ -162,6 +162,33 @@ fn three_dimensions_have_the_losses_of_one_rank() {
     }
 }
 
+/// Losses and accuracies of evaluations, checkpoints that either layout resumes, and the bytes of the model.
+#[test]
+fn what_is_evaluated_saved_and_resumed_over_stages_is_that_of_one_stage() {
+    for (model, layout) in [
+        (&BERT, &["parallel.pipeline=2", "parallel.schedule=zb-v"][..]),
+        (&GPT2, &["parallel.pipeline=2"]),
+        (&T5, &["parallel.pipeline=2", "parallel.schedule=zb-1p"]),
+    ] {
+        let fixture = model.evaluated();
+        let saves = ["train.steps=4", "eval.every=2 steps", "eval.batch_size=3", "checkpoint.every=2 steps"];
+        let sets = [&RUN[3..], &saves].concat();
+        let weights = |dir: &str| fixture.bytes(&format!("{dir}/model/model.safetensors"));
+        let alone = course(&fixture, "alone", 1, &sets);
+        assert!(records(&fixture, "alone", "eval").len() > 2);
+        assert_same(&fixture, (&alone, &sets), "staged", 2, layout);
+        assert!(weights("staged") == weights("alone"), "{:?}", model.golden);
+        for (dir, from, ranks, layout) in [("on1", "staged@2", "1", &[][..]), ("on2", "alone@2", "2", layout)] {
+            let output = format!("output.dir={dir}");
+            let settings = sets.iter().chain(layout).copied().chain([output.as_str()]).flat_map(|set| ["--set", set]);
+            let arguments = ["--ranks", ranks, "--resume", from].into_iter().chain(settings).collect::<Vec<_>>();
+            let outcome = fixture.finetune(&arguments).succeeded();
+            assert!(outcome.stderr.contains("going on after step 2"), "{}", outcome.stderr);
+            assert!(weights(dir) == weights("alone"), "{dir}: {:?}", model.golden);
+        }
+    }
+}
+
 #[test]
 fn a_pipeline_without_a_micro_batch_size_has_the_fewest_micro_batches_that_fill_it() {
     let fixture = BERT.fixture();
