@@ -4,8 +4,8 @@
 
 Runs one rank with two threads and two ranks with one thread each in turn, every one in a process of its own; which
 goes first changes with every pair. A figure is the median over the pairs of two ranks / one rank in tokens per second:
-tensor-parallel without and with sequence sharding, of 4 sequences of 128 tokens, the first of which has to be at least
-0.85; and two pipeline stages under ZB-1P, of 64 sequences in 8 micro-batches on either side, at least 0.80.
+tensor-parallel without and with sequence sharding, on 4 sequences of 128 tokens, the first at least 0.85; and two
+pipeline stages under ZB-1P, of 64 sequences in 8 micro-batches on either side, at least 0.80.
 
 The last line on stdout is `speed-tp FIGURES ok|short|noisy`, exit status 0, 1 or 75. It is noisy when the values of one
 rank spread by more than 10 %: largest less smallest, over their median.

@@ -210,8 +210,8 @@ impl Options {
         if parts == 0 || !batch.is_multiple_of(parts) {
             let groups = ranks / copy;
             bail!(
-                "--ranks {ranks}: {batch} sequences cannot be shared evenly by {groups} in {micro_batches} micro-batches: \
-                 choose a divisor"
+                "--ranks {ranks}: {batch} sequences cannot be shared evenly by {groups} in {micro_batches} \
+                 micro-batches: choose a divisor"
             );
         }
         if schedule == ScheduleKind::ForwardOnly {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// places its chunks.
 ///
 /// # Errors
-/// Fewer blocks than chunks; ranks that are not as many as the schedule has stages.
+/// Fewer blocks than chunks; another number of ranks than of the schedule's stages.
 pub fn stages(
     shape: Shape,
     blocks: BlockOptions,

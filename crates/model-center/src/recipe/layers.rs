@@ -35,7 +35,7 @@ pub enum Origin {
     Shared {
         /// The number of data-parallel ranks.
         ranks: usize,
-        /// The number of micro-batches that each of them has in a step: 1, or as many as fill its pipeline.
+        /// The number of micro-batches that each of them has in a step: 1, or the fewest that fill its pipeline.
         micro_batches: usize,
     },
     /// What the other numbers of the batch leave on this number of data-parallel ranks.

@@ -159,8 +159,8 @@ impl Resolved {
             _ => format!("at least {fewest}"),
         };
         let reason = format!(
-            "`{SCHEDULE}` = \"{schedule}\" over {stages} pipeline stages needs {wanted} micro-batches of a data rank, and \
-             a step has {micro_batches}"
+            "`{SCHEDULE}` = \"{schedule}\" over {stages} pipeline stages needs {wanted} micro-batches of a data rank, \
+             and a step has {micro_batches}"
         );
         let (batch, micro) = (self.train.batch_size, self.micro_batch_on(data_ranks));
         let fits = |size: usize| {
@@ -182,7 +182,7 @@ impl Resolved {
         Some(Mismatch { key, reason, fix })
     }
 
-    /// Gradients that are reduced with their micro-batch, under a schedule that computes those of weights later.
+    /// Gradients that are reduced with their micro-batch, under a schedule that computes weight gradients later.
     fn parted_reduction(&self, data_ranks: usize) -> Option<Mismatch> {
         let (schedule, reducing) = (self.parallel.schedule, self.reducing_each_micro_batch(data_ranks));
         if !schedule.splits_backward() || reducing.is_empty() {
@@ -190,8 +190,8 @@ impl Resolved {
         }
         let (what, instead): (Vec<String>, Vec<&str>) = reducing.into_iter().unzip();
         let reason = format!(
-            "`{SCHEDULE}` = \"{schedule}\" computes gradients of weights apart from their micro-batch, and {} reduces them \
-             with it",
+            "`{SCHEDULE}` = \"{schedule}\" computes gradients of weights apart from their micro-batch, and {} reduces \
+             them with it",
             what.join(" with ")
         );
         let fix = format!("set {}, or {SCHEDULE} = \"1f1b\"", instead.join(" and "));

@@ -34,7 +34,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_pipeline(r, s);
 }
 
-/// Statistics of a whole model, of which a pipeline stage has a part.
+/// Statistics of a whole model, where a pipeline stage has a part of it.
 fn check_pipeline(r: &mut Reader, s: &Settings) {
     if s.parallel.pipeline > 1 && s.train.inspect_every.is_some() {
         let reason = "`train.inspect_every` looks at a whole model, and a pipeline stage has a part of it";

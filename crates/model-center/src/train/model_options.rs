@@ -1,4 +1,4 @@
-//! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the options of the library.
+//! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
 
 use crate::Result;
 use crate::config::ProblemType;

@@ -219,8 +219,8 @@ fn what_a_pipeline_cannot_divide_or_follow_is_named_at_once() {
         16,
         &["parallel.pipeline=8", "parallel.zero=1"],
         &[
-            "`parallel.schedule` = \"1f1b\" over 8 pipeline stages needs at least 8 micro-batches of a data rank, and a \
-             step has 2",
+            "`parallel.schedule` = \"1f1b\" over 8 pipeline stages needs at least 8 micro-batches of a data rank, and \
+             a step has 2",
             "4 blocks cannot be divided over 8 model chunks of a pipeline",
             "set parallel.pipeline = 4",
         ],

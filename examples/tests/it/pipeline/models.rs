@@ -22,7 +22,7 @@ pub const GPT2: Deep =
 /// Embeddings that are not.
 pub const LLAMA: Deep =
     Deep { golden: ("llama_a", "untied"), counts: &[("", "num_hidden_layers", 4)], task: "language", vocabulary: 59 };
-/// Two stacks, with position biases and an encoder's output that cross edges.
+/// An encoder-decoder, with position biases and an encoder's output that cross edges.
 pub const T5: Deep = Deep {
     golden: ("t5_a", "lm"),
     counts: &[("encoder", "num_layers", 2), ("decoder", "num_decoder_layers", 3)],

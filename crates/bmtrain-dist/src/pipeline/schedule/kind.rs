@@ -77,8 +77,8 @@ impl ScheduleKind {
         }
     }
 
-    /// The fewest micro-batches of a step that give every stage work at the same time, and with which the bubble is
-    /// [that of the formula](ScheduleKind::bubble). Fewer can be run, but stages wait for most of the step.
+    /// The fewest micro-batches of a step that give every stage work at the same time and have the bubble of the
+    /// [formula](ScheduleKind::bubble). Fewer can be run, but stages wait for most of the step.
     pub fn fewest_micro_batches(self, stages: usize) -> usize {
         match self {
             _ if stages <= 1 => 1,
