@@ -1,7 +1,7 @@
 //! The communicators of one rank along the dimensions of its mesh.
 //!
 //! Defines [`RankGroups`], made by programs once their ranks are connected; opening a model takes its data-parallel and
-//! its tensor-parallel ranks.
+//! its tensor-parallel ranks, and the stages of its pipeline.
 
 use crate::error::Result;
 use crate::mesh::{Mesh, RankGroup};
@@ -15,6 +15,7 @@ pub struct RankGroups {
     world: Arc<dyn Communicator>,
     tensor: Arc<dyn Communicator>,
     data: Arc<dyn Communicator>,
+    pipe: Arc<dyn Communicator>,
 }
 
 impl RankGroups {
@@ -35,14 +36,14 @@ impl RankGroups {
                 }
             }
         };
-        let (tensor, data) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?);
-        Ok(RankGroups { mesh, tensor, data, world })
+        let (tensor, data, pipe) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?, group(RankGroup::Pipe)?);
+        Ok(RankGroups { mesh, tensor, data, pipe, world })
     }
 
     /// The groups of the only rank.
     pub fn solo() -> Self {
         let alone = || -> Arc<dyn Communicator> { Arc::new(Solo) };
-        RankGroups { mesh: Mesh::SOLO, tensor: alone(), data: alone(), world: alone() }
+        RankGroups { mesh: Mesh::SOLO, tensor: alone(), data: alone(), pipe: alone(), world: alone() }
     }
 
     /// The groups of a rank whose peers are not there, for [dry runs](crate::dry_run).
@@ -51,8 +52,8 @@ impl RankGroups {
             if size == 1 { Ok(Arc::new(Solo)) } else { Ok(Arc::new(CountingRank::new(rank, size)?)) }
         };
         let of = |kind| group(mesh.group_rank(kind), mesh.group_size(kind));
-        let (tensor, data) = (of(RankGroup::Tensor)?, of(RankGroup::TensorZero)?);
-        Ok(RankGroups { mesh, tensor, data, world: group(mesh.rank(), mesh.world())? })
+        let (tensor, data, pipe) = (of(RankGroup::Tensor)?, of(RankGroup::TensorZero)?, of(RankGroup::Pipe)?);
+        Ok(RankGroups { mesh, tensor, data, pipe, world: group(mesh.rank(), mesh.world())? })
     }
 
     /// The rank's position.
@@ -74,6 +75,11 @@ impl RankGroups {
     pub fn data(&self) -> &Arc<dyn Communicator> {
         &self.data
     }
+
+    /// One rank of each pipeline stage, in the order of the stages: what a micro-batch passes through.
+    pub fn pipe(&self) -> &Arc<dyn Communicator> {
+        &self.pipe
+    }
 }
 
 #[cfg(test)]
@@ -82,23 +88,25 @@ mod tests {
     use super::*;
     use bmtrain_core::comm::host::{HostGroup, HostOptions};
 
-    fn sizes(groups: &RankGroups) -> [(usize, usize); 3] {
-        [groups.world(), groups.tensor(), groups.data()].map(|group| (group.rank(), group.size()))
+    fn sizes(groups: &RankGroups) -> [(usize, usize); 4] {
+        [groups.world(), groups.tensor(), groups.data(), groups.pipe()].map(|group| (group.rank(), group.size()))
     }
 
     #[test]
     fn ranks_that_are_there_and_ranks_that_are_counted_have_the_same_places() {
-        for (ranks, tensor) in [(1, 1), (2, 1), (2, 2), (4, 2), (6, 3)] {
+        for (ranks, pipeline, tensor) in [(1, 1, 1), (2, 1, 1), (2, 1, 2), (4, 1, 2), (6, 1, 3), (2, 2, 1), (8, 2, 2)] {
             let places = std::thread::scope(|scope| {
-                let split = |rank| RankGroups::split(Arc::new(rank), 1, tensor).unwrap();
+                let split = |rank| RankGroups::split(Arc::new(rank), pipeline, tensor).unwrap();
                 let ranks = HostGroup::threads(ranks, HostOptions::default()).unwrap();
                 let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || sizes(&split(rank)))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
             });
             for (rank, place) in places.into_iter().enumerate() {
-                let mesh = Mesh::new(rank, ranks, 1, tensor).unwrap();
+                let mesh = Mesh::new(rank, ranks, pipeline, tensor).unwrap();
                 assert_eq!(place, sizes(&RankGroups::counting(mesh).unwrap()), "rank {rank} of {ranks}");
-                assert_eq!(place[1..], [(rank % tensor, tensor), (rank / tensor, ranks / tensor)]);
+                let stage = ranks / pipeline;
+                let data = (rank % stage / tensor, stage / tensor);
+                assert_eq!(place[1..], [(rank % tensor, tensor), data, (rank / stage, pipeline)]);
             }
         }
     }

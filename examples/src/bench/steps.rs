@@ -1,10 +1,10 @@
 //! Times training steps of a model of known size with random weights and ids: the measurement for the speed and
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process, with
-//! `--tensor` among groups of them that share the weights.
+//! `--tensor` among groups of them that share the weights, with `--pipeline` among groups that have some of the blocks.
 
 use crate::profile::TimedDevice;
-use crate::step::{Extent, Size, Steps, gemm_floor, own_rows, random_batch};
+use crate::step::{Extent, Size, Steps, gemm_floor, random_batch, rows_of, stages};
 use anyhow::{Context, Result, anyhow, bail};
 use bmtrain_core::bench::{Rounds, measure};
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
@@ -15,6 +15,7 @@ use bmtrain_dist::RankGroups;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
+use bmtrain_dist::pipeline::{Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
@@ -58,6 +59,15 @@ pub struct Options {
     /// Shard the tokens between the parallel layers over the tensor-parallel ranks.
     #[arg(long, requires = "tensor")]
     pub sequence: bool,
+    /// Pipeline stages: each has some of the blocks.
+    #[arg(long, value_name = "STAGES", default_value_t = 1)]
+    pub pipeline: usize,
+    /// In which order a stage runs its micro-batches: gpipe, 1f1b, interleaved, zb-1p or zb-v.
+    #[arg(long, value_name = "KIND", default_value = "1f1b", requires = "pipeline")]
+    pub schedule: ScheduleKind,
+    /// Micro-batches of a data-parallel rank in a step.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub micro_batches: usize,
     /// What ranks hold shards of: optimizer state from 1 on, gradients from 2 on, parameters at 3.
     #[arg(long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3))]
     pub zero: u64,
@@ -121,14 +131,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.steps == 0 || options.batch == 0 || options.target == 0 || lengths.contains(&0) {
         bail!("--steps, --batch, --seq, --target and --lengths must be above 0");
     }
-    let (ranks, tensor) = (options.ranks, options.tensor);
-    if tensor == 0 || ranks == 0 || !ranks.is_multiple_of(tensor) {
-        bail!("--tensor {tensor}: {ranks} ranks cannot be divided into such groups: start a multiple with --ranks");
-    }
-    if !options.batch.is_multiple_of(ranks / tensor) {
-        let groups = ranks / tensor;
-        bail!("--ranks {ranks}: {} sequences cannot be shared evenly by {groups}: choose a divisor", options.batch);
-    }
+    options.check_ranks()?;
     let run = match options.ranks {
         1 => measure_steps(options, Arc::new(Solo))?,
         ranks => {
@@ -158,14 +161,15 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{line}");
     } else {
         println!(
-            "{:?} {} x {lengths:?}, {} threads, {} ranks, tensor {}{}, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, \
-             peak {:.2} GiB, loss {loss:.4}",
+            "{:?} {} x {lengths:?}, {} threads, {} ranks, tensor {}{}, pipeline {}, ZeRO-{}: step {step:.3} s, {:.0} \
+             tokens/s, peak {:.2} GiB, loss {loss:.4}",
             options.model,
             options.batch,
             options.threads,
             options.ranks,
             options.tensor,
             if options.sequence { " with sequence sharding" } else { "" },
+            options.pipeline,
             options.zero,
             tokens / step,
             peak as f64 / (1u64 << 30) as f64
@@ -190,6 +194,30 @@ impl Options {
     /// Lengths that batches have in turn.
     fn lengths(&self) -> Vec<usize> {
         if self.lengths.is_empty() { vec![self.seq] } else { self.lengths.clone() }
+    }
+
+    /// Whether the ranks can be divided so, and share the sequences evenly.
+    fn check_ranks(&self) -> Result<()> {
+        let Options { ranks, tensor, pipeline, micro_batches, batch, schedule, .. } = *self;
+        let copy = tensor.saturating_mul(pipeline);
+        if copy == 0 || ranks == 0 || !ranks.is_multiple_of(copy) {
+            bail!(
+                "--tensor {tensor} --pipeline {pipeline}: {ranks} ranks cannot be divided into such groups: start a \
+                 multiple of both with --ranks"
+            );
+        }
+        let parts = (ranks / copy).saturating_mul(micro_batches);
+        if parts == 0 || !batch.is_multiple_of(parts) {
+            let groups = ranks / copy;
+            bail!(
+                "--ranks {ranks}: {batch} sequences cannot be shared evenly by {groups} in {micro_batches} \
+                 micro-batches: choose a divisor"
+            );
+        }
+        if schedule == ScheduleKind::ForwardOnly {
+            bail!("--schedule {schedule}: a training step needs backward passes: choose another schedule");
+        }
+        Ok(())
     }
 
     /// Sizes of a batch of all ranks whose rows have this length.
@@ -247,12 +275,15 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     };
     let blocks = BlockOptions::from(options.recompute.policy());
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
-    let groups = RankGroups::split(Arc::clone(&ranks), 1, options.tensor)?;
+    let groups = RankGroups::split(Arc::clone(&ranks), options.pipeline, options.tensor)?;
     let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
     let ranks_of_tensor = Arc::clone(groups.tensor());
     let tensor = TensorGroup { ranks: ranks_of_tensor, sequence: options.sequence, ..TensorGroup::default() };
-    let builder = BuilderOptions { mesh: groups.mesh(), tensor, dtype, sharding, ..BuilderOptions::default() };
-    let mut steps = Steps::new(device, shape, blocks, builder)?;
+    let (kind, micro_batches) = (options.schedule, options.micro_batches);
+    let schedule = Schedule::new(kind, options.pipeline, kind.default_chunks(), micro_batches)?;
+    let stages = stages(shape, blocks, Arc::clone(groups.pipe()), &schedule)?;
+    let builder = BuilderOptions { mesh: groups.mesh(), tensor, stages, dtype, sharding, ..BuilderOptions::default() };
+    let mut steps = Steps::new(device, shape, (blocks, micro_batches), builder)?;
 
     let mut grown = Growth::default();
     let (mut requests, mut resident) = (0, 0);
@@ -265,7 +296,8 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         }
         // A new batch in host memory each time, as a loader makes it.
         let extent = options.extent(lengths[step % lengths.len()]);
-        let batch = own_rows(random_batch(shape, extent, step as u32), &**groups.data());
+        let data = groups.data();
+        let batch = rows_of(random_batch(shape, extent, step as u32), data.rank(), data.size());
         let before = (gemm_scratch(device), heap::counts().large);
         let done = steps.run(&batch, step as u32)?;
         loss = done.loss;

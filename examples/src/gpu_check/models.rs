@@ -154,7 +154,7 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
 
 fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
     let builder = BuilderOptions { dtype: DType::BF16, ..BuilderOptions::default() };
-    Steps::new(device, timed.shape, BlockOptions::from(plan.recompute), builder)
+    Steps::new(device, timed.shape, (BlockOptions::from(plan.recompute), 1), builder)
 }
 
 /// The most rows that fit; recomputed only where otherwise too few tokens would for the device to be busy.

@@ -1,7 +1,6 @@
 //! Batches of random tokens.
 
 use super::{Family, Shape};
-use bmtrain_core::comm::Communicator;
 use bmtrain_core::philox::{self, Key};
 use model_center::model::{Batch, Labels};
 use std::ops::Range;
@@ -46,29 +45,29 @@ pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
     }
 }
 
-/// A rank's share of a batch.
-pub fn own_rows(batch: Batch, ranks: &dyn Communicator) -> Batch {
-    let rows = batch.rows / ranks.size();
-    let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
+/// Part `part` of `parts` equal parts of a batch: a rank's share, or a micro-batch.
+pub fn rows_of(batch: Batch, part: usize, parts: usize) -> Batch {
+    let rows = batch.rows / parts;
+    let share = rows * part..rows * (part + 1);
     let tokens = share.start * batch.length..share.end * batch.length;
     // As many of each row: what is the decoder's has another length.
-    fn part<T: Clone>(values: &[T], share: &Range<usize>, rows: usize) -> Vec<T> {
+    fn cut<T: Clone>(values: &[T], share: &Range<usize>, rows: usize) -> Vec<T> {
         let each = values.len() / rows;
         values[share.start * each..share.end * each].to_vec()
     }
     let labels = match batch.labels {
-        Some(Labels::Classes(classes)) => Some(Labels::Classes(part(&classes, &share, batch.rows))),
-        Some(Labels::NextTokens(ids)) => Some(Labels::NextTokens(part(&ids, &share, batch.rows))),
+        Some(Labels::Classes(classes)) => Some(Labels::Classes(cut(&classes, &share, batch.rows))),
+        Some(Labels::NextTokens(ids)) => Some(Labels::NextTokens(cut(&ids, &share, batch.rows))),
         other => other,
     };
     Batch {
         rows,
         input_ids: batch.input_ids[tokens.clone()].to_vec(),
         attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),
-        decoder_input_ids: batch.decoder_input_ids.map(|ids| part(&ids, &share, batch.rows)),
-        decoder_attention_mask: batch.decoder_attention_mask.map(|mask| part(&mask, &share, batch.rows)),
-        context: batch.context.map(|context| part(&context, &share, batch.rows)),
-        span: batch.span.map(|span| part(&span, &share, batch.rows)),
+        decoder_input_ids: batch.decoder_input_ids.map(|ids| cut(&ids, &share, batch.rows)),
+        decoder_attention_mask: batch.decoder_attention_mask.map(|mask| cut(&mask, &share, batch.rows)),
+        context: batch.context.map(|context| cut(&context, &share, batch.rows)),
+        span: batch.span.map(|span| cut(&span, &share, batch.rows)),
         labels,
         ..batch
     }

@@ -6,6 +6,7 @@
 
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::{Split, SplitPart};
+use bmtrain_dist::pipeline::ModelPart;
 use std::collections::BTreeSet;
 
 /// What ranks have to divide in a model.
@@ -14,6 +15,8 @@ pub struct Division {
     parts: Vec<DividedPart>,
     /// Blocks of all stacks.
     pub blocks: usize,
+    /// A parameter that is used both before the first block and in the head.
+    pub tied: Option<String>,
 }
 
 /// Units along a split axis, such as heads.
@@ -52,7 +55,8 @@ impl Division {
                 }
             }
         }
-        Division { parts, blocks: blocks.len() }
+        let tied = parameters.declared().iter().find(|param| param.part() == ModelPart::Tied);
+        Division { parts, blocks: blocks.len(), tied: tied.map(|param| param.name().to_owned()) }
     }
 
     /// What this number of tensor-parallel ranks does not divide, such as `6 attention heads`; empty where it divides

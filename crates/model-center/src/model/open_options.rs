@@ -137,12 +137,13 @@ impl OpenOptions {
         }
     }
 
-    /// On a rank of these groups, tensor-parallel as they are; [`OpenOptions::sharding`] is to be over their
-    /// data-parallel ranks.
+    /// On a rank of these groups, tensor-parallel as they are and over their pipeline stages, if there are
+    /// [`OpenOptions::stages`]; [`OpenOptions::sharding`] is to be over their data-parallel ranks.
     #[must_use]
     pub fn on_groups(self, groups: &RankGroups) -> Self {
         let tensor = TensorGroup { ranks: Arc::clone(groups.tensor()), ..self.tensor };
-        OpenOptions { mesh: groups.mesh(), tensor, ..self }
+        let stages = self.stages.map(|stages| StageOptions { ranks: Arc::clone(groups.pipe()), ..stages });
+        OpenOptions { mesh: groups.mesh(), tensor, stages, ..self }
     }
 
     /// Options of the model's parameters: deferred initialization, or none with [`OpenOptions::leave_values`].

@@ -5,15 +5,15 @@
 //! differ in length, steps on the data themselves are counted too: the gaps between tensors depend on the order of the
 //! lengths.
 
-use crate::Result;
 use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
-use crate::train::evaluate::{EvalContext, Evaluation};
+use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{Setup, open_options};
+use crate::{Error, Result};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
@@ -189,7 +189,7 @@ fn rehearse(
     if course == Course::Varied {
         (worst.train, worst.steps_per_epoch) = (Arc::clone(&setup.train), setup.steps_per_epoch);
     }
-    let options = open_options(resolved, worst.train.labels(), device, groups);
+    let options = open_options(resolved, worst.train.labels(), device, groups)?;
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&setup.directory, &options)?;
     let team = RunRanks::new(groups, device);
@@ -197,7 +197,8 @@ fn rehearse(
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
     let mut trainer = Trainer::new(&worst, resolved, stop, opened.model, device, team)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
-    if resolved.train.gradient_sum == GradientSum::Fast {
+    // The schedule of a pipeline runs all of them.
+    if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {
         trainer.limit_micro_batches(MOST_ALIKE * size as u64);
     }
     evaluate(&mut evaluation, &trainer)?;
@@ -220,9 +221,8 @@ fn rehearse(
 
 fn evaluate(evaluation: &mut Option<Evaluation>, trainer: &Trainer) -> Result<()> {
     let Some(evaluation) = evaluation else { return Ok(()) };
-    let Trainer { model, device, team, .. } = trainer;
     // All logits are zeros here, so the metrics mean nothing.
-    evaluation.run(EvalContext { model: &**model, device, team, is_stopped: &|| false }).map(drop)
+    evaluation.run(trainer.evaluated(&|| false)).map(drop)
 }
 
 /// The setup on data whose every sample is the longest, or of these lengths: one step and one evaluation batch a rank.

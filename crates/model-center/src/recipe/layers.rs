@@ -35,6 +35,8 @@ pub enum Origin {
     Shared {
         /// The number of data-parallel ranks.
         ranks: usize,
+        /// The number of micro-batches that each of them has in a step: 1, or the fewest that fill its pipeline.
+        micro_batches: usize,
     },
     /// What the other numbers of the batch leave on this number of data-parallel ranks.
     Solved {
@@ -82,7 +84,10 @@ impl fmt::Display for Origin {
         match self {
             Origin::Default => f.write_str("default"),
             Origin::Follows(key) => write!(f, "default: follows {key}"),
-            Origin::Shared { ranks } => write!(f, "default: train.batch_size / {ranks} ranks"),
+            Origin::Shared { ranks, micro_batches: 1 } => write!(f, "default: train.batch_size / {ranks} ranks"),
+            Origin::Shared { ranks, micro_batches } => {
+                write!(f, "default: train.batch_size / {ranks} data ranks / {micro_batches} micro-batches")
+            }
             Origin::Solved { data_ranks } => {
                 write!(f, "default: follows train.accumulation, on {data_ranks} data ranks")
             }

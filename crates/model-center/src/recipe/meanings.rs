@@ -161,9 +161,13 @@ pub(super) const MEANINGS: &[Meaning] = &[
          same samples. Divides the number of ranks; the others are data-parallel.",
     ),
     second("parallel.sequence", "Shard the sequences between the layers of tensor-parallel ranks."),
-    second("parallel.pipeline", "Pipeline stages: each has some of the blocks."),
-    second("parallel.virtual_stages", "Model chunks of each pipeline stage."),
-    second("parallel.schedule", "Order in which a pipeline stage runs its micro-batches."),
+    second(
+        "parallel.pipeline",
+        "Pipeline stages: each has some of the blocks, and every micro-batch passes through all. Divides the number of \
+         ranks.",
+    ),
+    second("parallel.virtual_stages", "Model chunks of each pipeline stage, with `interleaved` and `zb-v`."),
+    second("parallel.schedule", "Order in which a pipeline stage runs its micro-batches, `docs/parallelism.md`."),
     second(
         "parallel.partition",
         "Blocks of the model chunks of a pipeline: with about the same number of parameters, the same number of \

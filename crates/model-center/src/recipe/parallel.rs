@@ -123,7 +123,7 @@ fn counts(value: &Value) -> Option<PartitionRule> {
     are_counts.then_some(PartitionRule::Given(counts))
 }
 
-/// Adds what contradicts itself, has no effect, or is not available in this build.
+/// Adds what contradicts itself or has no effect.
 pub(super) fn check(r: &mut Reader, p: &Parallel) {
     if p.tensor == 1 {
         let fix = "set parallel.tensor, or remove it";
@@ -137,7 +137,6 @@ pub(super) fn check(r: &mut Reader, p: &Parallel) {
     } else {
         check_stages(r, p);
     }
-    refuse_unbuilt(r, p);
 }
 
 fn check_stages(r: &mut Reader, p: &Parallel) {
@@ -156,17 +155,5 @@ fn check_stages(r: &mut Reader, p: &Parallel) {
         let reason = format!("`parallel.partition` has {given} numbers for {stages} stages x {chunks} model chunks");
         let keys = ["parallel.partition", "parallel.pipeline", "parallel.virtual_stages"];
         r.contradiction(&keys, reason, format!("give {} numbers", stages * chunks));
-    }
-}
-
-/// Refuses what the keys can specify and training programs do not run.
-fn refuse_unbuilt(r: &mut Reader, p: &Parallel) {
-    if p.pipeline > 1 {
-        let stages = p.pipeline;
-        let reason = format!(
-            "`parallel.pipeline` = {stages}: recipes have no pipeline in this version; the library has \
-             (bmtrain_dist::pipeline)"
-        );
-        r.contradiction(&["parallel.pipeline"], reason, "set parallel.pipeline = 1, or use parallel.tensor");
     }
 }

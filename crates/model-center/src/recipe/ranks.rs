@@ -7,11 +7,15 @@
 
 use super::layers::Origin;
 use super::resolved::Resolved;
-use bmtrain_dist::shard::GradientSum;
+use bmtrain_dist::pipeline::ScheduleKind;
+use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 
 const BATCH: &str = "train.batch_size";
 const MICRO_BATCH: &str = "train.micro_batch_size";
+const ACCUMULATION: &str = "train.accumulation";
 const TENSOR: &str = "parallel.tensor";
+const PIPELINE: &str = "parallel.pipeline";
+const SCHEDULE: &str = "parallel.schedule";
 
 /// Something that the ranks of a run do not divide, or that does not divide them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +31,8 @@ pub struct Mismatch {
 impl Resolved {
     /// The same recipe for this number of ranks. Where `train.accumulation` is set, it gives the batch or the
     /// micro-batch that is not. Where neither it nor `train.micro_batch_size` is set, that is the largest size that
-    /// gives every data-parallel rank a micro-batch of each step, `train.batch_size` divided by these ranks.
+    /// gives every data-parallel rank a micro-batch of each step, `train.batch_size` divided by these ranks; over
+    /// pipeline stages, the fewest micro-batches that fill them.
     ///
     /// `begun` is the recipe that the run was begun with, as [`Resolved::to_toml`] wrote it, where there is one. Its
     /// size wins over the default: a run keeps its micro-batches, and with them its hash and its bits, on another
@@ -44,10 +49,14 @@ impl Resolved {
         }
         let batch = self.train.batch_size;
         let whole = (batch, Origin::Follows(BATCH));
+        let micro_batches = self.parallel.schedule.fewest_micro_batches(self.parallel.pipeline);
+        let shares = ranks.saturating_mul(micro_batches);
         let (size, origin) = match begun.and_then(|text| begun_with(text, batch)) {
             Some(size) if size != batch => (size, Origin::Begun),
             Some(_) => whole,
-            None if ranks > 1 && batch.is_multiple_of(ranks) => (batch / ranks, Origin::Shared { ranks }),
+            None if shares > 1 && batch.is_multiple_of(shares) => {
+                (batch / shares, Origin::Shared { ranks, micro_batches })
+            }
             None => whole,
         };
         self.set_micro_batch(size, origin);
@@ -84,31 +93,109 @@ impl Resolved {
         batch / data_ranks
     }
 
-    /// What does not divide on this number of ranks: ranks into copies of the model, and the batch into micro-batches.
-    /// The recipe is [`Resolved::on_ranks`] already.
+    /// Micro-batches of each of this number of data-parallel ranks in a step.
+    pub fn micro_batches_on(&self, data_ranks: usize) -> usize {
+        self.train.batch_size / self.micro_batch_on(data_ranks).max(1) / data_ranks.max(1)
+    }
+
+    /// What reduces gradients with every micro-batch on this number of data-parallel ranks, rather than once a step:
+    /// settings, and those that would not. Empty where nothing does.
+    pub(crate) fn reducing_each_micro_batch(&self, data_ranks: usize) -> Vec<(String, &'static str)> {
+        let mut found = Vec::new();
+        let zero = self.parallel.zero;
+        if data_ranks > 1 && zero >= ZeroLevel::Two {
+            found.push((format!("`parallel.zero` = {}", zero.number()), "parallel.zero = 1"));
+        }
+        if self.train.gradient_sum == GradientSum::Elastic {
+            found.push(("`train.gradient_sum` = \"elastic\"".to_owned(), "train.gradient_sum = \"fast\""));
+        }
+        found
+    }
+
+    /// What does not fit on this number of ranks: ranks that are no copies of the model, a batch that they do not
+    /// divide into micro-batches, a pipeline that these do not fill or cannot follow. The recipe is
+    /// [`Resolved::on_ranks`] already.
     pub fn mismatches(&self, ranks: usize) -> Vec<Mismatch> {
         let (parallel, mut found) = (&self.parallel, Vec::new());
         let copy = parallel.ranks_of_copy();
         if ranks == 0 || !ranks.is_multiple_of(copy) {
-            let stages = match parallel.pipeline {
-                1 => String::new(),
-                stages => format!(" x {stages} pipeline stages"),
+            let (tensor, stages) = (parallel.tensor, parallel.pipeline);
+            let (key, parts) = match (tensor, stages) {
+                (tensor, 1) => (TENSOR, format!("{tensor} tensor-parallel ranks")),
+                (1, stages) => (PIPELINE, format!("{stages} pipeline stages")),
+                _ => (TENSOR, format!("{tensor} tensor-parallel ranks x {stages} pipeline stages")),
             };
-            let reason = format!(
-                "{} cannot be divided by {} tensor-parallel ranks{stages}",
-                count_ranks(ranks),
-                parallel.tensor
-            );
-            let fix = format!("start {} ranks, or change {TENSOR}", nearest_multiples(ranks, copy));
-            found.push(Mismatch { key: TENSOR, reason, fix });
+            let reason = format!("{} cannot be divided by {parts}", count_ranks(ranks));
+            let fix = format!("start {} ranks, or change {key}", nearest_multiples(ranks, copy));
+            found.push(Mismatch { key, reason, fix });
             // How many data ranks there are is not known.
             return found;
         }
-        found.extend(match self.train.accumulation {
-            Some(accumulation) => self.unequal_batch(accumulation, parallel.data_ranks(ranks)),
-            None => self.unshared_batch(ranks, parallel.data_ranks(ranks)),
-        });
-        found
+        let data_ranks = parallel.data_ranks(ranks);
+        let undivided = match self.train.accumulation {
+            Some(accumulation) => self.unequal_batch(accumulation, data_ranks),
+            None => self.unshared_batch(ranks, data_ranks),
+        };
+        if parallel.pipeline > 1 {
+            // Where the batch is not divided, a set accumulation still is the number of micro-batches.
+            let micro_batches =
+                self.train.accumulation.or(undivided.is_none().then(|| self.micro_batches_on(data_ranks)));
+            found.extend(micro_batches.and_then(|micro_batches| self.unfilled_pipeline(micro_batches, data_ranks)));
+            found.extend(self.parted_reduction(data_ranks));
+        }
+        undivided.into_iter().chain(found).collect()
+    }
+
+    /// Micro-batches of a data-parallel rank that do not fill its pipeline.
+    fn unfilled_pipeline(&self, micro_batches: usize, data_ranks: usize) -> Option<Mismatch> {
+        let (stages, schedule) = (self.parallel.pipeline, self.parallel.schedule);
+        let is_filled = |micro_batches| schedule.is_filled_by(stages, micro_batches);
+        if is_filled(micro_batches) {
+            return None;
+        }
+        let fewest = schedule.fewest_micro_batches(stages);
+        let wanted = match schedule {
+            ScheduleKind::Interleaved => format!("a multiple of {stages}"),
+            _ => format!("at least {fewest}"),
+        };
+        let reason = format!(
+            "`{SCHEDULE}` = \"{schedule}\" over {stages} pipeline stages needs {wanted} micro-batches of a data rank, \
+             and a step has {micro_batches}"
+        );
+        let (batch, micro) = (self.train.batch_size, self.micro_batch_on(data_ranks));
+        let fits = |size: usize| {
+            let samples = size.saturating_mul(data_ranks);
+            batch.is_multiple_of(samples) && is_filled(batch / samples)
+        };
+        let sizes = if self.train.accumulation.is_none() { nearest(micro, batch, fits) } else { String::new() };
+        let (key, fix) = match (self.train.accumulation, sizes.is_empty()) {
+            (Some(_), _) => {
+                let near = nearest(micro_batches, micro_batches.saturating_add(fewest), is_filled);
+                (ACCUMULATION, format!("set {ACCUMULATION} = {near}"))
+            }
+            (None, false) => (MICRO_BATCH, format!("set {MICRO_BATCH} = {sizes}")),
+            (None, true) => {
+                let near = nearest_multiples(batch, data_ranks.saturating_mul(fewest));
+                (BATCH, format!("set {BATCH} = {near}, and leave {MICRO_BATCH} out"))
+            }
+        };
+        Some(Mismatch { key, reason, fix })
+    }
+
+    /// Gradients that are reduced with their micro-batch, under a schedule that computes weight gradients later.
+    fn parted_reduction(&self, data_ranks: usize) -> Option<Mismatch> {
+        let (schedule, reducing) = (self.parallel.schedule, self.reducing_each_micro_batch(data_ranks));
+        if !schedule.splits_backward() || reducing.is_empty() {
+            return None;
+        }
+        let (what, instead): (Vec<String>, Vec<&str>) = reducing.into_iter().unzip();
+        let reason = format!(
+            "`{SCHEDULE}` = \"{schedule}\" computes gradients of weights apart from their micro-batch, and {} reduces \
+             them with it",
+            what.join(" with ")
+        );
+        let fix = format!("set {}, or {SCHEDULE} = \"1f1b\"", instead.join(" and "));
+        Some(Mismatch { key: SCHEDULE, reason, fix })
     }
 
     /// A batch that is not the product of its three numbers.
@@ -126,7 +213,7 @@ impl Resolved {
         }
         let reason = format!("`{BATCH}` = {batch} cannot be divided by {parts}");
         let fix = format!("set {BATCH} = {}", nearest_multiples(batch, micro_batches));
-        Some(Mismatch { key: "train.accumulation", reason, fix })
+        Some(Mismatch { key: ACCUMULATION, reason, fix })
     }
 
     /// Micro-batches that cannot be shared evenly among the data-parallel ranks.

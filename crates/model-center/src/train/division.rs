@@ -4,13 +4,14 @@
 //! weights besides. Both list all that does not divide in one error.
 
 use crate::formats::ModelCaches;
+use crate::metrics::MetricKind;
 use crate::model::division::Division;
 use crate::model::{OpenOptions, Registry, TextHead};
 use crate::recipe::{Mismatch, Parallel, Resolved, model_directory, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
-use bmtrain_dist::pipeline::PartitionRule;
+use bmtrain_dist::pipeline::{Partition, PartitionRule, ScheduleKind};
 use std::sync::Arc;
 
 /// Whether `ranks` ranks can be divided as the recipe asks for, and share the micro-batches of a step evenly.
@@ -52,26 +53,37 @@ fn check_model(
     if resolved.parallel.ranks_of_copy() > 1 {
         let division = division(resolved, (registry, places), from_config)?;
         mismatches.extend(of_model(&resolved.parallel, &division));
+        mismatches.extend(of_tied(resolved, &division, resolved.parallel.data_ranks(ranks)));
     }
     refuse(resolved, &mismatches)
 }
 
-/// What has to be divided in the model, whose head is split as the token embedding is.
+/// What has to be divided in the model. A classifier is not; a language-modelling head is split as the token embedding
+/// is, with which it may share its weight.
 fn division(
     resolved: &Resolved,
     (registry, places): (Registry<'_>, &ModelCaches),
     from_config: bool,
 ) -> Result<Division> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options = OpenOptions {
-        family: resolved.model.family.clone(),
-        leave: resolved.model.leave.clone(),
-        head: Some(TextHead::None),
-        only_check: true,
-        from_config,
-        ..OpenOptions::new(&nowhere)
+    let directory = model_directory(resolved, places)?;
+    let open = |head: TextHead| {
+        let options = OpenOptions {
+            family: resolved.model.family.clone(),
+            leave: resolved.model.leave.clone(),
+            head: Some(head),
+            only_check: true,
+            from_config,
+            ..OpenOptions::new(&nowhere)
+        };
+        registry.open(&directory, &options)
     };
-    let opened = registry.open(&model_directory(resolved, places)?, &options)?;
+    let source = &resolved.data.source;
+    let opened = match source.has_token_labels() || source.predicts() == MetricKind::Tokens {
+        // A model without such a head is refused with its task, once data are read.
+        true => open(TextHead::CausalLm).or_else(|_| open(TextHead::None))?,
+        false => open(TextHead::None)?,
+    };
     Ok(Division::of(opened.model.parameters()))
 }
 
@@ -86,7 +98,8 @@ fn of_model(parallel: &Parallel, division: &Division) -> Vec<Mismatch> {
     let (blocks, chunks) = (division.blocks, parallel.pipeline * parallel.virtual_stages);
     if parallel.pipeline > 1 && chunks > blocks {
         let reason = format!("{blocks} blocks cannot be divided over {chunks} model chunks of a pipeline");
-        let near = nearest(parallel.pipeline, parallel.pipeline, |stages| stages * parallel.virtual_stages <= blocks);
+        let fits = |stages: usize| stages == 1 || stages * parallel.virtual_stages <= blocks;
+        let near = nearest(parallel.pipeline, parallel.pipeline, fits);
         found.push(Mismatch { key: "parallel.pipeline", reason, fix: format!("set parallel.pipeline = {near}") });
     }
     if let PartitionRule::Given(counts) = &parallel.partition
@@ -94,10 +107,30 @@ fn of_model(parallel: &Parallel, division: &Division) -> Vec<Mismatch> {
         && counts.iter().sum::<usize>() != blocks
     {
         let reason = format!("`parallel.partition` divides {} blocks", counts.iter().sum::<usize>());
-        let fix = format!("give numbers that add up to the {blocks} blocks of the model");
+        let even = Partition::even(blocks, counts.len()).map(|even| format!(", such as {:?}", even.counts()));
+        let fix = format!("give numbers that add up to the {blocks} blocks of the model{}", even.unwrap_or_default());
         found.push(Mismatch { key: "parallel.partition", reason, fix });
     }
     found
+}
+
+/// A tied embedding whose two gradients are on two stages, which add them once a step.
+fn of_tied(resolved: &Resolved, division: &Division, data_ranks: usize) -> Option<Mismatch> {
+    let (parallel, reducing) = (&resolved.parallel, resolved.reducing_each_micro_batch(data_ranks));
+    let tied = division.tied.as_ref()?;
+    // Under this schedule the first stage has the head too; and others that put gradients of weights off are refused.
+    let is_parted = parallel.pipeline > 1 && parallel.schedule != ScheduleKind::ZeroBubbleV;
+    if !is_parted || parallel.schedule.splits_backward() || reducing.is_empty() {
+        return None;
+    }
+    let (what, instead): (Vec<String>, Vec<&str>) = reducing.into_iter().unzip();
+    let reason = format!(
+        "{tied} is on the first and on the last pipeline stage, which add its gradients once a step, and {} reduces \
+         them with every micro-batch",
+        what.join(" with ")
+    );
+    let fix = format!("set {}", instead.join(" and "));
+    Some(Mismatch { key: "parallel.pipeline", reason, fix })
 }
 
 /// All mismatches as one error, at the place of the first.

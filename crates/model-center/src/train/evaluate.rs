@@ -6,12 +6,13 @@ use super::setup::Setup;
 use super::waiting::Progress;
 use crate::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use crate::metrics::{Evaluator, Metric, OrderedSum};
-use crate::model::TextModel;
+use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
 use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
+use bmtrain_dist::pipeline::Pipeline;
 use std::sync::Arc;
 
 /// The result of an evaluation.
@@ -60,6 +61,8 @@ pub(crate) struct Evaluation {
 pub(crate) struct EvalContext<'a> {
     pub(crate) model: &'a dyn TextModel,
     pub(crate) device: &'a Device,
+    /// Where the model is on several pipeline stages.
+    pub(crate) pipeline: Option<&'a Pipeline>,
     /// The ranks; the data-parallel ones share the batches.
     pub(crate) team: &'a RunRanks,
     /// Whether this rank is asked to stop.
@@ -97,60 +100,84 @@ impl Evaluation {
 
     /// Losses and outputs of all samples, and the mean loss.
     fn forward_all(&mut self, context: EvalContext<'_>) -> Result<Option<(Evaluator, f64)>> {
-        let EvalContext { model, device, team, is_stopped } = context;
+        let EvalContext { team, is_stopped, .. } = context;
         let loader = &mut self.loader;
         let mut evaluator = Evaluator::of(loader.dataset());
         let mut losses = OrderedSum::default();
         let (ranks, batches, outputs) =
             (team.data_size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
         let mut progress = Progress::new("evaluation");
-        for first in (0..batches).step_by(team.data_size()) {
+        // As many batches of a rank are on their way as there are stages to work on them.
+        let at_once = context.pipeline.map_or(1, |pipeline| pipeline.schedule().stages()) as u64;
+        for first in (0..batches).step_by(team.data_size() * at_once as usize) {
             if team.is_first() {
                 progress.report(first, batches);
             }
-            let round: Vec<Batch> = (first..(first + ranks).min(batches))
-                .map(|index| loader.batch(Position { epoch: 0, index }))
-                .collect::<Result<_>>()?;
-            let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
+            let mut round = |first: u64| -> Result<Vec<Batch>> {
+                let batches = first..(first + ranks).min(batches);
+                batches.map(|index| loader.batch(Position { epoch: 0, index })).collect()
+            };
+            let starts = (0..at_once).map(|number| first + number * ranks).filter(|first| *first < batches);
+            let rounds = starts.map(&mut round).collect::<Result<Vec<_>>>()?;
             // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
             // forward pass. Its results are discarded.
-            let Some(mine) = round.get(team.data_rank()).or(round.last()) else { break };
-            // Loss, then logits.
-            let mut numbers = loss_and_logits(model, mine, device)?;
-            numbers.resize(longest, 0.0);
-            numbers.push(f32::from(u8::from(is_stopped())));
-            let all = team.gather(&numbers)?;
-            if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
-                return Ok(None);
-            }
-            for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
-                let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
-                let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
-                if let Some(labels) = &batch.labels {
-                    evaluator.add(&batch.samples, logits, labels)?;
+            let mine = rounds.iter().filter_map(|round| round.get(team.data_rank()).or(round.last()));
+            let mine = losses_and_logits(context, &mine.cloned().collect::<Vec<_>>())?;
+            for (round, mut numbers) in rounds.iter().zip(mine) {
+                numbers.resize(round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1), 0.0);
+                numbers.push(f32::from(u8::from(is_stopped())));
+                let all = team.gather(&numbers)?;
+                if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
+                    return Ok(None);
                 }
-                let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
-                evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
-                losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
+                for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
+                    let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+                    let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
+                    if let Some(labels) = &batch.labels {
+                        evaluator.add(&batch.samples, logits, labels)?;
+                    }
+                    let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
+                    evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
+                    losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
+                }
             }
         }
         Ok(Some((evaluator, losses.mean())))
     }
 }
 
-/// Loss of a batch and, unless tokens are predicted, its logits.
+/// Of each batch the loss and, unless tokens are predicted, the logits.
+fn losses_and_logits(context: EvalContext<'_>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
+    let EvalContext { model, device, pipeline, .. } = context;
+    let Some(pipeline) = pipeline else {
+        return batches.iter().map(|batch| loss_and_logits(model, batch, device)).collect();
+    };
+    let wants = if has_token_labels(batches) { ForwardOutputs::Loss } else { ForwardOutputs::All };
+    let outputs = model.forward_stages(pipeline, batches, wants)?;
+    outputs.into_iter().map(|output| numbers_of(output, wants == ForwardOutputs::All)).collect()
+}
+
 fn loss_and_logits(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
     let mut cx = Ctx::inference(device);
+    if has_token_labels(std::slice::from_ref(batch)) {
+        let loss = model.loss(batch, &mut cx)?;
+        return numbers_of(ModelOutput { logits: None, extra: Vec::new(), loss }, false);
+    }
+    numbers_of(model.forward(batch, None, &mut cx)?, true)
+}
+
+fn has_token_labels(batches: &[Batch]) -> bool {
+    batches.iter().any(|batch| batch.labels.as_ref().is_some_and(Labels::are_tokens))
+}
+
+/// The loss and, where they are wanted, the logits of an output.
+fn numbers_of(output: ModelOutput, wants_logits: bool) -> Result<Vec<f32>> {
     let no_head =
         || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
-    if batch.labels.as_ref().is_some_and(Labels::are_tokens) {
-        let loss = model.loss(batch, &mut cx)?.ok_or_else(no_head)?;
-        return Ok(vec![loss.value().item()?]);
+    let mut numbers = vec![output.loss.ok_or_else(no_head)?.value().item()?];
+    if wants_logits {
+        numbers.extend(widen(output.logits.ok_or_else(no_head)?.value())?);
     }
-    let scores = model.forward(batch, None, &mut cx)?;
-    let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else { return Err(no_head()) };
-    let mut numbers = vec![loss.value().item()?];
-    numbers.extend(widen(logits.value())?);
     Ok(numbers)
 }
 

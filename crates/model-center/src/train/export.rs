@@ -3,7 +3,7 @@
 //! Defines [`SavedModel`], the model of a run as its checkpoints record it, and [`export()`].
 
 use super::finetune::RunConfig;
-use super::setup::{open_options, save_options};
+use super::model_options::{save_options, whole_options};
 use crate::config::ProblemType;
 use crate::file::printable;
 use crate::formats::{DirectoryLayout, shortened};
@@ -13,7 +13,6 @@ use crate::{Error, Result};
 use bmtrain_core::limits::make_room;
 use bmtrain_core::offload::widen;
 use bmtrain_core::{DType, Device};
-use bmtrain_dist::RankGroups;
 use bmtrain_dist::checkpoint::{Checkpoint, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -80,7 +79,7 @@ impl SavedModel {
     pub(super) fn of(config: &RunConfig) -> Self {
         let (setup, resolved) = (&config.setup, &config.resolved);
         let nowhere = Device::new(std::sync::Arc::new(bmtrain_core::wrap::Counting::new(0)));
-        let options = open_options(resolved, setup.train.labels(), &nowhere, &RankGroups::solo());
+        let options = whole_options(resolved, setup.train.labels(), &nowhere);
         let outputs = match options.head {
             Some(TextHead::Classification { outputs }) => Some(outputs),
             _ => None,

@@ -2,10 +2,11 @@
 //! loop around the training step.
 
 use super::division::check_layout;
+use super::model_options::open_options;
 use super::preconditions::{FinetuneOptions, changes, check_output, is_finished, on_ranks};
 use super::run::Run;
 use super::run_ranks::RunRanks;
-use super::setup::{self, Setup, open_options};
+use super::setup::{self, Setup};
 use super::start::compare_ranks;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, waiting};
@@ -145,7 +146,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     });
     let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
     let team = RunRanks::new(&groups, &device);
-    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, &groups))?;
+    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, &groups)?)?;
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());

@@ -52,7 +52,7 @@ impl GeneratedAnswers {
         batch_size: usize,
         context: EvalContext<'_>,
     ) -> Result<Option<AnswerScores>> {
-        let EvalContext { model, device, team, is_stopped } = context;
+        let EvalContext { model, device, team, is_stopped, .. } = context;
         let [begin, end] = self.sentinels;
         let end_tokens = [Some(end), self.tokenizer.special_ids().eos].into_iter().flatten().collect();
         let options = GenerateOptions {

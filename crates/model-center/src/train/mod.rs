@@ -5,7 +5,8 @@
 //! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
-//! | `trainer.rs`, `step.rs` | `Trainer` and the training step |
+//! | `model_options.rs` | how the model is opened on its ranks, and saved |
+//! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
@@ -24,6 +25,7 @@ mod finetune;
 mod finish;
 mod generated_answers;
 mod memory_limit;
+mod model_options;
 mod pipelined;
 mod pool_usage;
 mod preconditions;
@@ -43,7 +45,8 @@ pub use evaluate::EvalResult;
 pub use export::{ExportOptions, Exported, export};
 pub use finetune::{abandon_unless_done, finetune, finetune_on};
 pub use generated_answers::GeneratedAnswers;
+pub use model_options::{open_options, save_options};
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
-pub use setup::{Setup, open_options, prepare, save_options};
+pub use setup::{Setup, prepare};
 pub use waiting::note_reading;

@@ -4,7 +4,7 @@
 
 use super::agree::Decision;
 use super::checkpointer::{Checkpointer, check_disk};
-use super::evaluate::{EvalContext, EvalResult, Evaluation};
+use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
 use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
@@ -206,9 +206,8 @@ impl<'a> Run<'a> {
             Some(last) => (last, None),
             None => {
                 let start = Instant::now();
-                let Trainer { model, device, team, stop, .. } = trainer;
-                let is_stopped = || stop.is_requested();
-                let context = EvalContext { model: &**model, device, team, is_stopped: &is_stopped };
+                let is_stopped = || trainer.stop_conditions().is_requested();
+                let context = trainer.evaluated(&is_stopped);
                 let Some(result) = evaluation.run(context)? else {
                     self.decision.stop = Some(StopReason::Request);
                     return Ok(None);

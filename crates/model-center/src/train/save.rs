@@ -3,9 +3,9 @@
 //!
 //! Methods of [`Run`].
 
+use super::model_options::save_options;
 use super::resume::Choice;
 use super::run::Run;
-use super::setup::save_options;
 use super::trainer::Trainer;
 use crate::file::write_atomic;
 use crate::run::console;

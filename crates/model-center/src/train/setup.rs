@@ -2,21 +2,17 @@
 
 use super::class_weights;
 use super::generated_answers::GeneratedAnswers;
-use crate::config::ProblemType;
+use super::model_options::{save_options, whole_options};
 use crate::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
-use crate::formats::{DirectoryLayout, ModelCaches, shortened};
-use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
-use crate::recipe::{DataSettings, DataSource, Head, Resolved, model_directory};
+use crate::formats::{ModelCaches, shortened};
+use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
+use crate::recipe::{DataSettings, DataSource, Resolved, model_directory};
 use crate::run::{StopConditions, StopFlag};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};
 use crate::{Error, Result};
 use bmtrain_core::Device;
-use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
-use bmtrain_dist::RankGroups;
 use bmtrain_dist::optim::{Schedule, Warmup};
-use bmtrain_dist::param::TensorGroup;
-use bmtrain_dist::shard::Sharding;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -91,68 +87,6 @@ impl Setup {
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines.join("\n")
     }
-}
-
-/// How the recipe shares parameters among these data-parallel ranks.
-fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
-    Sharding {
-        ranks,
-        level: resolved.parallel.zero,
-        sum: resolved.train.gradient_sum,
-        prefetch: resolved.parallel.prefetch,
-    }
-}
-
-/// How the model of this run is opened on a rank of these groups; `device` is where its parameters go.
-pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, groups: &RankGroups) -> OpenOptions {
-    let sharding = sharding(resolved, Arc::clone(groups.data()));
-    let whole = whole_options(resolved, labels, device);
-    let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
-    OpenOptions { sharding, tensor, ..whole }.on_groups(groups)
-}
-
-/// The same for a model on one rank.
-fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
-    let names = match labels {
-        LabelSpace::Classes(names) => names.clone(),
-        _ => Vec::new(),
-    };
-    let problem = match labels {
-        LabelSpace::Value => Some(ProblemType::Regression),
-        LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) => None,
-    };
-    let head = match labels.need_lm_head() {
-        true => TextHead::CausalLm,
-        false => TextHead::Classification { outputs: labels.outputs() },
-    };
-    OpenOptions {
-        family: resolved.model.family.clone(),
-        leave: resolved.model.leave.clone(),
-        head: Some(head),
-        head_values: match resolved.model.head {
-            // A language model keeps its head: a new one would destroy what was pretrained.
-            _ if labels.need_lm_head() => HeadInit::Directory,
-            Head::Auto => HeadInit::DirectoryOrRandom,
-            Head::New => HeadInit::Random,
-        },
-        labels: names,
-        problem,
-        dtype: resolved.model.dtype,
-        grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
-        seed: resolved.model.init_seed,
-        recompute: resolved.train.recompute,
-        recompute_inputs: resolved.train.recompute_inputs,
-        offload_parameters: resolved.train.offload_parameters,
-        hidden_dropout: resolved.model.hidden_dropout,
-        attention_dropout: resolved.model.attention_dropout,
-        ..OpenOptions::new(device)
-    }
-}
-
-/// How the model of this run is saved; `directory` is the one it came from.
-pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
-    SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.

@@ -133,7 +133,7 @@ impl Run<'_> {
 
     fn log_start(&mut self, trainer: &Trainer, threads: usize) -> Result<()> {
         let RunConfig { setup, resolved, .. } = self.config;
-        let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
+        let trainable = trainer.model.parameters().declared().iter().filter(|param| param.is_trainable());
         let (eval_samples, eval_fingerprint) =
             setup.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
         self.log(&StartRecord {

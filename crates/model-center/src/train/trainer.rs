@@ -3,6 +3,7 @@
 //! The training step is [`Trainer::step`](Trainer) in `step.rs`, what ranks agree on after it in `agree.rs`.
 
 use super::agree::{Decision, StepMetrics, StopVote};
+use super::evaluate::EvalContext;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use crate::data::{Loader, LoaderOptions, Order, Position};
@@ -150,6 +151,12 @@ impl Trainer {
 
     pub(crate) fn stop_conditions(&self) -> &StopConditions {
         &self.stop
+    }
+
+    /// The model as it is evaluated between steps.
+    pub(crate) fn evaluated<'a>(&'a self, is_stopped: &'a dyn Fn() -> bool) -> EvalContext<'a> {
+        let Trainer { model, device, team, pipeline, .. } = self;
+        EvalContext { model: &**model, device, pipeline: pipeline.as_ref(), team, is_stopped }
     }
 
     /// Steps done.

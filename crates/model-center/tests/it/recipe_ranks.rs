@@ -3,7 +3,7 @@
 
 use crate::recipes::{LEAST, load, mistakes};
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
-use model_center::recipe::{Origin, Resolved, SaveWhich, list};
+use model_center::recipe::{Origin, SaveWhich, list};
 
 /// The three numbers of a batch on ranks: batch, micro-batch, micro-batches of a data rank in a step.
 fn batch(sets: &[&str], ranks: usize) -> [usize; 3] {
@@ -121,15 +121,55 @@ fn stages_chunks_and_partitions_have_to_agree() {
     assert!(text.contains("`parallel.schedule` = \"1f1b\" runs 1 model chunks of a stage, and not 3"), "{text}");
     let text = found(&["parallel.partition=[3, 3, 3]"]);
     assert!(text.contains("has 3 numbers for 4 stages x 1 model chunks"), "{text}");
-    let fits = found(&["parallel.schedule=zb-v", "parallel.partition=[1, 1, 1, 1, 1, 1, 1, 1]"]);
-    assert!(!fits.contains("numbers for") && !fits.contains("runs"), "{fits}");
+    let stages = ["parallel.pipeline=4", "parallel.schedule=zb-v", "parallel.partition=[1, 1, 1, 1, 1, 1, 1, 1]"];
+    assert_eq!(load(LEAST, &stages).parallel.partition, PartitionRule::Given(vec![1; 8]));
+    let text = found(&["train.inspect_every=2"]);
+    assert!(text.contains("`train.inspect_every` looks at a whole model"), "{text}");
 }
 
-/// What this version does not run is refused where it is written, and nothing else is.
 #[test]
-fn what_is_not_available_is_refused_by_name() {
-    let found = mistakes(LEAST, &["parallel.pipeline=2"]);
-    let reason = "`parallel.pipeline` = 2: recipes have no pipeline";
-    assert!(found[0].reason.starts_with(reason), "{}", list(&found));
-    let _: Resolved = load(LEAST, &["parallel.tensor=2", "parallel.sequence=true"]);
+fn a_batch_that_does_not_fill_a_pipeline_is_named_with_the_nearest_that_would() {
+    let stages = |sets: &[&str]| [&["parallel.pipeline=4", "parallel.zero=1"], sets].concat();
+    // Without a size of its own, a micro-batch is as large as the schedule allows.
+    for (sets, ranks, expected) in [
+        (&[][..], 4, [32, 8, 4]),
+        (&["parallel.schedule=zb-v"], 4, [32, 4, 8]),
+        (&["parallel.schedule=interleaved"], 8, [32, 4, 4]),
+        (&["train.accumulation=8"], 4, [32, 4, 8]),
+    ] {
+        assert_eq!(batch(&stages(sets), ranks), expected, "{sets:?}");
+    }
+    let shown = load(LEAST, &stages(&[])).on_ranks(8, None).print_config();
+    assert!(shown.contains("default: train.batch_size / 2 data ranks / 4 micro-batches"), "{shown}");
+    for (sets, key, reason, fix) in [
+        (&["train.micro_batch_size=16"][..], "train.micro_batch_size", "at least 4 micro-batches", "= 8"),
+        (&["train.accumulation=2"], "train.accumulation", "a step has 2", "set train.accumulation = 4"),
+        (
+            &["train.accumulation=6", "train.batch_size=48", "parallel.schedule=interleaved"],
+            "train.accumulation",
+            "a multiple of 4 micro-batches",
+            "set train.accumulation = 4 or 8",
+        ),
+        (&["train.batch_size=3"], "train.batch_size", "a step has 1", "set train.batch_size = 4"),
+        (&["parallel.schedule=zb-v", "train.micro_batch_size=8"], "train.micro_batch_size", "at least 8", "= 4"),
+    ] {
+        let found = mismatches(&stages(sets), 4);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!((found[0].0, found[0].1.contains(reason), found[0].2.contains(fix)) == (key, true, true), "{found:?}");
+    }
+}
+
+#[test]
+fn gradients_that_are_reduced_with_their_micro_batch_are_refused_where_those_of_weights_come_later() {
+    let found =
+        |sets: &[&str], ranks| mismatches(&[&["parallel.pipeline=2", "parallel.schedule=zb-1p"], sets].concat(), ranks);
+    assert_eq!(found(&["parallel.zero=1"], 4), []);
+    // One data rank shards nothing.
+    assert_eq!(found(&["parallel.zero=3"], 2), []);
+    let (key, reason, fix) = found(&["parallel.zero=2"], 4).remove(0);
+    assert!(key == "parallel.schedule" && reason.contains("`parallel.zero` = 2 reduces them"), "{reason}");
+    assert_eq!(fix, "set parallel.zero = 1, or parallel.schedule = \"1f1b\"");
+    let (_, reason, fix) = found(&["train.gradient_sum=elastic"], 2).remove(0);
+    assert!(reason.contains("`train.gradient_sum` = \"elastic\""), "{reason}");
+    assert!(fix.contains("train.gradient_sum = \"fast\""), "{fix}");
 }

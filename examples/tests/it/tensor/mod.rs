@@ -13,16 +13,16 @@ use std::path::Path;
 const TOLERANCE: f64 = 1e-5;
 
 /// Settings of a run that saves nothing.
-const UNSAVED: [&str; 3] = ["save.which=none", "checkpoint.minutes=0", "train.steps=4"];
+pub const UNSAVED: [&str; 3] = ["save.which=none", "checkpoint.minutes=0", "train.steps=4"];
 
-fn train(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
+pub fn train(fixture: &Fixture, dir: &str, ranks: usize, sets: &[&str]) -> Outcome {
     let (dir, ranks) = (format!("output.dir={dir}"), ranks.to_string());
     let sets = sets.iter().copied().chain([dir.as_str()]).flat_map(|set| ["--set", set]);
     fixture.finetune(&["--ranks", &ranks].into_iter().chain(sets).collect::<Vec<_>>())
 }
 
 /// The records of a kind in a run's log.
-fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
+pub fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
     let log = fixture.read(&format!("{dir}/metrics.jsonl"));
     let records = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     records.filter(|record| record["kind"] == kind).collect()

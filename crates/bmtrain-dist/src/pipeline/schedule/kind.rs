@@ -77,6 +77,24 @@ impl ScheduleKind {
         }
     }
 
+    /// The fewest micro-batches of a step that give every stage work at the same time and have the bubble of the
+    /// [formula](ScheduleKind::bubble). Fewer can be run, but stages wait for most of the step.
+    pub fn fewest_micro_batches(self, stages: usize) -> usize {
+        match self {
+            _ if stages <= 1 => 1,
+            ScheduleKind::ForwardOnly => 1,
+            ScheduleKind::ZeroBubbleV => stages.saturating_mul(2),
+            _ => stages,
+        }
+    }
+
+    /// Whether a step of `micro_batches` micro-batches has the [fewest](ScheduleKind::fewest_micro_batches) or more,
+    /// and can be run.
+    pub fn is_filled_by(self, stages: usize, micro_batches: usize) -> bool {
+        let divides = self != ScheduleKind::Interleaved || micro_batches.is_multiple_of(stages.max(1));
+        divides && micro_batches >= self.fewest_micro_batches(stages)
+    }
+
     /// Refuses what no schedule of this kind can run.
     pub(super) fn require(self, stages: usize, chunks: usize, micro_batches: usize) -> Result<()> {
         let refuse = |reason: String| Err(Error::setting("pipeline schedule", format!("{self} {reason}")));

@@ -1,0 +1,104 @@
+//! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
+
+use crate::Result;
+use crate::config::ProblemType;
+use crate::data::LabelSpace;
+use crate::formats::DirectoryLayout;
+use crate::model::{HeadInit, OpenOptions, SaveOptions, StageOptions, TextHead};
+use crate::recipe::{Head, Resolved};
+use bmtrain_core::Device;
+use bmtrain_core::comm::Communicator;
+use bmtrain_dist::RankGroups;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::param::TensorGroup;
+use bmtrain_dist::pipeline::Schedule;
+use bmtrain_dist::shard::Sharding;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How the recipe shares parameters among these data-parallel ranks.
+fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
+    Sharding {
+        ranks,
+        level: resolved.parallel.zero,
+        sum: resolved.train.gradient_sum,
+        prefetch: resolved.parallel.prefetch,
+    }
+}
+
+/// How the model of this run is opened on a rank of these groups; `device` is where its parameters go.
+///
+/// # Errors
+/// A number of micro-batches that the schedule of the pipeline does not run.
+pub fn open_options(
+    resolved: &Resolved,
+    labels: &LabelSpace,
+    device: &Device,
+    groups: &RankGroups,
+) -> Result<OpenOptions> {
+    let sharding = sharding(resolved, Arc::clone(groups.data()));
+    let whole = whole_options(resolved, labels, device);
+    let tensor = TensorGroup { sequence: resolved.parallel.sequence, ..whole.tensor };
+    let stages = stages(resolved, groups)?;
+    let recompute = match whole.recompute {
+        // The room for activations is one micro-batch's, and a stage has several in flight.
+        Recompute::Auto if stages.is_some() => Recompute::Checkpoint,
+        other => other,
+    };
+    Ok(OpenOptions { sharding, tensor, stages, recompute, ..whole }.on_groups(groups))
+}
+
+/// The pipeline stages of these groups, with the schedule of a data-parallel rank's micro-batches.
+fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOptions>> {
+    let (parallel, data_ranks) = (&resolved.parallel, groups.mesh().data_size());
+    if groups.pipe().size() == 1 {
+        return Ok(None);
+    }
+    let micro_batches = resolved.micro_batches_on(data_ranks);
+    let schedule = Schedule::new(parallel.schedule, groups.pipe().size(), parallel.virtual_stages, micro_batches)?;
+    Ok(Some(StageOptions { ranks: Arc::clone(groups.pipe()), schedule, partition: parallel.partition.clone() }))
+}
+
+/// The same for a model on one rank.
+pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
+    let names = match labels {
+        LabelSpace::Classes(names) => names.clone(),
+        _ => Vec::new(),
+    };
+    let problem = match labels {
+        LabelSpace::Value => Some(ProblemType::Regression),
+        LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
+        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) => None,
+    };
+    let head = match labels.need_lm_head() {
+        true => TextHead::CausalLm,
+        false => TextHead::Classification { outputs: labels.outputs() },
+    };
+    OpenOptions {
+        family: resolved.model.family.clone(),
+        leave: resolved.model.leave.clone(),
+        head: Some(head),
+        head_values: match resolved.model.head {
+            // A language model keeps its head: a new one would destroy what was pretrained.
+            _ if labels.need_lm_head() => HeadInit::Directory,
+            Head::Auto => HeadInit::DirectoryOrRandom,
+            Head::New => HeadInit::Random,
+        },
+        labels: names,
+        problem,
+        dtype: resolved.model.dtype,
+        grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
+        seed: resolved.model.init_seed,
+        recompute: resolved.train.recompute,
+        recompute_inputs: resolved.train.recompute_inputs,
+        offload_parameters: resolved.train.offload_parameters,
+        hidden_dropout: resolved.model.hidden_dropout,
+        attention_dropout: resolved.model.attention_dropout,
+        ..OpenOptions::new(device)
+    }
+}
+
+/// How the model of this run is saved; `directory` is the one it came from.
+pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
+}
