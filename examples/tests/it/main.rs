@@ -26,6 +26,7 @@ mod recipe_files;
 mod recipes;
 mod resume;
 mod simulate;
+mod stages;
 mod step_path;
 mod superglue;
 mod tensor;

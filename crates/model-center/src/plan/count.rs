@@ -5,6 +5,7 @@
 //! differ in length, steps on the data themselves are counted too: the gaps between tensors depend on the order of the
 //! lengths.
 
+use crate::Result;
 use crate::data::Dataset;
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
@@ -13,7 +14,6 @@ use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{Setup, open_options};
-use crate::{Error, Result};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};

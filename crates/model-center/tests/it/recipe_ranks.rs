@@ -129,7 +129,9 @@ fn stages_chunks_and_partitions_have_to_agree() {
 
 #[test]
 fn a_batch_that_does_not_fill_a_pipeline_is_named_with_the_nearest_that_would() {
-    let stages = |sets: &[&str]| [&["parallel.pipeline=4", "parallel.zero=1"], sets].concat();
+    fn stages<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+        [&["parallel.pipeline=4", "parallel.zero=1"], sets].concat()
+    }
     // Without a size of its own, a micro-batch is as large as the schedule allows.
     for (sets, ranks, expected) in [
         (&[][..], 4, [32, 8, 4]),
