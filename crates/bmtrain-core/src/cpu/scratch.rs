@@ -4,8 +4,8 @@ use super::memory::{HUGE_PAGE, prefer_huge_pages};
 use super::vector::LINE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// From this size on a region is worth a huge page: its panels are read over and over, and small pages at random physical
-/// addresses evict each other from the second-level cache and the TLB.
+/// From this size on a region is worth a huge page: its panels are read over and over, and small pages at random
+/// physical addresses evict each other from the second-level cache and the TLB.
 const LEAST_OF_HUGE_PAGE: usize = 256 << 10;
 
 /// f32 of one use; it grows to the longest call.

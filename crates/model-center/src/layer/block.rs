@@ -148,8 +148,8 @@ impl TransformerBlock {
         Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
     }
 
-    /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention L is
-    /// the number of tokens that are computed.
+    /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward. After attention, L
+    /// is the number of tokens that are computed.
     fn post(
         &self,
         x: Var,
@@ -192,9 +192,9 @@ impl TransformerBlock {
         Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
     }
 
-    /// The hidden states that the block has to give, as the last one of its list: those that are read, where it can give
-    /// them alone. Encoders, the families that classify by the first token, have post-norm blocks without dropout inside
-    /// the feed-forward; where tokens are sharded, a rank may have no first token.
+    /// The tokens whose hidden states the block computes as the last one of its list: those that are read, where it can
+    /// compute them alone. Encoders, the families that classify by the first token, have post-norm blocks without
+    /// dropout inside the feed-forward layer; where tokens are sharded, a rank may have no first token.
     fn tokens_after(&self, shared: &Shared) -> TokensRead {
         let is_fit = self.placement == Placement::Post && self.cross.is_none() && !self.ffn.has_dropout();
         if is_fit && shared.tokens().is_none() { shared.reads } else { TokensRead::All }

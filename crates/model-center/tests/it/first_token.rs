@@ -1,5 +1,5 @@
-//! A classifier on the first token: the last block computes nothing else after attention, and the numbers are those of
-//! computing everything.
+//! A classifier on the first token: the last block computes nothing else after attention, and the numbers are the same
+//! as where it computes every token.
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, Device, Segment, Tensor};
@@ -68,7 +68,7 @@ fn step(device: &Device, model: &dyn TextModel, is_observed: bool) -> (f32, Vec<
 }
 
 #[test]
-fn loss_and_gradients_are_those_of_all_tokens() {
+fn loss_and_gradients_are_the_same_as_with_all_tokens() {
     for recompute in [Recompute::Keep, Recompute::Checkpoint] {
         let device = Device::cpu(2).unwrap();
         for (own, all) in models(&device, recompute).iter().zip(models(&device, recompute)) {
