@@ -277,7 +277,9 @@ fn recomputed_attention_keeps_queries_keys_and_values_alone() {
                 ("num_hidden_layers", layers),
                 ("max_position_embeddings", LENGTH),
             ];
-            let text = config(("qwen3_a", "lm"), &sizes);
+            let mut config: serde_json::Value = serde_json::from_str(&config(("qwen3_a", "lm"), &sizes)).unwrap();
+            config["layer_types"] = vec!["full_attention"; layers].into();
+            let text = config.to_string();
             let build = move |device: &Device, builder: BuilderOptions| -> Box<dyn TextModel> {
                 let config = Qwen3Config::from_json(&text, "config.json").unwrap();
                 Box::new(Qwen3::new(device, config, Head::CausalLm { tied: true }, recompute, builder).unwrap())
