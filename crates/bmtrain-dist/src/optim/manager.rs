@@ -33,6 +33,9 @@ pub struct StepInfo {
     pub give_up: bool,
 }
 
+/// The norm of what is clipped together, and of each optimizer that is clipped apart, by its number.
+type Norms = (f32, Vec<(usize, f32)>);
+
 struct Entry {
     optimizer: Box<dyn Optimizer>,
     scheduler: Option<Scheduler>,
@@ -267,7 +270,7 @@ impl OptimManager {
             let lr = entry.rate();
             entry.optimizer.step(StepArgs { lr, factor: self.clipping.factor_of(number) })?;
         }
-        let (grad_norm, apart_norms, read) = self.read_norms(beside)?;
+        let ((grad_norm, apart_norms), read) = self.read_norms(beside)?;
         let skipped = !grad_norm.is_finite() || apart_norms.iter().any(|(_, norm)| !norm.is_finite());
         self.broken = if skipped { self.find_broken()? } else { None };
         for entry in &mut self.entries {
@@ -287,14 +290,14 @@ impl OptimManager {
     }
 
     /// The norms and what is wanted with them: the step's one wait of the host.
-    fn read_norms(&self, beside: &[&Tensor]) -> Result<(f32, Vec<(usize, f32)>, Vec<f32>)> {
+    fn read_norms(&self, beside: &[&Tensor]) -> Result<(Norms, Vec<f32>)> {
         let norms: Vec<&Tensor> = self.clipping.norms().collect();
         let mut numbers = join(&self.device, &[&norms, beside].concat())?.to_vec::<f32>()?;
         let mut norms = numbers.drain(..norms.len());
         let norm = norms.next().unwrap_or(f32::NAN);
         let apart = self.clipping.apart().zip(norms.by_ref()).collect();
         drop(norms);
-        Ok((norm, apart, numbers))
+        Ok(((norm, apart), numbers))
     }
 
     /// The true norms and the factors of all gradients, on the device.

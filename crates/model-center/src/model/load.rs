@@ -13,7 +13,7 @@ use crate::config::rows::{ConfigRows, RowConfig};
 use crate::config::{Config, ProblemType, are_default};
 use crate::error::{Error, Result};
 use crate::file::printable;
-use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::block::{BlockOptions, InputStore};
 use std::path::Path;
 
 /// Opens a directory. All errors in it are found before memory for a parameter is allocated.
@@ -26,11 +26,16 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
     if !options.from_config {
         A::check_weights(&config, directory)?;
     }
-    let blocks = BlockOptions { recompute: options.recompute, inputs: options.recompute_inputs, zero: None };
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
     let allowed = A::allowed(&config, head, options.head_values, is_named_by_model_center(directory)?);
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
+        // The sketch is on one rank, whatever the model is on.
+        let inputs = match options.recompute_inputs {
+            InputStore::Sharded if builder.tensor.ranks.size() == 1 => InputStore::Device,
+            inputs => inputs,
+        };
+        let blocks = BlockOptions { recompute: options.recompute, inputs, zero: None };
         Transformer::<A>::new(device, config.clone(), head, blocks, builder)
     })?;
     opened.notes.extend(notes);

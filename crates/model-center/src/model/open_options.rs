@@ -75,7 +75,7 @@ pub struct OpenOptions {
     pub seed: u64,
     /// Store or recompute the blocks' activations.
     pub recompute: Recompute,
-    /// Where the inputs of recomputed blocks are kept.
+    /// Where the inputs of recomputed blocks are kept; the pieces of one tensor-parallel rank are the whole.
     pub recompute_inputs: InputStore,
     /// Values at rest are in the host's memory, see
     /// [`BuilderOptions::offload_parameters`](bmtrain_dist::param::BuilderOptions::offload_parameters).
