@@ -316,8 +316,8 @@ fn a_plan_writes_nothing() {
 #[test]
 fn layouts_in_three_dimensions_are_planned_without_data_and_weights() {
     let fixture = Fixture::new();
-    for file in ["model/model.safetensors", "train.jsonl"] {
-        fixture.write(file, "not read");
+    for file in ["model/model.safetensors", "model/vocab.txt", "train.jsonl", "eval.jsonl"] {
+        std::fs::remove_file(fixture.path(file)).unwrap();
     }
     let plan = planned(&fixture, &["--layout", "2x1x1"]);
     assert_eq!((&plan["layout"]["tensor"], &plan["layout"]["data"]), (&2.into(), &1.into()));

@@ -11,7 +11,7 @@ use crate::plan::formula::families::sizes_of;
 use crate::plan::layout_count::LayoutRun;
 use crate::plan::layout_report::LayoutReport;
 use crate::plan::{self, MAX_RANKS};
-use crate::recipe::{Resolved, model_directory};
+use crate::recipe::{Resolved, as_error, model_directory};
 use crate::run::ExitStatus;
 use crate::simulate::{Machine, Scenario};
 use crate::train::check_layout_of_config;
@@ -60,7 +60,8 @@ impl FormulaOptions {
 /// Mistakes in the recipe; arguments that name no layout or no machine; ranks that do not divide model or batch; for
 /// `--fit` a family that formulas do not know.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let resolved = options.settings.resolve(&[], registry)?;
+    // The data files need not be there.
+    let resolved = options.settings.read(&[], registry).map_err(as_error)?;
     let length = options.length.unwrap_or(resolved.data.max_length);
     let text = match (&options.formula.layout, &options.formula.fit) {
         (Some(layout), _) => {
