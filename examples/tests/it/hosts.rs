@@ -253,9 +253,9 @@ fn a_rank_that_does_not_belong_to_the_run_is_named_on_all_ranks_within_the_deadl
     let run = ["env", "TORCHELASTIC_RUN_ID=an-earlier-run"];
     let recipe = ["env"];
     let refused = "rank 3 on node-b was refused, because the token differs";
-    let differs = "error[recipe]: rank 3: it has other settings than rank 0";
-    let cases: [(&[&str], &[&str], i32, &str, &str); 4] = [
-        (&token, &[], 6, refused, "the token differs"),
+    let differs = "error[recipe]: it has other settings than rank 0\n  --> rank 3\n";
+    let cases = [
+        (&token[..], &[][..], 6, refused, "the token differs"),
         (&run, &[], 6, refused, "the token differs"),
         (&recipe, &["train.lr=0.5"], 2, differs, differs),
         // Another layout, which divides the ranks into other groups.
