@@ -90,7 +90,7 @@ impl Pipeline {
     }
 }
 
-fn describe(outputs: &NamedTensors) -> Vec<OutputTensor> {
+fn describe(outputs: &[(String, Tensor)]) -> Vec<OutputTensor> {
     let describe = |(name, tensor): &(String, Tensor)| OutputTensor {
         name: name.clone(),
         dims: tensor.shape().dims().to_vec(),
