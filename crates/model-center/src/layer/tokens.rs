@@ -37,7 +37,7 @@ impl TokensRead {
             TokensRead::All => return Ok(x),
             TokensRead::First => x.dims("first tokens")?,
         };
-        Ok(ops::select_row(cx, &x, 0)?.reshape([batch, 1, columns])?) // [B, 1, D]
+        ops::select_row(cx, &x, 0)?.reshape([batch, 1, columns]) // [B, 1, D]
     }
 
     /// The part of a mask for hidden states `[B, L, D]` that is theirs: an element keeps its address among all tokens.
