@@ -9,7 +9,7 @@
 //! tokens sample i has is a pure function of file, settings and i. A [`Mixture`] joins several corpora with weights.
 //! Everything is read by position when it is asked for, so that memory does not grow with a corpus, and a file that is
 //! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
-//! `docs/adr/0032-corpora-are-read-by-position.md` these choices.
+//! `docs/adr/0028-corpora-are-read-by-position.md` these choices.
 //!
 //! Nothing here knows a model or a trainer. The program `corpus` is the caller.
 
