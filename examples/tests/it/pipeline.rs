@@ -1,7 +1,7 @@
 //! The programs `forward` and `generate` over pipeline stages: the outputs and texts of one rank, to the last bit.
 
 use crate::fixture::{Fixture, golden};
-use model_center::formats::SafetensorsFile;
+use model_center::formats::{SafetensorsFile, TensorSource};
 
 /// Tensors of outputs with their bytes.
 fn outputs(fixture: &Fixture, name: &str) -> Vec<(String, Vec<u8>)> {
