@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// From this size on a region is worth a huge page: its panels are read over and over, and small pages at random
 /// physical addresses evict each other from the second-level cache and the TLB.
-const LEAST_OF_HUGE_PAGE: usize = 256 << 10;
+const LEAST_OF_HUGE_PAGE: usize = 1 << 20;
 
 /// f32 of one use; it grows to the longest call.
 #[derive(Debug)]

@@ -162,13 +162,18 @@ impl MessageJob {
     }
 
     pub(crate) fn tell_all(&self, kind: Kind, content: &[u64]) {
-        let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
-        for other in self.others() {
-            self.post(other, Message::of_words(kind, place, content));
-        }
+        self.queue_for_all(&mut self.lock(), kind, content);
+        self.work.notify_all();
     }
 
-    /// Write a failure down and tell everybody, unless there is one already.
+    fn queue_for_all(&self, state: &mut State, kind: Kind, content: &[u64]) {
+        let place = MessageKey { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
+        let messages = self.others().map(|other| (other, Message::of_words(kind, place, content)));
+        state.outgoing.extend(messages);
+    }
+
+    /// Write a failure down and tell everybody, unless there is one already. Both at once: a caller that finds the
+    /// failure may leave, and what is queued by then is the last that is sent.
     pub(crate) fn fail(&self, failure: Failure) {
         let words = failure.words(SHORT - HEAD);
         let mut state = self.lock();
@@ -176,9 +181,10 @@ impl MessageJob {
             return;
         }
         state.failure = Some(failure);
+        self.queue_for_all(&mut state, Kind::Failure, &words);
         drop(state);
         self.arrived.notify_all();
-        self.tell_all(Kind::Failure, &words);
+        self.work.notify_all();
     }
 
     /// A message came: put it where it is waited for. Returns the answer to a question.
