@@ -14,6 +14,19 @@ fn outputs(fixture: &Fixture, name: &str) -> Vec<(String, Vec<u8>)> {
     file.tensors().iter().map(|entry| (entry.name.clone(), bytes(&entry.name))).collect()
 }
 
+/// The same tensors up to rounding.
+fn assert_close(ours: &[(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) {
+    assert_eq!(ours.len(), expected.len());
+    let values = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    for ((name, ours), (expected_name, expected)) in ours.iter().zip(expected) {
+        let (ours, expected): (Vec<f32>, Vec<f32>) = (values(ours), values(expected));
+        assert_eq!((name, ours.len()), (expected_name, expected.len()));
+        for (a, b) in ours.iter().zip(&expected) {
+            assert!((a - b).abs() <= 2e-6, "{name}: {a} for {b}");
+        }
+    }
+}
+
 #[test]
 fn a_forward_pass_over_stages_is_that_of_one_rank() {
     let fixture = Fixture::new();
@@ -28,8 +41,15 @@ fn a_forward_pass_over_stages_is_that_of_one_rank() {
         let mut alone = forward("alone", &[]);
         alone.retain(|(name, _)| !name.starts_with("hidden."));
         assert!(alone.len() >= 2, "{alone:?}");
-        assert_eq!(forward("two", &["--pipeline", "2"]), alone, "{model}");
-        assert_eq!(forward("four", &["--pipeline", "2", "--ranks", "4"]), alone, "{model}");
+        let two = forward("two", &["--pipeline", "2"]);
+        if model == "bert_a" {
+            // On one rank the program writes the hidden states of every token. A classifier that reads the first one
+            // has its last block computed for that alone over stages, with sums in another order.
+            assert_close(&two, &alone);
+        } else {
+            assert_eq!(two, alone, "{model}");
+        }
+        assert_eq!(forward("four", &["--pipeline", "2", "--ranks", "4"]), two, "{model}");
         if model == "t5_a" {
             // Two tensor-parallel ranks do not divide its feed-forward layers.
             continue;

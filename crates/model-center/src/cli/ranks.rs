@@ -10,7 +10,7 @@ use bmtrain_dist::launch::Launcher;
 use bmtrain_dist::param::Parameters;
 use bmtrain_dist::pipeline::{PartitionRule, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Launch, RankGroup, RankGroups};
+use bmtrain_dist::{Launch, RankGroups};
 use std::sync::Arc;
 
 /// The most ranks that `--ranks` starts.
@@ -97,7 +97,7 @@ pub fn check(world: usize, shared: ModelRanks, parameters: &Parameters) -> Resul
 }
 
 /// The options of a model on a rank of these groups. Data-parallel ranks share the weights (ZeRO-3); in a pipeline each
-/// has the weights of its stage, as a tied embedding on two stages cannot be sharded so. Collective.
+/// has the weights of its stage, as a tied embedding on two stages cannot be sharded so.
 pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> {
     let mesh = groups.mesh();
     let level = if mesh.pipeline_size() == 1 { ZeroLevel::Three } else { ZeroLevel::Zero };
@@ -108,8 +108,7 @@ pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> 
     let stages = match mesh.pipeline_size() {
         1 => None,
         stages => {
-            let (colour, key) = mesh.colour_and_key(RankGroup::Pipe);
-            let ranks = groups.world().split(colour, key)?;
+            let ranks = Arc::clone(groups.pipe());
             let schedule = Schedule::new(ScheduleKind::ForwardOnly, stages, 1, 1).map_err(Error::from)?;
             Some(StageOptions { ranks, schedule, partition: PartitionRule::default() })
         }
