@@ -2,10 +2,11 @@
 //! as in a run that keeps everything, on one rank and on every kind of several, with dropout.
 
 use crate::goldens::{directory, inputs};
+use crate::tensor_parallel::activations::{LENGTH, ROWS, peak_of_a_pass};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, Solo};
-use bmtrain_core::{Ctx, DType, Device, Segment};
+use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, InputStore, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, ParamGroup};
 use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
@@ -159,7 +160,7 @@ fn seen(run: &Run) -> Vec<Seen> {
     })
 }
 
-fn on_threads<T: Send>(ranks: usize, body: impl Fn(HostRank) -> T + Sync) -> Vec<T> {
+pub fn on_threads<T: Send>(ranks: usize, body: impl Fn(HostRank) -> T + Sync) -> Vec<T> {
     let ranks = HostGroup::threads(ranks, HostOptions::default()).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| body(rank))).collect();
@@ -231,24 +232,13 @@ fn every_policy_has_the_same_bits_on_data_parallel_ranks_and_pipeline_stages() {
     check(&Run { stages: 2, tensor: 2, ..Run::default() }, &sharded);
 }
 
-const ROWS: usize = 8;
-const LENGTH: usize = 64;
-
 /// Peak of the activations of a forward and a backward pass on the first of the tensor ranks, in bytes.
 fn peak(build: impl Fn(&Device, BuilderOptions) -> Box<dyn TextModel> + Sync, tensor: usize) -> usize {
     let run = |ranks: Arc<dyn Communicator>| {
         let (device, mesh) = (Device::cpu(1).unwrap(), Mesh::new(ranks.rank(), tensor, 1, tensor).unwrap());
         let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence: false };
         let model = build(&device, BuilderOptions { mesh, tensor: group, ..BuilderOptions::default() });
-        let optim = OptimManager::new(&device, Clip::default()).unwrap();
-        let ids = (0..ROWS * LENGTH).map(|at| at as i64 % 31).collect();
-        let batch = Batch::next_tokens(LENGTH, ids, None);
-        device.reset_peaks();
-        let mut cx = Ctx::training(&device, Randomness::default());
-        let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
-        optim.backward(&loss, 1.0, &mut cx).unwrap();
-        let report = device.memory();
-        report.segments.iter().find(|(segment, _)| *segment == Segment::Activations).unwrap().1.peak
+        peak_of_a_pass(&device, &*model)
     };
     on_threads(tensor, |rank| run(Arc::new(rank))).into_iter().max().unwrap()
 }

@@ -1,7 +1,7 @@
 //! Tensor parallelism against one rank, for every family: losses, gradients, norm and logits of the same tiny model
 //! with the same initial values and the same dropout masks.
 
-mod activations;
+pub mod activations;
 mod checkpoints;
 mod directories;
 mod dtypes;

@@ -25,6 +25,7 @@ pub const MAX_DOCUMENT_BYTES: usize = 1 << 28;
 
 /// How the documents of a file are marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum TextFormat {
     /// JSON objects, one a line or in one array, each with a document under the key. An array may hold texts, too.

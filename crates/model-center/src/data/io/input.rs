@@ -19,13 +19,16 @@ const ZSTD: &[u8] = b"\x28\xB5\x2F\xFD";
 
 /// How a text is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum TextEncoding {
     /// UTF-8, with or without a byte order mark.
     #[default]
     #[serde(rename = "utf-8")]
+    #[cfg_attr(feature = "cli", value(name = "utf-8"))]
     Utf8,
     /// ISO 8859-1: each byte is the character of its number.
     #[serde(rename = "latin-1")]
+    #[cfg_attr(feature = "cli", value(name = "latin-1"))]
     Latin1,
 }
 

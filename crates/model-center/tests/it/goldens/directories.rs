@@ -26,6 +26,15 @@ use tempfile::TempDir;
 pub const F32: SaveOptions<'static> =
     SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
 
+/// All files of a directory, in the order of their names.
+pub fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let mut files: Vec<_> =
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect();
+    files.sort();
+    files
+}
+
 pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel, String> {
     Registry::default().open(directory, options).map_err(|error| error.to_string())
 }

@@ -1,14 +1,13 @@
 //! Directories and files of a model on several pipeline stages are written as one rank writes them, byte by byte.
 
 use super::{Rank, Run, on_mesh};
-use crate::goldens::directories::{F32, open};
+use crate::goldens::directories::{F32, files, open};
 use crate::goldens::directory;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::param::Param;
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::formats::{DirectoryLayout, parameters};
 use model_center::model::{OpenOptions, SaveOptions};
-use std::path::Path;
 
 /// Stages, tensor-parallel and data-parallel ranks, ZeRO level.
 const LAYOUTS: [(usize, usize, usize, ZeroLevel); 4] =
@@ -16,14 +15,6 @@ const LAYOUTS: [(usize, usize, usize, ZeroLevel); 4] =
 
 fn run(golden: (&'static str, &'static str), (stages, tensor, data, level): (usize, usize, usize, ZeroLevel)) -> Run {
     Run { golden, stages, tensor, data, level, ..Run::default() }
-}
-
-fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    let mut files: Vec<_> =
-        entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect();
-    files.sort();
-    files
 }
 
 fn values(rank: &Rank) -> Vec<Vec<f32>> {

@@ -1,22 +1,35 @@
 //! Memory of activations on each rank of a tensor group, against what a block is known to keep.
 
 use super::{gpt2_job, runs::Job};
+use crate::memory_saving::on_threads;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::{Ctx, Device, Segment};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::Clip;
 use bmtrain_dist::param::{BuilderOptions, TensorGroup};
 use bmtrain_dist::{Mesh, OptimManager};
-use model_center::model::Batch;
+use model_center::model::{Batch, TextModel};
 use serde_json::json;
 use std::sync::Arc;
 
 /// D, N and F of the blocks.
 const SIZES: [usize; 3] = [64, 4, 256];
-const ROWS: usize = 8;
-const LENGTH: usize = 64;
+pub const ROWS: usize = 8;
+pub const LENGTH: usize = 64;
+
+/// Peak of the activations of a forward and a backward pass over [`ROWS`] sequences of [`LENGTH`] tokens, in bytes.
+pub fn peak_of_a_pass(device: &Device, model: &dyn TextModel) -> usize {
+    let optim = OptimManager::new(device, Clip::default()).unwrap();
+    let ids = (0..ROWS * LENGTH).map(|at| at as i64 % 31).collect();
+    let batch = Batch::next_tokens(LENGTH, ids, None);
+    device.reset_peaks();
+    let mut cx = Ctx::training(device, Randomness::default());
+    let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
+    optim.backward(&loss, 1.0, &mut cx).unwrap();
+    let report = device.memory();
+    report.segments.iter().find(|(segment, _)| *segment == Segment::Activations).unwrap().1.peak
+}
 
 /// Peak of the activations of a forward and a backward pass on the first rank, in bytes.
 fn peak(layers: usize, recompute: Recompute, tensor: usize, sequence: bool) -> usize {
@@ -28,22 +41,9 @@ fn peak(layers: usize, recompute: Recompute, tensor: usize, sequence: bool) -> u
         let group = TensorGroup { ranks, vocabulary_multiple: 8, sequence };
         let builder = BuilderOptions { mesh, tensor: group, ..BuilderOptions::default() };
         let model = job.model(&device, builder).unwrap();
-        let optim = OptimManager::new(&device, Clip::default()).unwrap();
-        let ids = (0..ROWS * LENGTH).map(|at| at as i64 % 31).collect();
-        let batch = Batch::next_tokens(LENGTH, ids, None);
-        device.reset_peaks();
-        let mut cx = Ctx::training(&device, Randomness::default());
-        let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
-        optim.backward(&loss, 1.0, &mut cx).unwrap();
-        let report = device.memory();
-        report.segments.iter().find(|(segment, _)| *segment == Segment::Activations).unwrap().1.peak
+        peak_of_a_pass(&device, &*model)
     };
-    let ranks = HostGroup::threads(tensor, HostOptions::default()).unwrap();
-    std::thread::scope(|scope| {
-        let start = |rank: HostRank| scope.spawn(|| run(Arc::new(rank)));
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
-    })
+    on_threads(tensor, |rank| run(Arc::new(rank))).into_iter().max().unwrap()
 }
 
 /// What each further block adds to the peak is what it keeps: per token, of D values each, its input, two normalised

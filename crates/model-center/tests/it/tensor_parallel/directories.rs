@@ -2,7 +2,7 @@
 //! writes the full model, a parameter at a time.
 
 use super::ranks::on_ranks;
-use crate::goldens::directories::open;
+use crate::goldens::directories::{files, open};
 use crate::goldens::directory;
 use crate::hf_ranks::Counted;
 use bmtrain_core::{DType, Device};
@@ -12,22 +12,12 @@ use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, StoredDtype, Weights, parameters};
 use model_center::model::{OpenOptions, SaveOptions};
 use std::cell::Cell;
-use std::path::Path;
 use std::sync::Arc;
 
 fn options(groups: &RankGroups, level: ZeroLevel, device: &Device) -> OpenOptions {
     let tensor = TensorGroup { vocabulary_multiple: 8, ..TensorGroup::default() };
     let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
     OpenOptions { tensor, sharding, ..OpenOptions::new(device) }.on_groups(groups)
-}
-
-/// All files of a directory.
-fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    let mut files: Vec<_> =
-        entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect();
-    files.sort();
-    files
 }
 
 #[test]
