@@ -14,23 +14,20 @@ pub(super) struct Region {
     data: Vec<f32>,
     /// Elements before the first that is used.
     skip: usize,
+    /// Elements from there on that may be used; what alignment leaves over behind them is never touched.
+    used: usize,
     /// Bytes of all regions of the stem.
     held: &'static AtomicUsize,
 }
 
 impl Region {
     pub(super) fn new(held: &'static AtomicUsize) -> Self {
-        Region { data: Vec::new(), skip: 0, held }
+        Region { data: Vec::new(), skip: 0, used: 0, held }
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.used() * size_of::<f32>()
-    }
-
-    /// Elements from the first that is used on.
-    fn used(&self) -> usize {
-        self.data.len() - self.skip
+        self.used * size_of::<f32>()
     }
 
     /// `len` elements of arbitrary content, the first at the start of a cache line: a vector that straddles two lines
@@ -43,7 +40,7 @@ impl Region {
     /// large enough. Pages that are never touched cost nothing.
     pub(super) fn take_of(&mut self, len: usize, most: usize) -> &mut [f32] {
         let needed = len.max(most);
-        if self.used() < needed {
+        if self.used < needed {
             self.grow(needed);
         }
         &mut self.data[self.skip..self.skip + len]
@@ -62,12 +59,13 @@ impl Region {
         if lies_in_huge_pages {
             prefer_huge_pages(&mut self.data[self.skip..][..len]);
         }
-        self.held.fetch_add(self.used() * size_of::<f32>(), Ordering::Relaxed);
+        self.used = len;
+        self.held.fetch_add(self.used * size_of::<f32>(), Ordering::Relaxed);
     }
 
     fn release(&mut self) {
-        self.held.fetch_sub(self.used() * size_of::<f32>(), Ordering::Relaxed);
-        (self.data, self.skip) = (Vec::new(), 0);
+        self.held.fetch_sub(self.used * size_of::<f32>(), Ordering::Relaxed);
+        (self.data, self.skip, self.used) = (Vec::new(), 0, 0);
     }
 }
 
