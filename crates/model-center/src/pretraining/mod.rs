@@ -1,0 +1,42 @@
+//! Pretraining objectives: samples of token files as batches of a model.
+//!
+//! ```text
+//! token file ─▶ Samples or sentence maps ─▶ PretrainingSamples (an objective) ─▶ Batch ─▶ trainer
+//! ```
+//!
+//! Which tokens sample i has, which of them are masked and what is predicted are a pure function of the objective's
+//! settings, its seed and i: a resumed run and any number of ranks or loading threads see the same samples.
+
+use crate::Result;
+use crate::data::{Batch, LabelSpace};
+use std::fmt::Debug;
+
+/// The samples of an objective, numbered over all epochs of a run.
+pub trait PretrainingSamples: Debug + Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> u64;
+
+    /// Whether there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is predicted: the token itself, masked tokens or a target.
+    fn labels(&self) -> &LabelSpace;
+
+    /// Tokens of the longest input.
+    fn max_length(&self) -> usize;
+
+    /// A hash of everything the samples depend on: files, settings and seed.
+    fn fingerprint(&self) -> &str;
+
+    /// The samples with these numbers as one batch, in this order.
+    ///
+    /// Errors: a number of at least [`PretrainingSamples::len`], and what reading the files reports.
+    fn batch(&self, samples: &[u64]) -> Result<Batch>;
+
+    /// Tokens with a loss in the samples with these numbers: the weight of a micro-batch in the mean of a step.
+    ///
+    /// Errors: as [`PretrainingSamples::batch`].
+    fn weight_of(&self, samples: &[u64]) -> Result<u64>;
+}
