@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bmtrain_core::DType;
+use bmtrain_core::{BlockFormat, DType};
 use model_center::formats::gguf::{GgmlType, GgufArray, GgufValue, tokenizer_files};
 use model_center::formats::{
     GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_directory,
@@ -127,7 +127,7 @@ fn a_llama_has_the_names_and_the_rows_of_hugging_face() {
     }
     assert!(model.read_raw_at("model.layers.0.self_attn.q_proj.weight", u64::MAX, &mut [0; 2]).is_err());
     let query = model.mapped().iter().find(|mapped| mapped.theirs == "blk.1.attn_q.weight").unwrap();
-    assert_eq!(query.stored, GgmlType::Q8_0);
+    assert_eq!(query.stored, GgmlType::Blocks(BlockFormat::Q8_0));
     // The file's own order is another one.
     assert_ne!(values(model.file(), "blk.1.attn_q.weight"), values(&model, "model.layers.1.self_attn.q_proj.weight"));
 }

@@ -121,15 +121,15 @@ fn number(kind: GgmlType) -> u32 {
     match kind {
         GgmlType::F32 => 0,
         GgmlType::F16 => 1,
-        GgmlType::Q4_0 => 2,
-        GgmlType::Q4_1 => 3,
-        GgmlType::Q5_0 => 6,
-        GgmlType::Q5_1 => 7,
-        GgmlType::Q8_0 => 8,
-        GgmlType::Q4K => 12,
-        GgmlType::Q5K => 13,
-        GgmlType::Q6K => 14,
+        GgmlType::Blocks(BlockFormat::Q4_0) => 2,
+        GgmlType::Blocks(BlockFormat::Q4_1) => 3,
+        GgmlType::Blocks(BlockFormat::Q5_0) => 6,
+        GgmlType::Blocks(BlockFormat::Q5_1) => 7,
+        GgmlType::Blocks(BlockFormat::Q8_0) => 8,
+        GgmlType::Blocks(BlockFormat::Q4K) => 12,
+        GgmlType::Blocks(BlockFormat::Q5K) => 13,
         GgmlType::BF16 => 30,
+        GgmlType::Blocks(BlockFormat::Q6K) => 14,
     }
 }
 
@@ -178,14 +178,14 @@ fn generate(model: &dyn TextModel, device: &Device, method: Method) -> Vec<Vec<u
 
 /// One of every format, tied and untied.
 const FILES: [(Types, bool); 8] = [
-    (|_| GgmlType::Q4_0, false),
-    (|_| GgmlType::Q4_1, true),
-    (|_| GgmlType::Q5_0, true),
-    (|_| GgmlType::Q5_1, false),
-    (|_| GgmlType::Q8_0, true),
-    (|_| GgmlType::Q4K, false),
-    (|_| GgmlType::Q5K, true),
-    (|_| GgmlType::Q6K, true),
+    (|_| GgmlType::Blocks(BlockFormat::Q4_0), false),
+    (|_| GgmlType::Blocks(BlockFormat::Q4_1), true),
+    (|_| GgmlType::Blocks(BlockFormat::Q5_0), true),
+    (|_| GgmlType::Blocks(BlockFormat::Q5_1), false),
+    (|_| GgmlType::Blocks(BlockFormat::Q8_0), true),
+    (|_| GgmlType::Blocks(BlockFormat::Q4K), false),
+    (|_| GgmlType::Blocks(BlockFormat::Q5K), true),
+    (|_| GgmlType::Blocks(BlockFormat::Q6K), true),
 ];
 
 #[test]
@@ -214,7 +214,7 @@ fn logits_and_tokens_are_those_of_dequantised_weights_for_every_format() {
 #[test]
 fn matrices_take_the_memory_of_their_blocks() {
     let (fixture, device) = (Fixture::new(), Device::cpu(1).unwrap());
-    let path = fixture.file(|_| GgmlType::Q4_1, true);
+    let path = fixture.file(|_| GgmlType::Blocks(BlockFormat::Q4_1), true);
     let opened = open(&device, &path, WeightForm::AsStored).unwrap();
     assert_eq!(opened.notes, ["9 of 9 matrices are held as stored (9 Q4_1)"]);
     let mut elements = 0;
@@ -245,11 +245,11 @@ fn matrices_take_the_memory_of_their_blocks() {
 fn mixed_parts_are_dequantised_and_reported_and_plain_matrices_stay_plain() {
     let (fixture, device) = (Fixture::new(), Device::cpu(2).unwrap());
     let types: Types = |name| match name {
-        "blk.0.attn_v.weight" => GgmlType::Q6K,
+        "blk.0.attn_v.weight" => GgmlType::Blocks(BlockFormat::Q6K),
         "blk.1.ffn_down.weight" => GgmlType::F16,
         "blk.1.ffn_up.weight" => GgmlType::F32,
-        "token_embd.weight" => GgmlType::Q6K,
-        _ => GgmlType::Q4K,
+        "token_embd.weight" => GgmlType::Blocks(BlockFormat::Q6K),
+        _ => GgmlType::Blocks(BlockFormat::Q4K),
     };
     let path = fixture.file(types, true);
     let stored = open(&device, &path, WeightForm::AsStored).unwrap();
@@ -285,12 +285,12 @@ fn damaged_blocks_are_refused_as_damaged_numbers_are() {
             data[at..at + 2].copy_from_slice(&0x7e00u16.to_le_bytes());
         }
     };
-    write(&path, |_| GgmlType::Q4_1, true, &damage);
+    write(&path, |_| GgmlType::Blocks(BlockFormat::Q4_1), true, &damage);
     let errors = [WeightForm::Dequantised, WeightForm::AsStored]
         .map(|form| open(&device, &path, form).err().unwrap().to_string());
     assert_eq!(errors[0], errors[1]);
     assert!(errors[1].contains("layers.0.self_attn.k_proj.weight") && errors[1].contains("32 of 32768"), "{errors:?}");
-    let whole = std::fs::read(fixture.file(|_| GgmlType::Q4_1, true)).unwrap();
+    let whole = std::fs::read(fixture.file(|_| GgmlType::Blocks(BlockFormat::Q4_1), true)).unwrap();
     for length in [whole.len() - 33, whole.len() / 2, 100] {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(open(&device, &path, WeightForm::AsStored).is_err(), "{length} bytes");
@@ -300,7 +300,7 @@ fn damaged_blocks_are_refused_as_damaged_numbers_are() {
 #[test]
 fn the_rows_of_query_heads_are_turned_as_whole_rows_of_blocks() {
     let (fixture, device) = (Fixture::new(), Device::cpu(1).unwrap());
-    let path = fixture.file(|_| GgmlType::Q5_1, true);
+    let path = fixture.file(|_| GgmlType::Blocks(BlockFormat::Q5_1), true);
     let [wide, stored] =
         [WeightForm::Dequantised, WeightForm::AsStored].map(|form| open(&device, &path, form).unwrap());
     let values: BTreeMap<String, Vec<f32>> =

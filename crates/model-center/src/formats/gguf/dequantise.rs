@@ -12,11 +12,11 @@ use super::GgmlType;
 /// Decode whole blocks. `raw` and `out` hold the same number of blocks of `kind`; what is beyond the shorter is left
 /// alone.
 pub(super) fn decode(kind: GgmlType, raw: &[u8], out: &mut [f32]) {
-    match (kind, kind.blocks()) {
-        (_, Some(format)) => dequantise(format, raw, out),
-        (GgmlType::F16, None) => each(raw, out, |raw| Float::to_f32(f16::from_le_bytes(raw))),
-        (GgmlType::BF16, None) => each(raw, out, |raw| Float::to_f32(bf16::from_le_bytes(raw))),
-        (_, None) => each(raw, out, f32::from_le_bytes),
+    match kind {
+        GgmlType::Blocks(format) => dequantise(format, raw, out),
+        GgmlType::F16 => each(raw, out, |raw| Float::to_f32(f16::from_le_bytes(raw))),
+        GgmlType::BF16 => each(raw, out, |raw| Float::to_f32(bf16::from_le_bytes(raw))),
+        GgmlType::F32 => each(raw, out, f32::from_le_bytes),
     }
 }
 

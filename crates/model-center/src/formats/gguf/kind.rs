@@ -15,36 +15,22 @@ pub enum GgmlType {
     F16,
     /// The upper half of single precision.
     BF16,
-    /// 32 times 4 bits around 8, with a scale.
-    Q4_0,
-    /// 32 times 4 bits, with a scale and the smallest value.
-    Q4_1,
-    /// 32 times 5 bits around 16, with a scale.
-    Q5_0,
-    /// 32 times 5 bits, with a scale and the smallest value.
-    Q5_1,
-    /// 32 times 8 bits, with a scale.
-    Q8_0,
-    /// 256 times 4 bits, with 8 scales and smallest values of 6 bits.
-    Q4K,
-    /// 256 times 5 bits, with 8 scales and smallest values of 6 bits.
-    Q5K,
-    /// 256 times 6 bits around 32, with 16 scales of 8 bits.
-    Q6K,
+    /// Blocks of small integers.
+    Blocks(BlockFormat),
 }
 
 /// The types that are read, with their numbers in the format.
 const READ: &[(u32, GgmlType)] = &[
     (0, GgmlType::F32),
     (1, GgmlType::F16),
-    (2, GgmlType::Q4_0),
-    (3, GgmlType::Q4_1),
-    (6, GgmlType::Q5_0),
-    (7, GgmlType::Q5_1),
-    (8, GgmlType::Q8_0),
-    (12, GgmlType::Q4K),
-    (13, GgmlType::Q5K),
-    (14, GgmlType::Q6K),
+    (2, GgmlType::Blocks(BlockFormat::Q4_0)),
+    (3, GgmlType::Blocks(BlockFormat::Q4_1)),
+    (6, GgmlType::Blocks(BlockFormat::Q5_0)),
+    (7, GgmlType::Blocks(BlockFormat::Q5_1)),
+    (8, GgmlType::Blocks(BlockFormat::Q8_0)),
+    (12, GgmlType::Blocks(BlockFormat::Q4K)),
+    (13, GgmlType::Blocks(BlockFormat::Q5K)),
+    (14, GgmlType::Blocks(BlockFormat::Q6K)),
     (30, GgmlType::BF16),
 ];
 
@@ -96,35 +82,28 @@ impl GgmlType {
 
     /// The format of its blocks; `None` for plain floats.
     pub fn blocks(self) -> Option<BlockFormat> {
-        Some(match self {
-            Self::F32 | Self::F16 | Self::BF16 => return None,
-            Self::Q4_0 => BlockFormat::Q4_0,
-            Self::Q4_1 => BlockFormat::Q4_1,
-            Self::Q5_0 => BlockFormat::Q5_0,
-            Self::Q5_1 => BlockFormat::Q5_1,
-            Self::Q8_0 => BlockFormat::Q8_0,
-            Self::Q4K => BlockFormat::Q4K,
-            Self::Q5K => BlockFormat::Q5K,
-            Self::Q6K => BlockFormat::Q6K,
-        })
+        match self {
+            Self::Blocks(format) => Some(format),
+            Self::F32 | Self::F16 | Self::BF16 => None,
+        }
     }
 
     /// The type's name in the format.
     pub fn name(self) -> &'static str {
-        match (self, self.blocks()) {
-            (_, Some(format)) => format.name(),
-            (Self::F16, None) => "F16",
-            (Self::BF16, None) => "BF16",
-            (_, None) => "F32",
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Blocks(format) => format.name(),
         }
     }
 
     /// Elements and bytes of one block; a row is a whole number of blocks.
     pub fn block(self) -> (usize, usize) {
-        match (self, self.blocks()) {
-            (_, Some(format)) => (format.elements(), format.bytes()),
-            (Self::F16 | Self::BF16, None) => (1, 2),
-            (_, None) => (1, 4),
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::BF16 => (1, 2),
+            Self::Blocks(format) => (format.elements(), format.bytes()),
         }
     }
 
@@ -133,13 +112,13 @@ impl GgmlType {
         match self {
             Self::F16 => StoredDtype::F16,
             Self::BF16 => StoredDtype::BF16,
-            _ => StoredDtype::F32,
+            Self::F32 | Self::Blocks(_) => StoredDtype::F32,
         }
     }
 
     /// Whether elements are stored individually, without blocks.
     pub fn is_plain(self) -> bool {
-        self.block().0 == 1
+        self.blocks().is_none()
     }
 }
 
