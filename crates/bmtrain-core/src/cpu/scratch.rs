@@ -14,7 +14,7 @@ pub(super) struct Region {
     data: Vec<f32>,
     /// Elements before the first that is used.
     skip: usize,
-    /// Elements from there on that may be used; what alignment leaves over behind them is never touched.
+    /// Elements from there on that may be used; the rest, which alignment leaves over, is never touched.
     used: usize,
     /// Bytes of all regions of the stem.
     held: &'static AtomicUsize,
