@@ -170,6 +170,8 @@ impl LayoutRun {
             TextHead::MaskedLm | TextHead::Pretraining => Some(Labels::Classes(vec![0; rows * length])),
             TextHead::Classification { outputs: 1 } => Some(Labels::Values(vec![0.0; rows])),
             TextHead::Classification { .. } => Some(Labels::Classes(vec![0; rows])),
+            TextHead::TokenClassification { .. } => Some(Labels::TokenClasses(vec![0; rows * length])),
+            TextHead::QuestionAnswering => Some(Labels::Spans(vec![[0, 0]; rows])),
             TextHead::NextSentence => None,
         };
         let compares = matches!(self.head, TextHead::NextSentence | TextHead::Pretraining);

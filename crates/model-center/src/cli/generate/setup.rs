@@ -1,7 +1,7 @@
 //! Everything that is checked before the weights are read: options, the model directory, settings and prompts.
 
 use super::Options;
-use super::options::with_flags;
+use crate::cli::flags::with_flags;
 use crate::cli::device;
 use crate::cli::opened::{self, Form, Stored};
 use crate::cli::places::model_places;
@@ -72,7 +72,7 @@ fn setup(
     (rows, world): (&[PromptRow], usize),
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
-    let directory = resolve(options)?;
+    let directory = opened::resolve(&options.model, options.revision.as_deref(), options.weights)?;
     let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
     ranks::check(world, options.model_ranks(), opened.model.parameters())?;
     if !options.quiet {
@@ -166,28 +166,6 @@ fn refuse_output(options: &Options) -> Result<()> {
         }
         false => Ok(()),
     }
-}
-
-fn resolve(options: &Options) -> Result<PathBuf> {
-    let path = Path::new(&options.model);
-    // A directory may have such a name too.
-    if has_gguf_name(path) && !path.is_dir() {
-        return match &options.revision {
-            None if path.is_file() => Ok(path.to_owned()),
-            None => {
-                Err(Error::model(options.model.clone(), "there is no such file", "check the path of the GGUF file"))
-            }
-            Some(_) => {
-                let reason = "it has no effect: the model is a file of this machine";
-                Err(Error::argument("--revision", reason, "leave it out"))
-            }
-        };
-    }
-    if options.weights.is_some() {
-        let reason = "it has no effect: nothing is stored in quantised blocks but in a GGUF file";
-        return Err(Error::argument("--weights", reason, "leave it out, or give a .gguf file"));
-    }
-    Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())
 }
 
 /// How the model is opened.
