@@ -5,7 +5,7 @@
 use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
-    SUPERGLUE, Split, Squad, TaskEntry, TaskLabels, TemplateTask,
+    SPAN_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -50,6 +50,24 @@ pub enum DataSource {
         /// Columns, labels and format. Numbers as labels make it a regression.
         columns: ColumnTask,
     },
+    /// Files of questions about passages, whose answers are spans of the passages.
+    QuestionAnswering {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Windows and answers.
+        task: SpanTask,
+    },
+    /// Files of words with tags.
+    TokenClassification {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns, tags and format.
+        task: TagTask,
+    },
     /// Files of texts for language modelling.
     LanguageModeling {
         /// Learnt from.
@@ -71,6 +89,8 @@ impl DataSource {
             DataSource::Template { .. } => "classification",
             DataSource::Files { .. } if self.is_regression() => "regression",
             DataSource::Files { .. } => "classification",
+            DataSource::QuestionAnswering { .. } => "question-answering",
+            DataSource::TokenClassification { .. } => "token-classification",
             DataSource::LanguageModeling {
                 task: LanguageModelingTask { columns: LanguageModelingColumns::Language { .. }, .. },
                 ..
@@ -92,7 +112,10 @@ impl DataSource {
         match self {
             DataSource::Task { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
             DataSource::Prompts { task, .. } => SUPERGLUE.iter().any(|entry| entry.name == *task),
-            DataSource::Squad { .. } | DataSource::LanguageModeling { .. } => false,
+            DataSource::Squad { .. }
+            | DataSource::LanguageModeling { .. }
+            | DataSource::QuestionAnswering { .. }
+            | DataSource::TokenClassification { .. } => false,
         }
     }
 
@@ -109,6 +132,8 @@ impl DataSource {
     pub fn task_metrics(&self) -> Option<&'static [Metric]> {
         match self {
             DataSource::Squad { .. } => Some(SQUAD_METRICS),
+            DataSource::QuestionAnswering { .. } => Some(SPAN_METRICS),
+            DataSource::TokenClassification { .. } => Some(TAG_METRICS),
             DataSource::Task { entry, .. } => Some(entry.metrics).filter(|metrics| !metrics.is_empty()),
             _ => self.prompt_entry().map(|entry| entry.metrics),
         }
@@ -125,6 +150,8 @@ impl DataSource {
             DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
+            | DataSource::QuestionAnswering { train, eval, .. }
+            | DataSource::TokenClassification { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
         }
     }
@@ -165,6 +192,8 @@ impl DataSource {
     pub fn predicts(&self) -> MetricKind {
         match self {
             DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            DataSource::QuestionAnswering { .. } => MetricKind::Questions,
+            DataSource::TokenClassification { .. } => MetricKind::Tags,
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
             _ if self.is_regression() => MetricKind::Values,
             _ => MetricKind::Classes,
@@ -176,6 +205,8 @@ impl DataSource {
     pub fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
         let has_targets = match self {
             DataSource::Squad { .. } => true,
+            DataSource::QuestionAnswering { .. } => return "question-answering",
+            DataSource::TokenClassification { .. } => return "token-classification",
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => entry.labels == TaskLabels::Target,
             DataSource::LanguageModeling { task, .. } => {
                 matches!(task.columns, LanguageModelingColumns::Target { .. })

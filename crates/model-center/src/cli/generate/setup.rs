@@ -4,19 +4,16 @@ use super::Options;
 use crate::cli::flags::with_flags;
 use crate::cli::device;
 use crate::cli::opened::{self, Form, Stored};
-use crate::cli::places::model_places;
 use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::file::printable;
-use crate::formats::Pretrained;
-use crate::formats::gguf::{has_gguf_name, left_out};
+use crate::formats::gguf::left_out;
 use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
-use std::path::{Path, PathBuf};
 
 /// Default batch size of --input.
 const BATCH_OF_INPUT: usize = 8;

@@ -5,6 +5,8 @@ pub(crate) mod language_modeling;
 mod packed;
 mod passages;
 pub(crate) mod prompts;
+pub(crate) mod spans;
 pub(crate) mod squad;
 pub(crate) mod superglue;
+pub(crate) mod tags;
 pub(crate) mod template;
