@@ -31,6 +31,7 @@ pub use read::{ReadOptions, TooLong};
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
+pub use task::published::PublishedTask;
 pub(crate) use task::spans::SpanWindows;
 pub use task::spans::{SPAN_METRICS, SpanTask, SpanWindow};
 pub use task::squad::{SQUAD_METRICS, Squad};

@@ -5,7 +5,7 @@
 use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
-    SPAN_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask,
+    PublishedTask, SPAN_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -24,6 +24,13 @@ pub enum DataSource {
     Prompts {
         /// Its name in [`PROMPTS`].
         task: &'static str,
+        /// The directory that holds the task's directory.
+        directory: PathBuf,
+    },
+    /// A task in the files that it is published in, for classifiers.
+    Published {
+        /// Which one.
+        task: PublishedTask,
         /// The directory that holds the task's directory.
         directory: PathBuf,
     },
@@ -85,6 +92,7 @@ impl DataSource {
         match self {
             DataSource::Task { entry, .. } => entry.name,
             DataSource::Prompts { task, .. } => task,
+            DataSource::Published { task, .. } => task.name(),
             DataSource::Squad { .. } => "SQuAD",
             DataSource::Template { .. } => "classification",
             DataSource::Files { .. } if self.is_regression() => "regression",
@@ -110,7 +118,10 @@ impl DataSource {
     /// Whether there is a form of the task for classifiers, however it is read here: one's own files have one.
     pub fn has_classifier_form(&self) -> bool {
         match self {
-            DataSource::Task { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
+            DataSource::Task { .. }
+            | DataSource::Published { .. }
+            | DataSource::Files { .. }
+            | DataSource::Template { .. } => true,
             DataSource::Prompts { task, .. } => SUPERGLUE.iter().any(|entry| entry.name == *task),
             DataSource::Squad { .. }
             | DataSource::LanguageModeling { .. }
@@ -132,6 +143,7 @@ impl DataSource {
     pub fn task_metrics(&self) -> Option<&'static [Metric]> {
         match self {
             DataSource::Squad { .. } => Some(SQUAD_METRICS),
+            DataSource::Published { task, .. } => Some(task.metrics()),
             DataSource::QuestionAnswering { .. } => Some(SPAN_METRICS),
             DataSource::TokenClassification { .. } => Some(TAG_METRICS),
             DataSource::Task { entry, .. } => Some(entry.metrics).filter(|metrics| !metrics.is_empty()),
@@ -147,7 +159,10 @@ impl DataSource {
     /// The files that are learnt from and judged by; `None` for a task that knows its own.
     pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
         match self {
-            DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
+            DataSource::Task { .. }
+            | DataSource::Prompts { .. }
+            | DataSource::Published { .. }
+            | DataSource::Squad { .. } => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::QuestionAnswering { train, eval, .. }
@@ -161,6 +176,7 @@ impl DataSource {
         match self {
             DataSource::Task { directory, .. }
             | DataSource::Prompts { directory, .. }
+            | DataSource::Published { directory, .. }
             | DataSource::Squad { directory } => Some(directory),
             _ => None,
         }
@@ -172,6 +188,7 @@ impl DataSource {
         match self {
             DataSource::Task { entry, .. } => splits.iter().map(|split| entry.file(*split)).collect(),
             DataSource::Squad { .. } => splits.iter().map(|split| Squad::file(*split).to_owned()).collect(),
+            DataSource::Published { task, .. } => splits.iter().map(|split| task.path(*split).to_owned()).collect(),
             _ => {
                 let files = self.prompt_entry().map(|entry| splits.map(|split| (entry.name, entry.files.name(split))));
                 files.into_iter().flatten().map(|(task, file)| format!("{task}/{file}")).collect()

@@ -151,6 +151,7 @@ fn check_columns(r: &mut Reader, s: &Settings) {
     let (text, named, format) = match &s.data.source {
         DataSource::Task { .. }
         | DataSource::Prompts { .. }
+        | DataSource::Published { .. }
         | DataSource::Squad { .. }
         | DataSource::QuestionAnswering { .. } => return,
         DataSource::TokenClassification { task, .. } => return check_tags(r, task),
@@ -368,12 +369,15 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
     match &resolved.data.source {
         DataSource::Task { directory, .. }
         | DataSource::Prompts { directory, .. }
+        | DataSource::Published { directory, .. }
         | DataSource::Squad { directory } => {
+            let are_directories =
+                matches!(&resolved.data.source, DataSource::Published { task, .. } if task.has_directories());
             let files = resolved.data.source.files_of_task();
             let fix = format!("name the directory that holds {}", files.join(" and "));
             if look(Group::Data, "data.path", directory.clone(), true, &fix) {
                 for file in files {
-                    look(Group::Data, "data.path", directory.join(file), false, &fix);
+                    look(Group::Data, "data.path", directory.join(file), are_directories, &fix);
                 }
             }
         }

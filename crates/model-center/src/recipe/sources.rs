@@ -8,7 +8,7 @@ use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{
-    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, SUPERGLUE, SpanTask,
+    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PublishedTask, SUPERGLUE, SpanTask,
     TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ const COLUMN: Expected = Expected { what: "the name of a column", example: "text
 enum Task {
     /// With a line in a registry of records; `None`: in the registry of prompts alone.
     Registered(&'static str, Option<&'static TaskEntry>),
+    Published(PublishedTask),
     Squad,
     Classification,
     Regression,
@@ -35,7 +36,7 @@ impl Task {
     /// Classes or choices as labels.
     fn has_classes(self) -> bool {
         match self {
-            Task::Classification | Task::Registered(_, None) => true,
+            Task::Classification | Task::Registered(_, None) | Task::Published(_) => true,
             Task::Registered(_, Some(entry)) => entry.labels.are_classes(),
             Task::Squad
             | Task::Regression
@@ -87,6 +88,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     let mut tasks: Vec<(&str, Task)> = SUPERGLUE.iter().map(entry).collect();
     let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| SUPERGLUE.iter().all(|e| e.name != *name));
     tasks.extend(prompted.map(|name| (name, Task::Registered(name, None))));
+    tasks.extend(PublishedTask::ALL.map(|task| (task.name(), Task::Published(task))));
     tasks.extend([
         ("SQuAD", Task::Squad),
         ("classification", Task::Classification),
@@ -181,7 +183,13 @@ fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
             }
             objective
         }
-        Some(_) => objective,
+        Some(_) => {
+            if objective == Objective::Verbalizer {
+                let reason = "the task has no prompts".to_owned();
+                r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
+            }
+            Objective::Classifier
+        }
     }
 }
 
@@ -240,6 +248,10 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         (Some(Task::Registered(task, _)), _) => {
             let directory = known_directory(r, task, keys);
             require_directory(r, DataSource::Prompts { task, directory })
+        }
+        (Some(Task::Published(task)), _) => {
+            let directory = known_directory(r, task.name(), keys);
+            require_directory(r, DataSource::Published { task, directory })
         }
         (Some(Task::Squad), _) => {
             keeps_lm_head(r);

@@ -297,6 +297,7 @@ fn read_split(
     let directory = source.directory().ok_or_else(unknown)?;
     match (source, source.prompt_entry()) {
         (DataSource::Squad { .. }, _) => Squad::read(directory, split, options),
+        (DataSource::Published { task, .. }, _) => task.read(directory, split, options),
         (DataSource::Task { entry, .. }, _) => entry.read(directory, split, options),
         (_, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
         _ => Err(unknown()),

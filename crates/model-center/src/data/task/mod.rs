@@ -5,6 +5,7 @@ pub(crate) mod language_modeling;
 mod packed;
 mod passages;
 pub(crate) mod prompts;
+pub(crate) mod published;
 pub(crate) mod spans;
 pub(crate) mod squad;
 pub(crate) mod superglue;
