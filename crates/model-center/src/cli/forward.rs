@@ -7,7 +7,7 @@ use crate::cli::program;
 use crate::cli::ranks::{self, ModelRanks, RankModel};
 use crate::cli::terminal;
 use crate::formats::Pretrained;
-use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, write_outputs};
+use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, describe_texts, write_outputs};
 use crate::model::{OpenOptions, Registry, TextHead};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
@@ -36,6 +36,9 @@ use std::sync::Arc;
 ///
 /// Outputs (f32): `logits` or, of answer spans, `start_logits` and `end_logits`; `loss`, `hidden.<i>`, `pooler`,
 /// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For rows of text also their `input_ids` (i64).
+///
+/// For rows of text, the entities that a head for token classes predicts and the answers of a head for spans are
+/// printed.
 ///
 /// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
@@ -191,12 +194,12 @@ impl Pass {
             None => inputs.forward(&*opened.model, options.grads, &device)?,
         };
         if is_first {
-            self.write(&outputs)?;
+            self.write(&outputs, &opened.model.info().label_names)?;
         }
         Ok(ExitStatus::Done)
     }
 
-    fn write(&self, outputs: &[NamedTensor]) -> Result<()> {
+    fn write(&self, outputs: &[NamedTensor], names: &[String]) -> Result<()> {
         let batch = self.inputs.tokenizer.is_some().then_some(&self.inputs.batch);
         write_outputs(&self.options.out, outputs, batch)?;
         if let Some(names) = describe_non_finite(outputs) {
@@ -204,7 +207,8 @@ impl Pass {
             terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
         }
         let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);
-        let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+        let mut lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+        lines.extend(describe_texts(&self.inputs, outputs, names)?);
         terminal::print(&lines.join("\n"))
     }
 }
