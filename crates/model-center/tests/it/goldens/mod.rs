@@ -182,6 +182,9 @@ pub fn check_everything(model: &str, head: &str, defined: impl Fn(&Batch) -> Vec
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
     let names: Vec<&TensorEntry> = golden.tensors().iter().filter(|entry| entry.name.starts_with("grad.")).collect();
     let all = norm(&names.iter().flat_map(|entry| f64s(golden, &entry.name)).collect::<Vec<_>>());
+    // For gradients that are zero in exact arithmetic, such as key biases'. Those of answer spans are sums over the
+    // positions of a softmax, which cancel: of the size of f32's rounding, 6e-8, of terms as large as the gradient.
+    let zero = if golden.entry("start_logits").is_some() { 6e-8 } else { 1e-8 };
     let mut compared = 0;
     for param in ours.parameters() {
         if !param.is_trainable() {
@@ -196,8 +199,7 @@ fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
         for piece in ours.names().pieces(param.name(), dims.dims(), true).unwrap() {
             let theirs = f64s(golden, &format!("grad.{}", piece.name));
             let error = distance(&piece.of(&grad).unwrap(), &theirs);
-            // The second term is for gradients that are zero in exact arithmetic, such as key biases'.
-            let bound = TOLERANCE * norm(&theirs) + 1e-8 * all;
+            let bound = TOLERANCE * norm(&theirs) + zero * all;
             assert!(error <= bound, "{what} grad {}: error {error:e}, bound {bound:e}", piece.name);
             compared += 1;
         }
