@@ -154,21 +154,39 @@ def encoder_figures(model, tokenizer):
             for name, losses in (("pseudo", pseudo), ("given", given))}
 
 
+def with_greedy_cases(model, tokenizer):
+    """Requests whose continuation greedy decoding writes, wholly and in part, and a passage whose last word it does."""
+    context, written = [2, 7, 9, 11], []
+    for _ in range(2):
+        written.append(int(log_probs(model, context + written).argmax()))
+    REQUESTS.append({"id": 6, "prompt_ids": context, "continuation_ids": written})
+    REQUESTS.append({"id": 7, "prompt_ids": context, "continuation_ids": [written[0], (written[1] + 1) % SIZE]})
+    plain = [word for word in WORDS if word.isalpha() and word.islower()]
+    for first in plain:
+        for second in plain:
+            before = [tokenizer.cls_token_id] + encode(tokenizer, f"the {first} {second}")
+            word = tokenizer.convert_ids_to_tokens(int(log_probs(model, before).argmax()))
+            if word in plain:
+                PASSAGES.append(f"the {first} {second} {word}")
+                return
+
+
 def write(out):
     directory = out / "evaluate"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "vocab.txt").write_text("\n".join(vocabulary()) + "\n")
     (directory / "wiki.test.tokens").write_text(WIKI)
     (directory / "lines.txt").write_text("\n".join(LINES) + "\n")
-    for name, rows in [("lambada", [{"text": text} for text in PASSAGES]), ("requests", REQUESTS), ("masked", MASKED)]:
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = vocabulary()
     tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}, do_lower_case=True)
     assert encode(tokenizer, "the film") == [words.index("the"), words.index("film")]
     with in_64_bits():
         decoder = GPT2LMHeadModel.from_pretrained(DEFAULT_OUT / "gpt2_a/lm", attn_implementation="eager").double().eval()
         encoder = BertForMaskedLM.from_pretrained(DEFAULT_OUT / "bert_a/mlm", attn_implementation="eager").double().eval()
+        with_greedy_cases(decoder, tokenizer)
         expected = decoder_figures(decoder, tokenizer) | {"mlm": encoder_figures(encoder, tokenizer)}
+    for name, rows in [("lambada", [{"text": text} for text in PASSAGES]), ("requests", REQUESTS), ("masked", MASKED)]:
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected["detokenised"] = [{"text": text, "plain": wikitext(text)} for text in DETOKENISED]
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
