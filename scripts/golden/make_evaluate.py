@@ -161,14 +161,15 @@ def with_greedy_cases(model, tokenizer):
         written.append(int(log_probs(model, context + written).argmax()))
     REQUESTS.append({"id": 6, "prompt_ids": context, "continuation_ids": written})
     REQUESTS.append({"id": 7, "prompt_ids": context, "continuation_ids": [written[0], (written[1] + 1) % SIZE]})
-    plain = [word for word in WORDS if word.isalpha() and word.islower()]
-    for first in plain:
-        for second in plain:
-            before = [tokenizer.cls_token_id] + encode(tokenizer, f"the {first} {second}")
+    whole = [word for word in WORDS if not word.startswith("##") and word.lower() == word]
+    for first in whole:
+        for second in whole:
+            before = [tokenizer.cls_token_id] + encode(tokenizer, f"{first} {second}")
             word = tokenizer.convert_ids_to_tokens(int(log_probs(model, before).argmax()))
-            if word in plain:
-                PASSAGES.append(f"the {first} {second} {word}")
+            if word in whole:
+                PASSAGES.append(f"{first} {second} {word}")
                 return
+    raise SystemExit("no context of two words is continued by a word")
 
 
 def write(out):

@@ -32,7 +32,8 @@ fn fixture() -> Fixture {
 }
 
 fn evaluate(fixture: &Fixture, arguments: &[&str]) -> Value {
-    let outcome = fixture.run("evaluate", &[arguments, &["--json", "--threads", "1"]].concat()).succeeded();
+    let outcome =
+        fixture.run(env!("CARGO_BIN_EXE_evaluate"), &[arguments, &["--json", "--threads", "1"]].concat()).succeeded();
     serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {}", outcome.stdout))
 }
 
@@ -111,9 +112,7 @@ fn last_words_and_continuations_equal_pytorch() {
 #[test]
 fn masked_tokens_equal_pytorch() {
     let (fixture, theirs) = (fixture(), expected());
-    for (case, arguments) in
-        [("pseudo", ["lines.txt", "--pseudo"]), ("given", ["masked.jsonl", "--given-masks"])]
-    {
+    for (case, arguments) in [("pseudo", ["lines.txt", "--pseudo"]), ("given", ["masked.jsonl", "--given-masks"])] {
         let result = evaluate(&fixture, &[&["mlm", "bert", "--batch", "3"], &arguments[..]].concat());
         assert_eq!(result["masked_tokens"], theirs["mlm"][case]["masked_tokens"], "{case}");
         assert_close(case, &result["loss"], &theirs["mlm"][case]["loss"], TOLERANCE);
@@ -169,7 +168,7 @@ fn mistakes_are_named_with_their_place() {
         (&["mlm", "bert", "lines.txt", "--mask-share", "0"], "--mask-share"),
         (&["mlm", "bert", "requests.jsonl", "--given-masks"], "requests.jsonl:1"),
     ] {
-        let stderr = fixture.run("evaluate", arguments).refused();
+        let stderr = fixture.run(env!("CARGO_BIN_EXE_evaluate"), arguments).refused();
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
 }

@@ -73,7 +73,9 @@ fn check_head(model: &str, head: &str, argument: &str) {
 #[test]
 fn every_head_equals_pytorch() {
     for model in ["bert_a", "bert_b"] {
-        for (head, argument) in [("cls", "cls"), ("mlm", "mlm"), ("nsp", "nsp"), ("pretraining", "mlm"), ("tokens", "tokens"), ("qa", "qa")] {
+        for (head, argument) in
+            [("cls", "cls"), ("mlm", "mlm"), ("nsp", "nsp"), ("pretraining", "mlm"), ("tokens", "tokens"), ("qa", "qa")]
+        {
             check_head(model, head, argument);
         }
     }

@@ -145,9 +145,7 @@ pub fn resolve(model: &str, revision: Option<&str>, weights: Option<Form>) -> Re
     if has_gguf_name(path) && !path.is_dir() {
         return match revision {
             None if path.is_file() => Ok(path.to_owned()),
-            None => {
-                Err(Error::model(model, "there is no such file", "check the path of the GGUF file"))
-            }
+            None => Err(Error::model(model, "there is no such file", "check the path of the GGUF file")),
             Some(_) => {
                 let reason = "it has no effect: the model is a file of this machine";
                 Err(Error::argument("--revision", reason, "leave it out"))

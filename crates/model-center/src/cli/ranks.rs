@@ -2,8 +2,8 @@
 //!
 //! Called by the programs `evaluate`, `forward` and `generate`; training takes them from a launcher and a recipe.
 
-use crate::model::division::Division;
 use crate::cli::terminal;
+use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, StageOptions};
 use crate::recipe::nearest;
 use crate::{Error, Result};
@@ -154,9 +154,9 @@ impl RankModel {
         let device = Device::new(opened.backend);
         let open_options = on_groups(options(&device), &groups)?;
         let opened = open(&open_options)?;
-        let pipeline = open_options.stages.map(|StageOptions { schedule, .. }| {
-            Pipeline::new(&device, opened.model.parameters().stages(), schedule)
-        });
+        let pipeline = open_options
+            .stages
+            .map(|StageOptions { schedule, .. }| Pipeline::new(&device, opened.model.parameters().stages(), schedule));
         Ok(RankModel { pipeline: pipeline.transpose()?, groups, device, opened })
     }
 }

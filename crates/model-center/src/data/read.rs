@@ -310,7 +310,9 @@ impl<'a> Builder<'a> {
             }
             (RowForm::Plain, LabelSpace::NextTokens) => self.words(line, first, second),
             (RowForm::Plain, LabelSpace::Target) => self.side(line, first, is_first),
-            (RowForm::Plain | RowForm::Question, _) => self.inputs(line, first, second).map(|row| Some(Row::new(row, label))),
+            (RowForm::Plain | RowForm::Question, _) => {
+                self.inputs(line, first, second).map(|row| Some(Row::new(row, label)))
+            }
         }
     }
 

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn marks_of_wikitext_are_undone() {
-        let text = " = = Early life = = \n Bob 's dogs ' 1 @,@ 200 @-@ page ( see [ 3 ] ) book , \" in 3 @.@ 5 ° C \" .\n";
+        let text =
+            " = = Early life = = \n Bob 's dogs ' 1 @,@ 200 @-@ page ( see [ 3 ] ) book , \" in 3 @.@ 5 ° C \" .\n";
         let plain = " == Early life ==\nBob's dogs' 1,200-page (see [3]) book, \"in 3.5°C\" .\n";
         assert_eq!(Detokenizer::Wikitext.apply(text), plain);
     }

@@ -32,7 +32,11 @@ pub fn read_lambada(path: &Path, key: &str, tokenizer: &dyn Tokenizer) -> Result
         };
         let text = text.trim();
         let Some((start, space)) = text.char_indices().rfind(|(_, letter)| letter.is_whitespace()) else {
-            return Err(Error::data(place, "the passage has one word, and the last one is predicted", "remove the line"));
+            return Err(Error::data(
+                place,
+                "the passage has one word, and the last one is predicted",
+                "remove the line",
+            ));
         };
         let (context, word) = (text[..start].trim_end(), &text[start + space.len_utf8()..]);
         splitter.split(&place, context, &format!(" {word}"))

@@ -53,7 +53,9 @@ pub fn read_requests(path: &Path, tokenizer: Option<&dyn Tokenizer>) -> Result<V
             (Given::Text(prompt), Some(Given::Text(continuation))) => {
                 splitter.as_ref().ok_or_else(no_text)?.split(&place, prompt, continuation)?
             }
-            (Given::Ids(context), Some(Given::Ids(continuation))) if !context.is_empty() && !continuation.is_empty() => {
+            (Given::Ids(context), Some(Given::Ids(continuation)))
+                if !context.is_empty() && !continuation.is_empty() =>
+            {
                 SplitText { context, continuation }
             }
             (_, None) => {

@@ -22,8 +22,12 @@ pub struct Reference {
 }
 
 /// Source: the counts that Megatron-LM's evaluation prints for the test split of WikiText-103.
-const REFERENCES: [Reference; 1] =
-    [Reference { name: "WikiText-103 test with GPT-2's tokenizer", words: 245_566, tokens: 270_330, vocabulary: 50_257 }];
+const REFERENCES: [Reference; 1] = [Reference {
+    name: "WikiText-103 test with GPT-2's tokenizer",
+    words: 245_566,
+    tokens: 270_330,
+    vocabulary: 50_257,
+}];
 
 impl Reference {
     /// The published counts of a text by its words, if its tokenizer has as many tokens as the published one.
@@ -62,7 +66,12 @@ pub struct PerplexityResult {
 impl PerplexityResult {
     /// The result of the losses of batches, weighted by their numbers of tokens. Words and bytes are used where every
     /// token but the first was scored.
-    pub fn new(losses: &OrderedSum, (tokens, scored): (u64, u64), counts: Option<TextCounts>, vocabulary: usize) -> Self {
+    pub fn new(
+        losses: &OrderedSum,
+        (tokens, scored): (u64, u64),
+        counts: Option<TextCounts>,
+        vocabulary: usize,
+    ) -> Self {
         let loss = losses.mean();
         let counts = counts.filter(|_| scored + 1 == tokens);
         let ratio = counts.filter(|counts| counts.words > 1).map(|counts| scored as f64 / (counts.words - 1) as f64);

@@ -38,6 +38,9 @@ pub struct TokenScore {
     pub is_greedy: bool,
 }
 
+/// Called with a batch's number, its sequences and their output.
+type OnOutput<'a> = dyn FnMut(u64, &[ScoredSequence], ModelOutput) -> Result<()> + 'a;
+
 /// A model on one rank, to score sequences with.
 pub struct Scorer<'a> {
     model: &'a dyn TextModel,
@@ -120,7 +123,7 @@ impl<'a> Scorer<'a> {
         count: u64,
         sequence: &dyn Fn(u64) -> Result<ScoredSequence>,
         wants: ForwardOutputs,
-        each: &mut dyn FnMut(u64, &[ScoredSequence], ModelOutput) -> Result<()>,
+        each: &mut OnOutput<'_>,
     ) -> Result<()> {
         let (batch, ranks) = (self.batch as u64, self.mesh.data_size() as u64);
         let batches = count.div_ceil(batch);
@@ -186,8 +189,9 @@ fn no_head() -> Error {
 
 /// The score of a token by the logits of a position.
 fn score(logits: &[f32], token: u32) -> Result<TokenScore> {
-    let not_finite =
-        |value: f32| Error::model("evaluation", format!("a logit is {value}"), "check the weights, or choose --dtype f32");
+    let not_finite = |value: f32| {
+        Error::model("evaluation", format!("a logit is {value}"), "check the weights, or choose --dtype f32")
+    };
     let own = logits.get(token as usize).copied().unwrap_or(f32::NAN);
     let (mut most, mut best) = (f32::NEG_INFINITY, 0);
     for (index, logit) in logits.iter().enumerate() {

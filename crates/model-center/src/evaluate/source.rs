@@ -80,11 +80,8 @@ impl TokenSource {
             TextFormat::Text => Detokenizer::of(path),
             _ => Detokenizer::None,
         });
-        let source = TextSource {
-            format: Some(format),
-            key: options.key.clone(),
-            ..TextSource::new(vec![path.to_owned()])
-        };
+        let source =
+            TextSource { format: Some(format), key: options.key.clone(), ..TextSource::new(vec![path.to_owned()]) };
         let mut documents = Documents::open(source, OnBadRecord::Error)?;
         let (mut ids, mut counts) = (tokenizer.template(false).around_first().0, TextCounts::default());
         let is_enough = |ids: &[u32]| options.tokens.is_some_and(|tokens| ids.len() as u64 >= tokens);

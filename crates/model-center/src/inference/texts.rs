@@ -32,9 +32,9 @@ pub fn describe_texts(inputs: &ForwardInputs, outputs: &[NamedTensor], names: &[
             lines.push(format!("row {number}: {:?}", text.unwrap_or_default()));
         }
     }
-    let Some(logits) = find("logits").filter(|logits| {
-        logits.entry.shape == [batch.rows, batch.length, names.len()] && !names.is_empty()
-    }) else {
+    let Some(logits) = find("logits")
+        .filter(|logits| logits.entry.shape == [batch.rows, batch.length, names.len()] && !names.is_empty())
+    else {
         return Ok(lines);
     };
     for (number, logits) in logits.values.chunks(batch.length * names.len()).enumerate() {
@@ -49,7 +49,10 @@ pub fn describe_texts(inputs: &ForwardInputs, outputs: &[NamedTensor], names: &[
             Ok(format!("{} {:?}", entity.kind, decode(&ids[first..last], &**tokenizer)?))
         });
         let found = found.collect::<Result<Vec<_>>>()?;
-        lines.push(format!("row {number}: {}", if found.is_empty() { "no entity".to_owned() } else { found.join(", ") }));
+        lines.push(format!(
+            "row {number}: {}",
+            if found.is_empty() { "no entity".to_owned() } else { found.join(", ") }
+        ));
     }
     Ok(lines)
 }
@@ -61,7 +64,10 @@ fn decode(ids: &[i64], tokenizer: &dyn Tokenizer) -> Result<String> {
 
 fn is_special(id: i64, tokenizer: &dyn Tokenizer) -> bool {
     let special = tokenizer.special_ids();
-    [special.pad, special.cls, special.sep, special.bos, special.eos].into_iter().flatten().any(|own| i64::from(own) == id)
+    [special.pad, special.cls, special.sep, special.bos, special.eos]
+        .into_iter()
+        .flatten()
+        .any(|own| i64::from(own) == id)
 }
 
 /// Where the second text of a pair is: between its special tokens; the first text where there is no second.

@@ -35,9 +35,8 @@ pub fn entities<'t>(tags: impl IntoIterator<Item = &'t str>) -> Vec<Entity> {
     for (at, tag) in tags.into_iter().enumerate() {
         count = at + 1;
         let (prefix, kind) = parts(tag);
-        let ends = matches!(before.0, 'E' | 'S')
-            || matches!(prefix, 'B' | 'S' | 'O')
-            || (before.0 != 'O' && kind != before.1);
+        let ends =
+            matches!(before.0, 'E' | 'S') || matches!(prefix, 'B' | 'S' | 'O') || (before.0 != 'O' && kind != before.1);
         if ends && let Some((start, kind)) = open.take() {
             found.push(Entity { kind: kind.to_owned(), tags: start..at });
         }

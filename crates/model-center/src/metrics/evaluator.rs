@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, Questions, SpanAnswers, SpanCandidate, ValuePairs,
+    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, Questions, SpanAnswers, SpanCandidate,
+    ValuePairs,
 };
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
@@ -231,9 +232,10 @@ fn add_tags(
     }
     let name = |class: usize| names.get(class).map_or("O", String::as_str);
     for (labels, predicted) in labels.chunks_exact(length).zip(predicted.chunks_exact(width)) {
-        let words = labels.iter().zip(predicted).filter_map(|(label, predicted)| {
-            Some((name(usize::try_from(*label).ok()?), name(*predicted as usize)))
-        });
+        let words = labels
+            .iter()
+            .zip(predicted)
+            .filter_map(|(label, predicted)| Some((name(usize::try_from(*label).ok()?), name(*predicted as usize))));
         let (labels, predicted): (Vec<&str>, Vec<&str>) = words.unzip();
         counts.add(&labels, &predicted);
     }

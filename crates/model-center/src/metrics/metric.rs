@@ -170,9 +170,7 @@ impl Metric {
             Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => MetricKind::Values,
             Metric::Perplexity => MetricKind::Tokens,
             Metric::ExactMatch | Metric::TokenF1 => MetricKind::Questions,
-            Metric::EntityF1 | Metric::EntityPrecision | Metric::EntityRecall | Metric::TagAccuracy => {
-                MetricKind::Tags
-            }
+            Metric::EntityF1 | Metric::EntityPrecision | Metric::EntityRecall | Metric::TagAccuracy => MetricKind::Tags,
             _ => MetricKind::Classes,
         }
     }

@@ -78,14 +78,15 @@ struct Chosen {
 impl SpanAnswers {
     /// Adds the window of a sample of a question: the score of its first token, for no answer, and its best span.
     pub fn add(&mut self, question: u32, sample: u32, none: f32, span: Option<SpanCandidate>) {
-        let chosen = self.questions.entry(question).or_insert(Chosen { first: sample, none: f32::INFINITY, best: None });
+        let chosen =
+            self.questions.entry(question).or_insert(Chosen { first: sample, none: f32::INFINITY, best: None });
         chosen.first = chosen.first.min(sample);
         chosen.none = chosen.none.min(none);
         if let Some(span) = span {
             // Of equal scores the earlier window, in whatever order windows are added.
-            let is_better = chosen.best.is_none_or(|(other, best)| {
-                span.score > best.score || (span.score == best.score && sample < other)
-            });
+            let is_better = chosen
+                .best
+                .is_none_or(|(other, best)| span.score > best.score || (span.score == best.score && sample < other));
             if is_better {
                 chosen.best = Some((sample, span));
             }

@@ -195,9 +195,8 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
     // Targets are the tokens to predict at each position; the others are the tokens of the sequence itself.
-    let are_at_positions = !matches!(head, Head::CausalLm { .. })
-        || spec.is_encoder_decoder()
-        || matches!(labels, Labels::Target(_));
+    let are_at_positions =
+        !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Target(_));
     let tokens = match are_at_positions {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,

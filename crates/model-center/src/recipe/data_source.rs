@@ -4,8 +4,9 @@
 
 use super::sources::has_prompts;
 use crate::data::{
-    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
-    PublishedTask, SPAN_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels, TemplateTask,
+    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
+    SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels,
+    TemplateTask,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;

@@ -4,9 +4,7 @@ use super::generated_answers::GeneratedAnswers;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::waiting::Progress;
-use crate::data::{
-    Batch, Dataset, LabelSpace, Labels, Loader, LoaderOptions, Position, SpanWindow, SpanWindows,
-};
+use crate::data::{Batch, Dataset, LabelSpace, Labels, Loader, LoaderOptions, Position, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;

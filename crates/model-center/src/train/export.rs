@@ -280,6 +280,7 @@ mod tests {
             family: None,
             leave: vec!["ner.*".into()],
             outputs: Some(3),
+            head: None,
             head_values: SavedHeadInit::DirectoryOrRandom,
             labels: ["a", "b", "c"].map(str::to_owned).into(),
             problem: Some("single_label_classification".into()),

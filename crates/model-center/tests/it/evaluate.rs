@@ -114,8 +114,7 @@ fn last_words_and_continuations_are_scored_token_by_token() {
         assert!((ours.word_perplexity / theirs["word_perplexity"].as_f64().unwrap() - 1.0).abs() < 20.0 * TOLERANCE);
         let sequences: Vec<_> = requests.iter().map(|request| request.split.sequence(19)).collect();
         let all = expected("likelihood");
-        for ((request, scores), theirs) in
-            requests.iter().zip(tokens(scorer, &sequences)).zip(all.as_array().unwrap())
+        for ((request, scores), theirs) in requests.iter().zip(tokens(scorer, &sequences)).zip(all.as_array().unwrap())
         {
             let ours = request.result(&scores);
             for name in ["id", "continuation_ids", "is_greedy"] {

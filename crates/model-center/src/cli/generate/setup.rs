@@ -1,8 +1,8 @@
 //! Everything that is checked before the weights are read: options, the model directory, settings and prompts.
 
 use super::Options;
-use crate::cli::flags::with_flags;
 use crate::cli::device;
+use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
 use crate::cli::ranks;
 use crate::cli::terminal;

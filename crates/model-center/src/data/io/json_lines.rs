@@ -13,7 +13,11 @@ use crate::{Error, Result};
 /// # Errors
 /// [`Error::Data`] with line and column for a line that is no such object, and for a file without lines or of more than
 /// `max_bytes` bytes.
-pub(crate) fn read_json_lines<T: DeserializeOwned>(path: &Path, max_bytes: u64, like: &str) -> Result<Vec<(String, T)>> {
+pub(crate) fn read_json_lines<T: DeserializeOwned>(
+    path: &Path,
+    max_bytes: u64,
+    like: &str,
+) -> Result<Vec<(String, T)>> {
     let text = read_text(path, max_bytes).map_err(of_data)?;
     let lines = text.trim_start_matches('\u{FEFF}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let parse = |(index, line): (usize, &str)| {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{unknown_label, Format, Record, Scalar, shorten};
+use crate::data::io::record::{Format, Record, Scalar, shorten, unknown_label};
 use crate::data::read::{ReadOptions, read, renumber};
 use crate::data::{Example, Label};
 use crate::{Error, Result};

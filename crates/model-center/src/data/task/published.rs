@@ -135,7 +135,8 @@ fn race(split: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let questions = passage.questions.iter().zip(&passage.options).zip(&passage.answers);
         let count = passage.questions.len();
         if passage.options.len() != count || passage.answers.len() != count {
-            let reason = format!("{count} questions, {} options, {} answers", passage.options.len(), passage.answers.len());
+            let reason =
+                format!("{count} questions, {} options, {} answers", passage.options.len(), passage.answers.len());
             return Err(Error::data(path.display().to_string(), reason, "fetch the file again"));
         }
         for (at, ((question, choices), answer)) in questions.enumerate() {

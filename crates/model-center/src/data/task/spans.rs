@@ -74,9 +74,8 @@ impl SpanWindows {
     pub(crate) fn rate(&self, answers: &SpanAnswers, dataset: &Dataset) -> AnswerScores {
         let mut scores = AnswerScores::default();
         for (question, first, chosen) in answers.chosen(self.may_be_none) {
-            let text = chosen.and_then(|(sample, span)| {
-                Some(self.windows.get(sample as usize)?.text(span.start, span.end))
-            });
+            let text =
+                chosen.and_then(|(sample, span)| Some(self.windows.get(sample as usize)?.text(span.start, span.end)));
             scores.add(question, text.unwrap_or_default(), dataset.references(first as usize));
         }
         scores

@@ -83,7 +83,11 @@ impl TagTask {
         }
         let (tags, (names, order)) = (words.tags, labels.names());
         if names.is_empty() {
-            return Err(Error::data(path.display().to_string(), "there is no tag", "check that this is the right file"));
+            return Err(Error::data(
+                path.display().to_string(),
+                "there is no tag",
+                "check that this is the right file",
+            ));
         }
         let mut dataset = builder.finish()?;
         dataset.tags = tags;

@@ -39,7 +39,11 @@ fn class_suffix(head: Head) -> &'static str {
 impl<C: EncoderFamily> Encoder<C> {
     /// The heads to request instead of one that the family does not have.
     fn known_heads() -> &'static str {
-        if C::HAS_SENTENCES { "ask for mlm, nsp, cls, tokens, qa or none" } else { "ask for mlm, cls, tokens, qa or none" }
+        if C::HAS_SENTENCES {
+            "ask for mlm, nsp, cls, tokens, qa or none"
+        } else {
+            "ask for mlm, cls, tokens, qa or none"
+        }
     }
 }
 
