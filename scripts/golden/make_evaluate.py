@@ -1,8 +1,8 @@
 """Golden data for the program `evaluate`: tiny models of gpt2_a and bert_a on files in the published formats, in 64-bit
 floats, and texts that are detokenised by regular expressions.
 
-Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each token is
-scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each token
+is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_evaluate.py            # writes the files
@@ -20,7 +20,8 @@ from goldens import DEFAULT_OUT, in_64_bits, run
 
 SIZE = 97
 WORDS = """the a film was is it in of to and not very plot cast end good bad fine poor man ball park sun rain bank money
-river he she they him her question answer yes no cause effect . , : ; ! ? " ' ( ) [ ] = - @ ##s ##ed ##ing 1 2 3 0 N""".split()
+river he she they him her question answer yes no cause effect
+. , : ; ! ? " ' ( ) [ ] = - @ ##s ##ed ##ing 1 2 3 0 N""".split()
 
 WIKI = """ = = The film = =
 
@@ -34,7 +35,8 @@ REQUESTS = [
     {"id": 2, "prompt": "the film was ", "continuation": "not a fine plot ."},
     {"id": 3, "prompt": "", "continuation": "the end"},
     {"id": 4, "prompt_ids": [2, 7, 9, 11], "continuation_ids": [20, 21]},
-    {"id": 5, "prompt": "the film was good and the plot was fine and he was in the park and it was", "continuation": " the end ."},
+    {"id": 5, "prompt": "the film was good and the plot was fine and he was in the park and it was",
+     "continuation": " the end ."},
 ]
 LINES = ["the film was very good .", "he was not in the park", "yes"]
 MASKED = [{"input_ids": [2, 10, 4, 12, 3], "labels": [-100, -100, 30, -100, -100]},
@@ -42,7 +44,8 @@ MASKED = [{"input_ids": [2, 10, 4, 12, 3], "labels": [-100, -100, 30, -100, -100
 
 DETOKENISED = [
     WIKI,
-    " = = = Gameplay = = = \n The game 's \" A ( b ) \" , called [ 1 ] , costs 2 @,@ 500 ; it is { odd } . ' Yes ' ? no ! 45 ° N \n",
+    " = = = Gameplay = = = \n The game 's \" A ( b ) \" , called [ 1 ] , costs 2 @,@ 500 ; it is { odd } . ' Yes ' ? no ! 45 ° N"
+    " \n",
     "unbalanced ( text \" with ' marks : and the boys ' dogs , s 'more N times",
 ]
 
@@ -182,8 +185,8 @@ def write(out):
     tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}, do_lower_case=True)
     assert encode(tokenizer, "the film") == [words.index("the"), words.index("film")]
     with in_64_bits():
-        decoder = GPT2LMHeadModel.from_pretrained(DEFAULT_OUT / "gpt2_a/lm", attn_implementation="eager").double().eval()
-        encoder = BertForMaskedLM.from_pretrained(DEFAULT_OUT / "bert_a/mlm", attn_implementation="eager").double().eval()
+        decoder, encoder = (kind.from_pretrained(DEFAULT_OUT / name, attn_implementation="eager").double().eval()
+                            for kind, name in ((GPT2LMHeadModel, "gpt2_a/lm"), (BertForMaskedLM, "bert_a/mlm")))
         with_greedy_cases(decoder, tokenizer)
         expected = decoder_figures(decoder, tokenizer) | {"mlm": encoder_figures(encoder, tokenizer)}
     for name, rows in [("lambada", [{"text": text} for text in PASSAGES]), ("requests", REQUESTS), ("masked", MASKED)]:

@@ -1,10 +1,12 @@
-"""Golden data for metrics of texts: 200 predicted answers by torchmetrics (SQuAD), tags by seqeval, texts by rouge-score.
+"""Golden data for metrics of texts: 200 predicted answers by torchmetrics (SQuAD), tags by seqeval, texts by
+rouge-score.
 
-Writes crates/model-center/tests/golden/metrics/expected.json. The data are committed; run this only to change them, in the
-environment of scripts/python_env.sh with three more packages beside it:
+Writes crates/model-center/tests/golden/metrics/expected.json. The data are committed; run this only to change them, in
+the environment of scripts/python_env.sh with three more packages beside it:
 
     python="$(scripts/python_env.sh)"
-    python3 -m pip --python "$python" install --target "$TMPDIR/packages" seqeval==1.2.2 torchmetrics==1.8.2 rouge-score==0.1.2
+    python3 -m pip --python "$python" install --target "$TMPDIR/packages" \\
+        seqeval==1.2.2 torchmetrics==1.8.2 rouge-score==0.1.2
     PYTHONPATH="$TMPDIR/packages" "$python" scripts/golden/make_metrics.py            # or with --check
 """
 
@@ -17,8 +19,8 @@ from torchmetrics.functional.text import squad
 
 from goldens import run
 
-WORDS = """the a an The An film river's bank, "park" (sun) rain-bow New York 1,200 U.S. café naïve it's — and of to I O'Neil end. !
-theatre anna Panthers 24–10 Levi's® Stadium""".split()
+WORDS = """the a an The An film river's bank, "park" (sun) rain-bow New York 1,200 U.S. café naïve it's — and of to I O'Neil
+end. ! theatre anna Panthers 24–10 Levi's® Stadium""".split()
 KINDS = ["PER", "LOC", "ORG", "MISC"]
 
 
@@ -30,7 +32,8 @@ def answers(chance):
     cases = []
     for _ in range(200):
         references = [text(chance, 6) or "end" for _ in range(chance.randint(1, 4))]
-        predicted = chance.choice([references[0].lower(), text(chance, 6), references[-1] + " " + text(chance, 2), "the"])
+        longer = references[-1] + " " + text(chance, 2)
+        predicted = chance.choice([references[0].lower(), text(chance, 6), longer, "the"])
         target = {"answers": {"text": references, "answer_start": [0] * len(references)}, "id": "q"}
         scores = squad([{"prediction_text": predicted, "id": "q"}], [target])
         cases.append({"text": predicted, "references": references, "exact_match": scores["exact_match"].item() / 100,

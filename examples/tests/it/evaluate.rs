@@ -81,7 +81,7 @@ fn ranks_change_no_perplexity() {
 }
 
 #[test]
-fn last_words_and_continuations_equal_pytorch() {
+fn passages_and_continuations_equal_pytorch() {
     let fixture = fixture();
     let theirs = expected();
     let result = evaluate(&fixture, &["lambada", "model", "lambada.jsonl"]);

@@ -1,4 +1,4 @@
-//! Errors of the library in the words of the command line.
+//! Errors of the library with the names of options on the command line.
 
 use crate::Error;
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`;
 /// `labels [B]` or `[B, L]`; `next_sentence_label [B]`; `start_positions [B]` and `end_positions [B]`. Labels of a
 /// regression are f32, `[B]` or `[B, outputs]`. Labels of language modelling are the input ids; the model shifts them,
-/// and those of token classes are -100 where nothing counts. The decoder of an encoder-decoder reads
+/// and labels of token classes are -100 where nothing counts. The decoder of an encoder-decoder reads
 /// `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` shifted by one. CPM-1 also
 /// reads `context [B, L]` and `span [B, L]`. Other names are refused; absent tensors have the defaults of transformers.
 ///
@@ -35,7 +35,8 @@ use std::sync::Arc;
 /// encodes them.
 ///
 /// Outputs (f32): `logits` or, of answer spans, `start_logits` and `end_logits`; `loss`, `hidden.<i>`, `pooler`,
-/// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For rows of text also their `input_ids` (i64).
+/// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For rows
+/// of text also their `input_ids` (i64).
 ///
 /// For rows of text, the entities that a head for token classes predicts and the answers of a head for spans are
 /// printed.

@@ -133,7 +133,7 @@ pub struct RankModel {
 }
 
 impl RankModel {
-    /// Opens a rank's device and model. `threads` are those of all ranks; `open` opens the model with these options on
+    /// Opens a rank's device and model. `threads` counts all ranks; `open` opens the model with these options on
     /// this device, after they were completed for the groups. The first rank reports that a device is not used.
     ///
     /// # Errors

@@ -46,8 +46,8 @@ impl<'a> TextSplitter<'a> {
         &self.front
     }
 
-    /// The tokens of a context and its continuation: the tokens of the joined text after as many as the context alone
-    /// has. White space at the end of the context belongs to the continuation, as most tokenizers put it before a
+    /// The tokens of a context and its continuation: the joined text's tokens without the first n, where n is the number of
+    /// tokens of the context alone. White space at the end of the context belongs to the continuation, as most tokenizers put it before a
     /// word. An empty context is the tokenizer's first special token, BOS or EOS.
     ///
     /// Source: the harness of EleutherAI, whose rule this is.

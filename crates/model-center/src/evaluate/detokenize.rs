@@ -1,7 +1,7 @@
 //! Undoing the tokenisation of published test sets, whose texts have spaces around punctuation and other marks.
 //!
-//! Defines [`Detokenizer`]. Source: the rules of Megatron-LM's evaluation, which published perplexities depend on, quirks
-//! included: single quotes are taken in pairs, and a rule applies to the output of the ones before it. Deliberate
+//! Defines [`Detokenizer`]. Source: the rules of Megatron-LM's evaluation, which published perplexities depend on,
+//! quirks included: single quotes are taken in pairs, and a rule applies to the output of the ones before it. Deliberate
 //! difference: one of its rules, for a quote between slashes, matches no text of these sets and is left out.
 
 use std::path::Path;
@@ -52,7 +52,7 @@ const PTB: [(&str, &str); 7] =
     [(" '", "'"), (" \n", "\n"), ("\n ", "\n"), (" n't", "n't"), (" N ", "1 "), ("$ 1", "$1"), ("# 1", "#1")];
 
 impl Detokenizer {
-    /// The rules that Megatron-LM chooses by a path: those of the data set it names.
+    /// The rules that Megatron-LM chooses by a path: the rules of the data set that it names.
     pub fn of(path: &Path) -> Detokenizer {
         let path = path.to_string_lossy().to_lowercase();
         match () {

@@ -1,7 +1,7 @@
 //! LAMBADA: the last word of a passage.
 //!
-//! Defines [`read_lambada`] and [`LambadaTotals`]. Source: both rules of Megatron-LM: the last token alone, as its first
-//! version counted, and strict, all tokens of the last word.
+//! Defines [`read_lambada`] and [`LambadaTotals`]. Source: both rules of Megatron-LM: the last token alone, as its
+//! first version counted, and strict, all tokens of the last word.
 
 use std::path::Path;
 

@@ -81,7 +81,7 @@ fn given<'a>(place: &str, fields: &'a Map<String, Value>, [text, ids]: [&str; 2]
             let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
             match values.iter().map(id).collect() {
                 Some(ids) => Ok(Some(Given::Ids(ids))),
-                None => wrong(format!("{ids:?} has a value that is no token id")),
+                None => wrong(format!("{ids:?} has a value that is not a token id")),
             }
         }
         (Some(_), Some(_)) => wrong(format!("both {text:?} and {ids:?} are given")),

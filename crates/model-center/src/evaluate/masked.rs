@@ -67,8 +67,8 @@ pub struct MlmResult {
 /// `labels`, -100 where nothing is predicted. Texts keep their first `length` tokens.
 ///
 /// # Errors
-/// As [`Documents::advance`]; [`Error::Data`] with the line of `labels` of another length than `input_ids`, or no label;
-/// [`Error::Model`] for a tokenizer without a mask token.
+/// As [`Documents::advance`]; [`Error::Data`] with the line of `labels` of another length than `input_ids`, or no
+/// label; [`Error::Model`] for a tokenizer without a mask token.
 pub fn read_masked(
     path: &Path,
     tokenizer: Option<&dyn Tokenizer>,
@@ -115,7 +115,7 @@ fn read_given(path: &Path, length: usize) -> Result<Vec<MaskedSequence>> {
         for (position, label) in labels.iter().enumerate().filter(|(_, label)| **label != IGNORED) {
             match u32::try_from(*label) {
                 Ok(token) => given.push(ScoredTarget { position, token }),
-                Err(_) => return refuse(format!("label {label} is no token id"), "correct it, or write -100"),
+                Err(_) => return refuse(format!("label {label} is not a token id"), "correct it, or write -100"),
             }
         }
         match given.is_empty() {

@@ -19,7 +19,7 @@ pub struct SourceOptions {
     pub format: Option<TextFormat>,
     /// Key or column of the documents.
     pub key: String,
-    /// Rules that texts are detokenised by; by default those of the data set that the path names.
+    /// Rules that texts are detokenised by; by default the rules of the data set that the path names.
     pub detokenizer: Option<Detokenizer>,
     /// Read as many documents as have this number of tokens; `None` for all.
     pub tokens: Option<u64>,

@@ -13,8 +13,8 @@ const SPACES: [char; 2] = ['Ġ', '▁'];
 /// The most tokens of an answer.
 const LONGEST_ANSWER: usize = 30;
 
-/// A line for each row of text: the entities that a token classifier with these names of classes predicts, or the answer
-/// to a question. Nothing for rows of ids and for other heads.
+/// A line for each row of text: the entities that a token classifier with these names of classes predicts, or the
+/// answer to a question. Nothing for rows of ids and for other heads.
 ///
 /// # Errors
 /// A tokenizer that fails to decode its ids.

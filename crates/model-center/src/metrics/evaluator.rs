@@ -29,8 +29,8 @@ pub enum Evaluator {
 }
 
 impl Evaluator {
-    /// Numbers of each sample for [`Evaluator::Spans`]: the score of no answer, the score of the best span, its first and
-    /// its last token; the last two are -1 where there is no span.
+    /// Numbers of each sample for [`Evaluator::Spans`]: the score of no answer, the score of the best span, its first
+    /// and its last token; the last two are -1 where there is no span.
     pub const SPAN_NUMBERS: usize = 4;
 
     /// An empty evaluator for labels of a kind.

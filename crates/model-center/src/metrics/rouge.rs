@@ -1,7 +1,7 @@
 //! ROUGE-L: the longest common subsequence of a text and a reference.
 //!
-//! Defines [`rouge_l`] and [`RougeL`]. Source: Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004, with
-//! the words of the package rouge-score without stemming: runs of ASCII letters and digits of the lower-case text.
+//! Defines [`rouge_l`] and [`RougeL`]. Source: Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004,
+//! with the words of the package rouge-score without stemming: runs of ASCII letters and digits of the lower-case text.
 
 /// Precision, recall and F1 of a text against a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -113,8 +113,8 @@ impl SpanAnswers {
         self.questions.is_empty()
     }
 
-    /// Each question with its first sample, and the sample and the span of its answer; `None` for no answer, which is chosen with
-    /// `may_be_none` where its score is larger than the best span's.
+    /// Each question with its first sample, and the sample and the span of its answer; `None` for no answer,
+    /// which is chosen with `may_be_none` where its score is larger than the best span's.
     pub fn chosen(&self, may_be_none: bool) -> impl Iterator<Item = (u32, u32, Option<(u32, SpanCandidate)>)> {
         self.questions.iter().map(move |(question, chosen)| {
             let best = chosen.best.filter(|(_, span)| !(may_be_none && chosen.none > span.score));

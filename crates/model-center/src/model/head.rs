@@ -273,7 +273,7 @@ impl TokenClassifier {
     }
 }
 
-/// Divides logits `[B, L, 2]` into those of first and last tokens and, with labels, adds the loss: the mean of the two
+/// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean of the two
 /// cross-entropies over the tokens of a sequence.
 fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
     let [rows, length, _] = logits.dims("answer span")?;

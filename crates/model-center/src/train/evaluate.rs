@@ -149,8 +149,8 @@ impl Evaluation {
     }
 }
 
-/// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token, of
-/// spans the best one.
+/// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token,
+/// of spans the best one.
 fn numbers_by_row(dataset: &Dataset) -> usize {
     match dataset.labels() {
         LabelSpace::TokenClasses(_) => dataset.max_length(),

@@ -1,5 +1,5 @@
-//! Scores of given tokens by the library against PyTorch in 64-bit floats, on the golden files of `golden/evaluate`; the
-//! program's tests are in `examples/tests/it/evaluate.rs`.
+//! Scores of given tokens by the library against PyTorch in 64-bit floats, on the golden files of `golden/evaluate`;
+//! the program's tests are in `examples/tests/it/evaluate.rs`.
 
 use bmtrain_core::Device;
 use bmtrain_dist::Mesh;
@@ -97,7 +97,7 @@ fn every_token_is_scored_with_the_context_of_its_window() {
 }
 
 #[test]
-fn last_words_and_continuations_are_scored_token_by_token() {
+fn passages_and_continuations_are_scored_token_by_token() {
     let directory = tempfile::tempdir().unwrap();
     let tokenizer = tokenizer(&directory, 97);
     let passages = read_lambada(&golden("evaluate/lambada.jsonl"), "text", &*tokenizer).unwrap();

@@ -45,8 +45,8 @@ pub struct ModelOptions {
     /// Threads of all ranks together; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Share sequences and weights (ZeRO-3) among this number of ranks, threads of this process. By default the ranks of
-    /// --tensor and --pipeline.
+    /// Share sequences and weights (ZeRO-3) among this number of ranks, threads of this process. By default the ranks
+    /// of --tensor and --pipeline.
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// Of the ranks, this number share each sequence: each has some of the heads, columns and tokens of every layer.

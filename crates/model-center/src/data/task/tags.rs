@@ -46,8 +46,8 @@ struct Sentence {
 }
 
 impl TagTask {
-    /// Reads a file. In text of CoNLL a line is a word, its first column, with its tag, the last one; an empty line ends
-    /// a sentence.
+    /// Reads a file. In text of CoNLL a line is a word, its first column, with its tag, the last one; an empty line
+    /// ends a sentence.
     ///
     /// Errors: what is wrong with the file, a record or a line, with its place; tags other than the task's.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {

@@ -26,7 +26,8 @@ static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight"
 static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
 
 /// Names in ModelCenter's files, with this crate's names for the heads. ModelCenter has no heads for
-/// the next sentence, token classes and answer spans, and no classifier with a dense layer; their names match no tensor.
+/// the next sentence, token classes and answer spans, and no classifier with a dense layer; their names match no
+/// tensor.
 pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
     let heads =
         ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];

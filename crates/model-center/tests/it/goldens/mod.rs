@@ -182,7 +182,7 @@ pub fn check_everything(model: &str, head: &str, defined: impl Fn(&Batch) -> Vec
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
     let names: Vec<&TensorEntry> = golden.tensors().iter().filter(|entry| entry.name.starts_with("grad.")).collect();
     let all = norm(&names.iter().flat_map(|entry| f64s(golden, &entry.name)).collect::<Vec<_>>());
-    // For gradients that are zero in exact arithmetic, such as key biases'. Those of answer spans are sums over the
+    // For gradients that are zero in exact arithmetic, such as key biases'. Gradients of answer spans are sums over the
     // positions of a softmax, which cancel: of the size of f32's rounding, 6e-8, of terms as large as the gradient.
     let zero = if golden.entry("start_logits").is_some() { 6e-8 } else { 1e-8 };
     let mut compared = 0;
