@@ -1,5 +1,5 @@
-"""Golden data for the program `evaluate`: tiny models of gpt2_a and bert_a on files in the published formats, in 64-bit
-floats, and texts that are detokenised by regular expressions.
+"""Golden data for the program `evaluate`: tiny models of gpt2_a and bert_a on files in the published formats, in
+64-bit floats, and texts that are detokenised by regular expressions.
 
 Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each token
 is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
@@ -44,8 +44,8 @@ MASKED = [{"input_ids": [2, 10, 4, 12, 3], "labels": [-100, -100, 30, -100, -100
 
 DETOKENISED = [
     WIKI,
-    " = = = Gameplay = = = \n The game 's \" A ( b ) \" , called [ 1 ] , costs 2 @,@ 500 ; it is { odd } . ' Yes ' ? no ! 45 ° N"
-    " \n",
+    " = = = Gameplay = = = \n The game 's \" A ( b ) \" , called [ 1 ] , costs 2 @,@ 500 ;"
+    " it is { odd } . ' Yes ' ? no ! 45 ° N \n",
     "unbalanced ( text \" with ' marks : and the boys ' dogs , s 'more N times",
 ]
 

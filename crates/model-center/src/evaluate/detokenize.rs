@@ -1,8 +1,8 @@
 //! Undoing the tokenisation of published test sets, whose texts have spaces around punctuation and other marks.
 //!
 //! Defines [`Detokenizer`]. Source: the rules of Megatron-LM's evaluation, which published perplexities depend on,
-//! quirks included: single quotes are taken in pairs, and a rule applies to the output of the ones before it. Deliberate
-//! difference: one of its rules, for a quote between slashes, matches no text of these sets and is left out.
+//! quirks included: single quotes are taken in pairs, and a rule applies to the output of the ones before it.
+//! Deliberate difference: one of its rules, for a quote between slashes, matches no text of these sets and is left out.
 
 use std::path::Path;
 

@@ -273,8 +273,8 @@ impl TokenClassifier {
     }
 }
 
-/// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean of the two
-/// cross-entropies over the tokens of a sequence.
+/// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean
+/// of the two cross-entropies over the tokens of a sequence.
 fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
     let [rows, length, _] = logits.dims("answer span")?;
     for (side, name) in [START_LOGITS, END_LOGITS].into_iter().enumerate() {

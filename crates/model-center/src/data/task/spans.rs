@@ -70,7 +70,7 @@ pub(crate) struct SpanWindows {
 }
 
 impl SpanWindows {
-    /// Rates the chosen answers of questions against their references, which are the same for every sample of a question.
+    /// Rates the chosen answers of questions against their references, which all samples of a question share.
     pub(crate) fn rate(&self, answers: &SpanAnswers, dataset: &Dataset) -> AnswerScores {
         let mut scores = AnswerScores::default();
         for (question, first, chosen) in answers.chosen(self.may_be_none) {
