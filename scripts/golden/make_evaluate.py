@@ -1,8 +1,8 @@
 """Golden data for the program `evaluate`: tiny models of gpt2_a and bert_a on files in the published formats, in
 64-bit floats, and texts that are detokenised by regular expressions.
 
-Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each token
-is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
+Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each
+token is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_evaluate.py            # writes the files

@@ -35,8 +35,8 @@ use std::sync::Arc;
 /// encodes them.
 ///
 /// Outputs (f32): `logits` or, of answer spans, `start_logits` and `end_logits`; `loss`, `hidden.<i>`, `pooler`,
-/// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For rows
-/// of text also their `input_ids` (i64).
+/// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For
+/// rows of text also their `input_ids` (i64).
 ///
 /// For rows of text, the entities that a head for token classes predicts and the answers of a head for spans are
 /// printed.

@@ -46,9 +46,9 @@ impl<'a> TextSplitter<'a> {
         &self.front
     }
 
-    /// The tokens of a context and its continuation: the joined text's tokens without the first n, where n is the number
-    /// of tokens of the context alone. White space at the end of the context belongs to the continuation, as most
-    /// tokenizers put it before a word. An empty context is the tokenizer's first special token, BOS or EOS.
+    /// The tokens of a context and its continuation: the joined text's tokens without the first n, where n is the
+    /// number of tokens of the context alone. White space at the end of the context belongs to the continuation, as
+    /// most tokenizers put it before a word. An empty context is the tokenizer's first special token, BOS or EOS.
     ///
     /// Source: the harness of EleutherAI, whose rule this is.
     ///

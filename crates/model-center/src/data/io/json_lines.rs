@@ -11,8 +11,8 @@ use crate::{Error, Result};
 /// The lines of a file, each with its place in errors, `FILE:LINE`. `like` is an example of a line.
 ///
 /// # Errors
-/// [`Error::Data`] with line and column for a line that is not such an object, and for a file without lines or of more than
-/// `max_bytes` bytes.
+/// [`Error::Data`] with line and column for a line that is not such an object, and for a file without lines or of more
+/// than `max_bytes` bytes.
 pub(crate) fn read_json_lines<T: DeserializeOwned>(
     path: &Path,
     max_bytes: u64,
