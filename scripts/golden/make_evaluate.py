@@ -2,7 +2,8 @@
 64-bit floats, and texts that are detokenised by regular expressions.
 
 Writes crates/model-center/tests/golden/evaluate: the files, the vocabulary of both models, and expected.json. Each
-token is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change them:
+token is scored by a forward pass of its own on exactly its context. The data are committed; run this only to change
+them:
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/golden/make_evaluate.py            # writes the files
