@@ -29,12 +29,16 @@ class Family:
     @staticmethod
     def build(spec, head):
         """A model with its 32-bit weights sampled, dropout off, attention spelled out."""
-        classes = {"num_labels": spec["labels"]} if head == "cls" else {}
+        classes = {"cls": {"num_labels": spec["labels"]}, "tokens": {"num_labels": TOKEN_CLASSES}}.get(head, {})
         config = spec["kind"](**spec["config"], **classes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                               attn_implementation="eager")
         model = spec["heads"][head](config)
         initialize_weights(model, spec["seed"], is_norm)
         return model
+
+
+# Classes of the heads for tokens; no other size of a model is equal.
+TOKEN_CLASSES = 7
 
 
 def is_norm(name):
@@ -62,10 +66,19 @@ def sample_batch(spec, seed):
     masked = (torch.rand(mask.shape, generator=generator) < 0.3) & (mask == 1)  # [B, L]
     masked[0, 1] = True
     words = torch.where(masked, integers(1, config["vocab_size"], mask.shape), torch.tensor(-100))  # [B, L]
-    return {
+    batch = {
         "input_ids": ids, "attention_mask": mask, "token_type_ids": types, "mlm_labels": words,
         "cls_labels": integers(0, spec["labels"], mask.shape[:1]),  # [B]
         "nsp_labels": integers(0, 2, mask.shape[:1]),  # [B]
+    }
+    # After the others, so that these keep the values that they had before there were heads for tokens.
+    counts = (torch.rand(mask.shape, generator=generator) < 0.7) & (mask == 1)  # [B, L]
+    counts[0, 1] = True
+    classes = integers(0, TOKEN_CLASSES, mask.shape)  # [B, L]
+    start = integers(0, mask.shape[1], mask.shape[:1])  # [B]
+    return batch | {
+        "tokens_labels": torch.where(counts, classes, torch.tensor(-100)),  # [B, L]
+        "start_positions": start, "end_positions": torch.clamp(start + 2, max=mask.shape[1] - 1),  # [B] each
     }
 
 
@@ -75,6 +88,8 @@ def inputs_of(spec, batch, head):
     inputs = {name: batch[name] for name in ["input_ids", "attention_mask", *types]}
     if head == "pretraining":
         return inputs | {"labels": batch["mlm_labels"], "next_sentence_label": batch["nsp_labels"]}
+    if head == "qa":
+        return inputs | {name: batch[name] for name in ("start_positions", "end_positions")}
     return inputs | {"labels": batch[f"{head}_labels"]}
 
 
@@ -93,6 +108,8 @@ def evaluate(model, inputs):
     if "prediction_logits" in output:
         golden["logits"] = output.prediction_logits  # [B, L, V]
         golden["seq_relationship_logits"] = output.seq_relationship_logits  # [B, 2]
+    elif "start_logits" in output:
+        golden |= {name: output[name] for name in ("start_logits", "end_logits")}  # [B, L] each
     else:
         golden["logits"] = output.logits
     golden["loss"] = output.loss  # []

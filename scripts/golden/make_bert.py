@@ -18,6 +18,8 @@ HEADS = {
     "mlm": transformers.BertForMaskedLM,
     "nsp": transformers.BertForNextSentencePrediction,
     "pretraining": transformers.BertForPreTraining,
+    "tokens": transformers.BertForTokenClassification,
+    "qa": transformers.BertForQuestionAnswering,
 }
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.

@@ -19,7 +19,10 @@ MODELS = {
         "seed": 61,
         "labels": 2,
         "kind": transformers.RobertaConfig,
-        "heads": {"cls": transformers.RobertaForSequenceClassification, "mlm": transformers.RobertaForMaskedLM},
+        "heads": {
+            "cls": transformers.RobertaForSequenceClassification, "mlm": transformers.RobertaForMaskedLM,
+            "tokens": transformers.RobertaForTokenClassification, "qa": transformers.RobertaForQuestionAnswering,
+        },
         "config": {
             "vocab_size": 83, "hidden_size": 20, "num_attention_heads": 4, "intermediate_size": 36,
             "num_hidden_layers": 2, "max_position_embeddings": 19, "type_vocab_size": 1, "pad_token_id": 1,
@@ -34,7 +37,10 @@ MODELS = {
         "seed": 79,
         "labels": 5,
         "kind": transformers.XLMRobertaConfig,
-        "heads": {"cls": transformers.XLMRobertaForSequenceClassification, "mlm": transformers.XLMRobertaForMaskedLM},
+        "heads": {
+            "cls": transformers.XLMRobertaForSequenceClassification, "mlm": transformers.XLMRobertaForMaskedLM,
+            "tokens": transformers.XLMRobertaForTokenClassification, "qa": transformers.XLMRobertaForQuestionAnswering,
+        },
         "config": {
             "vocab_size": 59, "hidden_size": 27, "num_attention_heads": 3, "intermediate_size": 31,
             "num_hidden_layers": 3, "max_position_embeddings": 13, "type_vocab_size": 2, "pad_token_id": 3,

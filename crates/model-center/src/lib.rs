@@ -46,6 +46,7 @@ pub mod config;
 pub mod corpus;
 pub mod data;
 pub mod error;
+pub mod evaluate;
 pub mod file;
 pub mod formats;
 pub mod generate;

@@ -60,7 +60,7 @@ fn check_head(model: &str, head: &str, argument: &str) {
         let mut bound = TOLERANCE * norm(&expected);
         if name.starts_with("grad.") {
             // For gradients that are zero in exact arithmetic, such as key biases'.
-            bound += 1e-8 * all;
+            bound += if head == "qa" { 6e-8 } else { 1e-8 } * all;
         }
         let error = distance(&values(&ours, name), &expected);
         assert!(error <= bound, "{model} {head} {name}: error {error:e}, bound {bound:e}");
@@ -73,7 +73,9 @@ fn check_head(model: &str, head: &str, argument: &str) {
 #[test]
 fn every_head_equals_pytorch() {
     for model in ["bert_a", "bert_b"] {
-        for (head, argument) in [("cls", "cls"), ("mlm", "mlm"), ("nsp", "nsp"), ("pretraining", "mlm")] {
+        for (head, argument) in
+            [("cls", "cls"), ("mlm", "mlm"), ("nsp", "nsp"), ("pretraining", "mlm"), ("tokens", "tokens"), ("qa", "qa")]
+        {
             check_head(model, head, argument);
         }
     }

@@ -11,6 +11,7 @@ mod convert;
 mod corpus;
 mod docs;
 mod doctor;
+mod evaluate;
 mod finetune;
 mod forward;
 mod generate;

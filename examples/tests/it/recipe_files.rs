@@ -99,6 +99,12 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             | DataSource::Prompts { task: "BoolQ", .. } => {
                 json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
             }
+            DataSource::QuestionAnswering { .. } => {
+                let (answer, start) = [("film", 4), ("good", 13)][at % 2];
+                json!({"id": "x", "question": text, "answers": [{"text": answer, "answer_start": start}]})
+            }
+            DataSource::TokenClassification { .. } => json!({"words": text.split(' ').collect::<Vec<_>>()}),
+            DataSource::Published { .. } => panic!("{} has no recipe", resolved.data.source.task_name()),
             DataSource::Task { .. } | DataSource::Prompts { .. } => {
                 let label = ["entailment", "not_entailment"][at % 2];
                 json!({"premise": text, "hypothesis": text, "label": label})
@@ -140,6 +146,18 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             fixture.write("train.txt", &text.repeat(10));
             fixture.write("eval.txt", &text.repeat(10));
             vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
+        }
+        DataSource::TokenClassification { .. } => {
+            let words = "the O\nfilm B-THING\nwas O\ngood O\n\nit O\nis O\na O\nbad B-KIND\nplot I-KIND\n\n";
+            ["train.txt", "eval.txt"].iter().for_each(|file| fixture.write(file, &words.repeat(2)));
+            vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
+        }
+        DataSource::QuestionAnswering { .. } => {
+            let questions: Vec<Value> = (0..4).map(record).collect();
+            let paragraph = json!({"context": texts[0], "qas": questions});
+            let file = json!({"version": "v2.0", "data": [{"title": "film", "paragraphs": [paragraph]}]});
+            ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
+            vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
         }
         DataSource::Squad { .. } => {
             let questions: Vec<Value> = (0..4).map(record).collect();

@@ -4,20 +4,18 @@
 use crate::cli::opened::{self, Head, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
-use crate::cli::ranks::{self, ModelRanks};
+use crate::cli::ranks::{self, ModelRanks, RankModel};
 use crate::cli::terminal;
 use crate::formats::Pretrained;
-use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, write_outputs};
-use crate::model::{OpenOptions, Registry, StageOptions, TextHead};
+use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, describe_texts, write_outputs};
+use crate::model::{OpenOptions, Registry, TextHead};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::cpu::{CpuOptions, Pinning, Placement};
 use bmtrain_core::wrap::Counting;
 use bmtrain_core::{DType, Device, DeviceChoice};
-use bmtrain_dist::launch::{DistributedOptions, ProcessGroup, cpu_options, threads_per_rank};
-use bmtrain_dist::pipeline::Pipeline;
-use bmtrain_dist::{Launch, RankGroups};
+use bmtrain_dist::Launch;
+use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,8 +24,9 @@ use std::sync::Arc;
 /// Run a model once on given inputs, dropout off.
 ///
 /// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`;
-/// `labels [B]` or `[B, L]`; `next_sentence_label [B]`. Labels of a regression are f32, `[B]` or `[B, outputs]`. Labels
-/// of language modelling are the input ids; the model shifts them. The decoder of an encoder-decoder reads
+/// `labels [B]` or `[B, L]`; `next_sentence_label [B]`; `start_positions [B]` and `end_positions [B]`. Labels of a
+/// regression are f32, `[B]` or `[B, outputs]`. Labels of language modelling are the input ids; the model shifts them,
+/// and labels of token classes are -100 where nothing counts. The decoder of an encoder-decoder reads
 /// `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` shifted by one. CPM-1 also
 /// reads `context [B, L]` and `span [B, L]`. Other names are refused; absent tensors have the defaults of transformers.
 ///
@@ -35,8 +34,12 @@ use std::sync::Arc;
 /// are padded. `text` with `text_pair` may replace `input_ids`, and `target` the `labels`: the directory's tokenizer
 /// encodes them.
 ///
-/// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>`
-/// for every parameter under its Hugging Face name. For rows of text also their `input_ids` (i64).
+/// Outputs (f32): `logits` or, of answer spans, `start_logits` and `end_logits`; `loss`, `hidden.<i>`, `pooler`,
+/// `encoder_last_hidden_state`, and with --grads `grad.<name>` for every parameter under its Hugging Face name. For
+/// rows of text also their `input_ids` (i64).
+///
+/// For rows of text, the entities that a head for token classes predicts and the answers of a head for spans are
+/// printed.
 ///
 /// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
@@ -176,34 +179,28 @@ impl Pass {
     /// One rank's part. All ranks compute the same outputs, which the first one writes.
     fn rank(&self, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         let Pass { options, registry, directory, inputs, head, group, threads } = self;
-        let (launch, is_first) = (group.launch(), ranks.rank() == 0);
-        let index = ranks.rank();
-        let placement = Placement { pinning: Pinning::Nodes, index, ranks: launch.ranks_in_process() };
-        let cpu = CpuOptions { placement, ..cpu_options(threads_per_rank(*threads, launch.local_size))? };
-        let opened = group.open_device(options.device, index, cpu)?;
-        opened.note.iter().filter(|_| is_first).for_each(|note| terminal::note(note));
-        let groups = RankGroups::split(group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
-        let device = Device::new(opened.backend);
-        let open = ranks::on_groups(open_options(options, *head, &device), &groups)?;
-        let opened = registry.open(directory, &open).map_err(of_command_line)?;
+        let is_first = ranks.rank() == 0;
+        let RankModel { device, opened, pipeline, .. } = RankModel::open(
+            (group, ranks),
+            (options.device, *threads),
+            options.model_ranks(),
+            |device| open_options(options, *head, device),
+            |open| registry.open(directory, open).map_err(of_command_line),
+        )?;
         for name in opened.initialized.iter().filter(|_| is_first) {
             terminal::note(&format!("warning: {name} is not in the directory and is initialized at random"));
         }
-        let outputs = match &open.stages {
-            Some(StageOptions { schedule, .. }) => {
-                let stages = opened.model.parameters().stages();
-                let pipeline = Pipeline::new(&device, stages, schedule.clone())?;
-                inputs.forward_stages(&*opened.model, &pipeline)?
-            }
+        let outputs = match &pipeline {
+            Some(pipeline) => inputs.forward_stages(&*opened.model, pipeline)?,
             None => inputs.forward(&*opened.model, options.grads, &device)?,
         };
         if is_first {
-            self.write(&outputs)?;
+            self.write(&outputs, &opened.model.info().label_names)?;
         }
         Ok(ExitStatus::Done)
     }
 
-    fn write(&self, outputs: &[NamedTensor]) -> Result<()> {
+    fn write(&self, outputs: &[NamedTensor], names: &[String]) -> Result<()> {
         let batch = self.inputs.tokenizer.is_some().then_some(&self.inputs.batch);
         write_outputs(&self.options.out, outputs, batch)?;
         if let Some(names) = describe_non_finite(outputs) {
@@ -211,7 +208,8 @@ impl Pass {
             terminal::note(&format!("warning: not finite: {names}\n  {cause}"));
         }
         let results = outputs.iter().filter(|output| !output.is_grad()).map(|output| &output.entry);
-        let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+        let mut lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+        lines.extend(describe_texts(&self.inputs, outputs, names)?);
         terminal::print(&lines.join("\n"))
     }
 }

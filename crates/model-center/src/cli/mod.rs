@@ -1,5 +1,5 @@
-//! The programs as functions of the families they know: [`finetune()`], [`forward()`], [`generate()`] and
-//! [`plan()`].
+//! The programs as functions of the families they know: [`evaluate()`], [`finetune()`], [`forward()`], [`generate()`]
+//! and [`plan()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
@@ -7,7 +7,9 @@
 
 pub mod comm;
 pub mod device;
+pub mod evaluate;
 pub mod finetune;
+pub mod flags;
 pub mod forward;
 pub mod generate;
 pub mod limits;
@@ -20,6 +22,7 @@ pub mod settings;
 pub mod terminal;
 pub mod trace;
 
+pub use evaluate::main as evaluate;
 pub use finetune::main as finetune;
 pub use forward::main as forward;
 pub use generate::main as generate;

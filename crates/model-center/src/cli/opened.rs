@@ -1,13 +1,15 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
-use crate::formats::shortened;
+use crate::cli::places::model_places;
+use crate::formats::gguf::has_gguf_name;
+use crate::formats::{Pretrained, shortened};
 use crate::model::infer::classifier_outputs;
 use crate::model::registry::{architectures, is_named_by_model_center};
 use crate::model::{OpenedModel, TextHead, WeightForm};
 use crate::{Error, Result};
 use bmtrain_core::DType;
 use clap::ValueEnum;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Heads by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -18,6 +20,10 @@ pub enum Head {
     Nsp,
     /// Classes of a sequence.
     Cls,
+    /// Classes of each token.
+    Tokens,
+    /// The span that answers a question.
+    Qa,
     /// The next token, for decoders.
     Lm,
     /// Hidden states alone.
@@ -92,9 +98,22 @@ pub fn head(head: Option<Head>, directory: &Path, has_sentences: bool) -> Result
         Some(Head::Mlm) => Some(TextHead::MaskedLm),
         Some(Head::Nsp) => Some(TextHead::NextSentence),
         Some(Head::Cls) => classifier(directory)?,
+        Some(Head::Tokens) => token_classifier(directory)?,
+        Some(Head::Qa) => Some(TextHead::QuestionAnswering),
         Some(Head::Lm) => Some(TextHead::CausalLm),
         Some(Head::None) => Some(TextHead::None),
     })
+}
+
+/// A directory's classifier of tokens, which states its number of outputs.
+fn token_classifier(directory: &Path) -> Result<Option<TextHead>> {
+    let classes = architectures(directory)?;
+    if classes.iter().any(|class| class.ends_with("ForTokenClassification")) {
+        return Ok(None);
+    }
+    let place = directory.join("config.json").display().to_string();
+    let reason = format!("the directory's class is {classes:?}, which has no classes of tokens");
+    Err(Error::model(place, reason, "use a fine-tuned token classifier, or another --head"))
 }
 
 /// How many outputs a classifier has is stated by the directory.
@@ -114,4 +133,28 @@ fn classifier(directory: &Path) -> Result<Option<TextHead>> {
         };
         Error::model(place, reason, "use a fine-tuned classifier, or another --head")
     })
+}
+
+/// The directory or GGUF file of a model that the command line names.
+///
+/// # Errors
+/// Neither is there; options without effect for it.
+pub fn resolve(model: &str, revision: Option<&str>, weights: Option<Form>) -> Result<PathBuf> {
+    let path = Path::new(model);
+    // A directory may have such a name too.
+    if has_gguf_name(path) && !path.is_dir() {
+        return match revision {
+            None if path.is_file() => Ok(path.to_owned()),
+            None => Err(Error::model(model, "there is no such file", "check the path of the GGUF file")),
+            Some(_) => {
+                let reason = "it has no effect: the model is a file of this machine";
+                Err(Error::argument("--revision", reason, "leave it out"))
+            }
+        };
+    }
+    if weights.is_some() {
+        let reason = "it has no effect: nothing is stored in quantised blocks but in a GGUF file";
+        return Err(Error::argument("--weights", reason, "leave it out, or give a .gguf file"));
+    }
+    Pretrained::resolve(model, revision, &model_places())
 }

@@ -1,14 +1,18 @@
 //! The ranks of a program that are threads of its process: `--ranks`, `--tensor` and `--pipeline`.
 //!
-//! Called by the programs `forward` and `generate`; training takes them from a launcher and a recipe.
+//! Called by the programs `evaluate`, `forward` and `generate`; training takes them from a launcher and a recipe.
 
+use crate::cli::terminal;
 use crate::model::division::Division;
-use crate::model::{OpenOptions, StageOptions};
+use crate::model::{OpenOptions, OpenedModel, StageOptions};
 use crate::recipe::nearest;
 use crate::{Error, Result};
-use bmtrain_dist::launch::Launcher;
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::cpu::{CpuOptions, Pinning, Placement};
+use bmtrain_core::{Device, DeviceChoice};
+use bmtrain_dist::launch::{Launcher, ProcessGroup, cpu_options, threads_per_rank};
 use bmtrain_dist::param::Parameters;
-use bmtrain_dist::pipeline::{PartitionRule, Schedule, ScheduleKind};
+use bmtrain_dist::pipeline::{PartitionRule, Pipeline, Schedule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Launch, RankGroups};
 use std::sync::Arc;
@@ -114,4 +118,45 @@ pub fn on_groups(open: OpenOptions, groups: &RankGroups) -> Result<OpenOptions> 
         }
     };
     Ok(OpenOptions { sharding, stages, ..open }.on_groups(groups))
+}
+
+/// What a rank of a program has: its groups, its device, its part of the model and, over stages, the pipeline.
+pub struct RankModel {
+    /// The groups of the rank.
+    pub groups: RankGroups,
+    /// Its device.
+    pub device: Device,
+    /// Its part of the model.
+    pub opened: OpenedModel,
+    /// The pipeline, if there are several stages.
+    pub pipeline: Option<Pipeline>,
+}
+
+impl RankModel {
+    /// Opens a rank's device and model. `threads` counts all ranks; `open` opens the model with these options on
+    /// this device, after they were completed for the groups. The first rank reports that a device is not used.
+    ///
+    /// # Errors
+    /// A device that cannot be used; what `open` returns.
+    pub fn open(
+        (group, ranks): (&ProcessGroup, Arc<dyn Communicator>),
+        (choice, threads): (DeviceChoice, usize),
+        shared: ModelRanks,
+        options: impl FnOnce(&Device) -> OpenOptions,
+        open: impl FnOnce(&OpenOptions) -> Result<OpenedModel>,
+    ) -> Result<Self> {
+        let (launch, index) = (group.launch(), ranks.rank());
+        let placement = Placement { pinning: Pinning::Nodes, index, ranks: launch.ranks_in_process() };
+        let cpu = CpuOptions { placement, ..cpu_options(threads_per_rank(threads, launch.local_size))? };
+        let opened = group.open_device(choice, index, cpu)?;
+        opened.note.iter().filter(|_| index == 0).for_each(|note| terminal::note(note));
+        let groups = RankGroups::split(group.communicator(&opened, ranks)?, shared.pipeline, shared.tensor)?;
+        let device = Device::new(opened.backend);
+        let open_options = on_groups(options(&device), &groups)?;
+        let opened = open(&open_options)?;
+        let pipeline = open_options
+            .stages
+            .map(|StageOptions { schedule, .. }| Pipeline::new(&device, opened.model.parameters().stages(), schedule));
+        Ok(RankModel { pipeline: pipeline.transpose()?, groups, device, opened })
+    }
 }

@@ -28,7 +28,9 @@ impl ClassLabels {
     pub(crate) fn take(fields: &mut Fields) -> Result<Self> {
         let architectures = fields.take("architectures");
         let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
-            names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
+            let classes =
+                |name: &str| name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification");
+            names.iter().filter_map(Value::as_str).any(classes)
         });
         let own = fields.take_size("cls_head")?;
         let (mut labels, count) = match Self::stated(fields) {

@@ -15,7 +15,12 @@ pub enum Labels {
     Values(Vec<f32>),
     /// The token ids of the sequences themselves, R × L.
     NextTokens(Vec<i64>),
-    /// Token ids of target sequences, R × T.
+    /// A class for each token, R × L; [`IGNORED`] for none.
+    TokenClasses(Vec<i64>),
+    /// The first and the last token of the answer in each sequence, R.
+    Spans(Vec<[i64; 2]>),
+    /// Token ids of target sequences, R × T. A model with one stack takes them as the tokens to predict at its
+    /// positions, R × L.
     Target(Vec<i64>),
 }
 
@@ -23,7 +28,11 @@ impl Labels {
     /// Number of labels.
     pub fn len(&self) -> usize {
         match self {
-            Labels::Classes(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
+            Labels::Classes(labels)
+            | Labels::NextTokens(labels)
+            | Labels::TokenClasses(labels)
+            | Labels::Target(labels) => labels.len(),
+            Labels::Spans(labels) => labels.len(),
             Labels::Values(labels) => labels.len(),
         }
     }
@@ -33,11 +42,13 @@ impl Labels {
         self.len() == 0
     }
 
-    /// Class indices or token ids; `None` for values.
+    /// Class indices or token ids; `None` for values and spans.
     pub fn ids(&self) -> Option<&[i64]> {
         match self {
-            Labels::Classes(ids) | Labels::NextTokens(ids) | Labels::Target(ids) => Some(ids),
-            Labels::Values(_) => None,
+            Labels::Classes(ids) | Labels::NextTokens(ids) | Labels::TokenClasses(ids) | Labels::Target(ids) => {
+                Some(ids)
+            }
+            Labels::Values(_) | Labels::Spans(_) => None,
         }
     }
 

@@ -5,8 +5,9 @@
 
 use super::answers::{Verbalizer, VerbalizerPosition};
 use super::read::renumber;
-use super::{Label, Member};
+use super::{IGNORED, Label, Member, SpanWindows};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// What the labels of a dataset are, which decides the head and the loss of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub enum LabelSpace {
     Value,
     /// The next token at each position of the sequence itself.
     NextTokens,
+    /// One of these classes for each token that has one, such as the first of each word.
+    TokenClasses(Vec<String>),
+    /// The first and the last token of the span of the row that answers a question.
+    Span,
     /// The tokens of a second sequence of each sample, which a decoder generates from the encoder's input.
     Target,
 }
@@ -32,6 +37,9 @@ impl LabelSpace {
             LabelSpace::Classes(names) => names.len(),
             LabelSpace::Verbalizer(answers) => answers.names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
+            // Of each token.
+            LabelSpace::TokenClasses(names) => names.len(),
+            LabelSpace::Span => 2,
             LabelSpace::NextTokens | LabelSpace::Target => 0,
         }
     }
@@ -41,13 +49,23 @@ impl LabelSpace {
         match self {
             LabelSpace::Choices(choices) => *choices,
             LabelSpace::Target => 2,
-            LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) | LabelSpace::Value | LabelSpace::NextTokens => 1,
+            LabelSpace::Classes(_)
+            | LabelSpace::Verbalizer(_)
+            | LabelSpace::Value
+            | LabelSpace::NextTokens
+            | LabelSpace::TokenClasses(_)
+            | LabelSpace::Span => 1,
         }
     }
 
     /// Whether the labels are tokens.
     pub fn are_tokens(&self) -> bool {
         matches!(self, LabelSpace::NextTokens | LabelSpace::Target)
+    }
+
+    /// Whether the loss is a mean over tokens.
+    pub fn loss_is_by_token(&self) -> bool {
+        self.are_tokens() || matches!(self, LabelSpace::TokenClasses(_))
     }
 
     /// Whether they need a language-modelling head.
@@ -61,7 +79,11 @@ impl LabelSpace {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
             LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
-            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
+            LabelSpace::Value
+            | LabelSpace::NextTokens
+            | LabelSpace::Target
+            | LabelSpace::TokenClasses(_)
+            | LabelSpace::Span => None,
         }
     }
 }
@@ -122,6 +144,10 @@ pub struct Dataset {
     pub(super) members: Vec<Member>,
     /// Texts that answer each sample, where a text is to be written.
     pub(super) references: Vec<Vec<String>>,
+    /// The class of each token, [`IGNORED`] for none; empty unless tokens have classes.
+    pub(super) tags: Vec<i32>,
+    /// Where the tokens of passages are in their texts, if answers are spans.
+    pub(super) spans: Option<Arc<SpanWindows>>,
     /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
     pub(super) report: ReadReport,
@@ -200,7 +226,8 @@ impl Dataset {
             (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
             // A sequence's first token is never predicted.
             (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
-            (Some(Label::Class(_) | Label::Value(_)), _) => 1,
+            (Some(Label::Tags), _) => self.tags(sample).iter().filter(|tag| i64::from(**tag) != IGNORED).count(),
+            (Some(Label::Class(_) | Label::Value(_) | Label::Span(_)), _) => 1,
             (None, _) => 0,
         }
     }
@@ -215,7 +242,7 @@ impl Dataset {
     ///
     /// Errors: other names than the dataset's own.
     pub fn order_labels(&mut self, names: &[String]) -> Result<()> {
-        let LabelSpace::Classes(own) = &self.labels else {
+        let (LabelSpace::Classes(own) | LabelSpace::TokenClasses(own)) = &self.labels else {
             return Err(Error::data("labels", "the dataset has no named classes", "order classes only"));
         };
         let order: Option<Vec<usize>> = own.iter().map(|name| names.iter().position(|other| other == name)).collect();
@@ -225,7 +252,10 @@ impl Dataset {
         };
         if *own != names {
             renumber(self, &order);
-            self.labels = LabelSpace::Classes(names.to_vec());
+            self.labels = match self.labels {
+                LabelSpace::TokenClasses(_) => LabelSpace::TokenClasses(names.to_vec()),
+                _ => LabelSpace::Classes(names.to_vec()),
+            };
             self.seal();
         }
         Ok(())
@@ -245,6 +275,20 @@ impl Dataset {
     /// Reference texts, each a correct answer to a sample; empty unless answers are generated.
     pub fn references(&self, sample: usize) -> &[String] {
         self.stored(sample).and_then(|stored| self.references.get(stored)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The class of each token of a sample's row; empty unless tokens have classes.
+    pub fn tags(&self, sample: usize) -> &[i32] {
+        let range = self.stored(sample).and_then(|row| {
+            let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
+            Some(start..*self.ends.get(row)?)
+        });
+        range.and_then(|range| self.tags.get(range)).unwrap_or_default()
+    }
+
+    /// Where the tokens of passages are in their texts, by stored sample.
+    pub(crate) fn spans(&self) -> Option<&Arc<SpanWindows>> {
+        self.spans.as_ref()
     }
 
     /// How often each class occurs, repetitions counted; empty for numbers.
@@ -281,11 +325,14 @@ impl Dataset {
             places: sample.and_then(|sample| self.place(sample)).map(|place| place as u32).into_iter().collect(),
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
             references: Vec::new(),
+            tags: Vec::new(),
+            spans: None,
             repeats: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),
         };
         if let Some((sample, label)) = sample.and_then(|sample| Some((sample, self.label(sample)?))) {
+            all.tags = self.tags(sample).to_vec();
             for row in self.inputs(sample).chain(target) {
                 all.ids.extend_from_slice(row.input_ids);
                 all.types.extend_from_slice(row.token_type_ids);
@@ -325,6 +372,14 @@ impl Dataset {
             let last = length.saturating_sub(2) as u32;
             all.places.iter_mut().for_each(|place| *place = (*place).min(last));
         }
+        if !all.tags.is_empty() {
+            // At least one counts, as in the row.
+            all.tags.resize(all.ids.len(), IGNORED as i32);
+            all.tags.iter_mut().take(1).for_each(|tag| *tag = 0);
+        }
+        if let Some(Label::Span(span)) = all.targets.first_mut() {
+            *span = [0, 0];
+        }
         all.seal();
         all
     }
@@ -337,6 +392,7 @@ impl Dataset {
             + size_of_val(&*self.targets)
             + size_of_val(&*self.places)
             + size_of_val(&*self.members)
+            + size_of_val(&*self.tags)
             + self.references.iter().flatten().map(String::len).sum::<usize>()
             + self.repeats.as_deref().map_or(0, size_of_val)
     }
@@ -385,6 +441,8 @@ impl Dataset {
                 Label::Class(class) => number(*class as u64),
                 Label::TokensFrom(from) => number(*from as u64),
                 Label::Value(value) => number(u64::from(value.to_bits())),
+                Label::Span([start, end]) => number(u64::from(*start) << 32 | u64::from(*end)),
+                Label::Tags => number(0),
             }
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
@@ -409,6 +467,10 @@ impl Dataset {
             hasher.update(&bytes);
         }
         hasher.update(&self.types);
+        for chunk in self.tags.chunks(4096) {
+            let bytes: Vec<u8> = chunk.iter().flat_map(|tag| tag.to_le_bytes()).collect();
+            hasher.update(&bytes);
+        }
         self.fingerprint = hasher.finalize().to_hex().to_string();
     }
 }

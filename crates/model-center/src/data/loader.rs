@@ -159,7 +159,7 @@ impl Loader {
         if self.class_weights.is_some() {
             return self.weighed(first, count);
         }
-        if !self.dataset.labels().are_tokens() {
+        if !self.dataset.labels().loss_is_by_token() {
             return Ok(vec![1.0 / count as f32; count as usize]);
         }
         let mut weights = Vec::with_capacity(count as usize);
@@ -345,6 +345,18 @@ impl Loader {
                 let words = |sample: usize| padded(ids(sample).iter().map(|id| i64::from(*id)).collect(), longest);
                 Labels::Target(rows().flat_map(words).collect())
             }
+            LabelSpace::TokenClasses(_) => {
+                let tags = |sample: usize| dataset.tags(sample).iter().map(|tag| i64::from(*tag)).collect();
+                Labels::TokenClasses(rows().flat_map(|sample| padded(tags(sample), len)).collect())
+            }
+            LabelSpace::Span => Labels::Spans(
+                rows()
+                    .filter_map(|sample| match dataset.label(sample)? {
+                        Label::Span(span) => Some(span.map(i64::from)),
+                        _ => None,
+                    })
+                    .collect(),
+            ),
             LabelSpace::Value => Labels::Values(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {

@@ -31,8 +31,12 @@ pub use read::{ReadOptions, TooLong};
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
+pub use task::published::PublishedTask;
+pub(crate) use task::spans::SpanWindows;
+pub use task::spans::{SPAN_METRICS, SpanTask, SpanWindow};
 pub use task::squad::{SQUAD_METRICS, Squad};
 pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use task::tags::{TAG_METRICS, TagTask};
 pub use task::template::{Template, TemplateTask};
 
 /// The label of tokens without a loss, as in `transformers`.
@@ -61,6 +65,10 @@ pub enum Label {
     Value(f32),
     /// The tokens of the sequence itself, or of its target, from this one on; the preceding ones are the prompt.
     TokensFrom(usize),
+    /// The first and the last token of an answer in the row.
+    Span([u32; 2]),
+    /// Classes of the tokens of the row, which the dataset has beside them.
+    Tags,
 }
 
 /// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of

@@ -103,6 +103,8 @@ pub(super) enum RowForm {
     Answer(AnswerForm),
     /// As SQuAD's.
     Squad(SquadForm),
+    /// Tokenized by the task, which numbers questions.
+    Question,
 }
 
 /// As [`read`], with rows of a form.
@@ -188,6 +190,8 @@ impl<'a> Builder<'a> {
             places: Vec::new(),
             members: Vec::new(),
             references: Vec::new(),
+            tags: Vec::new(),
+            spans: None,
             repeats: None,
             report: ReadReport::default(),
             fingerprint: String::new(),
@@ -213,7 +217,7 @@ impl<'a> Builder<'a> {
         let per_sample = self.dataset.labels.rows_per_sample();
         let is_right = match self.form {
             RowForm::Answer(_) => !examples.is_empty(),
-            RowForm::Plain | RowForm::Squad(_) => examples.len() == per_sample,
+            RowForm::Plain | RowForm::Squad(_) | RowForm::Question => examples.len() == per_sample,
         };
         if !is_right {
             return Err(Error::data(
@@ -227,6 +231,17 @@ impl<'a> Builder<'a> {
             self.waiting.push(Waiting { line, example });
         }
         if self.waiting_bytes >= CHUNK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Adds a sample of one row that the task has tokenized.
+    ///
+    /// Errors: a row that is longer than the limit where that is an error.
+    pub(super) fn push(&mut self, encoding: &Encoding, label: Label) -> Result<()> {
+        let length = encoding.input_ids.len() + encoding.removed;
+        self.check_length(self.report.records, length, ("max_length", self.options.max_length))?;
+        self.dataset.targets.push(label);
+        self.keep(&Row::new(encoding.clone(), label));
+        Ok(())
     }
 
     /// Whether fewer records are usable than required. Which of them are empty is known once they are tokenised.
@@ -295,7 +310,9 @@ impl<'a> Builder<'a> {
             }
             (RowForm::Plain, LabelSpace::NextTokens) => self.words(line, first, second),
             (RowForm::Plain, LabelSpace::Target) => self.side(line, first, is_first),
-            (RowForm::Plain, _) => self.inputs(line, first, second).map(|row| Some(Row::new(row, label))),
+            (RowForm::Plain | RowForm::Question, _) => {
+                self.inputs(line, first, second).map(|row| Some(Row::new(row, label)))
+            }
         }
     }
 
@@ -419,7 +436,7 @@ impl<'a> Builder<'a> {
     fn place(&self, line: u64) -> String {
         match self.form {
             RowForm::Plain | RowForm::Answer(_) => format!("{}:{line}:1", self.path.display()),
-            RowForm::Squad(_) => format!("{}, question {line}", self.path.display()),
+            RowForm::Squad(_) | RowForm::Question => format!("{}, question {line}", self.path.display()),
         }
     }
 }
@@ -444,6 +461,11 @@ pub(super) fn renumber(dataset: &mut Dataset, order: &[usize]) {
             && let Some(new) = order.get(*class)
         {
             *class = *new;
+        }
+    }
+    for tag in &mut dataset.tags {
+        if let Some(new) = usize::try_from(*tag).ok().and_then(|tag| order.get(tag)) {
+            *tag = *new as i32;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Prompts and the rows of a JSONL file that has them.
 
 use super::options::Generated;
-use crate::file::{printable, read_text};
+use crate::data::io::json_lines::read_json_lines;
 use crate::tokenizer::ChatMessage;
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -75,14 +75,7 @@ impl PromptRow {
         fields
     }
 
-    fn parse(place: String, line: &str, column: Option<&str>) -> Result<Self> {
-        let fields = serde_json::from_str::<Map<String, Value>>(line).map_err(|error| {
-            // The parser sees one line, so its own line number is always 1.
-            let text = error.to_string();
-            let reason = printable(text.split(" at line ").next().unwrap_or_default(), 200);
-            let place = format!("{place}:{}", error.column().max(1));
-            Error::data(place, reason, "write one JSON object per line, such as {\"prompt\": \"...\"}")
-        })?;
+    fn of_fields(place: String, fields: Map<String, Value>, column: Option<&str>) -> Result<Self> {
         let refuse = |reason: String, fix: &str| Err(Error::data(place.clone(), reason, fix));
         if let Some(name) = RESULT_FIELDS.iter().find(|name| fields.contains_key(**name)) {
             return refuse(format!("the row has a field {name:?}, which is an output"), "rename it");
@@ -126,19 +119,8 @@ impl PromptRow {
 /// # Errors
 /// [`Error::Data`] with the line for a row without a prompt, [`Error::File`] for an unreadable file.
 pub fn read_prompts(path: &Path, column: Option<&str>) -> Result<Vec<PromptRow>> {
-    let text = read_text(path, MAX_BYTES).map_err(|error| match error {
-        Error::Model { place, reason, .. } => {
-            Error::data(place, reason, "give a file of UTF-8 text, in parts if it is large")
-        }
-        other => other,
-    })?;
-    let lines = text.trim_start_matches('\u{FEFF}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let rows = lines.map(|(index, line)| PromptRow::parse(format!("{}:{}", path.display(), index + 1), line, column));
-    let rows = rows.collect::<Result<Vec<PromptRow>>>()?;
-    match rows.is_empty() {
-        false => Ok(rows),
-        true => Err(Error::data(path.display().to_string(), "there is no line", "write one row per line")),
-    }
+    let lines = read_json_lines(path, MAX_BYTES, "{\"prompt\": \"...\"}")?;
+    lines.into_iter().map(|(place, fields)| PromptRow::of_fields(place, fields, column)).collect()
 }
 
 fn ids_of(value: &Value) -> Option<Vec<u32>> {

@@ -5,6 +5,9 @@
 
 mod rows;
 mod tensors;
+mod texts;
+
+pub use texts::describe_texts;
 
 use crate::data::Format;
 use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};

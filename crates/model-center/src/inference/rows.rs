@@ -1,7 +1,7 @@
 //! Inputs as JSONL: a row of token ids or of text per line, padded on the right to one length.
 
 use super::ForwardInputs;
-use crate::file::{printable, read_text};
+use crate::data::io::json_lines::read_json_lines;
 use crate::model::labels::IGNORED;
 use crate::model::{Batch, Labels};
 use crate::tokenizer::{AutoTokenizer, Tokenizer};
@@ -33,6 +33,8 @@ struct Line {
     span: Option<Vec<i64>>,
     labels: Option<LineLabels>,
     next_sentence_label: Option<i64>,
+    start_positions: Option<i64>,
+    end_positions: Option<i64>,
 }
 
 /// Integers are classes or tokens, floating-point numbers the targets of a regression.
@@ -107,7 +109,10 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<ForwardInputs> {
         context: contexts.map(|rows| padded(&rows, length, 0)),
         span: spans.map(|rows| padded(&rows, length, 0)),
         decoder_attention_mask: target_mask,
-        labels: rows.labels(targets.as_deref())?,
+        labels: match rows.labels(targets.as_deref())? {
+            None => rows.spans()?,
+            labels => labels,
+        },
         decoder_input_ids: targets.map(|rows| padded(&rows, longest(&rows), pad)),
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         ..Batch::new(length, padded(&ids, length, pad))
@@ -117,24 +122,9 @@ pub(super) fn read(path: &Path, directory: &Path) -> Result<ForwardInputs> {
 
 impl Lines {
     fn parse(path: &Path) -> Result<Self> {
-        let text = read_text(path, MAX_BYTES)?;
-        let (mut lines, mut places) = (Vec::new(), Vec::new());
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let place = format!("{}:{}", path.display(), number + 1);
-            let line = serde_json::from_str(line).map_err(|error| {
-                // The parser sees one line, so its own line number is always 1.
-                let text = error.to_string();
-                let reason = printable(text.split(" at line ").next().unwrap_or_default(), 200).to_string();
-                let place = format!("{place}:{}", error.column().max(1));
-                Error::data(place, reason, "write one JSON object per line, such as {\"text\": \"...\"}")
-            })?;
-            lines.push(line);
-            places.push(place);
-        }
-        match lines.is_empty() {
-            false => Ok(Lines { lines, places }),
-            true => Err(Error::data(path.display().to_string(), "there is no line", "write one row per line")),
-        }
+        let read = read_json_lines(path, MAX_BYTES, "{\"text\": \"...\"}")?;
+        let (places, lines) = read.into_iter().unzip();
+        Ok(Lines { lines, places })
     }
 
     /// Replace texts by their ids; returns the tokenizer if there are texts.
@@ -222,6 +212,22 @@ impl Lines {
             _ => None,
         });
         tokens.collect()
+    }
+
+    /// First and last tokens of answers.
+    fn spans(&self) -> Result<Option<Labels>> {
+        let starts = self.of("start_positions", |line| line.start_positions.as_ref())?;
+        let ends = self.of("end_positions", |line| line.end_positions.as_ref())?;
+        match (starts, ends) {
+            (None, None) => Ok(None),
+            (Some(starts), Some(ends)) => {
+                Ok(Some(Labels::Spans(starts.into_iter().zip(ends).map(|(start, end)| [*start, *end]).collect())))
+            }
+            _ => {
+                let reason = "one of start_positions and end_positions is missing";
+                Err(Error::data(self.places[0].clone(), reason, "give both, or leave both out"))
+            }
+        }
     }
 
     /// The labels in one vector; token labels are padded to the longest.

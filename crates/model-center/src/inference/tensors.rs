@@ -6,7 +6,7 @@ use crate::model::{Batch, Labels};
 use crate::{Error, Result};
 
 /// Tensors that are read, with their shapes.
-const KNOWN: [(&str, &str); 9] = [
+const KNOWN: [(&str, &str); 11] = [
     ("input_ids", "[B, L]"),
     ("attention_mask", "[B, L]"),
     ("token_type_ids", "[B, L]"),
@@ -16,6 +16,8 @@ const KNOWN: [(&str, &str); 9] = [
     ("span", "[B, L]"),
     ("labels", "[B], [B, L] or, for an encoder-decoder, [B, T]; for a regression f32 [B] or [B, outputs]"),
     ("next_sentence_label", "[B]"),
+    ("start_positions", "[B]"),
+    ("end_positions", "[B]"),
 ];
 
 /// Read a batch.
@@ -26,7 +28,9 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<Batch> {
     for name in ["attention_mask", "token_type_ids", "context", "span"] {
         require_shape(inputs, name, &[&[rows, length]])?;
     }
-    require_shape(inputs, "next_sentence_label", &[&[rows]])?;
+    for name in ["next_sentence_label", "start_positions", "end_positions"] {
+        require_shape(inputs, name, &[&[rows]])?;
+    }
     let target = target_shape(inputs, rows)?;
     require_shape(inputs, "decoder_attention_mask", &[&target])?;
     let mask = |name: &str| {
@@ -100,9 +104,24 @@ fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> R
     Err(wrong(inputs, reason, &format!("write {name} as {form}")))
 }
 
+/// First and last tokens of answers.
+fn spans(inputs: &SafetensorsFile) -> Result<Option<Labels>> {
+    let side = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
+    match (side("start_positions")?, side("end_positions")?) {
+        (None, None) => Ok(None),
+        (Some(starts), Some(ends)) => {
+            Ok(Some(Labels::Spans(starts.into_iter().zip(ends).map(|(start, end)| [start, end]).collect())))
+        }
+        _ => {
+            let reason = "one of start_positions and end_positions is missing".to_owned();
+            Err(wrong(inputs, reason, "give both, or leave both out"))
+        }
+    }
+}
+
 /// Integer labels are classes, floating-point ones the targets of a regression.
 fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<Labels>> {
-    let Some(entry) = inputs.entry("labels") else { return Ok(None) };
+    let Some(entry) = inputs.entry("labels") else { return spans(inputs) };
     if !entry.is_float() {
         // Any length T: whether the model has a decoder is checked by the model.
         if !matches!(entry.shape.as_slice(), &[count, of_decoder] if count == rows && of_decoder > 0) {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Average, ClassCounts, Metric, MetricKind, OrderedSum, Questions, ValuePairs};
+use super::{
+    Average, ClassCounts, EntityCounts, Metric, MetricKind, OrderedSum, Questions, SpanAnswers, SpanCandidate,
+    ValuePairs,
+};
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
 
@@ -17,17 +20,27 @@ pub enum Evaluator {
     Questions(Questions, Arc<[Member]>),
     /// Of numbers.
     Values(ValuePairs),
+    /// Of tags of words, with their names.
+    Tags(EntityCounts, Arc<[String]>),
+    /// Of answers as spans, with the question of each sample, and the number of samples.
+    Spans(SpanAnswers, Arc<[Member]>, u64),
     /// Tokens: mean losses of batches, each with its number of tokens, and the number of samples.
     Tokens(OrderedSum, u64),
 }
 
 impl Evaluator {
+    /// Numbers of each sample for [`Evaluator::Spans`]: the score of no answer, the score of the best span, its first
+    /// and its last token; the last two are -1 where there is no span.
+    pub const SPAN_NUMBERS: usize = 4;
+
     /// An empty evaluator for labels of a kind.
     pub fn new(labels: &LabelSpace) -> Evaluator {
-        match labels.classes() {
-            Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
-            None if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
-            None => Evaluator::Values(ValuePairs::default()),
+        match (labels.classes(), labels) {
+            (Some(classes), _) => Evaluator::Classes(ClassCounts::new(classes)),
+            (None, LabelSpace::NextTokens | LabelSpace::Target) => Evaluator::Tokens(OrderedSum::default(), 0),
+            (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
+            (None, LabelSpace::TokenClasses(names)) => Evaluator::Tags(EntityCounts::default(), names.clone().into()),
+            (None, _) => Evaluator::Values(ValuePairs::default()),
         }
     }
 
@@ -36,6 +49,7 @@ impl Evaluator {
         let members: Arc<[Member]> = (0..dataset.len()).filter_map(|sample| dataset.member(sample)).collect();
         match dataset.labels().classes() {
             Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),
+            _ if *dataset.labels() == LabelSpace::Span => Evaluator::Spans(SpanAnswers::default(), members, 0),
             _ => Evaluator::new(dataset.labels()),
         }
     }
@@ -56,7 +70,8 @@ impl Evaluator {
     /// Adds the outputs of a model's head for a batch.
     ///
     /// Shapes: `logits` B × classes for classes, B × choices for choices (one output per row, rows of a sample
-    /// together), B for numbers; `samples` and `labels` B.
+    /// together), B for numbers; `samples` and `labels` B. For tags B × any number of predicted classes at least the
+    /// labels'; for spans B × [`Evaluator::SPAN_NUMBERS`].
     ///
     /// Errors: lengths that do not agree, labels of the other kind or out of range, logits that are not numbers.
     pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
@@ -67,6 +82,11 @@ impl Evaluator {
             Evaluator::Values(_) => 1,
             // They are judged by their loss.
             Evaluator::Tokens(..) => return Ok(()),
+            Evaluator::Tags(counts, names) => return add_tags(counts, names, samples.len(), (logits, labels)),
+            Evaluator::Spans(answers, members, count) => {
+                *count += samples.len() as u64;
+                return add_spans(answers, members, samples, logits);
+            }
         };
         if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
             let (outputs, labels, samples) = (logits.len(), labels.len(), samples.len());
@@ -110,6 +130,11 @@ impl Evaluator {
             (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => a.merge(b),
             (Evaluator::Values(a), Evaluator::Values(b)) => a.merge(b),
             (Evaluator::Questions(a, members), Evaluator::Questions(b, others)) if members == others => a.merge(b),
+            (Evaluator::Tags(a, names), Evaluator::Tags(b, others)) if names == others => a.merge(b),
+            (Evaluator::Spans(a, members, samples), Evaluator::Spans(b, others, more)) if members == others => {
+                a.merge(b);
+                *samples += more;
+            }
             (Evaluator::Tokens(a, samples), Evaluator::Tokens(b, more)) => {
                 a.merge(b);
                 *samples += more;
@@ -128,7 +153,8 @@ impl Evaluator {
             Evaluator::Classes(counts) => counts.count(),
             Evaluator::Questions(questions, _) => questions.counts().count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
-            Evaluator::Tokens(_, samples) => *samples,
+            Evaluator::Tags(counts, _) => counts.sequences(),
+            Evaluator::Tokens(_, samples) | Evaluator::Spans(_, _, samples) => *samples,
         }
     }
 
@@ -156,6 +182,18 @@ impl Evaluator {
                 Metric::MeanSquaredError => Some(pairs.mean_squared_error()),
                 _ => None,
             },
+            Evaluator::Tags(counts, _) => {
+                let [precision, recall, f1] = counts.overall();
+                match metric {
+                    Metric::EntityPrecision => Some(precision),
+                    Metric::EntityRecall => Some(recall),
+                    Metric::EntityF1 => Some(f1),
+                    Metric::TagAccuracy => Some(counts.tag_accuracy()),
+                    _ => None,
+                }
+            }
+            // Their texts are rated by the evaluation, which has the passages.
+            Evaluator::Spans(..) => None,
             Evaluator::Tokens(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
         value.ok_or_else(|| {
@@ -166,12 +204,63 @@ impl Evaluator {
                     ("classes of answers to questions".into(), both.concat())
                 }
                 Evaluator::Values(_) => ("numbers".into(), MetricKind::Values.metrics()),
+                Evaluator::Tags(..) => ("tags of words".into(), MetricKind::Tags.metrics()),
+                Evaluator::Spans(..) => ("spans".into(), MetricKind::Questions.metrics()),
                 Evaluator::Tokens(..) => ("tokens".into(), MetricKind::Tokens.metrics()),
             };
             let reason = format!("{:?} does not judge labels that are {kind}", metric.name());
             Error::argument("eval.metric", reason, format!("use {}", fitting.join(", ")))
         })
     }
+}
+
+/// Adds predicted classes of the words that have a label.
+fn add_tags(
+    counts: &mut EntityCounts,
+    names: &[String],
+    samples: usize,
+    (predicted, labels): (&[f32], &Labels),
+) -> Result<()> {
+    let Labels::TokenClasses(labels) = labels else {
+        let reason = format!("{} as labels of words", MetricKind::by(labels).name());
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    };
+    let (length, width) = (labels.len() / samples.max(1), predicted.len() / samples.max(1));
+    if length == 0 || width < length {
+        let reason = format!("{width} predictions of {length} tokens");
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    }
+    let name = |class: usize| names.get(class).map_or("O", String::as_str);
+    for (labels, predicted) in labels.chunks_exact(length).zip(predicted.chunks_exact(width)) {
+        let words = labels
+            .iter()
+            .zip(predicted)
+            .filter_map(|(label, predicted)| Some((name(usize::try_from(*label).ok()?), name(*predicted as usize))));
+        let (labels, predicted): (Vec<&str>, Vec<&str>) = words.unzip();
+        counts.add(&labels, &predicted);
+    }
+    Ok(())
+}
+
+/// Adds the best spans of windows.
+fn add_spans(answers: &mut SpanAnswers, members: &[Member], samples: &[u32], numbers: &[f32]) -> Result<()> {
+    let numbers = numbers.chunks_exact(Evaluator::SPAN_NUMBERS);
+    if numbers.len() != samples.len() {
+        let reason = format!("numbers of {} windows for {} samples", numbers.len(), samples.len());
+        return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+    }
+    for (sample, numbers) in samples.iter().zip(numbers) {
+        let (Some(member), &[none, score, start, end]) = (members.get(*sample as usize), numbers) else {
+            let reason = format!("sample {sample} of {}", members.len());
+            return Err(Error::data("evaluation", reason, "pass the batch's own samples"));
+        };
+        if !none.is_finite() || !score.is_finite() {
+            return Err(no_numbers(*sample, &[none, score]));
+        }
+        let span = (start >= 0.0).then_some(SpanCandidate { score, start: start as usize, end: end as usize });
+        answers.add(member.question, *sample, none, span);
+    }
+    Ok(())
 }
 
 fn no_numbers(sample: u32, outputs: &[f32]) -> Error {

@@ -1,6 +1,6 @@
 //! The names of metrics, what each judges, and which labels have which by default.
 
-use crate::data::{LabelSpace, Labels};
+use crate::data::{LabelSpace, Labels, SPAN_METRICS, TAG_METRICS};
 use crate::{Error, Result};
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
@@ -37,6 +37,14 @@ pub enum Metric {
     ExactMatch,
     /// Mean over questions of the word-level F1 of an answer against the known answer that fits best.
     TokenF1,
+    /// F1 of named entities: each is right if its type and both of its ends are.
+    EntityF1,
+    /// Share of predicted entities that are right.
+    EntityPrecision,
+    /// Share of labelled entities that are predicted.
+    EntityRecall,
+    /// Share of words with the right tag.
+    TagAccuracy,
 }
 
 /// What a metric judges.
@@ -50,6 +58,8 @@ pub enum MetricKind {
     Tokens,
     /// Questions with several samples each.
     Questions,
+    /// Tags of words.
+    Tags,
 }
 
 impl MetricKind {
@@ -59,6 +69,8 @@ impl MetricKind {
             LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => MetricKind::Classes,
             LabelSpace::Value => MetricKind::Values,
             LabelSpace::NextTokens | LabelSpace::Target => MetricKind::Tokens,
+            LabelSpace::TokenClasses(_) => MetricKind::Tags,
+            LabelSpace::Span => MetricKind::Questions,
         }
     }
 
@@ -68,6 +80,8 @@ impl MetricKind {
             Labels::Classes(_) => MetricKind::Classes,
             Labels::Values(_) => MetricKind::Values,
             Labels::NextTokens(_) | Labels::Target(_) => MetricKind::Tokens,
+            Labels::TokenClasses(_) => MetricKind::Tags,
+            Labels::Spans(_) => MetricKind::Questions,
         }
     }
 
@@ -78,6 +92,7 @@ impl MetricKind {
             MetricKind::Values => "numbers",
             MetricKind::Tokens => "tokens",
             MetricKind::Questions => "questions",
+            MetricKind::Tags => "tags of words",
         }
     }
 
@@ -105,6 +120,10 @@ impl Metric {
         Metric::Perplexity,
         Metric::ExactMatch,
         Metric::TokenF1,
+        Metric::EntityF1,
+        Metric::EntityPrecision,
+        Metric::EntityRecall,
+        Metric::TagAccuracy,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -125,6 +144,10 @@ impl Metric {
             Metric::Perplexity => "perplexity",
             Metric::ExactMatch => "exact_match",
             Metric::TokenF1 => "token_f1",
+            Metric::EntityF1 => "entity_f1",
+            Metric::EntityPrecision => "entity_precision",
+            Metric::EntityRecall => "entity_recall",
+            Metric::TagAccuracy => "tag_accuracy",
         }
     }
 
@@ -147,6 +170,7 @@ impl Metric {
             Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => MetricKind::Values,
             Metric::Perplexity => MetricKind::Tokens,
             Metric::ExactMatch | Metric::TokenF1 => MetricKind::Questions,
+            Metric::EntityF1 | Metric::EntityPrecision | Metric::EntityRecall | Metric::TagAccuracy => MetricKind::Tags,
             _ => MetricKind::Classes,
         }
     }
@@ -156,6 +180,8 @@ impl Metric {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
             LabelSpace::NextTokens | LabelSpace::Target => &[Metric::Perplexity],
+            LabelSpace::TokenClasses(_) => TAG_METRICS,
+            LabelSpace::Span => SPAN_METRICS,
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]

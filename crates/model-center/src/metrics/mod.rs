@@ -8,14 +8,20 @@
 
 mod answers;
 mod class_counts;
+mod entities;
 mod evaluator;
 mod metric;
 mod ordered;
 mod questions;
+mod rouge;
+mod spans;
 
 pub use answers::{AnswerScores, answer_words, exact_match, token_f1};
 pub use class_counts::{Average, ClassCounts};
+pub use entities::{Entity, EntityCounts, entities};
 pub use evaluator::{Evaluator, argmax};
 pub use metric::{Metric, MetricKind};
 pub use ordered::{OrderedSum, ValuePairs};
 pub use questions::Questions;
+pub use rouge::{RougeL, rouge_l};
+pub use spans::{N_BEST, SpanAnswers, SpanCandidate, SpanSearch};

@@ -8,7 +8,7 @@ use super::decoder_inputs;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
 use super::position_table::{Count, PositionTable};
-use crate::data::{Batch, VerbalizerBatch};
+use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::layer::{PositionsConfig, TokensRead};
 use bmtrain_core::comm::Communicator;
@@ -93,6 +93,8 @@ pub struct DeviceBatch {
     pub verbalizer: Option<VerbalizerTensors>,
     /// i64 `[B, L]`, the next tokens of prompts with their label words, and the weight of their loss.
     pub prompt: Option<(Tensor, f32)>,
+    /// i64 `[B]` each, the first and the last token of each sequence's answer.
+    pub spans: Option<[Tensor; 2]>,
     /// i64 `[B]`, for pretraining.
     pub next_sentence: Option<Tensor>,
     /// Share of the target probability that is spread evenly over all classes.
@@ -147,6 +149,7 @@ impl DeviceBatch {
         };
         let classes = match head {
             Head::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
+            Head::TokenClassifier { outputs } => Some(outputs),
             _ => None,
         };
         let verbalizer = batch.verbalizer.as_ref();
@@ -155,6 +158,7 @@ impl DeviceBatch {
             sequences,
             last: last.map(|last| vector(&last)).transpose()?,
             labels: targets(device, batch, (spec, head), target)?,
+            spans: spans(device, batch)?,
             verbalizer: verbalizer.map(|verbalizer| VerbalizerTensors::upload(device, verbalizer)).transpose()?,
             prompt: prompt.transpose()?,
             next_sentence: batch.next_sentence.as_deref().map(vector).transpose()?,
@@ -182,17 +186,32 @@ impl DeviceBatch {
 
 /// The targets of the loss, for a decoder's tokens of this shape. Without a head there is no loss.
 fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [usize; 2]) -> Result<Option<Targets>> {
-    let Some(labels) = batch.labels.as_ref().filter(|_| head != Head::None) else { return Ok(None) };
-    let ids = labels.ids().filter(|_| head.is_lm() && batch.verbalizer.is_none());
+    let has_targets = !matches!(head, Head::None | Head::Span);
+    let Some(labels) = batch.labels.as_ref().filter(|_| has_targets) else { return Ok(None) };
+    let of_tokens = head.is_lm() || matches!(head, Head::TokenClassifier { .. });
+    let ids = labels.ids().filter(|_| of_tokens && batch.verbalizer.is_none());
     let Some(ids) = ids else {
         return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    let tokens = match head.is_masked_lm() || spec.is_encoder_decoder() {
+    // Targets are the tokens to predict at each position; the others are the tokens of the sequence itself.
+    let are_at_positions =
+        !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Target(_));
+    let tokens = match are_at_positions {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,
     };
     Ok(Some(Targets::Classes(tokens)))
+}
+
+/// The first and the last tokens of answers, `[B]` each.
+fn spans(device: &Device, batch: &Batch) -> Result<Option<[Tensor; 2]>> {
+    let Some(Labels::Spans(spans)) = &batch.labels else { return Ok(None) };
+    let side = |side: usize| {
+        let tokens: Vec<i64> = spans.iter().map(|span| span[side]).collect();
+        Tensor::from_slice_in(device, [tokens.len()], &tokens, Segment::Data)
+    };
+    Ok(Some([side(0)?, side(1)?]))
 }
 
 /// The attention mask if there is a context or there are spans; 1 where a query sees a key. A query sees the context

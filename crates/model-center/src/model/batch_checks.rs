@@ -29,6 +29,9 @@ pub(super) fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     if is_encoder_decoder {
         return check_one_choice(head, batch);
     }
+    if matches!(head, Head::TokenClassifier { .. } | Head::Span) {
+        check_one_choice(head, batch)?;
+    }
     let wanted = match (head, &batch.verbalizer) {
         (Head::CausalLm { .. }, Some(verbalizer)) => {
             check_verbalizer(verbalizer, (batch.rows, batch.input_ids.len()), spec.vocab_size)?;
@@ -37,6 +40,8 @@ pub(super) fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
         (Head::None, _) => Wanted::Nothing,
         (Head::NextSentence, _) => Wanted::Classes(2),
         (Head::MaskedLm | Head::Pretraining | Head::CausalLm { .. }, _) => Wanted::Tokens,
+        (Head::TokenClassifier { outputs }, _) => Wanted::TokenClasses(outputs),
+        (Head::Span, _) => Wanted::Spans,
         (Head::Classifier { outputs }, _) => Wanted::of_classifier(outputs, batch.choices, spec.problem_type),
     };
     wanted.check(batch, spec.vocab_size)
@@ -57,7 +62,7 @@ fn check_next_sentence(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     Err(Error::data("next_sentence_label", reason, fix))
 }
 
-/// The decoder of an encoder-decoder, its classifier included, takes one sequence per sample.
+/// The decoder of an encoder-decoder, its classifier included, and heads of tokens take one sequence per sample.
 fn check_one_choice(head: Head, batch: &Batch) -> Result<()> {
     if batch.choices <= 1 {
         return Ok(());

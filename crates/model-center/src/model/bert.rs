@@ -188,6 +188,8 @@ impl EncoderFamily for BertConfig {
     fn unused(head: EncoderHead) -> &'static [&'static str] {
         match head {
             EncoderHead::Classifier { .. } => &["cls.*", "qa_outputs.*"],
+            EncoderHead::TokenClassifier { .. } => &["cls.*", "qa_outputs.*", "*pooler.*"],
+            EncoderHead::Span => &["cls.*", "classifier.*", "*pooler.*"],
             EncoderHead::None | EncoderHead::CausalLm { .. } => &["cls.*", "classifier.*", "qa_outputs.*"],
             EncoderHead::MaskedLm => &["cls.seq_relationship.*", "classifier.*", "qa_outputs.*", "*pooler.*"],
             EncoderHead::NextSentence => &["cls.predictions.*", "classifier.*", "qa_outputs.*"],
@@ -197,9 +199,13 @@ impl EncoderFamily for BertConfig {
 }
 
 /// The parameters of the heads.
-const HEADS: [(&str, &str); 9] = [
+const HEADS: [(&str, &str); 13] = [
     ("cls_projection.weight", "classifier.weight"),
     ("cls_projection.bias", "classifier.bias"),
+    ("token_projection.weight", "classifier.weight"),
+    ("token_projection.bias", "classifier.bias"),
+    ("span_projection.weight", "qa_outputs.weight"),
+    ("span_projection.bias", "qa_outputs.bias"),
     ("lm_head.dense.weight", "cls.predictions.transform.dense.weight"),
     ("lm_head.dense.bias", "cls.predictions.transform.dense.bias"),
     ("lm_head.layer_norm.weight", "cls.predictions.transform.LayerNorm.weight"),
@@ -219,7 +225,7 @@ static TIED: [Alias; 2] = [
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "bert",
-        doc: "BERT with classification, masked-token and next-sentence heads",
+        doc: "BERT with classification, answer-span, masked-token and next-sentence heads",
         open: load::open::<Encoder<BertConfig>>,
     },
     class: Some(Class {

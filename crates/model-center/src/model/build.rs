@@ -70,7 +70,7 @@ fn without_auto(options: BlockOptions) -> BlockOptions {
 
 fn info(spec: &Spec, head: Head, embedding_parameters: usize) -> ModelInfo {
     let is_encoder_decoder = spec.is_encoder_decoder();
-    let is_classifier = matches!(head, Head::Classifier { .. });
+    let is_classifier = matches!(head, Head::Classifier { .. } | Head::TokenClassifier { .. });
     let has_labels = is_classifier || !is_encoder_decoder;
     ModelInfo {
         vocab_size: spec.vocab_size,

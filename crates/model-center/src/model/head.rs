@@ -1,11 +1,12 @@
-//! The task heads of a transformer: language modelling, classification, next-sentence prediction.
+//! The task heads of a transformer: language modelling, classification of sequences and tokens, answer spans,
+//! next-sentence prediction.
 //!
 //! Defines [`Head`], [`HeadSpec`] and [`Heads`], which [`super::Transformer`] calls with the last hidden states.
 
 use super::batch::DeviceBatch;
 use super::labels::Targets;
 use super::lm_head::LmHead;
-use super::text_model::ModelOutput;
+use super::text_model::{END_LOGITS, ModelOutput, START_LOGITS};
 use crate::formats::Alias;
 use crate::layer::TokensRead;
 use bmtrain_core::kernel::Activation;
@@ -27,6 +28,13 @@ pub enum Head {
         /// Outputs.
         outputs: usize,
     },
+    /// Classes of each token.
+    TokenClassifier {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// The first and the last token of an answer.
+    Span,
     /// Masked language modelling.
     MaskedLm,
     /// Whether the second sentence follows the first.
@@ -132,7 +140,7 @@ impl HeadSpec {
             Head::Classifier { .. } => self.classifier == ClassifierInput::Pooled,
             Head::None => matches!(self.classifier, ClassifierInput::Pooled | ClassifierInput::FirstToken),
             Head::NextSentence | Head::Pretraining => true,
-            Head::MaskedLm | Head::CausalLm { .. } => false,
+            Head::TokenClassifier { .. } | Head::Span | Head::MaskedLm | Head::CausalLm { .. } => false,
         }
     }
 }
@@ -143,6 +151,8 @@ pub struct Heads {
     kind: Head,
     pooler: Option<Linear>,
     classifier: Option<Classifier>,
+    tokens: Option<TokenClassifier>,
+    span: Option<Linear>,
     lm: Option<LmHead>,
     sentences: Option<Linear>,
 }
@@ -163,9 +173,17 @@ impl Heads {
             }
             _ => None,
         };
+        let tokens = match kind {
+            Head::TokenClassifier { outputs } => {
+                let projection = linear("token_projection", outputs, true)?;
+                Some(TokenClassifier { projection, dropout: spec.classifier_dropout })
+            }
+            _ => None,
+        };
+        let span = (kind == Head::Span).then(|| linear("span_projection", 2, true)).transpose()?;
         let lm = kind.is_lm().then(|| LmHead::new(builder, spec, kind, vocab_size)).transpose()?;
         let sentences = kind.has_sentences().then(|| linear("nsp_projection", 2, true)).transpose()?;
-        Ok(Heads { kind, pooler, classifier, lm, sentences })
+        Ok(Heads { kind, pooler, classifier, tokens, span, lm, sentences })
     }
 
     /// Which head this is.
@@ -188,6 +206,14 @@ impl Heads {
             let logits = classifier.forward(hidden, pooled.as_ref(), batch, cx)?; // [B, outputs]
             output.loss = batch_loss(&logits, batch, cx)?; // [1]
             output.logits = Some(logits);
+        }
+        if let Some(tokens) = &self.tokens {
+            let logits = tokens.forward(hidden, cx)?; // [B, L, outputs]
+            output.loss = batch_loss(&logits, batch, cx)?; // [1]
+            output.logits = Some(logits);
+        }
+        if let Some(span) = &self.span {
+            answer_span(&span.forward(hidden, cx)?, batch, &mut output, cx)?;
         }
         if let Some(lm) = &self.lm {
             // With two heads the loss needs the labels of both, as in transformers.
@@ -230,6 +256,41 @@ impl Heads {
         let Some(lm) = &self.lm else { return Ok(None) };
         Ok(Some(lm.logits(hidden, table, cx)?)) // [B, L, V]
     }
+}
+
+/// A linear layer of every hidden state, after dropout.
+#[derive(Debug)]
+struct TokenClassifier {
+    projection: Linear,
+    dropout: f32,
+}
+
+impl TokenClassifier {
+    /// `[B, L, D]` to `[B, L, outputs]`.
+    fn forward(&self, hidden: &Var, cx: &mut Ctx) -> Result<Var> {
+        let dropout = cx.dropout("token_classifier", self.dropout)?;
+        self.projection.forward(&ops::dropout(cx, hidden, dropout)?, cx) // [B, L, outputs]
+    }
+}
+
+/// Divides logits `[B, L, 2]` into one side for first and one for last tokens and, with labels, adds the loss: the mean
+/// of the two cross-entropies over the tokens of a sequence.
+fn answer_span(logits: &Var, batch: &DeviceBatch, output: &mut ModelOutput, cx: &mut Ctx) -> Result<()> {
+    let [rows, length, _] = logits.dims("answer span")?;
+    for (side, name) in [START_LOGITS, END_LOGITS].into_iter().enumerate() {
+        let logits = ops::slice_last(cx, logits, side..side + 1)?.reshape([rows, length])?; // [B, L]
+        if let Some(spans) = &batch.spans {
+            let options = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+            let loss = ops::cross_entropy(cx, &logits, &spans[side], &options)?; // [1]
+            let half = ops::scale(cx, &loss, 0.5)?; // [1]
+            output.loss = Some(match output.loss.take() {
+                Some(start) => ops::add(cx, &start, &half)?, // [1]
+                None => half,
+            });
+        }
+        output.extra.push((name, logits));
+    }
+    Ok(())
 }
 
 #[derive(Debug)]

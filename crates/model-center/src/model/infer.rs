@@ -105,6 +105,8 @@ fn described(head: TextHead) -> String {
         TextHead::MaskedLm => "mlm",
         TextHead::NextSentence => "nsp",
         TextHead::Pretraining => "mlm and nsp",
+        TextHead::TokenClassification { .. } => "tokens",
+        TextHead::QuestionAnswering => "qa",
         TextHead::Classification { outputs } => {
             return format!("cls, with {outputs} classes by the rows of the classifier");
         }

@@ -27,9 +27,13 @@ impl Targets {
                 let shape = [samples, values.len() / samples.max(1)];
                 Targets::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
             }
-            Labels::Classes(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => {
+            Labels::Classes(labels)
+            | Labels::NextTokens(labels)
+            | Labels::TokenClasses(labels)
+            | Labels::Target(labels) => {
                 Targets::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
             }
+            Labels::Spans(_) => return Err(wrong_labels(labels, Wanted::Classes(0))),
         })
     }
 }
@@ -41,6 +45,10 @@ pub(super) enum Wanted {
     Classes(usize),
     /// A token id for each token.
     Tokens,
+    /// A class index below this for each token.
+    TokenClasses(usize),
+    /// The positions of the first and the last token of each sequence's answer.
+    Spans,
     /// This number of values per sample.
     Values(usize),
     /// Any number of classes per sample (multi-label), whose loss is not supported.
@@ -71,6 +79,10 @@ impl Wanted {
         let Some(labels) = &batch.labels else { return Ok(()) };
         match (self, labels.ids(), labels) {
             (Wanted::Nothing, ..) => Ok(()),
+            (Wanted::TokenClasses(classes), Some(ids), _) => Numbers::grid("labels", ids, batch, classes).check(true),
+            (Wanted::Spans, _, Labels::Spans(spans)) => {
+                Numbers::flat("labels", spans.as_flattened(), 2 * samples, batch.length).check(true)
+            }
             (Wanted::Tokens, Some(ids), _) => Numbers::grid("labels", ids, batch, words).check(true),
             (Wanted::Classes(classes), Some(ids), _) => Numbers::flat("labels", ids, samples, classes).check(true),
             (Wanted::Values(outputs), _, Labels::Values(values)) => check_values(values, samples, outputs),
@@ -82,12 +94,17 @@ impl Wanted {
 pub(super) fn wrong_labels(labels: &Labels, wanted: Wanted) -> Error {
     let got = match labels {
         Labels::Values(_) => "numbers to predict",
+        Labels::Spans(_) => "spans of tokens",
         _ => "class numbers",
     };
     let (reason, fix) = match wanted {
         Wanted::Values(_) => (
             format!("the labels are {got}, and this model predicts numbers (problem_type regression)"),
             "write them as f32 [B], or [B, outputs] for several outputs",
+        ),
+        Wanted::Spans => (
+            format!("the labels are {got}, and this model predicts the first and the last token of an answer"),
+            "give start_positions and end_positions",
         ),
         Wanted::Sets => (
             "multi-label classification (problem_type multi_label_classification) has no loss here".to_owned(),

@@ -69,6 +69,10 @@ fn own_head<A: Architecture>(
             let outputs = found(config)?.outputs(directory, stated, notes)?;
             Ok(TextHead::Classification { outputs })
         }
+        Some(TextHead::TokenClassification { .. }) => {
+            // Two is what transformers assumes, too.
+            Ok(TextHead::TokenClassification { outputs: config.text().cls_head.unwrap_or(2) })
+        }
         Some(head) => Ok(head),
         None => {
             let known = A::known_classes(config);
@@ -100,8 +104,12 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     }
     let is_own = is_named_by_model_center(directory)?;
     A::check_directory(&config, &place, (head, options.head_values), is_own)?;
-    if let TextHead::Classification { outputs } = head {
-        let trained = if let TextHead::Classification { outputs } = own { Some(outputs) } else { None };
+    if let TextHead::Classification { outputs } | TextHead::TokenClassification { outputs } = head {
+        let trained = match (head, own) {
+            (TextHead::Classification { .. }, TextHead::Classification { outputs })
+            | (TextHead::TokenClassification { .. }, TextHead::TokenClassification { outputs }) => Some(outputs),
+            _ => None,
+        };
         let text = config.text_mut();
         take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
         text.cls_head = Some(outputs);

@@ -204,7 +204,13 @@ impl EncoderFamily for RobertaConfig {
 
     fn unused(head: EncoderHead) -> &'static [&'static str] {
         match head {
-            EncoderHead::Classifier { .. } => &["lm_head.*", "qa_outputs.*", "*pooler.*"],
+            EncoderHead::Classifier { .. } => {
+                &["lm_head.*", "qa_outputs.*", "classifier.weight", "classifier.bias", "*pooler.*"]
+            }
+            EncoderHead::TokenClassifier { .. } => {
+                &["lm_head.*", "qa_outputs.*", "classifier.dense.*", "classifier.out_proj.*", "*pooler.*"]
+            }
+            EncoderHead::Span => &["lm_head.*", "classifier.*", "*pooler.*"],
             EncoderHead::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
             EncoderHead::None | EncoderHead::CausalLm { .. } | EncoderHead::NextSentence | EncoderHead::Pretraining => {
                 &["lm_head.*", "classifier.*", "qa_outputs.*"]
@@ -214,7 +220,11 @@ impl EncoderFamily for RobertaConfig {
 }
 
 /// The parameters of the heads.
-const HEADS: [(&str, &str); 9] = [
+const HEADS: [(&str, &str); 13] = [
+    ("token_projection.weight", "classifier.weight"),
+    ("token_projection.bias", "classifier.bias"),
+    ("span_projection.weight", "qa_outputs.weight"),
+    ("span_projection.bias", "qa_outputs.bias"),
     ("cls_dense.weight", "classifier.dense.weight"),
     ("cls_dense.bias", "classifier.dense.bias"),
     ("cls_projection.weight", "classifier.out_proj.weight"),
@@ -236,7 +246,7 @@ static TIED: [Alias; 2] = [
 pub(super) const FAMILY: Family = Family {
     entry: ModelEntry {
         model_type: "roberta",
-        doc: "RoBERTa with classification and masked-token heads",
+        doc: "RoBERTa with classification, answer-span and masked-token heads",
         open: load::open::<Encoder<RobertaConfig>>,
     },
     class: Some(Class {

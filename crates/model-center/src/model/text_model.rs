@@ -26,6 +26,13 @@ pub enum TextHead {
         /// Outputs.
         outputs: usize,
     },
+    /// Classes of each token.
+    TokenClassification {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// The first and the last token of the span that answers a question.
+    QuestionAnswering,
     /// Masked language modelling.
     MaskedLm,
     /// Next-sentence prediction.
@@ -39,20 +46,30 @@ pub enum TextHead {
 /// The output of a forward pass.
 #[derive(Debug, Clone)]
 pub struct ModelOutput {
-    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]`; with a verbalizer `[R, classes]`.
+    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]` or, of token classes, `[R, L, outputs]`;
+    /// with a verbalizer `[R, classes]`. Answer spans have [`ModelOutput::extra`] instead.
     pub logits: Option<Var>,
-    /// Further outputs by name, such as `pooler`.
+    /// Further outputs by name, such as `pooler`; of answer spans `start_logits` and `end_logits`, `[R, L]`.
     pub extra: Vec<(&'static str, Var)>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
 }
 
 /// The names of [`ModelOutput::extra`].
-const EXTRA_OUTPUTS: [&str; 3] = ["pooler", "seq_relationship_logits", "encoder_last_hidden_state"];
+const EXTRA_OUTPUTS: [&str; 5] =
+    ["pooler", "seq_relationship_logits", "encoder_last_hidden_state", START_LOGITS, END_LOGITS];
+pub(super) const START_LOGITS: &str = "start_logits";
+pub(super) const END_LOGITS: &str = "end_logits";
 const LOGITS: &str = "logits";
 const LOSS: &str = "loss";
 
 impl ModelOutput {
+    /// The logits of the first and the last token of an answer, each `[R, L]`; `None` for another head.
+    pub fn span_logits(&self) -> Option<[&Var; 2]> {
+        let of = |wanted: &str| self.extra.iter().find(|(name, _)| *name == wanted).map(|(_, logits)| logits);
+        Some([of(START_LOGITS)?, of(END_LOGITS)?])
+    }
+
     /// Its tensors: the loss alone, or all.
     pub(super) fn into_tensors(self, wants: ForwardOutputs) -> NamedTensors {
         let named = |name: &str, var: Var| (name.to_owned(), var.into_value());
@@ -95,7 +112,7 @@ pub enum ForwardOutputs {
 pub type Observe<'a> = &'a mut dyn FnMut(usize, &Tensor) -> bmtrain_dist::Result<()>;
 
 /// The properties of a model that a program needs before it makes a batch.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelInfo {
     /// Rows of the token embedding: ids are below this.
     pub vocab_size: usize,

@@ -7,7 +7,7 @@
 
 use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
-use crate::recipe::{Parallel, Resolved};
+use crate::recipe::{DataSource, Parallel, Resolved};
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::{Communicator, CountingRank, Solo};
@@ -78,9 +78,11 @@ impl LayoutRun {
             data,
             sum: resolved.train.gradient_sum,
             family: resolved.model.family.clone(),
-            head: match predicts_tokens {
-                true => TextHead::CausalLm,
-                false => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
+            head: match (predicts_tokens, source) {
+                (true, _) => TextHead::CausalLm,
+                (_, DataSource::QuestionAnswering { .. }) => TextHead::QuestionAnswering,
+                (_, DataSource::TokenClassification { .. }) => TextHead::TokenClassification { outputs: 2 },
+                (false, _) => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
             },
             dtype: resolved.model.dtype,
             gradient_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
@@ -170,6 +172,8 @@ impl LayoutRun {
             TextHead::MaskedLm | TextHead::Pretraining => Some(Labels::Classes(vec![0; rows * length])),
             TextHead::Classification { outputs: 1 } => Some(Labels::Values(vec![0.0; rows])),
             TextHead::Classification { .. } => Some(Labels::Classes(vec![0; rows])),
+            TextHead::TokenClassification { .. } => Some(Labels::TokenClasses(vec![0; rows * length])),
+            TextHead::QuestionAnswering => Some(Labels::Spans(vec![[0, 0]; rows])),
             TextHead::NextSentence => None,
         };
         let compares = matches!(self.head, TextHead::NextSentence | TextHead::Pretraining);

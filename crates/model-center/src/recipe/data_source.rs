@@ -4,8 +4,9 @@
 
 use super::sources::has_prompts;
 use crate::data::{
-    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
-    SUPERGLUE, Split, Squad, TaskEntry, TaskLabels, TemplateTask,
+    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
+    SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels,
+    TemplateTask,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -24,6 +25,13 @@ pub enum DataSource {
     Prompts {
         /// Its name in [`PROMPTS`].
         task: &'static str,
+        /// The directory that holds the task's directory.
+        directory: PathBuf,
+    },
+    /// A task in the files that it is published in, for classifiers.
+    Published {
+        /// Which one.
+        task: PublishedTask,
         /// The directory that holds the task's directory.
         directory: PathBuf,
     },
@@ -50,6 +58,24 @@ pub enum DataSource {
         /// Columns, labels and format. Numbers as labels make it a regression.
         columns: ColumnTask,
     },
+    /// Files of questions about passages, whose answers are spans of the passages.
+    QuestionAnswering {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Windows and answers.
+        task: SpanTask,
+    },
+    /// Files of words with tags.
+    TokenClassification {
+        /// Learnt from.
+        train: PathBuf,
+        /// Evaluated on this file; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns, tags and format.
+        task: TagTask,
+    },
     /// Files of texts for language modelling.
     LanguageModeling {
         /// Learnt from.
@@ -67,10 +93,13 @@ impl DataSource {
         match self {
             DataSource::Task { entry, .. } => entry.name,
             DataSource::Prompts { task, .. } => task,
+            DataSource::Published { task, .. } => task.name(),
             DataSource::Squad { .. } => "SQuAD",
             DataSource::Template { .. } => "classification",
             DataSource::Files { .. } if self.is_regression() => "regression",
             DataSource::Files { .. } => "classification",
+            DataSource::QuestionAnswering { .. } => "question-answering",
+            DataSource::TokenClassification { .. } => "token-classification",
             DataSource::LanguageModeling {
                 task: LanguageModelingTask { columns: LanguageModelingColumns::Language { .. }, .. },
                 ..
@@ -90,9 +119,15 @@ impl DataSource {
     /// Whether there is a form of the task for classifiers, however it is read here: one's own files have one.
     pub fn has_classifier_form(&self) -> bool {
         match self {
-            DataSource::Task { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
+            DataSource::Task { .. }
+            | DataSource::Published { .. }
+            | DataSource::Files { .. }
+            | DataSource::Template { .. } => true,
             DataSource::Prompts { task, .. } => SUPERGLUE.iter().any(|entry| entry.name == *task),
-            DataSource::Squad { .. } | DataSource::LanguageModeling { .. } => false,
+            DataSource::Squad { .. }
+            | DataSource::LanguageModeling { .. }
+            | DataSource::QuestionAnswering { .. }
+            | DataSource::TokenClassification { .. } => false,
         }
     }
 
@@ -109,6 +144,9 @@ impl DataSource {
     pub fn task_metrics(&self) -> Option<&'static [Metric]> {
         match self {
             DataSource::Squad { .. } => Some(SQUAD_METRICS),
+            DataSource::Published { task, .. } => Some(task.metrics()),
+            DataSource::QuestionAnswering { .. } => Some(SPAN_METRICS),
+            DataSource::TokenClassification { .. } => Some(TAG_METRICS),
             DataSource::Task { entry, .. } => Some(entry.metrics).filter(|metrics| !metrics.is_empty()),
             _ => self.prompt_entry().map(|entry| entry.metrics),
         }
@@ -122,9 +160,14 @@ impl DataSource {
     /// The files that are learnt from and judged by; `None` for a task that knows its own.
     pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
         match self {
-            DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
+            DataSource::Task { .. }
+            | DataSource::Prompts { .. }
+            | DataSource::Published { .. }
+            | DataSource::Squad { .. } => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
+            | DataSource::QuestionAnswering { train, eval, .. }
+            | DataSource::TokenClassification { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
         }
     }
@@ -134,6 +177,7 @@ impl DataSource {
         match self {
             DataSource::Task { directory, .. }
             | DataSource::Prompts { directory, .. }
+            | DataSource::Published { directory, .. }
             | DataSource::Squad { directory } => Some(directory),
             _ => None,
         }
@@ -145,6 +189,7 @@ impl DataSource {
         match self {
             DataSource::Task { entry, .. } => splits.iter().map(|split| entry.file(*split)).collect(),
             DataSource::Squad { .. } => splits.iter().map(|split| Squad::file(*split).to_owned()).collect(),
+            DataSource::Published { task, .. } => splits.iter().map(|split| task.path(*split).to_owned()).collect(),
             _ => {
                 let files = self.prompt_entry().map(|entry| splits.map(|split| (entry.name, entry.files.name(split))));
                 files.into_iter().flatten().map(|(task, file)| format!("{task}/{file}")).collect()
@@ -165,6 +210,8 @@ impl DataSource {
     pub fn predicts(&self) -> MetricKind {
         match self {
             DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            DataSource::QuestionAnswering { .. } => MetricKind::Questions,
+            DataSource::TokenClassification { .. } => MetricKind::Tags,
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
             _ if self.is_regression() => MetricKind::Values,
             _ => MetricKind::Classes,
@@ -176,6 +223,8 @@ impl DataSource {
     pub fn pipeline_tag(&self, generates_targets: bool) -> &'static str {
         let has_targets = match self {
             DataSource::Squad { .. } => true,
+            DataSource::QuestionAnswering { .. } => return "question-answering",
+            DataSource::TokenClassification { .. } => return "token-classification",
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => entry.labels == TaskLabels::Target,
             DataSource::LanguageModeling { task, .. } => {
                 matches!(task.columns, LanguageModelingColumns::Target { .. })

@@ -218,7 +218,7 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
     let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
     let default = match (data.source.task_metrics(), data.source.predicts()) {
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
-        (None, MetricKind::Classes | MetricKind::Questions) => EvalMetric::Metric(Metric::Accuracy),
+        (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
         (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
         (None, MetricKind::Tokens) => EvalMetric::Loss,
     };

@@ -12,7 +12,7 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{EvalMetric, Interval, Settings};
 use crate::Error;
-use crate::data::{Format, LabelSpec, LanguageModelingColumns, TemplateTask};
+use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::metrics::MetricKind;
 use crate::run::{
@@ -135,9 +135,11 @@ fn check_task(r: &mut Reader, s: &Settings) {
             let task = s.data.source.task_name();
             let reason = format!("`{key}` = \"{name}\" judges {judges}, and task \"{task}\" has {has} for labels");
             let fix = match predicts {
-                MetricKind::Classes | MetricKind::Questions => "use \"accuracy\" or \"loss\"",
+                MetricKind::Classes => "use \"accuracy\" or \"loss\"",
+                MetricKind::Questions => "use \"token_f1\" or \"loss\"",
                 MetricKind::Values => "use \"pearson\" or \"loss\"",
                 MetricKind::Tokens => "use \"perplexity\" or \"loss\"",
+                MetricKind::Tags => "use \"entity_f1\" or \"loss\"",
             };
             r.contradiction(&[key, "data.task"], reason, fix);
         }
@@ -147,7 +149,12 @@ fn check_task(r: &mut Reader, s: &Settings) {
 fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
     let (text, named, format) = match &s.data.source {
-        DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => return,
+        DataSource::Task { .. }
+        | DataSource::Prompts { .. }
+        | DataSource::Published { .. }
+        | DataSource::Squad { .. }
+        | DataSource::QuestionAnswering { .. } => return,
+        DataSource::TokenClassification { task, .. } => return check_tags(r, task),
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
@@ -176,6 +183,17 @@ fn check_columns(r: &mut Reader, s: &Settings) {
         check_labels(r, names);
     }
     check_format(r, s, format, (train, eval));
+}
+
+/// Words and tags, and the names of the tags.
+fn check_tags(r: &mut Reader, task: &TagTask) {
+    if task.tokens == task.tags {
+        let reason = format!("`data.columns.tokens` and `data.columns.tags` both name the column \"{}\"", task.tags);
+        r.contradiction(&["data.columns.tokens", "data.columns.tags"], reason, "name two columns");
+    }
+    if let LabelSpec::Names(names) = &task.labels {
+        check_labels(r, names);
+    }
 }
 
 /// A prompt, its label words and its labels.
@@ -351,17 +369,22 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
     match &resolved.data.source {
         DataSource::Task { directory, .. }
         | DataSource::Prompts { directory, .. }
+        | DataSource::Published { directory, .. }
         | DataSource::Squad { directory } => {
+            let are_directories =
+                matches!(&resolved.data.source, DataSource::Published { task, .. } if task.has_directories());
             let files = resolved.data.source.files_of_task();
             let fix = format!("name the directory that holds {}", files.join(" and "));
             if look(Group::Data, "data.path", directory.clone(), true, &fix) {
                 for file in files {
-                    look(Group::Data, "data.path", directory.join(file), false, &fix);
+                    look(Group::Data, "data.path", directory.join(file), are_directories, &fix);
                 }
             }
         }
         DataSource::Files { train, eval, .. }
         | DataSource::LanguageModeling { train, eval, .. }
+        | DataSource::QuestionAnswering { train, eval, .. }
+        | DataSource::TokenClassification { train, eval, .. }
         | DataSource::Template { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {

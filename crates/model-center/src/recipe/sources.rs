@@ -8,8 +8,8 @@ use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{
-    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, SUPERGLUE,
-    TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
+    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PublishedTask,
+    SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -22,20 +22,28 @@ const COLUMN: Expected = Expected { what: "the name of a column", example: "text
 enum Task {
     /// With a line in a registry of records; `None`: in the registry of prompts alone.
     Registered(&'static str, Option<&'static TaskEntry>),
+    Published(PublishedTask),
     Squad,
     Classification,
     Regression,
     Language,
     Seq2Seq,
+    QuestionAnswering,
+    TokenClassification,
 }
 
 impl Task {
     /// Classes or choices as labels.
     fn has_classes(self) -> bool {
         match self {
-            Task::Classification | Task::Registered(_, None) => true,
+            Task::Classification | Task::Registered(_, None) | Task::Published(_) => true,
             Task::Registered(_, Some(entry)) => entry.labels.are_classes(),
-            Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq => false,
+            Task::Squad
+            | Task::Regression
+            | Task::Language
+            | Task::Seq2Seq
+            | Task::QuestionAnswering
+            | Task::TokenClassification => false,
         }
     }
 
@@ -70,6 +78,9 @@ struct Keys {
     label: String,
     prompt: Option<String>,
     target: String,
+    tokens: String,
+    tags: String,
+    spans: SpanTask,
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
@@ -77,12 +88,15 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     let mut tasks: Vec<(&str, Task)> = SUPERGLUE.iter().map(entry).collect();
     let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| SUPERGLUE.iter().all(|e| e.name != *name));
     tasks.extend(prompted.map(|name| (name, Task::Registered(name, None))));
+    tasks.extend(PublishedTask::ALL.map(|task| (task.name(), Task::Published(task))));
     tasks.extend([
         ("SQuAD", Task::Squad),
         ("classification", Task::Classification),
         ("regression", Task::Regression),
         ("language", Task::Language),
         ("seq2seq", Task::Seq2Seq),
+        ("question-answering", Task::QuestionAnswering),
+        ("token-classification", Task::TokenClassification),
     ]);
     tasks.extend(r.tasks.iter().map(entry));
     let task = r.required_choice("data.task", &tasks);
@@ -169,7 +183,13 @@ fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
             }
             objective
         }
-        Some(_) => objective,
+        Some(_) => {
+            if objective == Objective::Verbalizer {
+                let reason = "the task has no prompts".to_owned();
+                r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
+            }
+            Objective::Classifier
+        }
     }
 }
 
@@ -209,6 +229,12 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         label: r.text("data.columns.label", "label", COLUMN),
         prompt: r.optional_text("data.columns.prompt", "not set: no prompt before texts", COLUMN),
         target: r.text("data.columns.target", "target", COLUMN),
+        tokens: r.text("data.columns.tokens", "tokens", COLUMN),
+        tags: r.text("data.columns.tags", "ner_tags", COLUMN),
+        spans: SpanTask {
+            stride: r.integer("data.stride", 128, 0..=MOST_SAMPLES) as usize,
+            answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
+        },
     };
     match (task, objective) {
         (Some(Task::Registered(task, Some(entry))), Objective::Classifier) => {
@@ -222,6 +248,10 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         (Some(Task::Registered(task, _)), _) => {
             let directory = known_directory(r, task, keys);
             require_directory(r, DataSource::Prompts { task, directory })
+        }
+        (Some(Task::Published(task)), _) => {
+            let directory = known_directory(r, task.name(), keys);
+            require_directory(r, DataSource::Published { task, directory })
         }
         (Some(Task::Squad), _) => {
             keeps_lm_head(r);
@@ -248,9 +278,12 @@ fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
         "data.columns.label",
         "data.columns.prompt",
         "data.columns.target",
+        "data.columns.tokens",
+        "data.columns.tags",
     ] {
         r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
     }
+    refuse_span_keys(r);
     keys.directory.unwrap_or_default()
 }
 
@@ -278,6 +311,8 @@ fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
     for key in ["data.columns.text", "data.columns.text_pair", "data.columns.prompt", "data.columns.target"] {
         r.without_effect(key, "data.objective", "data.template names the columns of the prompt", "remove it");
     }
+    refuse_tag_keys(r);
+    refuse_span_keys(r);
     r.without_effect(
         "model.head",
         "data.objective",
@@ -320,6 +355,14 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
     let Keys { format, text, .. } = keys;
     let (train, eval) = (keys.train.unwrap_or_default(), keys.eval);
     let columns = match task {
+        Some(Task::QuestionAnswering) => {
+            return DataSource::QuestionAnswering { train, eval, task: keys.spans };
+        }
+        Some(Task::TokenClassification) => {
+            let labels = keys.labels.map_or(LabelSpec::Discover, LabelSpec::Names);
+            let task = TagTask { tokens: keys.tokens, tags: keys.tags, labels, format };
+            return DataSource::TokenClassification { train, eval, task };
+        }
         Some(Task::Language) => LanguageModelingColumns::Language { text, prompt: keys.prompt },
         Some(Task::Seq2Seq) => LanguageModelingColumns::Target { text, target: keys.target },
         _ => {
@@ -350,11 +393,41 @@ fn refuse_foreign(r: &mut Reader, task: Task) {
     if task == Task::Regression {
         r.without_effect("data.labels", "data.task", "the labels of a regression are numbers", "remove it");
     }
+    if task != Task::TokenClassification {
+        refuse_tag_keys(r);
+    }
+    if task != Task::QuestionAnswering {
+        refuse_span_keys(r);
+    }
+    if let Task::QuestionAnswering | Task::TokenClassification = task {
+        for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
+            r.without_effect(key, "data.task", "the task has other columns, or knows them", "remove it");
+        }
+    }
+    if task == Task::QuestionAnswering {
+        for key in ["data.labels", "data.format"] {
+            r.without_effect(key, "data.task", "the files are SQuAD's, and answers are spans", "remove it");
+        }
+    }
     if let Task::Language | Task::Seq2Seq = task {
         for key in ["data.labels", "data.columns.text_pair", "data.columns.label"] {
             r.without_effect(key, "data.task", "the labels are the texts' own tokens", "remove it");
         }
         keeps_lm_head(r);
+    }
+}
+
+/// Keys of words and their tags.
+fn refuse_tag_keys(r: &mut Reader) {
+    for key in ["data.columns.tokens", "data.columns.tags"] {
+        r.without_effect(key, "data.task", "it is for task token-classification", "remove it");
+    }
+}
+
+/// Keys of passages and answers.
+fn refuse_span_keys(r: &mut Reader) {
+    for key in ["data.stride", "data.answer_length"] {
+        r.without_effect(key, "data.task", "it is for task question-answering", "remove it");
     }
 }
 

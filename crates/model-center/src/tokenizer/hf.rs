@@ -16,7 +16,7 @@ use super::chunked::Engine;
 use super::files::Settings;
 use super::limits;
 use super::pieces::is_charsmap;
-use super::{ControlToken, SpecialIds, Template, TemplateSlot, Tokenizer};
+use super::{ControlToken, SPAN_BYTES, SpecialIds, Template, TemplateSlot, TokenSpan, Tokenizer};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -139,6 +139,14 @@ impl HfTokenizer {
 impl Tokenizer for HfTokenizer {
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
         self.engine.tokenize(texts)
+    }
+
+    fn tokenize_with_spans(&self, text: &str) -> Result<Vec<TokenSpan>> {
+        if text.len() > SPAN_BYTES {
+            let reason = format!("a text of {} bytes, and the places of tokens are found in {SPAN_BYTES}", text.len());
+            return Err(Error::data("text", reason, "divide it"));
+        }
+        self.engine.tokenize_with_spans(text)
     }
 
     fn template(&self, pair: bool) -> &Template {

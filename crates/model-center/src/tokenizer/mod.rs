@@ -41,6 +41,10 @@ pub use vocab::VocabOptions;
 
 use crate::{Error, Result};
 
+/// The longest text whose tokens are found with their places: such a text is tokenized at once, in memory of more than
+/// a hundred times its bytes.
+pub const SPAN_BYTES: usize = 1 << 20;
+
 /// Which end of an over-long text is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,6 +74,15 @@ pub struct Encoding {
     pub token_type_ids: Vec<u8>,
     /// How many tokens were cut to respect the [`Limit`].
     pub removed: usize,
+}
+
+/// A token of a text with the bytes that it stands for, without white space at their ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenSpan {
+    /// Its id.
+    pub id: u32,
+    /// Bytes of the text.
+    pub bytes: std::ops::Range<usize>,
 }
 
 /// The ids with a meaning of their own; `None` where a vocabulary has no such token.
@@ -108,6 +121,16 @@ pub struct ControlToken {
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>>;
+
+    /// The tokens of one text alone with their places in it, the ids as [`Tokenizer::tokenize`] has them.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a tokenizer that does not report places; [`Error::Data`] for a text of more than
+    /// [`SPAN_BYTES`] bytes.
+    fn tokenize_with_spans(&self, _text: &str) -> Result<Vec<TokenSpan>> {
+        let reason = "it does not report where its tokens are in a text";
+        Err(Error::model(self.place(), reason, "use a model with a tokenizer.json or a vocabulary of BERT"))
+    }
 
     /// How special tokens surround one text (`pair` false) or two (`pair` true).
     fn template(&self, pair: bool) -> &Template;

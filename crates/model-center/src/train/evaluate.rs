@@ -4,8 +4,8 @@ use super::generated_answers::GeneratedAnswers;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::waiting::Progress;
-use crate::data::{Batch, Labels, Loader, LoaderOptions, Position};
-use crate::metrics::{Evaluator, Metric, OrderedSum};
+use crate::data::{Batch, Dataset, LabelSpace, Labels, Loader, LoaderOptions, Position, SpanWindow, SpanWindows};
+use crate::metrics::{Evaluator, Metric, OrderedSum, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
 use crate::recipe::Resolved;
@@ -90,6 +90,9 @@ impl Evaluation {
             let Some(scores) = scores else { return Ok(None) };
             by_text = Some(scores);
         }
+        if let (Evaluator::Spans(answers, ..), Some(windows)) = (&evaluator, self.loader.dataset().spans()) {
+            by_text = Some(windows.rate(answers, self.loader.dataset()));
+        }
         let value = |metric: Metric| match by_text.as_ref().and_then(|scores| GeneratedAnswers::value(scores, metric)) {
             Some(value) => Ok((metric, value)),
             None => Ok(evaluator.compute(&[metric])?[0]),
@@ -105,7 +108,7 @@ impl Evaluation {
         let mut evaluator = Evaluator::of(loader.dataset());
         let mut losses = OrderedSum::default();
         let (ranks, batches, outputs) =
-            (team.data_size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+            (team.data_size() as u64, loader.batches_per_epoch(), numbers_by_row(loader.dataset()));
         let mut progress = Progress::new("evaluation");
         // As many batches of a rank are on their way as there are stages to work on them.
         let at_once = context.pipeline.map_or(1, |pipeline| pipeline.schedule().stages()) as u64;
@@ -122,7 +125,7 @@ impl Evaluation {
             // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
             // forward pass. Its results are discarded.
             let mine = rounds.iter().filter_map(|round| round.get(team.data_rank()).or(round.last()));
-            let mine = losses_and_logits(context, &mine.cloned().collect::<Vec<_>>())?;
+            let mine = losses_and_outputs(context, loader.dataset(), &mine.cloned().collect::<Vec<_>>())?;
             for (round, mut numbers) in rounds.iter().zip(mine) {
                 numbers.resize(round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1), 0.0);
                 numbers.push(f32::from(u8::from(is_stopped())));
@@ -146,39 +149,85 @@ impl Evaluation {
     }
 }
 
-/// Of each batch the loss and, unless tokens are predicted, the logits.
-fn losses_and_logits(context: EvalContext<'_>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
+/// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token,
+/// of spans the best one.
+fn numbers_by_row(dataset: &Dataset) -> usize {
+    match dataset.labels() {
+        LabelSpace::TokenClasses(_) => dataset.max_length(),
+        LabelSpace::Span => Evaluator::SPAN_NUMBERS,
+        labels => labels.outputs(),
+    }
+}
+
+/// Of each batch the loss and, unless tokens of the vocabulary are predicted, the numbers of its rows.
+fn losses_and_outputs(context: EvalContext<'_>, dataset: &Dataset, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
     let EvalContext { model, device, pipeline, .. } = context;
     let Some(pipeline) = pipeline else {
-        return batches.iter().map(|batch| loss_and_logits(model, batch, device)).collect();
+        return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();
     };
     let wants = if has_token_labels(batches) { ForwardOutputs::Loss } else { ForwardOutputs::All };
     let outputs = model.forward_stages(pipeline, batches, wants)?;
-    outputs.into_iter().map(|output| numbers_of(output, wants == ForwardOutputs::All)).collect()
+    let wanted = (wants == ForwardOutputs::All).then_some(dataset);
+    outputs.into_iter().zip(batches).map(|(output, batch)| numbers_of(output, batch, wanted)).collect()
 }
 
-fn loss_and_logits(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
+fn loss_and_outputs(model: &dyn TextModel, dataset: &Dataset, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
     let mut cx = Ctx::inference(device);
     if has_token_labels(std::slice::from_ref(batch)) {
         let loss = model.loss(batch, &mut cx)?;
-        return numbers_of(ModelOutput { logits: None, extra: Vec::new(), loss }, false);
+        return numbers_of(ModelOutput { logits: None, extra: Vec::new(), loss }, batch, None);
     }
-    numbers_of(model.forward(batch, None, &mut cx)?, true)
+    numbers_of(model.forward(batch, None, &mut cx)?, batch, Some(dataset))
 }
 
 fn has_token_labels(batches: &[Batch]) -> bool {
     batches.iter().any(|batch| batch.labels.as_ref().is_some_and(Labels::are_tokens))
 }
 
-/// The loss and, where they are wanted, the logits of an output.
-fn numbers_of(output: ModelOutput, wants_logits: bool) -> Result<Vec<f32>> {
+/// The loss and, of a dataset, the numbers of each row.
+fn numbers_of(output: ModelOutput, batch: &Batch, dataset: Option<&Dataset>) -> Result<Vec<f32>> {
     let no_head =
         || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
-    let mut numbers = vec![output.loss.ok_or_else(no_head)?.value().item()?];
-    if wants_logits {
-        numbers.extend(widen(output.logits.ok_or_else(no_head)?.value())?);
+    let mut numbers = vec![output.loss.as_ref().ok_or_else(no_head)?.value().item()?];
+    let Some(dataset) = dataset else { return Ok(numbers) };
+    if let Some(windows) = dataset.spans() {
+        let [starts, ends] = output.span_logits().ok_or_else(no_head)?;
+        let (starts, ends) = (widen(starts.value())?, widen(ends.value())?);
+        let rows = starts.chunks(batch.length).zip(ends.chunks(batch.length)).zip(&batch.samples);
+        numbers.extend(rows.flat_map(|((starts, ends), sample)| best_span(windows, (starts, ends), *sample)));
+        return Ok(numbers);
+    }
+    let logits = widen(output.logits.ok_or_else(no_head)?.value())?;
+    match dataset.labels() {
+        LabelSpace::TokenClasses(names) => {
+            let classes = names.len().max(1);
+            for (row, sample) in logits.chunks(classes * batch.length).zip(&batch.samples) {
+                for logits in row.chunks(classes) {
+                    let class = argmax(logits).ok_or_else(|| not_numbers(*sample))?;
+                    numbers.push(class as f32);
+                }
+                numbers.resize(numbers.len() + dataset.max_length().saturating_sub(batch.length), 0.0);
+            }
+        }
+        _ => numbers.extend(logits),
     }
     Ok(numbers)
+}
+
+fn not_numbers(sample: u32) -> Error {
+    let reason = "the model's outputs are not numbers";
+    let fix = "lower the learning rate, or evaluate an earlier checkpoint";
+    Error::diverged(format!("evaluation, sample {sample}"), reason, fix)
+}
+
+/// Of a window the score of no answer, and score, first and last token of the best span.
+fn best_span(windows: &SpanWindows, (starts, ends): (&[f32], &[f32]), sample: u32) -> [f32; Evaluator::SPAN_NUMBERS] {
+    let none = starts.first().zip(ends.first()).map_or(f32::NAN, |(start, end)| start + end);
+    let positions = windows.windows.get(sample as usize).map(SpanWindow::positions).unwrap_or_default();
+    match windows.search.best(starts, ends, positions) {
+        Some(best) => [none, best.score, best.start as f32, best.end as f32],
+        None => [none, 0.0, -1.0, -1.0],
+    }
 }
 
 /// The metrics of an evaluation: the task's or the labels' default ones, and those that the recipe names.

@@ -30,6 +30,9 @@ pub(super) struct SavedModel {
     leave: Vec<String>,
     /// Outputs of the classifier; without them the head is for tokens.
     outputs: Option<usize>,
+    /// Which head, where it is neither a classifier of sequences nor for tokens of the vocabulary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    head: Option<SavedHead>,
     head_values: SavedHeadInit,
     labels: Vec<String>,
     problem: Option<String>,
@@ -37,6 +40,13 @@ pub(super) struct SavedModel {
     attention_dropout: Option<f32>,
     /// Dtype of the weights that the run writes.
     dtype: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SavedHead {
+    TokenClassification,
+    QuestionAnswering,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +91,12 @@ impl SavedModel {
         let nowhere = Device::new(std::sync::Arc::new(bmtrain_core::wrap::Counting::new(0)));
         let options = whole_options(resolved, setup.train.labels(), &nowhere);
         let outputs = match options.head {
-            Some(TextHead::Classification { outputs }) => Some(outputs),
+            Some(TextHead::Classification { outputs } | TextHead::TokenClassification { outputs }) => Some(outputs),
+            _ => None,
+        };
+        let head = match options.head {
+            Some(TextHead::TokenClassification { .. }) => Some(SavedHead::TokenClassification),
+            Some(TextHead::QuestionAnswering) => Some(SavedHead::QuestionAnswering),
             _ => None,
         };
         let head_values = match options.head_values {
@@ -95,6 +110,7 @@ impl SavedModel {
             family: options.family,
             leave: options.leave,
             outputs,
+            head,
             head_values,
             labels: options.labels,
             problem: options.problem.map(|problem| problem.name().to_owned()),
@@ -128,9 +144,13 @@ impl SavedModel {
             Error::model(place, reason, "use a checkpoint that this program saved")
         };
         let problem = self.problem.as_ref().map(|name| ProblemType::from_name(name).ok_or_else(|| unknown(name)));
-        let head = match self.outputs {
-            Some(outputs) => TextHead::Classification { outputs },
-            None => TextHead::CausalLm,
+        let head = match (self.head, self.outputs) {
+            (Some(SavedHead::QuestionAnswering), _) => TextHead::QuestionAnswering,
+            (Some(SavedHead::TokenClassification), outputs) => {
+                TextHead::TokenClassification { outputs: outputs.unwrap_or(0) }
+            }
+            (None, Some(outputs)) => TextHead::Classification { outputs },
+            (None, None) => TextHead::CausalLm,
         };
         Ok(OpenOptions {
             family: self.family.clone(),
@@ -260,6 +280,7 @@ mod tests {
             family: None,
             leave: vec!["ner.*".into()],
             outputs: Some(3),
+            head: None,
             head_values: SavedHeadInit::DirectoryOrRandom,
             labels: ["a", "b", "c"].map(str::to_owned).into(),
             problem: Some("single_label_classification".into()),

@@ -62,17 +62,23 @@ fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOption
 /// The same for a model on one rank.
 pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
     let names = match labels {
-        LabelSpace::Classes(names) => names.clone(),
+        LabelSpace::Classes(names) | LabelSpace::TokenClasses(names) => names.clone(),
         _ => Vec::new(),
     };
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) => None,
+        LabelSpace::NextTokens
+        | LabelSpace::Target
+        | LabelSpace::Verbalizer(_)
+        | LabelSpace::TokenClasses(_)
+        | LabelSpace::Span => None,
     };
-    let head = match labels.need_lm_head() {
-        true => TextHead::CausalLm,
-        false => TextHead::Classification { outputs: labels.outputs() },
+    let head = match labels {
+        _ if labels.need_lm_head() => TextHead::CausalLm,
+        LabelSpace::TokenClasses(names) => TextHead::TokenClassification { outputs: names.len() },
+        LabelSpace::Span => TextHead::QuestionAnswering,
+        _ => TextHead::Classification { outputs: labels.outputs() },
     };
     OpenOptions {
         family: resolved.model.family.clone(),

@@ -3,7 +3,7 @@
 use super::class_weights;
 use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
-use crate::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, VerbalizerPosition};
+use crate::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, TagTask, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
 use crate::recipe::{DataSettings, DataSource, Resolved, model_directory};
@@ -103,7 +103,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     // A classifier that the directory brings has an order of its own, which the data follow.
     let names = &opened.model.info().label_names;
     for data in std::iter::once(&mut train).chain(&mut eval) {
-        if matches!(data.labels(), LabelSpace::Classes(_)) && !names.is_empty() {
+        if matches!(data.labels(), LabelSpace::Classes(_) | LabelSpace::TokenClasses(_)) && !names.is_empty() {
             data.order_labels(names)?;
         }
     }
@@ -241,6 +241,8 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<Verb
     match &resolved.data.source {
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
         DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
+        DataSource::QuestionAnswering { train, task, .. } => task.read(train, &options),
+        DataSource::TokenClassification { train, task, .. } => task.read(train, &options),
         DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
         _ => read_split(resolved, Split::Train, place, &options),
     }
@@ -263,11 +265,18 @@ fn read_eval(
             columns.read(eval, &options).map(Some)
         }
         DataSource::LanguageModeling { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::QuestionAnswering { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::TokenClassification { eval: Some(eval), task, .. } => {
+            // A tag that occurs here alone is a mistake, not a class.
+            TagTask { labels: LabelSpec::of(train), ..task.clone() }.read(eval, &options).map(Some)
+        }
         DataSource::Template { eval: Some(eval), task, .. } => {
             task.read(eval, answering(resolved, place)?, &options).map(Some)
         }
         DataSource::Files { eval: None, .. }
         | DataSource::LanguageModeling { eval: None, .. }
+        | DataSource::QuestionAnswering { eval: None, .. }
+        | DataSource::TokenClassification { eval: None, .. }
         | DataSource::Template { eval: None, .. } => Ok(None),
         _ => read_split(resolved, Split::Validation, place, &options).map(Some),
     }
@@ -288,6 +297,7 @@ fn read_split(
     let directory = source.directory().ok_or_else(unknown)?;
     match (source, source.prompt_entry()) {
         (DataSource::Squad { .. }, _) => Squad::read(directory, split, options),
+        (DataSource::Published { task, .. }, _) => task.read(directory, split, options),
         (DataSource::Task { entry, .. }, _) => entry.read(directory, split, options),
         (_, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
         _ => Err(unknown()),

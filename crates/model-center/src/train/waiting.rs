@@ -17,6 +17,8 @@ pub fn note_reading(resolved: &Resolved) {
     let paths = match &resolved.data.source {
         DataSource::Files { train, eval, .. }
         | DataSource::LanguageModeling { train, eval, .. }
+        | DataSource::QuestionAnswering { train, eval, .. }
+        | DataSource::TokenClassification { train, eval, .. }
         | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
         source => vec![source.directory().map(PathBuf::as_path)],
     };

@@ -8,7 +8,7 @@ use bmtrain_dist::block::Recompute;
 
 family_tests! {
     models: ["bert_a", "bert_b"],
-    heads: ["cls", "mlm", "nsp", "pretraining"],
+    heads: ["cls", "mlm", "nsp", "pretraining", "tokens", "qa"],
     trained: "cls",
     defined: goldens::everywhere,
 }

@@ -8,7 +8,7 @@ use bmtrain_dist::block::Recompute;
 
 family_tests! {
     models: ["roberta_a", "roberta_b"],
-    heads: ["cls", "mlm"],
+    heads: ["cls", "mlm", "tokens", "qa"],
     trained: "cls",
     defined: goldens::everywhere,
 }

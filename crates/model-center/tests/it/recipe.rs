@@ -91,6 +91,8 @@ path = "sg"                     # r.toml:5
 # labels                        # no effect: task RTE knows its files and labels
 # template                      # no effect: task RTE has its own prompt and label words
 # words                         # no effect: task RTE has its own prompt and label words
+# stride = 128                  # no effect: it is for task question-answering
+# answer_length = 30            # no effect: it is for task question-answering
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
@@ -106,6 +108,8 @@ length_grouped = false          # default
 # label = "label"               # no effect: task RTE knows its columns
 # prompt                        # no effect: task RTE knows its columns
 # target = "target"             # no effect: task RTE knows its columns
+# tokens = "tokens"             # no effect: task RTE knows its columns
+# tags = "ner_tags"             # no effect: task RTE knows its columns
 
 [train]
 # epochs                        # not set: no such limit

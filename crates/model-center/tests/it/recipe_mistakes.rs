@@ -152,8 +152,9 @@ fn a_wrong_type_or_range_names_expected_and_got() {
 fn a_task_in_the_wrong_case_is_recognised() {
     let text = LEAST.replace("\"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"", "\"boolq\"\npath = \"sg\"");
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
-        \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"SQuAD\", \
-        \"classification\", \"regression\", \"language\", \"seq2seq\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
+        \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
+        \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
+        \"token-classification\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }
@@ -354,15 +355,8 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         assert!(text.contains(reason) && text.contains(fix) && !text.contains("did you mean"), "{set}: {text}");
     }
     for (task, parts) in [
-        (
-            "ner",
-            [
-                "classification of tokens, such as named entities, is not available",
-                "what is: data.task = \"classification\"",
-            ],
-        ),
-        ("token-classification", ["classification of tokens", "what is: "]),
-        ("question-answering", ["extractive question answering is not available", "data.task = \"SQuAD\""]),
+        ("ner", ["has another name here", "write data.task = \"token-classification\""]),
+        ("extractive-qa", ["has another name here", "write data.task = \"question-answering\""]),
         ("dpo", ["training on preferences", "data.columns.prompt"]),
         ("multi-label", ["several labels for one text is not available", "one label for each text"]),
         ("sft", ["training on conversations", "data.task = \"language\""]),

@@ -1,8 +1,8 @@
 //! A conversation in the terminal: lines of the user in, answers out as they are generated.
 
-use super::options::with_flags;
 use super::output::{Statistics, show};
 use super::setup::GenerateRun;
+use crate::cli::flags::with_flags;
 use crate::cli::terminal;
 use crate::generate::{Generator, TextChunk};
 use crate::run::{StopFlag, render_error};

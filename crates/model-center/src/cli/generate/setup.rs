@@ -1,22 +1,19 @@
 //! Everything that is checked before the weights are read: options, the model directory, settings and prompts.
 
 use super::Options;
-use super::options::with_flags;
 use crate::cli::device;
+use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
-use crate::cli::places::model_places;
 use crate::cli::ranks;
 use crate::cli::terminal;
 use crate::file::printable;
-use crate::formats::Pretrained;
-use crate::formats::gguf::{has_gguf_name, left_out};
+use crate::formats::gguf::left_out;
 use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
 use crate::model::{OpenOptions, Registry};
 use crate::tokenizer::{ChatMessage, ChatTemplate};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
-use std::path::{Path, PathBuf};
 
 /// Default batch size of --input.
 const BATCH_OF_INPUT: usize = 8;
@@ -72,7 +69,7 @@ fn setup(
     (rows, world): (&[PromptRow], usize),
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
-    let directory = resolve(options)?;
+    let directory = opened::resolve(&options.model, options.revision.as_deref(), options.weights)?;
     let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
     ranks::check(world, options.model_ranks(), opened.model.parameters())?;
     if !options.quiet {
@@ -166,28 +163,6 @@ fn refuse_output(options: &Options) -> Result<()> {
         }
         false => Ok(()),
     }
-}
-
-fn resolve(options: &Options) -> Result<PathBuf> {
-    let path = Path::new(&options.model);
-    // A directory may have such a name too.
-    if has_gguf_name(path) && !path.is_dir() {
-        return match &options.revision {
-            None if path.is_file() => Ok(path.to_owned()),
-            None => {
-                Err(Error::model(options.model.clone(), "there is no such file", "check the path of the GGUF file"))
-            }
-            Some(_) => {
-                let reason = "it has no effect: the model is a file of this machine";
-                Err(Error::argument("--revision", reason, "leave it out"))
-            }
-        };
-    }
-    if options.weights.is_some() {
-        let reason = "it has no effect: nothing is stored in quantised blocks but in a GGUF file";
-        return Err(Error::argument("--weights", reason, "leave it out, or give a .gguf file"));
-    }
-    Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())
 }
 
 /// How the model is opened.

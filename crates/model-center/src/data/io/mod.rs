@@ -4,6 +4,7 @@ pub(crate) mod chunks;
 pub(crate) mod delimited;
 pub(crate) mod flaws;
 pub(crate) mod input;
+pub(crate) mod json_lines;
 pub(crate) mod lines;
 pub(crate) mod record;
 pub(crate) mod record_reader;

@@ -93,6 +93,11 @@ pub(crate) enum Fields<'a> {
     Row { header: &'a [String], fields: &'a [Field] },
 }
 
+/// Why a label is not accepted.
+pub(crate) fn unknown_label<S: AsRef<str>>(value: &str, known: &[S]) -> String {
+    format!("unknown label {:?}; known: {}", shorten(value), list(known))
+}
+
 impl Record<'_> {
     /// The line of the file it begins in, from 1.
     pub fn line(&self) -> u64 {
@@ -163,6 +168,18 @@ impl Record<'_> {
         Ok(objects.into_iter().map(record).collect())
     }
 
+    /// A list of single values of JSON, as they would be written in a list of labels.
+    pub fn texts(&self, column: &str) -> Result<Vec<String>> {
+        let wrong = || self.error(column, format!("{column:?} is not a list of texts or numbers"), "write a JSON list");
+        let Value::Array(items) = self.value(column)? else { return Err(wrong()) };
+        let spelled = items.iter().map(|item| match item {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(number) => Ok(number.to_string()),
+            _ => Err(wrong()),
+        });
+        spelled.collect()
+    }
+
     /// A whole number from 0 on.
     pub fn whole(&self, column: &str) -> Result<usize> {
         let value = self.scalar(column)?;
@@ -217,7 +234,7 @@ impl Record<'_> {
 
     /// The error for a label that is not among `known`.
     pub(crate) fn unknown_label<S: AsRef<str>>(&self, column: &str, value: &str, known: &[S], fix: &str) -> Error {
-        self.error(column, format!("unknown label {:?}; known: {}", shorten(value), list(known)), fix)
+        self.error(column, unknown_label(value, known), fix)
     }
 
     /// The error for a record that holds a list of messages.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::data::dataset::{Dataset, LabelSpace};
-use crate::data::io::record::{Format, Record, Scalar, shorten};
+use crate::data::io::record::{Format, Record, Scalar, shorten, unknown_label};
 use crate::data::read::{ReadOptions, read, renumber};
 use crate::data::{Example, Label};
 use crate::{Error, Result};
@@ -42,7 +42,8 @@ impl LabelSpec {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Verbalizer(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
-            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => LabelSpec::Value,
+            LabelSpace::TokenClasses(names) => LabelSpec::Found(names.clone()),
+            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Span => LabelSpec::Value,
         }
     }
 }
@@ -155,55 +156,56 @@ impl<'a> LabelReader<'a> {
         if *self.spec == LabelSpec::Value {
             return number(record, column, &value);
         }
-        let spelled = value.spelled();
-        if let Some(class) = self.index.get(spelled.as_ref()) {
-            return Ok(Label::Class(*class));
+        self.class(&value.spelled(), |reason, fix| record.error(column, reason, fix)).map(Label::Class)
+    }
+
+    /// The class of a spelled label; `error` makes an error of reason and fix.
+    pub(crate) fn class(&mut self, spelled: &str, error: impl Fn(String, String) -> Error) -> Result<usize> {
+        if let Some(class) = self.index.get(spelled) {
+            return Ok(*class);
         }
         match self.spec {
             LabelSpec::Discover if self.names.len() < MAX_CLASSES => {
                 let class = self.names.len();
-                self.names.push(spelled.clone().into_owned());
-                self.index.insert(spelled.into_owned(), class);
-                Ok(Label::Class(class))
+                self.names.push(spelled.to_owned());
+                self.index.insert(spelled.to_owned(), class);
+                Ok(class)
             }
-            LabelSpec::Discover => Err(record.error(
-                column,
+            LabelSpec::Discover => Err(error(
                 format!("more than {MAX_CLASSES} different labels"),
-                "set data.task = \"regression\" if the column holds numbers to predict",
+                "set data.task = \"regression\" if the column holds numbers to predict".to_owned(),
             )),
-            LabelSpec::Count(count) => Err(record.error(
-                column,
-                format!("label {:?} is out of range", shorten(&spelled)),
+            LabelSpec::Count(count) => Err(error(
+                format!("label {:?} is out of range", shorten(spelled)),
                 format!("labels are whole numbers from 0 to {}; correct the record or data.labels", count - 1),
             )),
             // Files often number the classes that a recipe names, so an index is as good as a name. But for names that
             // are numbers, and for names that another file happened to have, the meaning of an index is undefined.
             LabelSpec::Names(names) if !names.iter().any(|name| name.parse::<i64>().is_ok()) => {
-                self.numbered(record, column, &spelled)
+                self.numbered(spelled, &error)
             }
-            _ => Err(self.unknown(record, column, &spelled)),
+            _ => Err(self.unknown(spelled, &error)),
         }
     }
 
-    fn numbered(&self, record: &Record<'_>, column: &str, spelled: &str) -> Result<Label> {
+    fn numbered(&self, spelled: &str, error: &dyn Fn(String, String) -> Error) -> Result<usize> {
         match (spelled.parse::<usize>(), spelled.parse::<i64>()) {
-            (Ok(class), _) if class < self.names.len() => Ok(Label::Class(class)),
-            (_, Ok(_)) => Err(record.error(
-                column,
+            (Ok(class), _) if class < self.names.len() => Ok(class),
+            (_, Ok(_)) => Err(error(
                 format!("label {spelled} is out of range"),
                 format!("there are {} labels, numbered from 0: {}", self.names.len(), shorten(&self.names.join(", "))),
             )),
-            _ => Err(self.unknown(record, column, spelled)),
+            _ => Err(self.unknown(spelled, error)),
         }
     }
 
-    fn unknown(&self, record: &Record<'_>, column: &str, spelled: &str) -> Error {
+    fn unknown(&self, spelled: &str, error: &dyn Fn(String, String) -> Error) -> Error {
         let fix = "correct the record, or add the label to data.labels or to the training file";
-        record.unknown_label(column, spelled, &self.names, fix)
+        error(unknown_label(spelled, &self.names), fix.to_owned())
     }
 
     /// The names in their final order, and for each index given so far its final index.
-    fn names(self) -> (Vec<String>, Vec<usize>) {
+    pub(crate) fn names(self) -> (Vec<String>, Vec<usize>) {
         let mut sorted: Vec<(usize, String)> = self.names.into_iter().enumerate().collect();
         if *self.spec == LabelSpec::Discover {
             if sorted.iter().all(|(_, name)| name.parse::<i64>().is_ok()) {

@@ -162,6 +162,8 @@ impl Packer<'_> {
             places: Vec::new(),
             members: Vec::new(),
             references: Vec::new(),
+            tags: Vec::new(),
+            spans: None,
             repeats: None,
             report,
             fingerprint: String::new(),

@@ -1,12 +1,13 @@
 //! SQuAD 1.1: questions about passages, whose answers a decoder generates.
 //!
-//! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune
-//! program.
+//! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, [`SQUAD_METRICS`], and the reader of the files,
+//! which [`super::spans`] uses too. Called by the finetune program.
 //!
 //! Source: ModelCenter's `t5dataset`: inputs and targets matched. Deliberate differences: of several answers the first
 //! is the target, where a random one was chosen once; the evaluation has a loss too, against that answer, and compares
 //! the generated text with all of them, which are kept as [`Dataset::references`].
 
+use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -17,7 +18,7 @@ use crate::data::dataset::{Dataset, LabelSpace};
 use crate::data::io::input::of_data;
 use crate::data::read::{Builder, ReadOptions, RowForm, RowLimit};
 use crate::data::{Example, Label};
-use crate::file::read_text;
+use crate::file::{printable, read_text};
 use crate::metrics::Metric;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -41,25 +42,60 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Article {
-    paragraphs: Vec<Paragraph>,
+pub(super) struct Article {
+    pub(super) paragraphs: Vec<Paragraph>,
 }
 
 #[derive(Deserialize)]
-struct Paragraph {
-    context: String,
-    qas: Vec<Question>,
+pub(super) struct Paragraph {
+    pub(super) context: String,
+    pub(super) qas: Vec<Question>,
 }
 
 #[derive(Deserialize)]
-struct Question {
-    question: String,
-    answers: Option<Vec<Answer>>,
+pub(super) struct Question {
+    pub(super) question: String,
+    pub(super) answers: Option<Vec<Answer>>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    text: String,
+pub(super) struct Answer {
+    pub(super) text: String,
+    /// In characters of the passage.
+    answer_start: Option<u64>,
+}
+
+impl Answer {
+    /// The bytes of the answer in its passage.
+    ///
+    /// Errors: an answer without a place, or that is not at its place.
+    pub(super) fn bytes(&self, passage: &str, place: &str) -> Result<Range<usize>> {
+        let wrong = |reason: String| Err(Error::data(place, reason, "correct answer_start, in characters from 0"));
+        let Some(at) = self.answer_start else {
+            return wrong(format!("answer {:?} has no answer_start", printable(&self.text, 60)));
+        };
+        let start = usize::try_from(at).ok().and_then(|at| passage.char_indices().nth(at)).map(|(byte, _)| byte);
+        match start {
+            Some(start) if !self.text.is_empty() && passage[start..].starts_with(&self.text) => {
+                Ok(start..start + self.text.len())
+            }
+            _ => wrong(format!("answer {:?} is not at character {at} of the passage", printable(&self.text, 60))),
+        }
+    }
+}
+
+/// The articles of a file.
+///
+/// Errors: a file that is not as SQuAD's are, with its place.
+pub(super) fn read_squad(path: &Path) -> Result<Vec<Article>> {
+    let text = read_text(path, MAX_BYTES).map_err(of_data)?;
+    let file: File = serde_json::from_str(text.trim_start_matches('\u{FEFF}')).map_err(|error| {
+        let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
+        let text = error.to_string();
+        let reason = format!("the file is not SQuAD's: {}", text.split(" at line ").next().unwrap_or_default());
+        Error::data(place, reason, "fetch the file of SQuAD again, or write one in its format")
+    })?;
+    Ok(file.data)
 }
 
 impl Squad {
@@ -82,19 +118,12 @@ impl Squad {
     /// split; a vocabulary without sentinels.
     pub fn read(directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
         let path = directory.join(Squad::file(split));
-        let text = read_text(&path, MAX_BYTES).map_err(of_data)?;
-        let file: File = serde_json::from_str(text.trim_start_matches('\u{FEFF}')).map_err(|error| {
-            let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
-            let text = error.to_string();
-            let reason = format!("the file is not SQuAD's: {}", text.split(" at line ").next().unwrap_or_default());
-            Error::data(place, reason, "fetch train-v1.1.json and dev-v1.1.json again")
-        })?;
-        drop(text);
+        let articles = read_squad(&path)?;
         options.check()?;
         let form = RowForm::Squad(SquadForm::new(options.tokenizer)?);
         let mut builder = Builder::new(&path, options, LabelSpace::Target, form);
         let (mut number, mut references, mut examples) = (0, Vec::new(), Vec::new());
-        let paragraphs = file.data.into_iter().flat_map(|article| article.paragraphs);
+        let paragraphs = articles.into_iter().flat_map(|article| article.paragraphs);
         for Paragraph { context, qas } in paragraphs {
             for Question { question, answers } in qas {
                 if !builder.wants_more()? {

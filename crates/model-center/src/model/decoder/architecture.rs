@@ -108,9 +108,14 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
             TextHead::None => Head::None,
             TextHead::CausalLm => Head::CausalLm { tied: config.text().tied },
             TextHead::Classification { outputs } => Head::Classifier { outputs },
-            TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+            TextHead::TokenClassification { .. }
+            | TextHead::QuestionAnswering
+            | TextHead::MaskedLm
+            | TextHead::NextSentence
+            | TextHead::Pretraining => {
                 let family = C::DIALECT.title;
-                let reason = format!("masked tokens and next sentence are for encoders, and {family} is a decoder");
+                let heads = "masked tokens, next sentence, token classes and answer spans";
+                let reason = format!("{heads} are for encoders, and {family} is a decoder");
                 return Err(Error::argument("the head asked for", reason, "ask for lm, cls or none"));
             }
         })

@@ -28,6 +28,8 @@ fn class_suffix(head: Head) -> &'static str {
     match head {
         Head::None | Head::CausalLm { .. } => "Model",
         Head::Classifier { .. } => "ForSequenceClassification",
+        Head::TokenClassifier { .. } => "ForTokenClassification",
+        Head::Span => "ForQuestionAnswering",
         Head::MaskedLm => "ForMaskedLM",
         Head::NextSentence => "ForNextSentencePrediction",
         Head::Pretraining => "ForPreTraining",
@@ -37,7 +39,11 @@ fn class_suffix(head: Head) -> &'static str {
 impl<C: EncoderFamily> Encoder<C> {
     /// The heads to request instead of one that the family does not have.
     fn known_heads() -> &'static str {
-        if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
+        if C::HAS_SENTENCES {
+            "ask for mlm, nsp, cls, tokens, qa or none"
+        } else {
+            "ask for mlm, cls, tokens, qa or none"
+        }
     }
 }
 
@@ -104,6 +110,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let missing = match head {
             Head::None | Head::CausalLm { .. } => return Ok(()),
             Head::MaskedLm => return check_own_activation(config.layout().word_activation, config.dialect().title),
+            Head::TokenClassifier { .. } => "for classes of tokens",
+            Head::Span => "for answer spans",
             Head::Classifier { .. } => "for classes that reads what a pooler or a map of its own yields",
             Head::NextSentence | Head::Pretraining => "for the next sentence",
         };
@@ -120,6 +128,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         match class.strip_prefix(config.class_prefix())? {
             "Model" => Some(TextHead::None),
             "ForSequenceClassification" => Some(TextHead::Classification { outputs: 0 }),
+            "ForTokenClassification" => Some(TextHead::TokenClassification { outputs: 0 }),
+            "ForQuestionAnswering" => Some(TextHead::QuestionAnswering),
             "ForMaskedLM" => Some(TextHead::MaskedLm),
             "ForNextSentencePrediction" => Some(TextHead::NextSentence),
             "ForPreTraining" => Some(TextHead::Pretraining),
@@ -129,7 +139,9 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
 
     fn known_classes(config: &C) -> Vec<String> {
         let prefix = config.class_prefix();
-        ["Model", "ForMaskedLM", "ForSequenceClassification"].map(|kind| format!("{prefix}{kind}")).to_vec()
+        let kinds =
+            ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"];
+        kinds.map(|kind| format!("{prefix}{kind}")).to_vec()
     }
 
     fn head_of_model_center(_: &mut C, directory: &Path) -> Result<TextHead> {
@@ -153,6 +165,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let head = match head {
             TextHead::None => Head::None,
             TextHead::Classification { outputs } => Head::Classifier { outputs },
+            TextHead::TokenClassification { outputs } => Head::TokenClassifier { outputs },
+            TextHead::QuestionAnswering => Head::Span,
             TextHead::MaskedLm => Head::MaskedLm,
             TextHead::NextSentence => Head::NextSentence,
             TextHead::Pretraining => Head::Pretraining,
@@ -201,6 +215,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let own: &[&str] = match head {
             Head::None | Head::CausalLm { .. } => &[],
             Head::Classifier { .. } => &["cls_*"],
+            Head::TokenClassifier { .. } => &["token_projection.*"],
+            Head::Span => &["span_projection.*"],
             Head::MaskedLm => &["lm_head.*"],
             Head::NextSentence => &["nsp_projection.*"],
             Head::Pretraining => &["lm_head.*", "nsp_projection.*"],

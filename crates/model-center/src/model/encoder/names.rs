@@ -25,12 +25,14 @@ static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight"
 /// ModelCenter's class reads the token embedding instead, so that this copy is stale after training.
 static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
 
-/// Names in ModelCenter's files, with this crate's names for the heads. ModelCenter has neither a next-sentence head
-/// nor a classifier with a dense layer; their names match no tensor.
+/// Names in ModelCenter's files, with this crate's names for the heads. ModelCenter has no heads for
+/// the next sentence, token classes and answer spans, and no classifier with a dense layer; their names match no
+/// tensor.
 pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
     let heads =
         ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];
-    let heads = heads.into_iter().chain(["nsp_projection"]).flat_map(|name| {
+    let others = ["nsp_projection", "token_projection", "span_projection"];
+    let heads = heads.into_iter().chain(others).flat_map(|name| {
         ["weight", "bias"].map(|kind| Rule::owned(format!("{name}.{kind}"), format!("{name}.{kind}")))
     });
     let (block, layers) = (family.block(), family.text().num_layers);

@@ -128,7 +128,12 @@ impl<C: Seq2SeqFamily> Architecture for EncoderDecoder<C> {
             TextHead::None => Ok(Head::None),
             TextHead::CausalLm => Ok(Head::CausalLm { tied: config.text().tied }),
             TextHead::Classification { outputs } if has_classifier => Ok(Head::Classifier { outputs }),
-            TextHead::Classification { .. } | TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+            TextHead::Classification { .. }
+            | TextHead::TokenClassification { .. }
+            | TextHead::QuestionAnswering
+            | TextHead::MaskedLm
+            | TextHead::NextSentence
+            | TextHead::Pretraining => {
                 let (one, fix) = match has_classifier {
                     true => (", with one for classes", "ask for lm, cls or none"),
                     false => ("", "ask for lm or none"),

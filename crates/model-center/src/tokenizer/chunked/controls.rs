@@ -16,10 +16,16 @@ impl Engine {
         let mut out: Vec<Token> = Vec::new();
         let mut parts = vec![piece];
         while let Some(part) = parts.pop() {
+            // Places of tokens are those in the whole pre-token.
+            let begins = part.as_ptr() as usize - piece.as_ptr() as usize;
+            let placed = |mut token: Token| {
+                token.offsets = (token.offsets.0 + begins, token.offsets.1 + begins);
+                token
+            };
             let tokens = self.inner.get_model().tokenize(part)?;
             let spelled = self.spelled_controls(part, &tokens);
             if spelled.is_empty() {
-                self.extend_tokens(&mut out, tokens);
+                self.extend_tokens(&mut out, tokens.into_iter().map(placed).collect());
                 continue;
             }
             drop(tokens);
@@ -37,7 +43,7 @@ impl Engine {
                 }
             }
             if begin == 0 {
-                let tokens = self.spell_otherwise(part)?;
+                let tokens = self.spell_otherwise(part)?.into_iter().map(placed).collect();
                 self.extend_tokens(&mut out, tokens);
                 continue;
             }

@@ -18,6 +18,7 @@ use tokenizers::{
 };
 
 use crate::Result;
+use crate::tokenizer::TokenSpan;
 use crate::tokenizer::catch::catch_errors;
 use crate::tokenizer::threads::start_threads;
 use sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letters, next_cut};
@@ -189,6 +190,22 @@ impl Engine {
 
     pub(super) fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
         self.tokens(text, ALONE).map(|tokens| tokens.ids)
+    }
+
+    /// The tokens of a text that is taken at once, with their places.
+    pub(super) fn tokenize_with_spans(&self, text: &str) -> Result<Vec<TokenSpan>> {
+        let encoding = catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
+            let cut = self.cut(text, ALONE, |piece| self.tokenize_piece(piece))?;
+            cut.into_encoding(None, 0, OffsetType::Byte)
+        })?;
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+        let span = |(id, (from, to)): (&u32, &(usize, usize))| {
+            let covered = text.get(*from..*to).unwrap_or_default();
+            let start = from + covered.len() - covered.trim_start().len();
+            // White space alone has no bytes.
+            TokenSpan { id: *id, bytes: start..start + covered.trim().len() }
+        };
+        Ok(tokens.map(span).collect())
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {

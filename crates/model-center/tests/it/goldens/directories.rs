@@ -44,8 +44,9 @@ pub fn opened(device: &Device, directory: &Path) -> Box<dyn TextModel> {
 }
 
 pub fn logits(device: &Device, model: &dyn TextModel, batch: &Batch) -> Vec<f32> {
-    let scores = model.forward(batch, None, &mut Ctx::inference(device)).unwrap();
-    widen(scores.logits.unwrap().value()).unwrap()
+    let output = model.forward(batch, None, &mut Ctx::inference(device)).unwrap();
+    let sides = output.span_logits().into_iter().flatten();
+    output.logits.iter().chain(sides).flat_map(|logits| widen(logits.value()).unwrap()).collect()
 }
 
 /// The norm of the difference, relative to the norm of the expected values.

@@ -1,6 +1,7 @@
 //! Metrics: hand-computed values, a table from scikit-learn and scipy, and exact merging over ranks.
 
 mod answers;
+mod golden;
 
 use model_center::data::{LabelSpace, Labels};
 use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, MetricKind, OrderedSum, ValuePairs, argmax};

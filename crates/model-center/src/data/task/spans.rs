@@ -1,0 +1,222 @@
+//! Extractive question answering: questions about passages, whose answers are spans of the passage.
+//!
+//! Defines [`SpanTask`], which reads SQuAD's JSON, with answers (version 1.1) or with unanswerable questions too
+//! (version 2.0), and the [`SpanWindow`]s by which an evaluation finds the text of a span. Called by the finetune
+//! program.
+//!
+//! A passage longer than a row has room for is read in windows that share `stride` tokens; each is a sample. The label
+//! of a window without the whole answer is the row's first special token, which means no answer.
+//!
+//! Source: the example for question answering of transformers. Deliberate differences: a question that takes more than
+//! half of a row is cut, and windows share at most half of their tokens, where that example fails.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::squad::{Article, Paragraph, Question, read_squad};
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::read::{Builder, ReadOptions, RowForm};
+use crate::data::{Label, Member};
+use crate::metrics::{AnswerScores, Metric, SpanAnswers, SpanSearch};
+use crate::tokenizer::{Encoding, Template, TemplateSlot, TokenSpan, Tokenizer};
+use crate::{Error, Result};
+
+/// What evaluation reports.
+pub const SPAN_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch];
+
+/// How questions and passages are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpanTask {
+    /// Tokens that consecutive windows of a passage share.
+    pub stride: usize,
+    /// The most tokens of a predicted answer.
+    pub answer_length: usize,
+}
+
+/// Where the tokens of a window's passage are in its text.
+#[derive(Debug, Clone)]
+pub struct SpanWindow {
+    /// The position of the passage's first token in the row.
+    first: usize,
+    /// The text of the whole passage.
+    passage: Arc<str>,
+    /// Of each token of the passage in the row, its bytes.
+    bytes: Vec<Range<u32>>,
+}
+
+impl SpanWindow {
+    /// The positions of the passage's tokens in the row.
+    pub fn positions(&self) -> Range<usize> {
+        self.first..self.first + self.bytes.len()
+    }
+
+    /// The text from the first to the last token of a span; empty outside the passage.
+    pub fn text(&self, start: usize, end: usize) -> &str {
+        let bytes = |position: usize| self.bytes.get(position.checked_sub(self.first)?);
+        let range = bytes(start).zip(bytes(end)).map(|(start, end)| start.start as usize..end.end as usize);
+        range.and_then(|range| self.passage.get(range)).unwrap_or_default()
+    }
+}
+
+/// Windows of a dataset, by stored sample, and which spans of them are answers.
+#[derive(Debug, Clone)]
+pub(crate) struct SpanWindows {
+    pub(crate) windows: Vec<SpanWindow>,
+    pub(crate) search: SpanSearch,
+    /// Whether a question may have no answer.
+    pub(crate) may_be_none: bool,
+}
+
+impl SpanWindows {
+    /// Rates the chosen answers of questions against their references, which all samples of a question share.
+    pub(crate) fn rate(&self, answers: &SpanAnswers, dataset: &Dataset) -> AnswerScores {
+        let mut scores = AnswerScores::default();
+        for (question, first, chosen) in answers.chosen(self.may_be_none) {
+            let text =
+                chosen.and_then(|(sample, span)| Some(self.windows.get(sample as usize)?.text(span.start, span.end)));
+            scores.add(question, text.unwrap_or_default(), dataset.references(first as usize));
+        }
+        scores
+    }
+}
+
+impl SpanTask {
+    /// Reads a file.
+    ///
+    /// Errors: a file that is not as SQuAD's are; an answer that is not at its place in the passage; questions without
+    /// a list of answers, as in a test split; a tokenizer that does not report where its tokens are.
+    pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+        options.check()?;
+        let articles: Vec<Article> = read_squad(path)?;
+        let mut builder = Builder::new(path, options, LabelSpace::Span, RowForm::Question);
+        let mut rows = Rows {
+            task: *self,
+            tokenizer: options.tokenizer,
+            max_length: options.max_length,
+            template: options.tokenizer.template(true).clone(),
+            windows: Vec::new(),
+            members: Vec::new(),
+            references: Vec::new(),
+        };
+        let (mut number, mut may_be_none) = (0, false);
+        for Paragraph { context, qas } in articles.into_iter().flat_map(|article| article.paragraphs) {
+            // Tokenized with its first question, if any is read.
+            let (context, mut passage): (Arc<str>, Option<Vec<TokenSpan>>) = (context.into(), None);
+            for question in qas {
+                if !builder.wants_more()? {
+                    break;
+                }
+                builder.count();
+                number += 1;
+                let place = format!("{}, question {number}", path.display());
+                let passage = match &mut passage {
+                    Some(passage) => passage,
+                    none => none.insert(options.tokenizer.tokenize_with_spans(&context)?),
+                };
+                match rows.add((number - 1, &place), (&context, passage), &question, &mut builder) {
+                    Ok(is_answered) => may_be_none |= !is_answered,
+                    Err(flaw @ Error::Data { .. }) => builder.skip(flaw)?,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let Rows { windows, members, references, .. } = rows;
+        let mut dataset = builder.finish()?;
+        (dataset.members, dataset.references) = (members, references);
+        let search = SpanSearch { longest: self.answer_length };
+        dataset.spans = Some(Arc::new(SpanWindows { windows, search, may_be_none }));
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// Makes rows of questions.
+struct Rows<'t> {
+    task: SpanTask,
+    tokenizer: &'t dyn Tokenizer,
+    max_length: usize,
+    template: Template,
+    windows: Vec<SpanWindow>,
+    members: Vec<Member>,
+    references: Vec<Vec<String>>,
+}
+
+impl Rows<'_> {
+    /// Adds the windows of a question; returns whether it has an answer.
+    fn add(
+        &mut self,
+        (number, place): (u32, &str),
+        (context, passage): (&Arc<str>, &[TokenSpan]),
+        question: &Question,
+        builder: &mut Builder<'_>,
+    ) -> Result<bool> {
+        let answers = question.answers.as_ref().ok_or_else(|| {
+            let fix = "use the splits with answers, train and dev: a test split has none";
+            Error::data(place, "the question has no list of answers", fix)
+        })?;
+        let span = answers.first().map(|answer| answer.bytes(context, place)).transpose()?;
+        let asked = self.tokenizer.tokenize(&[question.question.trim_start()])?.concat();
+        let special = self.template.special_tokens();
+        let room = self.max_length.saturating_sub(special);
+        let asked = &asked[..asked.len().min(room / 2)];
+        let room = room - asked.len();
+        if room == 0 || passage.is_empty() {
+            let reason = format!("{} tokens leave no room for a passage, or the passage has none", self.max_length);
+            return Err(Error::data(place, reason, "raise data.max_length, or remove the question"));
+        }
+        let texts: Vec<String> = match answers.is_empty() {
+            // A prediction without words is right.
+            true => vec![String::new()],
+            false => answers.iter().map(|answer| answer.text.clone()).collect(),
+        };
+        let step = room - self.task.stride.min(room / 2);
+        let mut start = 0;
+        loop {
+            let end = (start + room).min(passage.len());
+            self.add_window((number, context), (asked, &passage[start..end]), span.as_ref(), builder)?;
+            self.references.push(texts.clone());
+            if end == passage.len() {
+                return Ok(!answers.is_empty());
+            }
+            start += step;
+        }
+    }
+
+    fn add_window(
+        &mut self,
+        (number, context): (u32, &Arc<str>),
+        (asked, passage): (&[u32], &[TokenSpan]),
+        answer: Option<&Range<usize>>,
+        builder: &mut Builder<'_>,
+    ) -> Result<()> {
+        let ids: Vec<u32> = passage.iter().map(|token| token.id).collect();
+        let encoding: Encoding = self.template.assemble(asked, &ids, None)?;
+        let first = first_of_second(&self.template, asked.len());
+        let label = answer.and_then(|answer| span_of(passage, answer));
+        let label = label.map_or([0, 0], |[start, end]| [(first + start) as u32, (first + end) as u32]);
+        builder.push(&encoding, Label::Span(label))?;
+        let bytes = passage.iter().map(|token| token.bytes.start as u32..token.bytes.end as u32);
+        self.windows.push(SpanWindow { first, passage: Arc::clone(context), bytes: bytes.collect() });
+        self.members.push(Member { question: number, credit: None });
+        Ok(())
+    }
+}
+
+/// The position of the second text's first token after a first text of this length.
+fn first_of_second(template: &Template, first: usize) -> usize {
+    let before = template.pieces.iter().take_while(|piece| !matches!(piece, TemplateSlot::Second { .. }));
+    before.map(|piece| if matches!(piece, TemplateSlot::First { .. }) { first } else { 1 }).sum()
+}
+
+/// The first and the last token of an answer's bytes; `None` if they are not all in these tokens.
+fn span_of(tokens: &[TokenSpan], answer: &Range<usize>) -> Option<[usize; 2]> {
+    let (first, last) = (tokens.first()?, tokens.last()?);
+    if first.bytes.start > answer.start || last.bytes.end < answer.end {
+        return None;
+    }
+    let start = tokens.iter().rposition(|token| token.bytes.start <= answer.start)?;
+    let end = tokens.iter().position(|token| token.bytes.end >= answer.end)?;
+    (start <= end).then_some([start, end])
+}

@@ -1,0 +1,196 @@
+//! Classes of words, such as named entities, from JSON lines or from files of CoNLL.
+//!
+//! Defines [`TagTask`]. Called by the finetune program. Words are tokenized one by one; the label of a word is that of
+//! its first token, the other tokens have none.
+
+use std::path::Path;
+
+use super::columns::LabelReader;
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::lines::LineReader;
+use crate::data::io::record::{Format, Record};
+use crate::data::io::record_reader::RecordReader;
+use crate::data::read::{Builder, ReadOptions, RowForm, renumber};
+use crate::data::{IGNORED, Label, LabelSpec};
+use crate::metrics::Metric;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// What evaluation reports.
+pub const TAG_METRICS: &[Metric] =
+    &[Metric::EntityF1, Metric::EntityPrecision, Metric::EntityRecall, Metric::TagAccuracy];
+
+/// The line between documents in files of CoNLL.
+const DOCUMENT: &str = "-DOCSTART-";
+
+/// Where words and tags are.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TagTask {
+    /// Column of the list of words, in JSON lines.
+    pub tokens: String,
+    /// Column of the list of tags, texts or numbers of `labels`.
+    pub tags: String,
+    /// The tags.
+    pub labels: LabelSpec,
+    /// JSON lines, or text of CoNLL; by default JSON lines where the file name has that ending.
+    #[serde(default)]
+    pub format: Option<Format>,
+}
+
+/// Words with a tag each.
+struct Sentence {
+    line: u64,
+    words: Vec<String>,
+    tags: Vec<usize>,
+}
+
+impl TagTask {
+    /// Reads a file. In text of CoNLL a line is a word, its first column, with its tag, the last one; an empty line
+    /// ends a sentence.
+    ///
+    /// Errors: what is wrong with the file, a record or a line, with its place; tags other than the task's.
+    pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+        options.check()?;
+        let mut labels = LabelReader::new(&self.labels)?;
+        let mut builder = Builder::new(path, options, LabelSpace::TokenClasses(Vec::new()), RowForm::Plain);
+        let mut words = WordTokenizer::new(options.tokenizer, options.max_length)?;
+        let format = self.format.or_else(|| Format::of(path).ok());
+        let mut add = |sentence: Result<Sentence>, builder: &mut Builder<'_>| -> Result<()> {
+            builder.count();
+            match sentence.and_then(|sentence| words.row(path, &sentence, builder)) {
+                Ok(()) => Ok(()),
+                Err(flaw @ Error::Data { .. }) => builder.skip(flaw),
+                Err(error) => Err(error),
+            }
+        };
+        match format {
+            Some(Format::Jsonl) => {
+                let mut records = RecordReader::open(path, Format::Jsonl, options.max_line_bytes)?;
+                while builder.wants_more()? {
+                    let Some(record) = records.next()? else { break };
+                    let sentence = record.and_then(|record| self.of_record(&record, &mut labels));
+                    add(sentence, &mut builder)?;
+                }
+            }
+            _ => {
+                let mut lines = LineReader::open(path, options.max_line_bytes)?;
+                while builder.wants_more()? {
+                    let Some(sentence) = of_lines(&mut lines, &mut labels)? else { break };
+                    add(sentence, &mut builder)?;
+                }
+            }
+        }
+        let (tags, (names, order)) = (words.tags, labels.names());
+        if names.is_empty() {
+            return Err(Error::data(
+                path.display().to_string(),
+                "there is no tag",
+                "check that this is the right file",
+            ));
+        }
+        let mut dataset = builder.finish()?;
+        dataset.tags = tags;
+        renumber(&mut dataset, &order);
+        dataset.labels = LabelSpace::TokenClasses(names);
+        dataset.seal();
+        Ok(dataset)
+    }
+
+    fn of_record(&self, record: &Record<'_>, labels: &mut LabelReader<'_>) -> Result<Sentence> {
+        let words = record.texts(&self.tokens)?;
+        let tags = record.texts(&self.tags)?;
+        if words.len() != tags.len() {
+            let reason = format!("{} {:?} for {} {:?}", tags.len(), self.tags, words.len(), self.tokens);
+            return Err(record.error(&self.tags, reason, "give one tag for each word"));
+        }
+        let class = |tag: &String| labels.class(tag, |reason, fix| record.error(&self.tags, reason, fix));
+        let tags = tags.iter().map(class).collect::<Result<_>>()?;
+        Ok(Sentence { line: record.line(), words, tags })
+    }
+}
+
+/// The next sentence of a file of CoNLL; `None` at its end.
+fn of_lines(lines: &mut LineReader, labels: &mut LabelReader<'_>) -> Result<Option<Result<Sentence>>> {
+    let mut sentence = Sentence { line: 0, words: Vec::new(), tags: Vec::new() };
+    let mut flaw = None;
+    while let Some(read) = lines.advance()? {
+        if let Err(error) = read {
+            flaw.get_or_insert(error);
+            continue;
+        }
+        let place = format!("{}:{}", lines.path().display(), lines.line().number);
+        let mut columns = lines.line().text.split_whitespace();
+        let (word, tag) = (columns.next(), columns.next_back());
+        match (word, tag) {
+            (None, _) if sentence.words.is_empty() && flaw.is_none() => continue,
+            (None, _) => break,
+            (Some(word), _) if word == DOCUMENT => continue,
+            (Some(word), Some(tag)) => {
+                let wrong = |reason: String, fix: String| Error::data(place.clone(), reason, fix);
+                match labels.class(tag, wrong) {
+                    Ok(class) => {
+                        sentence.line = if sentence.words.is_empty() { lines.line().number } else { sentence.line };
+                        sentence.words.push(word.to_owned());
+                        sentence.tags.push(class);
+                    }
+                    Err(error) => {
+                        flaw.get_or_insert(error);
+                    }
+                }
+            }
+            (Some(_), None) => {
+                let fix = "write a word and its tag, with white space between";
+                flaw.get_or_insert(Error::data(place, "the line has one column", fix));
+            }
+        }
+    }
+    Ok(match flaw {
+        Some(flaw) => Some(Err(flaw)),
+        None if sentence.words.is_empty() => None,
+        None => Some(Ok(sentence)),
+    })
+}
+
+/// Rows of words, and the tags of all rows, one for each token.
+struct WordTokenizer<'t> {
+    tokenizer: &'t dyn Tokenizer,
+    /// Whether a word in a text has other tokens than at its start: every word has a space before it then.
+    with_space: bool,
+    max_length: usize,
+    tags: Vec<i32>,
+}
+
+impl<'t> WordTokenizer<'t> {
+    fn new(tokenizer: &'t dyn Tokenizer, max_length: usize) -> Result<Self> {
+        let ids = tokenizer.tokenize(&["a", " a"])?;
+        Ok(WordTokenizer { tokenizer, with_space: ids.first() != ids.get(1), max_length, tags: Vec::new() })
+    }
+
+    /// Adds a row with the special tokens of a single text; a long one keeps its first words.
+    fn row(&mut self, path: &Path, sentence: &Sentence, builder: &mut Builder<'_>) -> Result<()> {
+        let space = if self.with_space { " " } else { "" };
+        let words: Vec<String> = sentence.words.iter().map(|word| format!("{space}{}", word.trim())).collect();
+        let ids = self.tokenizer.tokenize(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let (mut text, mut tags) = (Vec::new(), Vec::new());
+        for (ids, tag) in ids.iter().zip(&sentence.tags) {
+            tags.extend((0..ids.len()).map(|at| if at == 0 { *tag as i32 } else { IGNORED as i32 }));
+            text.extend_from_slice(ids);
+        }
+        let template = self.tokenizer.template(false);
+        let kept = text.len().min(self.max_length.saturating_sub(template.special_tokens()));
+        if kept == 0 {
+            let place = format!("{}:{}", path.display(), sentence.line);
+            return Err(Error::data(place, "the sentence has no token", "give words, or remove the record"));
+        }
+        let removed = text.len() - kept;
+        let mut encoding = template.assemble(&text[..kept], &[], None)?;
+        encoding.removed = removed;
+        let (front, back) = template.around_first();
+        builder.push(&encoding, Label::Tags)?;
+        self.tags.extend(front.iter().map(|_| IGNORED as i32));
+        self.tags.extend_from_slice(&tags[..kept]);
+        self.tags.extend(back.iter().map(|_| IGNORED as i32));
+        Ok(())
+    }
+}
