@@ -17,13 +17,19 @@ pub enum Labels {
     NextTokens(Vec<i64>),
     /// Token ids of target sequences, R × T.
     Target(Vec<i64>),
+    /// The token id that each position predicts, R × L, whatever the head: masked tokens, or the tokens that follow
+    /// where the sequence itself does not have the last of them.
+    Predicted(Vec<i64>),
 }
 
 impl Labels {
     /// Number of labels.
     pub fn len(&self) -> usize {
         match self {
-            Labels::Classes(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
+            Labels::Classes(labels)
+            | Labels::NextTokens(labels)
+            | Labels::Target(labels)
+            | Labels::Predicted(labels) => labels.len(),
             Labels::Values(labels) => labels.len(),
         }
     }
@@ -36,14 +42,14 @@ impl Labels {
     /// Class indices or token ids; `None` for values.
     pub fn ids(&self) -> Option<&[i64]> {
         match self {
-            Labels::Classes(ids) | Labels::NextTokens(ids) | Labels::Target(ids) => Some(ids),
+            Labels::Classes(ids) | Labels::NextTokens(ids) | Labels::Target(ids) | Labels::Predicted(ids) => Some(ids),
             Labels::Values(_) => None,
         }
     }
 
     /// Whether the loss is a mean over tokens.
     pub fn are_tokens(&self) -> bool {
-        matches!(self, Labels::NextTokens(_) | Labels::Target(_))
+        matches!(self, Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_))
     }
 }
 

@@ -23,6 +23,11 @@ pub enum LabelSpace {
     NextTokens,
     /// The tokens of a second sequence of each sample, which a decoder generates from the encoder's input.
     Target,
+    /// The original tokens of masked positions, as encoders are pretrained.
+    MaskedTokens {
+        /// Whether the head also predicts if the second sentence follows the first.
+        sentences: bool,
+    },
 }
 
 impl LabelSpace {
@@ -32,7 +37,7 @@ impl LabelSpace {
             LabelSpace::Classes(names) => names.len(),
             LabelSpace::Verbalizer(answers) => answers.names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
-            LabelSpace::NextTokens | LabelSpace::Target => 0,
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => 0,
         }
     }
 
@@ -41,13 +46,17 @@ impl LabelSpace {
         match self {
             LabelSpace::Choices(choices) => *choices,
             LabelSpace::Target => 2,
-            LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) | LabelSpace::Value | LabelSpace::NextTokens => 1,
+            LabelSpace::Classes(_)
+            | LabelSpace::Verbalizer(_)
+            | LabelSpace::Value
+            | LabelSpace::NextTokens
+            | LabelSpace::MaskedTokens { .. } => 1,
         }
     }
 
     /// Whether the labels are tokens.
     pub fn are_tokens(&self) -> bool {
-        matches!(self, LabelSpace::NextTokens | LabelSpace::Target)
+        matches!(self, LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. })
     }
 
     /// Whether they need a language-modelling head.
@@ -61,7 +70,7 @@ impl LabelSpace {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
             LabelSpace::Verbalizer(answers) => Some(answers.names.len()),
-            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
+            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => None,
         }
     }
 }

@@ -58,7 +58,7 @@ impl MetricKind {
         match labels {
             LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => MetricKind::Classes,
             LabelSpace::Value => MetricKind::Values,
-            LabelSpace::NextTokens | LabelSpace::Target => MetricKind::Tokens,
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => MetricKind::Tokens,
         }
     }
 
@@ -67,7 +67,7 @@ impl MetricKind {
         match labels {
             Labels::Classes(_) => MetricKind::Classes,
             Labels::Values(_) => MetricKind::Values,
-            Labels::NextTokens(_) | Labels::Target(_) => MetricKind::Tokens,
+            Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_) => MetricKind::Tokens,
         }
     }
 
@@ -155,7 +155,7 @@ impl Metric {
     pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
-            LabelSpace::NextTokens | LabelSpace::Target => &[Metric::Perplexity],
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => &[Metric::Perplexity],
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Classes(_) | LabelSpace::Verbalizer(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]

@@ -27,7 +27,10 @@ impl Targets {
                 let shape = [samples, values.len() / samples.max(1)];
                 Targets::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
             }
-            Labels::Classes(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => {
+            Labels::Classes(labels)
+            | Labels::NextTokens(labels)
+            | Labels::Target(labels)
+            | Labels::Predicted(labels) => {
                 Targets::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
             }
         })

@@ -68,11 +68,15 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) => None,
+        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Verbalizer(_) | LabelSpace::MaskedTokens { .. } => {
+            None
+        }
     };
-    let head = match labels.need_lm_head() {
-        true => TextHead::CausalLm,
-        false => TextHead::Classification { outputs: labels.outputs() },
+    let head = match labels {
+        LabelSpace::MaskedTokens { sentences: true } => TextHead::Pretraining,
+        LabelSpace::MaskedTokens { sentences: false } => TextHead::MaskedLm,
+        _ if labels.need_lm_head() => TextHead::CausalLm,
+        _ => TextHead::Classification { outputs: labels.outputs() },
     };
     OpenOptions {
         family: resolved.model.family.clone(),

@@ -42,7 +42,9 @@ impl LabelSpec {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Verbalizer(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
-            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => LabelSpec::Value,
+            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => {
+                LabelSpec::Value
+            }
         }
     }
 }
