@@ -1,7 +1,7 @@
 """Golden data for pretraining: tiny GPT-2, BERT and T5 models trained from their own random initialization.
 
-Writes crates/model-center/tests/golden/pretraining/gpt2, bert and t5: the initial weights and the losses of thirty AdamW
-steps in 64-bit floats. The batches are those of our objectives, which the test wrote beside them as batches.safetensors.
+Writes crates/model-center/tests/golden/pretraining/gpt2, bert and t5: the initial weights and the losses of thirty
+AdamW steps in 64-bit floats. The batches are made by our objectives; the test wrote them beside, batches.safetensors.
 The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"

@@ -45,7 +45,7 @@ pub struct SentenceGroup {
 }
 
 /// The groups of the documents of a set, numbered over any number of epochs. Every sentence of every document that is
-/// used is in one group of an epoch; the groups are those of every epoch, in an order of its own.
+/// used is in one group of an epoch. Every epoch has the same groups, in an order of its own.
 #[derive(Debug)]
 pub struct SentenceGroups {
     file: Arc<TokenFile>,

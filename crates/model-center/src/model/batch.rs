@@ -90,8 +90,8 @@ pub struct DeviceBatch {
     /// Targets of the loss. For language modelling: the token to predict at each position, `[B, L]`, or `[P]` with
     /// [`DeviceBatch::predicted`].
     pub labels: Option<Targets>,
-    /// i64 `[P]`: the positions among all `B * L` that a masked-LM head reads, where only those have labels and no logits
-    /// are requested.
+    /// i64 `[P]`: the positions among all `B * L` that a masked-LM head reads, where no others have labels and no
+    /// logits are requested.
     pub predicted: Option<Tensor>,
     /// Label words and their positions; labels are indices of label words.
     pub verbalizer: Option<VerbalizerTensors>,
@@ -206,8 +206,8 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
     Ok(Some(Targets::Classes(tokens)))
 }
 
-/// Positions among all tokens with a label, and these labels, for a head that predicts masked tokens; `None` for another
-/// head, and if no position or every one has a label.
+/// Positions among all tokens with a label, and these labels, for a head that predicts masked tokens; `None` for any
+/// other head, and if no position or every one has a label.
 fn predictions(batch: &Batch, head: Head) -> Option<(Vec<i64>, Vec<i64>)> {
     let Some(Labels::Predicted(labels)) = batch.labels.as_ref().filter(|_| head.is_masked_lm()) else { return None };
     let positions = labels.iter().zip(0..).filter(|(label, _)| **label != IGNORED);

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// The predicted part begins after an eighth to a quarter of a document and ends after three quarters to all of it.
 const EIGHTHS: [[u64; 2]; 2] = [[1, 2], [6, 8]];
-/// An eighth of a shorter document is no token.
+/// An eighth of a shorter document is less than a token.
 const FEWEST: usize = 8;
 
 /// Which documents have a context.
@@ -30,7 +30,7 @@ impl Default for InfillingOptions {
     }
 }
 
-/// Samples of infilling: rows of documents, each of which attends to itself alone. The tokens before and after the
+/// Samples of infilling: rows of documents that each attend to themselves alone. The tokens before and after the
 /// predicted part are its context, with bidirectional attention.
 #[derive(Debug)]
 pub struct Infilling {

@@ -24,7 +24,7 @@ const MOST_TOKENS: u64 = 1 << 16;
 pub enum SecondSentence {
     /// There is none, and nothing is predicted of it: RoBERTa.
     None,
-    /// The sentences that follow, or in half of the inputs those of another document: BERT.
+    /// The sentences that follow, or in half of the inputs sentences of another document: BERT.
     Next,
     /// The sentences that follow, in half of the inputs in the place of the first: ALBERT, and Megatron-LM since its
     /// first version.

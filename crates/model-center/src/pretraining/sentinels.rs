@@ -25,7 +25,7 @@ impl Sentinels {
         Sentinels { first: vocabulary.saturating_sub(1), count, descending: true }
     }
 
-    /// Those of a tokenizer: `<extra_id_0>` and so on, or `<s_0>` and so on.
+    /// The sentinels of a tokenizer: `<extra_id_0>` and so on, or `<s_0>` and so on.
     ///
     /// # Errors
     /// [`Error::Model`] for a vocabulary without sentinels.

@@ -1,7 +1,7 @@
 //! Which tokens are hidden: whole words, n-grams, and the random segments of T5.
 //!
-//! Defines [`SpanLengths`] and the choice of spans by a budget of tokens (`choose`), which masked language modelling and
-//! Megatron-LM's T5 share, and `segments`, the rule of the T5 paper. A span is a range of indices of a sequence.
+//! Defines [`SpanLengths`] and the choice of spans by a budget of tokens (`choose`), which masked language modelling
+//! and Megatron-LM's T5 share, and `segments`, the rule of the T5 paper. A span is a range of indices of a sequence.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl SpanLengths {
     }
 }
 
-/// Disjoint spans of words in a random place and order, ascending. `words` are ranges of tokens, ascending and disjoint;
+/// Disjoint spans of words at random places, ascending. `words` are ranges of tokens, ascending and disjoint;
 /// a span has words that follow each other without a gap. `fits` decides for numbers of tokens and spans in all.
 pub(super) fn choose(
     words: &[Range<usize>],
@@ -87,9 +87,9 @@ pub(super) fn segment_counts(length: usize, density: f64, mean: f64) -> (usize, 
     (hidden, spans.min(hidden).min(length.saturating_sub(hidden).max(1)))
 }
 
-/// The hidden spans of a sequence of at least 2 tokens by the rule of the T5 paper: hidden and other tokens are each cut
-/// into random segments, every division with the same probability, and alternate; the sequence begins with a segment
-/// that is not hidden and ends with a hidden one. A shorter sequence has none.
+/// The hidden spans of a sequence of at least 2 tokens by the rule of the T5 paper: hidden and other tokens are each
+/// cut into random segments, every division with the same probability, and alternate; the sequence begins with a
+/// segment that is not hidden and ends with a hidden one. A shorter sequence has none.
 pub(super) fn segments(length: usize, density: f64, mean: f64, random: &mut SampleRandom) -> Vec<Range<usize>> {
     if length < 2 {
         return Vec::new();

@@ -277,7 +277,7 @@ impl SpanCorruption {
         Ok(made)
     }
 
-    /// The hidden spans of tokens, as many as there is room for.
+    /// The hidden spans of tokens, up to the room that is left.
     fn spans(&self, ids: &[u32], (made, random): (&Corrupted, &mut SampleRandom)) -> Vec<Range<usize>> {
         match self.options.scheme {
             SpanScheme::Segments(mean) => segments(ids.len(), self.options.density, mean, random),

@@ -53,7 +53,7 @@ impl MapPlace {
         write_atomic(&self.record, (text + "\n").as_bytes())
     }
 
-    /// The error for maps that are not those of the record.
+    /// The error for maps that do not fit the record.
     pub(super) fn mismatch(&self) -> Error {
         let fix = "remove the index maps: they are computed again";
         Error::data(self.record.display().to_string(), "the maps do not fit the record", fix)

@@ -1,7 +1,7 @@
 //! The map of sentence groups: document, first sentence, end and target of each group of one epoch.
 //!
-//! Built in two passes over the lengths of sentences, window by window and in parallel: the first counts the groups, the
-//! second writes them. Memory is that of a window. The group numbers of later epochs are permuted ones of the same map.
+//! Built in two passes over the lengths of sentences, window by window and in parallel: the first counts the groups,
+//! the second writes them. One window is in memory. Later epochs are permutations of the same map.
 //! Called by [`super::super::groups`].
 
 use bmtrain_core::philox::{Key, block};

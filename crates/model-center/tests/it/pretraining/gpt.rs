@@ -74,7 +74,7 @@ fn random_windows_are_of_documents_in_proportion_to_their_length() {
     );
     let windows = RowOptions { sampler: RowSampler::RandomWindows, ..rows(directory.path(), 24, 4000, 700) };
     let objective = CausalLm::open(&[part(&prefix, false)], &windows, ALL).unwrap();
-    let mut first = HashMap::new();
+    let mut first: HashMap<i64, f64> = HashMap::new();
     let mut starts = [0_usize; 300];
     for sample in 0..objective.len() {
         let batch = objective.batch(&[sample]).unwrap();

@@ -185,7 +185,7 @@ fn every_token_is_hidden_as_often_as_any_other() {
     let options = SpanOptions { scheme: one, ..SpanOptions::t5(SENTINELS, EOS, 0) };
     let objective = SpanCorruption::open(&[part(&prefix, false)], &windows, &options).unwrap();
     let count = objective.lengths().tokens;
-    let (mut places, mut all) = (vec![0.0; count], 0.0);
+    let (mut places, mut all) = (vec![0.0_f64; count], 0.0_f64);
     for sample in 0..4000 {
         let batch = objective.batch(&[sample]).unwrap();
         let (input, target) = (input(&batch), target(&batch));
