@@ -97,10 +97,9 @@ impl MaskedLm {
         ids.extend(&pair.first);
         ids.push(sep);
         let first = ids.len();
-        let mut text = vec![1..first - 1];
+        let text = [1..first - 1, first..first + pair.second.len()];
         if self.options.second != SecondSentence::None {
             ids.extend(&pair.second);
-            text.push(first..ids.len());
             ids.push(sep);
         }
         let mut labels = vec![IGNORED; ids.len()];

@@ -37,7 +37,7 @@ impl SampleRandom {
 
     /// An integer below `count`; 0 for a count of 0.
     pub(super) fn below(&mut self, count: u64) -> u64 {
-        (u128::from(self.long()) * u128::from(count) >> 64) as u64
+        ((u128::from(self.long()) * u128::from(count)) >> 64) as u64
     }
 
     /// An index below `count`.

@@ -221,7 +221,7 @@ impl Builder<'_> {
             return target_tokens;
         }
         let random = u64::from(high) << 32 | u64::from(low);
-        2 + (u128::from(random) * u128::from(target_tokens - 1) >> 64) as u64
+        2 + ((u128::from(random) * u128::from(target_tokens - 1)) >> 64) as u64
     }
 
     fn each_length(&self, sentences: std::ops::Range<u64>, mut see: impl FnMut(u64, u32)) -> Result<()> {
