@@ -6,7 +6,8 @@
 //!
 //! A [`TokenFile`] holds the token ids of a corpus in Megatron-LM's format, `PREFIX.bin` and `PREFIX.idx`;
 //! [`TokenFileWriter`] writes one. [`Samples`] cuts its documents into samples of a fixed number of tokens: which
-//! tokens sample i has is a pure function of file, settings and i. A [`Mixture`] joins several corpora with weights.
+//! tokens sample i has is a pure function of file, settings and i. [`SentenceGroups`] collects consecutive sentences
+//! instead, and [`WeightedDocuments`] chooses documents by length. A [`Mixture`] joins several corpora with weights.
 //! Everything is read by position when it is asked for, so that memory does not grow with a corpus, and a file that is
 //! cut off or replaced under a running process ends in an error. `docs/corpus.md` explains the format, and
 //! `docs/adr/0028-corpora-are-read-by-position.md` these choices.
@@ -16,6 +17,7 @@
 pub mod build;
 mod fingerprint;
 mod fixed_split;
+mod groups;
 mod index;
 mod legacy;
 mod maps;
@@ -30,9 +32,11 @@ mod threads;
 mod token_file;
 mod token_type;
 mod verify;
+mod weighted;
 mod writer;
 
 pub use fixed_split::{FixedSplit, split_lines};
+pub use groups::{GroupOptions, SentenceGroup, SentenceGroups};
 pub use maps::{SampleOrder, map_names};
 pub use mixture::{Mixture, MixtureWeight};
 pub use samples::{SampleOptions, Samples};
@@ -40,4 +44,5 @@ pub use split::{DocumentSet, SplitShares};
 pub use token_file::{IndexFormat, TokenFile};
 pub use token_type::TokenType;
 pub use verify::{FileReport, verify};
+pub use weighted::{DocumentUnit, WeightedDocuments};
 pub use writer::{TokenFileWriter, WriterPosition, index_path, token_path};

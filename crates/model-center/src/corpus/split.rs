@@ -113,7 +113,7 @@ impl DocumentSet {
     }
 
     /// The number in the file of document `at` of the set, which it has.
-    pub(super) fn at(&self, at: u64) -> u64 {
+    pub(crate) fn at(&self, at: u64) -> u64 {
         let place = self.range.start + at;
         self.order.and_then(|order| order.at(place)).unwrap_or(place)
     }
@@ -124,7 +124,7 @@ impl DocumentSet {
     }
 
     /// What tells this set from others of the same file.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let Range { start, end } = self.range;
         match self.order {
             None => format!("documents {start} to {end}"),

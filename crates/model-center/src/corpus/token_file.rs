@@ -141,6 +141,17 @@ impl TokenFile {
         Ok(range)
     }
 
+    /// Tokens of a document, in all its sequences.
+    ///
+    /// # Errors
+    /// As [`TokenFile::document`] and [`TokenFile::sequence`].
+    pub fn document_tokens(&self, document: u64) -> Result<u64> {
+        self.document(document)?.try_fold(0_u64, |tokens, sequence| {
+            let range = self.sequence(sequence)?;
+            Ok(tokens.saturating_add(range.end - range.start))
+        })
+    }
+
     /// Where a sequence is among the ids of the file.
     ///
     /// # Errors

@@ -22,6 +22,9 @@ pub enum Labels {
     /// Token ids of target sequences, R × T. A model with one stack takes them as the tokens to predict at its
     /// positions, R × L.
     Target(Vec<i64>),
+    /// The token id that each position predicts, R × L, whatever the head: masked tokens, or the tokens that follow
+    /// where the sequence itself does not have the last of them.
+    Predicted(Vec<i64>),
 }
 
 impl Labels {
@@ -31,7 +34,8 @@ impl Labels {
             Labels::Classes(labels)
             | Labels::NextTokens(labels)
             | Labels::TokenClasses(labels)
-            | Labels::Target(labels) => labels.len(),
+            | Labels::Target(labels)
+            | Labels::Predicted(labels) => labels.len(),
             Labels::Spans(labels) => labels.len(),
             Labels::Values(labels) => labels.len(),
         }
@@ -45,16 +49,18 @@ impl Labels {
     /// Class indices or token ids; `None` for values and spans.
     pub fn ids(&self) -> Option<&[i64]> {
         match self {
-            Labels::Classes(ids) | Labels::NextTokens(ids) | Labels::TokenClasses(ids) | Labels::Target(ids) => {
-                Some(ids)
-            }
+            Labels::Classes(ids)
+            | Labels::NextTokens(ids)
+            | Labels::TokenClasses(ids)
+            | Labels::Target(ids)
+            | Labels::Predicted(ids) => Some(ids),
             Labels::Values(_) | Labels::Spans(_) => None,
         }
     }
 
     /// Whether the loss is a mean over tokens.
     pub fn are_tokens(&self) -> bool {
-        matches!(self, Labels::NextTokens(_) | Labels::Target(_))
+        matches!(self, Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_))
     }
 }
 

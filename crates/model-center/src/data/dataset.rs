@@ -28,6 +28,11 @@ pub enum LabelSpace {
     Span,
     /// The tokens of a second sequence of each sample, which a decoder generates from the encoder's input.
     Target,
+    /// The original tokens of masked positions, as encoders are pretrained.
+    MaskedTokens {
+        /// Whether the head also predicts if the second sentence follows the first.
+        sentences: bool,
+    },
 }
 
 impl LabelSpace {
@@ -40,7 +45,7 @@ impl LabelSpace {
             // Of each token.
             LabelSpace::TokenClasses(names) => names.len(),
             LabelSpace::Span => 2,
-            LabelSpace::NextTokens | LabelSpace::Target => 0,
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => 0,
         }
     }
 
@@ -54,13 +59,14 @@ impl LabelSpace {
             | LabelSpace::Value
             | LabelSpace::NextTokens
             | LabelSpace::TokenClasses(_)
-            | LabelSpace::Span => 1,
+            | LabelSpace::Span
+            | LabelSpace::MaskedTokens { .. } => 1,
         }
     }
 
     /// Whether the labels are tokens.
     pub fn are_tokens(&self) -> bool {
-        matches!(self, LabelSpace::NextTokens | LabelSpace::Target)
+        matches!(self, LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. })
     }
 
     /// Whether the loss is a mean over tokens.
@@ -83,7 +89,8 @@ impl LabelSpace {
             | LabelSpace::NextTokens
             | LabelSpace::Target
             | LabelSpace::TokenClasses(_)
-            | LabelSpace::Span => None,
+            | LabelSpace::Span
+            | LabelSpace::MaskedTokens { .. } => None,
         }
     }
 }

@@ -331,7 +331,7 @@ impl Loader {
         let rows = || samples.iter().map(|sample| *sample as usize);
         let padded = |words: Vec<i64>, len: usize| words.into_iter().chain(std::iter::repeat(IGNORED)).take(len);
         match dataset.labels() {
-            LabelSpace::NextTokens => {
+            LabelSpace::NextTokens | LabelSpace::MaskedTokens { .. } => {
                 let words = |sample: usize| {
                     let from = if let Some(Label::TokensFrom(from)) = dataset.label(sample) { from } else { 0 };
                     let ids = dataset.inputs(sample).flat_map(|row| row.input_ids).enumerate();

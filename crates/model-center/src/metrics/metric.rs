@@ -68,7 +68,7 @@ impl MetricKind {
         match labels {
             LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Verbalizer(_) => MetricKind::Classes,
             LabelSpace::Value => MetricKind::Values,
-            LabelSpace::NextTokens | LabelSpace::Target => MetricKind::Tokens,
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => MetricKind::Tokens,
             LabelSpace::TokenClasses(_) => MetricKind::Tags,
             LabelSpace::Span => MetricKind::Questions,
         }
@@ -79,7 +79,7 @@ impl MetricKind {
         match labels {
             Labels::Classes(_) => MetricKind::Classes,
             Labels::Values(_) => MetricKind::Values,
-            Labels::NextTokens(_) | Labels::Target(_) => MetricKind::Tokens,
+            Labels::NextTokens(_) | Labels::Target(_) | Labels::Predicted(_) => MetricKind::Tokens,
             Labels::TokenClasses(_) => MetricKind::Tags,
             Labels::Spans(_) => MetricKind::Questions,
         }
@@ -179,7 +179,7 @@ impl Metric {
     pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
-            LabelSpace::NextTokens | LabelSpace::Target => &[Metric::Perplexity],
+            LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::MaskedTokens { .. } => &[Metric::Perplexity],
             LabelSpace::TokenClasses(_) => TAG_METRICS,
             LabelSpace::Span => SPAN_METRICS,
             LabelSpace::Choices(_) => &[Metric::Accuracy],

@@ -87,8 +87,12 @@ pub struct DeviceBatch {
     pub sequences: Vec<Sequences>,
     /// i64 `[B]`: the position of each sequence's last token among all `B * L`, for a classifier that reads it.
     pub last: Option<Tensor>,
-    /// Targets of the loss. For language modelling: the token to predict at each position, `[B, L]`.
+    /// Targets of the loss. For language modelling: the token to predict at each position, `[B, L]`, or `[P]` with
+    /// [`DeviceBatch::predicted`].
     pub labels: Option<Targets>,
+    /// i64 `[P]`: the positions among all `B * L` that a masked-LM head reads, where no others have labels and no
+    /// logits are requested.
+    pub predicted: Option<Tensor>,
     /// Label words and their positions; labels are indices of label words.
     pub verbalizer: Option<VerbalizerTensors>,
     /// i64 `[B, L]`, the next tokens of prompts with their label words, and the weight of their loss.
@@ -152,13 +156,19 @@ impl DeviceBatch {
             Head::TokenClassifier { outputs } => Some(outputs),
             _ => None,
         };
+        let predicted = predictions(batch, head).filter(|_| !wants_logits);
+        let labels = match &predicted {
+            Some((_, tokens)) => Some(Targets::Classes(vector(tokens)?)),
+            None => targets(device, batch, (spec, head), target)?,
+        };
         let verbalizer = batch.verbalizer.as_ref();
         let prompt = prompt_tokens(batch).map(|(tokens, weight)| Ok::<_, Error>((grid(target, &tokens)?, weight)));
         Ok(DeviceBatch {
             sequences,
             last: last.map(|last| vector(&last)).transpose()?,
-            labels: targets(device, batch, (spec, head), target)?,
+            labels,
             spans: spans(device, batch)?,
+            predicted: predicted.map(|(positions, _)| vector(&positions)).transpose()?,
             verbalizer: verbalizer.map(|verbalizer| VerbalizerTensors::upload(device, verbalizer)).transpose()?,
             prompt: prompt.transpose()?,
             next_sentence: batch.next_sentence.as_deref().map(vector).transpose()?,
@@ -194,9 +204,10 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    // Targets are the tokens to predict at each position; the others are the tokens of the sequence itself.
-    let are_at_positions =
-        !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Target(_));
+    // Targets and predicted tokens are those of each position; the others are the tokens of the sequence itself.
+    let are_at_positions = !matches!(head, Head::CausalLm { .. })
+        || spec.is_encoder_decoder()
+        || matches!(labels, Labels::Target(_) | Labels::Predicted(_));
     let tokens = match are_at_positions {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,
@@ -212,6 +223,15 @@ fn spans(device: &Device, batch: &Batch) -> Result<Option<[Tensor; 2]>> {
         Tensor::from_slice_in(device, [tokens.len()], &tokens, Segment::Data)
     };
     Ok(Some([side(0)?, side(1)?]))
+}
+
+/// Positions among all tokens with a label, and these labels, for a head that predicts masked tokens; `None` for any
+/// other head, and if no position or every one has a label.
+fn predictions(batch: &Batch, head: Head) -> Option<(Vec<i64>, Vec<i64>)> {
+    let Some(Labels::Predicted(labels)) = batch.labels.as_ref().filter(|_| head.is_masked_lm()) else { return None };
+    let positions = labels.iter().zip(0..).filter(|(label, _)| **label != IGNORED);
+    let (tokens, positions): (Vec<i64>, Vec<i64>) = positions.map(|(label, at)| (*label, at)).unzip();
+    (!tokens.is_empty() && tokens.len() < labels.len()).then_some((positions, tokens))
 }
 
 /// The attention mask if there is a context or there are spans; 1 where a query sees a key. A query sees the context

@@ -30,7 +30,8 @@ impl Targets {
             Labels::Classes(labels)
             | Labels::NextTokens(labels)
             | Labels::TokenClasses(labels)
-            | Labels::Target(labels) => {
+            | Labels::Target(labels)
+            | Labels::Predicted(labels) => {
                 Targets::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
             }
             Labels::Spans(_) => return Err(wrong_labels(labels, Wanted::Classes(0))),

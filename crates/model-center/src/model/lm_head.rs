@@ -65,7 +65,8 @@ impl LmHead {
         table: &Embedding,
         cx: &mut Ctx,
     ) -> Result<(Option<Var>, Option<Var>)> {
-        let operands = self.operands(hidden, table, cx)?;
+        let read = batch.predicted.as_ref().map(|positions| rows_at(hidden, positions, cx)).transpose()?; // [P, D]
+        let operands = self.operands(read.as_ref().unwrap_or(hidden), table, cx)?;
         if let Some(verbalizer) = &batch.verbalizer {
             return self.verbalizer(operands, (verbalizer, batch), table, cx);
         }
@@ -181,6 +182,13 @@ fn gathered(own: Var, shard: Option<&VocabularyShard>, cx: &Ctx) -> Result<Var> 
     }
 }
 
+/// Hidden states `[P, D]` at positions `[P]` among all tokens of `[B, L, D]`.
+fn rows_at(hidden: &Var, positions: &Tensor, cx: &Ctx) -> Result<Var> {
+    let [rows, length, dim] = hidden.dims("positions of a head")?;
+    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+    Ok(ops::embedding(cx, positions, &tokens, None)?) // [P, D]
+}
+
 /// Logits `[B, K]` of K label words at one position of each of B sequences, from hidden states `[B, L, D]`, the output
 /// matrix `[V, D]` and its bias `[V]`.
 fn verbalizer_logits(
@@ -194,9 +202,7 @@ fn verbalizer_logits(
         None => ops::embedding(cx, &verbalizer.label_words, table, None),
         Some(shard) => ops::vocabulary_embedding(cx, &verbalizer.label_words, table, shard, None, None),
     };
-    let [rows, length, dim] = hidden.dims("verbalizer_logits")?;
-    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
-    let states = ops::embedding(cx, &verbalizer.positions, &tokens, None)?; // [B, D]
+    let states = rows_at(hidden, &verbalizer.positions, cx)?; // [B, D]
     let words = of_words(weight)?; // [K, D]
     let bias = match bias {
         Some(bias) => {

@@ -7,8 +7,31 @@
 //! Which tokens sample i has, which of them are masked and what is predicted are a pure function of the objective's
 //! settings, its seed and i: a resumed run and any number of ranks or loading threads see the same samples.
 
+mod bert;
+mod cpm;
+mod gpt;
+mod masking;
+mod pairs;
+mod parts;
+mod random;
+mod rows;
+mod sentinels;
+mod spans;
+mod t5;
+
+pub use bert::{MaskedLm, MaskedLmOptions};
+pub use cpm::{Infilling, InfillingOptions};
+pub use gpt::{CausalLm, CausalOptions};
+pub use masking::{MaskTokens, Masking, continuations};
+pub use pairs::{PairSampler, SecondSentence};
+pub use parts::CorpusPart;
+pub use rows::{RowOptions, RowSampler};
+pub use sentinels::Sentinels;
+pub use spans::SpanLengths;
+pub use t5::{Packing, SpanCorruption, SpanOptions, SpanSampleLengths, SpanScheme, TargetEnd};
+
 use crate::Result;
-use crate::data::{Batch, LabelSpace};
+use crate::data::{Batch, IGNORED, LabelSpace, Labels};
 use std::fmt::Debug;
 
 /// The samples of an objective, numbered over all epochs of a run.
@@ -39,4 +62,10 @@ pub trait PretrainingSamples: Debug + Send + Sync {
     ///
     /// Errors: as [`PretrainingSamples::batch`].
     fn weight_of(&self, samples: &[u64]) -> Result<u64>;
+}
+
+/// Labels of a batch of this module that have a loss: all of them but the ignored ones, as none are shifted.
+fn loss_tokens(batch: &Batch) -> u64 {
+    let ids = batch.labels.as_ref().and_then(Labels::ids).unwrap_or_default();
+    ids.iter().filter(|id| **id != IGNORED).count() as u64
 }

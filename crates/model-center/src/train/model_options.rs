@@ -71,10 +71,13 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         LabelSpace::NextTokens
         | LabelSpace::Target
         | LabelSpace::Verbalizer(_)
+        | LabelSpace::MaskedTokens { .. }
         | LabelSpace::TokenClasses(_)
         | LabelSpace::Span => None,
     };
     let head = match labels {
+        LabelSpace::MaskedTokens { sentences: true } => TextHead::Pretraining,
+        LabelSpace::MaskedTokens { sentences: false } => TextHead::MaskedLm,
         _ if labels.need_lm_head() => TextHead::CausalLm,
         LabelSpace::TokenClasses(names) => TextHead::TokenClassification { outputs: names.len() },
         LabelSpace::Span => TextHead::QuestionAnswering,

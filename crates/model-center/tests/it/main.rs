@@ -73,6 +73,7 @@ mod pipeline;
 mod plan_formula;
 mod plan_layouts;
 mod pretrained;
+mod pretraining;
 mod recipe;
 mod recipe_mistakes;
 mod recipe_ranks;

@@ -2,10 +2,9 @@
 //!
 //! The names are Megatron-LM's: `PREFIX_train_indexmap_1000ns_2048sl_1234s_doc_idx.npy` and so on; maps of the
 //! addressed order have `addressed` in them, and no shuffle map. A file `.json` of the same name records what they were
-//! computed from, with hashes: maps without it, of other settings, or with another content are computed again. It is
-//! written last, so that maps of an interrupted process are never used.
+//! computed from, with hashes: maps without it, of other settings, or with another content are computed again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +14,9 @@ use super::super::split::DocumentSet;
 use super::super::threads::thread_count;
 use super::super::token_file::TokenFile;
 use super::build::{Lengths, MapBuilder, MapWriters};
+use super::files::{MapPlace, check_part, stem};
 use super::{Extent, SampleOrder};
-use crate::file::{read_text, write_atomic};
 use crate::{Error, Result};
-
-const MAX_RECORD_BYTES: u64 = 1 << 16;
 
 /// Which maps are asked for.
 #[derive(Debug)]
@@ -83,105 +80,84 @@ fn base_name(stem: &str, part: &str, samples: u64, length: u64, seed: u64, order
 /// [`Error::Argument`] for a request that cannot be satisfied, [`Error::Data`] for a token file that contradicts
 /// itself, [`Error::File`] if reading or writing fails.
 pub(in super::super) fn open(request: &MapRequest<'_>) -> Result<MapFiles> {
-    let place = MapPlace::of(request)?;
+    let place = place_of(request)?;
     let index = hash_file(request.file.index_path())?;
-    if let Some(files) = place.open_whole(request, &index) {
+    if let Some(files) = open_whole(&place, request, &index) {
         return Ok(files);
     }
-    let record = place.build(request, index)?;
-    place.read(&record)
+    let record = build(&place, request, index)?;
+    read(&place, &record)
 }
 
-/// Where the files of a request are.
-struct MapPlace {
-    record: PathBuf,
-    maps: Vec<PathBuf>,
+fn place_of(request: &MapRequest<'_>) -> Result<MapPlace> {
+    let MapRequest { file, name, samples, length, seed, order, directory, .. } = *request;
+    check_part(name)?;
+    let stem = stem(file);
+    let names = map_names(&stem, name, samples, length, seed, order);
+    Ok(MapPlace::new(file, directory, &base_name(&stem, name, samples, length, seed, order), &names))
 }
 
-impl MapPlace {
-    fn of(request: &MapRequest<'_>) -> Result<MapPlace> {
-        let prefix = request.file.prefix();
-        let directory = match request.directory {
-            Some(directory) => directory,
-            None => prefix.parent().unwrap_or(Path::new("")),
-        };
-        let stem = prefix.file_name().unwrap_or_default().to_string_lossy();
-        let MapRequest { name, samples, length, seed, order, .. } = *request;
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-            let reason = format!("{name:?} is not a name of a part");
-            return Err(Error::argument("part", reason, "use letters and digits, such as train"));
-        }
-        let maps = map_names(&stem, name, samples, length, seed, order);
-        let record = directory.join(base_name(&stem, name, samples, length, seed, order) + ".json");
-        Ok(MapPlace { record, maps: maps.iter().map(|name| directory.join(name)).collect() })
-    }
+/// The maps, if they are there, were computed from this request and have not changed since.
+fn open_whole(place: &MapPlace, request: &MapRequest<'_>, index: &str) -> Option<MapFiles> {
+    let record: MapRecord = place.record()?;
+    let asked = (index, &*request.set.describe(), request.order, request.seed, request.length, request.samples);
+    let MapRecord { documents, order, seed, sequence_length, samples, .. } = &record;
+    let had = (&*record.index, &**documents, *order, *seed, *sequence_length, *samples);
+    (record.version == 1 && had == asked && place.have(&record.maps)).then(|| read(place, &record).ok())?
+}
 
-    /// The maps, if they are there, were computed from this request and have not changed since.
-    fn open_whole(&self, request: &MapRequest<'_>, index: &str) -> Option<MapFiles> {
-        let record: MapRecord = serde_json::from_str(&read_text(&self.record, MAX_RECORD_BYTES).ok()?).ok()?;
-        let asked = (index, &*request.set.describe(), request.order, request.seed, request.length, request.samples);
-        let MapRecord { documents, order, seed, sequence_length, samples, .. } = &record;
-        let had = (&*record.index, &**documents, *order, *seed, *sequence_length, *samples);
-        let hashes = || self.maps.iter().map(|map| hash_file(map)).collect::<Result<Vec<_>>>().ok();
-        (record.version == 1 && had == asked && hashes()? == record.maps).then(|| self.read(&record).ok())?
+fn build(place: &MapPlace, request: &MapRequest<'_>, index: String) -> Result<MapRecord> {
+    let MapRequest { file, set, samples, length, seed, order, .. } = *request;
+    let threads = thread_count(request.threads);
+    let lengths = Lengths::read(file, set, threads)?;
+    let extent = Extent::new(lengths.tokens, length, samples)?;
+    let entries = set.len().checked_mul(extent.epochs).ok_or_else(|| {
+        let reason = format!("{} documents in {} epochs are beyond 64 bits", set.len(), extent.epochs);
+        Error::argument("samples", reason, "ask for fewer samples")
+    })?;
+    let builder = MapBuilder { set, lengths: &lengths, extent, samples, order, seed, threads };
+    let [documents, starts, shuffle] = builder.integers();
+    let mut writers = MapWriters {
+        documents: NpyWriter::create(&place.maps[0], documents, entries, 1)?,
+        samples: NpyWriter::create(&place.maps[1], starts, extent.samples() + 1, 2)?,
+        shuffle: match place.maps.get(2) {
+            Some(path) => Some(NpyWriter::create(path, shuffle, extent.samples(), 1)?),
+            None => None,
+        },
+    };
+    builder.write(&mut writers)?;
+    let mut maps = vec![writers.documents.commit()?, writers.samples.commit()?];
+    if let Some(shuffle) = writers.shuffle {
+        maps.push(shuffle.commit()?);
     }
+    let record = MapRecord {
+        version: 1,
+        index,
+        documents: set.describe(),
+        order,
+        seed,
+        sequence_length: length,
+        samples,
+        tokens_per_epoch: extent.tokens,
+        epochs: extent.epochs,
+        maps,
+    };
+    place.finish(&record)?;
+    Ok(record)
+}
 
-    fn build(&self, request: &MapRequest<'_>, index: String) -> Result<MapRecord> {
-        let MapRequest { file, set, samples, length, seed, order, .. } = *request;
-        let threads = thread_count(request.threads);
-        let lengths = Lengths::read(file, set, threads)?;
-        let extent = Extent::new(lengths.tokens, length, samples)?;
-        let entries = set.len().checked_mul(extent.epochs).ok_or_else(|| {
-            let reason = format!("{} documents in {} epochs are beyond 64 bits", set.len(), extent.epochs);
-            Error::argument("samples", reason, "ask for fewer samples")
-        })?;
-        let builder = MapBuilder { set, lengths: &lengths, extent, samples, order, seed, threads };
-        let [documents, starts, shuffle] = builder.integers();
-        let mut writers = MapWriters {
-            documents: NpyWriter::create(&self.maps[0], documents, entries, 1)?,
-            samples: NpyWriter::create(&self.maps[1], starts, extent.samples() + 1, 2)?,
-            shuffle: match self.maps.get(2) {
-                Some(path) => Some(NpyWriter::create(path, shuffle, extent.samples(), 1)?),
-                None => None,
-            },
-        };
-        builder.write(&mut writers)?;
-        let mut maps = vec![writers.documents.commit()?, writers.samples.commit()?];
-        if let Some(shuffle) = writers.shuffle {
-            maps.push(shuffle.commit()?);
-        }
-        let record = MapRecord {
-            version: 1,
-            index,
-            documents: set.describe(),
-            order,
-            seed,
-            sequence_length: length,
-            samples,
-            tokens_per_epoch: extent.tokens,
-            epochs: extent.epochs,
-            maps,
-        };
-        let text =
-            serde_json::to_string_pretty(&record).map_err(|e| Error::argument("maps", e.to_string(), "report this"))?;
-        write_atomic(&self.record, (text + "\n").as_bytes())?;
-        Ok(record)
+fn read(place: &MapPlace, record: &MapRecord) -> Result<MapFiles> {
+    let MapRecord { tokens_per_epoch: tokens, epochs, sequence_length: length, .. } = *record;
+    let extent = Extent::new(tokens, length, record.samples)?;
+    let files = MapFiles {
+        extent,
+        documents: NpyFile::open(&place.maps[0], 1)?,
+        samples: NpyFile::open(&place.maps[1], 2)?,
+        shuffle: place.maps.get(2).map(|path| NpyFile::open(path, 1)).transpose()?,
+    };
+    let shuffled = files.shuffle.as_ref().is_none_or(|shuffle| shuffle.rows() == extent.samples());
+    if extent.epochs != epochs || files.samples.rows() != extent.samples() + 1 || !shuffled {
+        return Err(place.mismatch());
     }
-
-    fn read(&self, record: &MapRecord) -> Result<MapFiles> {
-        let MapRecord { tokens_per_epoch: tokens, epochs, sequence_length: length, .. } = *record;
-        let extent = Extent::new(tokens, length, record.samples)?;
-        let files = MapFiles {
-            extent,
-            documents: NpyFile::open(&self.maps[0], 1)?,
-            samples: NpyFile::open(&self.maps[1], 2)?,
-            shuffle: self.maps.get(2).map(|path| NpyFile::open(path, 1)).transpose()?,
-        };
-        let shuffled = files.shuffle.as_ref().is_none_or(|shuffle| shuffle.rows() == extent.samples());
-        if extent.epochs != epochs || files.samples.rows() != extent.samples() + 1 || !shuffled {
-            let fix = "remove the index maps: they are computed again";
-            return Err(Error::data(self.record.display().to_string(), "the maps do not fit the record", fix));
-        }
-        Ok(files)
-    }
+    Ok(files)
 }

@@ -4,13 +4,16 @@
 //! k is the tokens from k L to (k + 1) L of it, both included: L inputs and the targets one further, so that neighbours
 //! share a token. Three maps describe that: the order of documents, the document and offset in it where each sample
 //! begins, and the order of samples. `build` computes them, `cache` keeps them in files. Called by
-//! [`super::samples`].
+//! [`super::samples`]. `groups` has the map of sentences, for objectives over pairs of them.
 
 mod build;
 mod cache;
+mod files;
+mod groups;
 
 pub use cache::map_names;
 pub(super) use cache::{MapFiles, MapRequest, open};
+pub(super) use groups::{GroupMap, GroupRequest};
 
 use crate::{Error, Result};
 use bmtrain_core::philox::Key;

@@ -43,7 +43,11 @@ impl LabelSpec {
             LabelSpace::Verbalizer(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
             LabelSpace::TokenClasses(names) => LabelSpec::Found(names.clone()),
-            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Span => LabelSpec::Value,
+            LabelSpace::Value
+            | LabelSpace::NextTokens
+            | LabelSpace::Target
+            | LabelSpace::Span
+            | LabelSpace::MaskedTokens { .. } => LabelSpec::Value,
         }
     }
 }

@@ -16,7 +16,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 /// Writes documents of sequences.
-fn write(prefix: &Path, token: TokenType, documents: &[Vec<Vec<u32>>]) {
+pub(crate) fn write(prefix: &Path, token: TokenType, documents: &[Vec<Vec<u32>>]) {
     let mut writer = TokenFileWriter::create(prefix, token).unwrap();
     for document in documents {
         for sequence in document {

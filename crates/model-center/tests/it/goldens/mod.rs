@@ -209,26 +209,43 @@ fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
 
 /// Thirty steps of AdamW with warm-up, decay and clipping, against the losses and norms of PyTorch.
 pub fn check_training(model: &str, head: &str) {
-    let device = Device::cpu(1).unwrap();
-    let ours = open(&device, model, head, Recompute::Keep);
     let file = SafetensorsFile::open(&directory(model, head).join("training.safetensors")).unwrap();
-    let (losses, norms, lrs) = (f64s(&file, "losses"), f64s(&file, "grad_norms"), f64s(&file, "lrs"));
-    let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
+    let batches: Vec<Batch> = (0..4).map(|number| batch(&file, &format!("batch.{number}."))).collect();
+    let device = Device::cpu(1).unwrap();
+    follow_pytorch((model, head), &*open(&device, model, head, Recompute::Keep), &file, &batches, &device);
+}
+
+/// The same with these batches, and the losses.
+pub fn check_losses(device: &Device, (model, head): (&str, &str), batches: &[Batch]) -> Vec<f64> {
+    let file = SafetensorsFile::open(&directory(model, head).join("training.safetensors")).unwrap();
+    follow_pytorch((model, head), &*open(device, model, head, Recompute::Keep), &file, batches, device);
+    f64s(&file, "losses")
+}
+
+fn follow_pytorch(
+    (model, head): (&str, &str),
+    ours: &dyn TextModel,
+    file: &SafetensorsFile,
+    batches: &[Batch],
+    device: &Device,
+) {
+    let (losses, norms, lrs) = (f64s(file, "losses"), f64s(file, "grad_norms"), f64s(file, "lrs"));
+    let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
     let groups = ParamGroup::by_decay(ours.parameters(), 0.01);
     let schedule = Schedule::new(ScheduleKind::Linear, 5e-3, Warmup::Steps(6), 30, 0.0).unwrap();
     optim.add_scheduled(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), Scheduler::new(schedule));
     for step in 0..30 {
-        let batch = batch(&file, &format!("batch.{}.", step % 4));
-        let mut cx = Ctx::training(&device, Randomness { seed: 0, step: step as u32, micro_batch: 0 });
-        let loss = ours.loss(&batch, &mut cx).unwrap().unwrap();
+        let batch = &batches[step % batches.len()];
+        let mut cx = Ctx::training(device, Randomness { seed: 0, step: step as u32, micro_batch: 0 });
+        let loss = ours.loss(batch, &mut cx).unwrap().unwrap();
         optim.backward(&loss, 1.0, &mut cx).unwrap();
         let info = optim.step().unwrap();
         let error = (f64::from(loss.value().item().unwrap()) - losses[step]).abs() / losses[0];
-        assert!(error <= 1e-4, "{model} step {step}: loss off by {error:e} of the first loss");
+        assert!(error <= 1e-4, "{model} {head} step {step}: loss off by {error:e} of the first loss");
         assert!((info.lr - lrs[step]).abs() <= 1e-12, "{model} step {step}: rate {} for {}", info.lr, lrs[step]);
         // The norm of a step shares the drift of its loss.
         let drift = (f64::from(info.grad_norm) - norms[step]).abs() / norms[step].max(1e-3);
-        assert!(drift <= 1e-3, "{model} step {step}: norm {} for {}", info.grad_norm, norms[step]);
+        assert!(drift <= 1e-3, "{model} {head} step {step}: norm {} for {}", info.grad_norm, norms[step]);
     }
 }
 
