@@ -1,4 +1,4 @@
-"""Boundaries of sentences, ours and those of NLTK's Punkt.
+"""Boundaries of sentences, ours and Punkt's from NLTK.
 
 Usage: presplit.py paragraphs TEXT FILE
        presplit.py compare FILE SENTENCES

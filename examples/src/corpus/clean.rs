@@ -47,7 +47,7 @@ pub struct CleanArguments {
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub language: Vec<String>,
     /// Leave out documents of fewer tokens; one of eight times as many characters is not tokenised.
-    #[arg(long, value_name = "N", requires = "tokenizer")]
+    #[arg(long, value_name = "N")]
     pub min_tokens: Option<usize>,
     /// The tokenizer that counts tokens: a directory, or the name of a model in the local cache.
     #[arg(long, value_name = "MODEL")]

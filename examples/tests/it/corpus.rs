@@ -117,7 +117,7 @@ fn documents_are_cleaned_split_into_sentences_and_built() {
     let cleaned =
         corpus(&fixture, &["clean", "texts.jsonl", "--near", "--shuffle", "--compress", "zstd", "--out", "clean"]);
     let message = cleaned.succeeded().stdout;
-    // 299 documents of nine lengths; those of one length are the same, and the longer ones have the same shingles.
+    // 299 documents of nine lengths; documents of one length are the same, and the longer ones have the same shingles.
     assert!(message.starts_with("clean: 2 of 299 documents written, "), "{message}");
     assert!(message.contains("\n  near duplicate   297 left out\n"), "{message}");
     let report: Value =

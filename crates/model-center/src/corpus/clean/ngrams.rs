@@ -56,9 +56,7 @@ impl TaskNgrams {
         for at in 0..=words.places.len() - size {
             let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
             let ngram = words.run(at, size).unwrap_or_default();
-            if !self.numbers.contains_key(ngram) {
-                self.numbers.insert(ngram.to_owned(), next);
-            }
+            self.numbers.entry(ngram.to_owned()).or_insert(next);
         }
         if let Err(at) = self.sizes.binary_search(&size) {
             self.sizes.insert(at, size);

@@ -156,7 +156,7 @@ impl NearOptions {
 }
 
 /// How texts of tasks are taken out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NgramOptions {
     /// Words of an n-gram.
     pub max_words: usize,

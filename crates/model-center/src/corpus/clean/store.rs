@@ -96,7 +96,7 @@ impl Store {
         let start = if at == 0 { 0 } else { self.places.u64_at(ENTRY * at - 8)? };
         let end = self.places.u64_at(ENTRY * at + 8)?;
         if start >= end || end > self.position.bytes {
-            return Err(self.places.corrupt(format!("document {at} begins at {start} and ends at {end}")));
+            return Err(self.damaged(format!("document {at} begins at {start} and ends at {end}")));
         }
         let mut line = vec![0; (end - start - 1) as usize];
         self.lines.read_at(start, &mut line)?;
@@ -105,7 +105,7 @@ impl Store {
 
     /// The record of the document at a place.
     pub(super) fn fields(&self, at: u64) -> Result<Map<String, Value>> {
-        serde_json::from_slice(&self.line(at)?).map_err(|error| self.lines.corrupt(format!("document {at}: {error}")))
+        serde_json::from_slice(&self.line(at)?).map_err(|error| self.damaged(format!("document {at}: {error}")))
     }
 
     /// The text of the document at a place.
@@ -113,8 +113,13 @@ impl Store {
         text_under(&self.fields(at)?, key).map(str::to_owned).ok_or_else(|| self.no_text(at, key))
     }
 
+    fn damaged(&self, reason: String) -> Error {
+        let fix = "remove the directory .clean of the result, and run the command again";
+        Error::data(self.lines.path().display().to_string(), reason, fix)
+    }
+
     pub(super) fn no_text(&self, at: u64, key: &str) -> Error {
-        self.lines.corrupt(format!("document {at} has no text under {key}"))
+        self.damaged(format!("document {at} has no text under {key}"))
     }
 }
 

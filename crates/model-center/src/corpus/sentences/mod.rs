@@ -99,7 +99,7 @@ pub fn presplit(
     let mut documents = Documents::open(source.clone(), options.on_bad_record)?;
     let mut lines = LineWriter::create(&options.out)?;
     let split = |records: Vec<TextRecord>| -> Result<Vec<(String, u64)>> {
-        let split = |TextRecord { text, mut fields }: TextRecord| {
+        let split = |TextRecord { text, mut fields }: TextRecord| -> Result<(String, u64)> {
             let sentences = split_sentences(&text, options.rules, options.is_wrapped);
             put_text(&mut fields, &source.key, sentences.join("\n"));
             Ok((line_of(&fields)?, sentences.len() as u64))
