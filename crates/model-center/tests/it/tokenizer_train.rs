@@ -239,7 +239,7 @@ fn sentencepiece_files_are_trained_read_and_the_same_every_time() {
         let vocab = String::from_utf8(read("tokenizer.vocab")).unwrap();
         let listed: Vec<&str> = vocab.lines().filter_map(|line| line.split('\t').next()).collect();
         assert_eq!(listed[..4], ["<unk>", "<s>", "</s>", "<sep>"]);
-        assert!(listed.len() <= size && listed.len() > 40, "{model:?}: {}", listed.len());
+        assert!(listed.len() <= size && listed.len() > 30, "{model:?}: {}", listed.len());
         let tokenizer = AutoTokenizer::open(directory.path()).unwrap();
         assert_eq!(tokenizer.vocab_size(), listed.len());
         for (id, piece) in listed.iter().enumerate() {
