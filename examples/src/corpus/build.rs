@@ -1,21 +1,16 @@
 //! The task that builds a token file.
 
-use super::sources::SourceArguments;
+use super::display::Display;
+use super::sources::{SourceArguments, on_bad_record};
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use model_center::corpus::TokenType;
 use model_center::corpus::build::{BuildOptions, BuildProgress, BuildReport, build};
-use model_center::data::OnBadRecord;
-use model_center::run::{ExitStatus, Progress, ProgressMode, StopFlag, listen};
+use model_center::run::{ExitStatus, StopFlag, listen};
 use model_center::tokenizer::{TextSpecials, Tokenizer};
 use model_center::{Error, Result};
 use serde_json::json;
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Between two lines of progress where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What is built.
 #[derive(Debug, Args)]
@@ -77,7 +72,7 @@ pub(super) fn run(arguments: &BuildArguments, as_json: bool) -> Result<ExitStatu
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
     let mut display = Display::new(arguments.quiet);
-    let report = build(source, tokenizer.as_ref(), &options, &stop, &mut |progress| display.show(progress));
+    let report = build(source, tokenizer.as_ref(), &options, &stop, &mut |progress| show(&mut display, progress));
     display.finish();
     print(arguments, &report?, as_json)
 }
@@ -100,56 +95,20 @@ fn options(arguments: &BuildArguments, tokenizer: &dyn Tokenizer) -> Result<Buil
         Dtype::Int32 => TokenType::I32,
         Dtype::Int64 => TokenType::I64,
     });
-    let on_bad_record = match arguments.skip_bad {
-        None => OnBadRecord::Error,
-        Some(max_share) if (0.0..=1.0).contains(&max_share) => OnBadRecord::Skip { max_share },
-        Some(share) => {
-            let reason = format!("{share} is not a share between 0 and 1");
-            return Err(Error::argument("--skip-bad", reason, "use a share such as 0.001"));
-        }
-    };
     Ok(BuildOptions {
         prefix: arguments.out.clone(),
         token,
         end_of_document,
         split_lines: arguments.split_lines,
-        on_bad_record,
+        on_bad_record: on_bad_record(arguments.skip_bad)?,
         threads: arguments.threads,
     })
 }
 
-/// A bar, or a line now and then.
-struct Display {
-    is_quiet: bool,
-    progress: Option<Progress>,
-    last_line: Instant,
-}
-
-impl Display {
-    fn new(is_quiet: bool) -> Display {
-        Display { is_quiet, progress: None, last_line: Instant::now() }
-    }
-
-    fn show(&mut self, now: &BuildProgress) {
-        let progress = self.progress.get_or_insert_with(|| {
-            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            let mode = ProgressMode::choose(self.is_quiet, std::io::stderr().is_terminal(), no_color);
-            Progress::new(mode, Some(now.total_bytes))
-        });
-        let is_line = self.last_line.elapsed() >= LINE_INTERVAL;
-        if is_line {
-            self.last_line = Instant::now();
-        }
-        let share = 100 * now.read_bytes / now.total_bytes.max(1);
-        let text = format!("documents {} | {share}% read | {}", now.written.documents, rates(now));
-        progress.advance(now.read_bytes, &text, is_line);
-    }
-
-    fn finish(&mut self) {
-        if let Some(progress) = &mut self.progress {
-            progress.finish();
-        }
-    }
+fn show(display: &mut Display, now: &BuildProgress) {
+    let share = 100 * now.read_bytes / now.total_bytes.max(1);
+    let text = format!("documents {} | {share}% read | {}", now.written.documents, rates(now));
+    display.show(now.read_bytes, now.total_bytes, &text);
 }
 
 fn rates(now: &BuildProgress) -> String {

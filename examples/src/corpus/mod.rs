@@ -1,7 +1,11 @@
-//! The corpus program: raw text to token files, their description and check, index maps, fixed splits.
+//! The corpus program: raw text cleaned and split into sentences, token files, their description and check, index
+//! maps, fixed splits.
 
 mod build;
+mod clean;
+mod display;
 mod maps;
+mod presplit;
 mod sources;
 
 use crate::places::model_places;
@@ -39,6 +43,12 @@ pub enum Task {
     /// Tokenise the documents of files and write a token file. The same command goes on with a build that was stopped
     /// or killed; its bytes depend neither on that nor on the number of threads.
     Build(Box<build::BuildArguments>),
+    /// Clean documents before they are tokenised: by URL, encoding, language, length, near-duplicates and task texts.
+    /// The same command goes on with a run that was stopped or killed; the result depends neither on that nor on the
+    /// number of threads.
+    Clean(Box<clean::CleanArguments>),
+    /// Put each sentence of the documents on a line of its own, as build --split-lines reads them.
+    Presplit(Box<presplit::PresplitArguments>),
     /// Describe a token file by its header.
     Info {
         /// Path without .bin and .idx, or either file.
@@ -90,6 +100,8 @@ pub struct SplitArguments {
 pub fn run(options: &Options) -> Result<ExitStatus> {
     match &options.task {
         Task::Build(arguments) => return build::run(arguments, options.json),
+        Task::Clean(arguments) => return clean::run(arguments, options.json),
+        Task::Presplit(arguments) => return presplit::run(arguments, options.json),
         Task::Info { prefix } => info(&TokenFile::open(prefix)?, options.json)?,
         Task::Verify(arguments) => check(arguments, options.json)?,
         Task::Maps(arguments) => maps::run(arguments, options.json)?,

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use model_center::corpus::text::{MAX_DOCUMENT_BYTES, TextEncoding, TextFormat, TextSource, read_table};
+use model_center::data::OnBadRecord;
 use model_center::{Error, Result};
 use std::path::PathBuf;
 
@@ -58,5 +59,17 @@ impl SourceArguments {
             max_document_bytes: *max_document_bytes,
             ..TextSource::new(self.files.clone())
         })
+    }
+}
+
+/// What --skip-bad asks for.
+pub(super) fn on_bad_record(skip_bad: Option<f64>) -> Result<OnBadRecord> {
+    match skip_bad {
+        None => Ok(OnBadRecord::Error),
+        Some(max_share) if (0.0..=1.0).contains(&max_share) => Ok(OnBadRecord::Skip { max_share }),
+        Some(share) => {
+            let reason = format!("{share} is not a share between 0 and 1");
+            Err(Error::argument("--skip-bad", reason, "use a share such as 0.001"))
+        }
     }
 }

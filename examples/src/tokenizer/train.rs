@@ -3,7 +3,10 @@
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use model_center::data::TextSource;
-use model_center::tokenizer::{AutoTokenizer, HfTokenizer, Normalization, TrainOptions, VocabularyKind, train};
+use model_center::tokenizer::{
+    AutoTokenizer, HfTokenizer, Normalization, PieceModel, SentencePieceOptions, TrainOptions, VocabularyKind, train,
+    train_sentencepiece,
+};
 use model_center::{Error, Result};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -24,6 +27,10 @@ pub struct TrainArguments {
     /// How texts are cut into tokens.
     #[arg(long, value_enum)]
     pub kind: Kind,
+    /// Write SentencePiece's tokenizer.model and tokenizer.vocab: unigram, bpe, characters and whole-words. Texts are
+    /// as they are but for their spaces.
+    #[arg(long, conflicts_with_all = ["min_frequency", "normalization", "lowercase"])]
+    pub sentencepiece: bool,
     /// Tokens, special ones included.
     #[arg(long, value_name = "N")]
     pub vocab_size: usize,
@@ -61,6 +68,10 @@ pub enum Kind {
     WordPiece,
     /// The most frequent characters.
     Characters,
+    /// Pairs of characters merged; with --sentencepiece alone.
+    Bpe,
+    /// The most frequent words between spaces; with --sentencepiece alone.
+    WholeWords,
 }
 
 /// Forms of characters.
@@ -78,23 +89,27 @@ pub enum Form {
 pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
     require_free(&arguments.out)?;
     let source = arguments.column.clone().map_or(TextSource::Lines, TextSource::Column);
-    let trained = train(&arguments.files, &source, &options(arguments))?;
-    trained.save(&arguments.out)?;
-    HfTokenizer::from_directory(&arguments.out)?;
+    let (tokens, texts, words, words_dropped) = if arguments.sentencepiece {
+        let trained = train_sentencepiece(&arguments.files, &source, &sentencepiece(arguments)?)?;
+        trained.save(&arguments.out)?;
+        (trained.tokens, trained.texts, trained.words, trained.words_dropped)
+    } else {
+        let trained = train(&arguments.files, &source, &options(arguments)?)?;
+        trained.save(&arguments.out)?;
+        HfTokenizer::from_directory(&arguments.out)?;
+        (trained.tokens, trained.texts, trained.words, trained.words_dropped)
+    };
     let directory = arguments.out.display();
-    let mut text = format!(
-        "{directory}: {} tokens from {} texts with {} different words",
-        trained.tokens, trained.texts, trained.words
-    );
-    if trained.words_dropped > 0 {
-        text += &format!("; rarer ones were dropped {} times (--max-words)", trained.words_dropped);
+    let mut text = format!("{directory}: {tokens} tokens from {texts} texts with {words} different words");
+    if words_dropped > 0 {
+        text += &format!("; rarer ones were dropped {words_dropped} times (--max-words)");
     }
-    if trained.tokens < arguments.vocab_size {
+    if tokens < arguments.vocab_size {
         text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);
     }
     let record = json!({
-        "folder": directory.to_string(), "tokens": trained.tokens, "texts": trained.texts, "words": trained.words,
-        "words_dropped": trained.words_dropped,
+        "folder": directory.to_string(), "tokens": tokens, "texts": texts, "words": words,
+        "words_dropped": words_dropped,
     });
     terminal::print(&if as_json { record.to_string() } else { text })
 }
@@ -116,12 +131,36 @@ fn require_free(out: &Path) -> Result<()> {
     Ok(())
 }
 
-fn options(arguments: &TrainArguments) -> TrainOptions {
+fn sentencepiece(arguments: &TrainArguments) -> Result<SentencePieceOptions> {
+    let model = match arguments.kind {
+        Kind::Unigram => PieceModel::Unigram,
+        Kind::Bpe => PieceModel::Bpe,
+        Kind::Characters => PieceModel::Char,
+        Kind::WholeWords => PieceModel::Word,
+        Kind::ByteBpe | Kind::WordPiece => {
+            let fix = "choose unigram, bpe, characters or whole-words, or leave --sentencepiece out";
+            return Err(Error::argument("--kind", "SentencePiece's files have no such kind", fix));
+        }
+    };
+    Ok(SentencePieceOptions {
+        model,
+        vocab_size: arguments.vocab_size,
+        control_tokens: arguments.special.clone(),
+        limit_alphabet: arguments.limit_alphabet,
+        max_words: arguments.max_words,
+    })
+}
+
+fn options(arguments: &TrainArguments) -> Result<TrainOptions> {
     let kind = match arguments.kind {
         Kind::ByteBpe => VocabularyKind::ByteBpe,
         Kind::Unigram => VocabularyKind::Unigram,
         Kind::WordPiece => VocabularyKind::WordPiece,
         Kind::Characters => VocabularyKind::Characters,
+        Kind::Bpe | Kind::WholeWords => {
+            let fix = "add --sentencepiece, or choose byte-bpe or word-piece";
+            return Err(Error::argument("--kind", "only SentencePiece's files have this kind", fix));
+        }
     };
     let normalization = match arguments.normalization {
         Some(Form::None) => Normalization::None,
@@ -130,7 +169,7 @@ fn options(arguments: &TrainArguments) -> TrainOptions {
         None if arguments.kind == Kind::Unigram => Normalization::Nfkc,
         None => Normalization::None,
     };
-    TrainOptions {
+    Ok(TrainOptions {
         min_frequency: arguments.min_frequency,
         special_tokens: arguments.special.clone(),
         normalization,
@@ -138,5 +177,5 @@ fn options(arguments: &TrainArguments) -> TrainOptions {
         limit_alphabet: arguments.limit_alphabet,
         max_words: arguments.max_words,
         ..TrainOptions::new(kind, arguments.vocab_size)
-    }
+    })
 }

@@ -110,3 +110,52 @@ fn mistakes_are_explained() {
         corpus(&fixture, &["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--skip-bad", "0.5", "--json"]);
     assert_eq!(json(skipped)["unusable"], 1);
 }
+
+#[test]
+fn documents_are_cleaned_split_into_sentences_and_built() {
+    let fixture = with_texts();
+    let cleaned =
+        corpus(&fixture, &["clean", "texts.jsonl", "--near", "--shuffle", "--compress", "zstd", "--out", "clean"]);
+    let message = cleaned.succeeded().stdout;
+    // 299 documents of nine lengths; documents of one length are the same, and the longer ones have the same shingles.
+    assert!(message.starts_with("clean: 2 of 299 documents written, "), "{message}");
+    assert!(message.contains("\n  near duplicate   297 left out\n"), "{message}");
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(fixture.path("clean/report.json")).unwrap()).unwrap();
+    assert_eq!((&report["read"], &report["documents"]["near_duplicate"]), (&299.into(), &297.into()));
+    let refused = corpus(&fixture, &["clean", "texts.jsonl", "--compress", "zstd", "--out", "clean"]).refused();
+    assert!(refused.contains("documents.jsonl.zst is there already"), "{refused}");
+    let split = ["presplit", "clean/documents.jsonl.zst", "--out", "sentences.jsonl.gz", "--json"];
+    assert_eq!(json(corpus(&fixture, &split))["documents"], 2);
+    let build = ["build", "sentences.jsonl.gz", "--tokenizer", "model", "--split-lines", "--out", "c", "--json"];
+    assert_eq!(json(corpus(&fixture, &build))["documents"], 2);
+}
+
+#[test]
+fn a_full_disk_ends_cleaning_in_one_line_and_it_goes_on() {
+    let fixture = with_texts();
+    let clean = ["clean", "texts.jsonl", "--out", "clean"];
+    // Files of at most half a kibibyte or one: the records do not fit.
+    let script = "ulimit -f 1 && exec \"$0\" \"$@\"";
+    let program = env!("CARGO_BIN_EXE_corpus");
+    let outcome = fixture.run("sh", &[&["-c", script, program], &clean[..]].concat());
+    assert_eq!(outcome.code, 5, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("cannot write") && outcome.stderr.contains("fix: "), "{}", outcome.stderr);
+    assert!(!fixture.path("clean/documents.jsonl").exists());
+    corpus(&fixture, &clean).succeeded();
+    assert!(fixture.path("clean/documents.jsonl").exists() && !fixture.path("clean/.clean").exists());
+}
+
+#[test]
+fn mistakes_in_cleaning_are_explained() {
+    let fixture = with_texts();
+    for (arguments, expected) in [
+        (&["--language", "english"][..], "unknown language \"english\""),
+        (&["--openwebtext"], "no tokenizer counts them"),
+        (&["--near", "--bands", "7"], "100 hash functions in 7 bands"),
+        (&["--sites", "nothing.txt", "--urls"], "there is no such file"),
+    ] {
+        let error = corpus(&fixture, &[&["clean", "texts.jsonl", "--out", "clean"], arguments].concat()).refused();
+        assert!(error.contains(expected) && error.contains("fix: "), "{expected}: {error}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Pretraining corpora: raw text to token files, and token files to samples.
 //!
 //! ```text
-//! raw text ─▶ text (documents) ─▶ build (tokenised in parallel) ─▶ token file ─▶ maps ─▶ Samples ─▶ Mixture
+//! raw text ─▶ text (documents) ─▶ clean, sentences (if asked for) ─▶ build ─▶ token file ─▶ maps ─▶ Samples ─▶ Mixture
 //! ```
 //!
 //! A [`TokenFile`] holds the token ids of a corpus in Megatron-LM's format, `PREFIX.bin` and `PREFIX.idx`;
@@ -15,6 +15,7 @@
 //! Nothing here knows a model or a trainer. The program `corpus` is the caller.
 
 pub mod build;
+pub mod clean;
 mod fingerprint;
 mod fixed_split;
 mod groups;
@@ -24,9 +25,13 @@ mod maps;
 mod mixture;
 mod npy;
 mod numpy_random;
+mod output;
+mod pipeline;
 mod positioned;
 mod samples;
+pub mod sentences;
 mod split;
+mod spool;
 pub mod text;
 mod threads;
 mod token_file;

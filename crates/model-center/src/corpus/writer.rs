@@ -5,16 +5,15 @@
 //! A writer that ended early goes on from a [`WriterPosition`]. Called by `super::build` and by programs.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::index::{HEADER, MAGIC};
+use super::spool::{BUFFER, Spool, refused};
 use super::token_type::TokenType;
 use crate::file::sync_directory;
 use crate::{Error, Result};
-
-const BUFFER: usize = 1 << 20;
 
 /// The file of token ids that belongs to a prefix: `PREFIX.bin`.
 pub fn token_path(prefix: &Path) -> PathBuf {
@@ -59,49 +58,6 @@ pub struct WriterPosition {
     pub tokens: u64,
     /// Documents.
     pub documents: u64,
-}
-
-/// One of the files in preparation.
-#[derive(Debug)]
-struct Spool {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl Spool {
-    /// Opens the file, or makes it, and leaves it as it is.
-    fn open(path: PathBuf) -> Result<Spool> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|e| refused(&path, e))?;
-        Ok(Spool { path, file: BufWriter::with_capacity(BUFFER, file) })
-    }
-
-    /// Drops what follows the first `length` bytes; whether it has them.
-    fn cut(&mut self, length: u64) -> Result<bool> {
-        let file = self.file.get_mut();
-        let cut = file.metadata().and_then(|metadata| {
-            if metadata.len() < length {
-                return Ok(false);
-            }
-            file.set_len(length)?;
-            file.seek(SeekFrom::Start(length))?;
-            Ok(true)
-        });
-        cut.map_err(|e| refused(&self.path, e))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|e| refused(&self.path, e))
-    }
-
-    fn sync(&mut self) -> Result<()> {
-        self.file.flush().and_then(|()| self.file.get_ref().sync_data()).map_err(|e| refused(&self.path, e))
-    }
-}
-
-fn refused(path: &Path, source: std::io::Error) -> Error {
-    Error::file("write", path, source, "check that the disk has room left and that you may write there")
 }
 
 /// Writes `PREFIX.bin` and `PREFIX.idx`, byte for byte as Megatron-LM's builder does.
@@ -274,13 +230,13 @@ impl TokenFileWriter {
     }
 }
 
-/// One writer of a prefix at a time. The lock ends with the process.
+/// One writer of a prefix at a time.
 fn lock(data: &Spool, prefix: &Path) -> Result<()> {
-    use rustix::fs::{FlockOperation, flock};
-    flock(data.file.get_ref(), FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        let reason = format!("another process is writing {}", prefix.display());
-        Error::argument("prefix", reason, "wait for it, or choose another prefix")
-    })
+    if data.lock() {
+        return Ok(());
+    }
+    let reason = format!("another process is writing {}", prefix.display());
+    Err(Error::argument("prefix", reason, "wait for it, or choose another prefix"))
 }
 
 /// Fills the buffer as far as the reader has bytes.

@@ -36,7 +36,10 @@ pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use template::{Template, TemplateSlot};
-pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
+pub use train::{
+    Normalization, PieceModel, SentencePieceOptions, TrainOptions, Trained, TrainedPieces, VocabularyKind, train,
+    train_sentencepiece,
+};
 pub use vocab::VocabOptions;
 
 use crate::{Error, Result};

@@ -5,7 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use model_center::data::TextSource;
-use model_center::tokenizer::{HfTokenizer, Normalization, Tokenizer, TrainOptions, Trained, VocabularyKind, train};
+use model_center::tokenizer::{
+    AutoTokenizer, HfTokenizer, Normalization, PieceModel, SentencePieceOptions, Tokenizer, TrainOptions, Trained,
+    VocabularyKind, train, train_sentencepiece,
+};
 use tempfile::TempDir;
 
 const KINDS: [VocabularyKind; 4] =
@@ -215,4 +218,53 @@ fn no_more_words_are_kept_than_was_asked_for_and_the_frequent_ones_are() {
     let trained = trained(&text, &options);
     assert!(trained.words <= 100 && trained.words_dropped > 4800, "{} {}", trained.words, trained.words_dropped);
     assert!(trained.tokenizer["model"]["vocab"]["often"].is_u64());
+}
+
+fn pieces(text: &str, model: PieceModel, vocab_size: usize) -> model_center::Result<TempDir> {
+    let (directory, files) = corpus(text);
+    let control_tokens = vec!["<sep>".to_owned()];
+    let options = SentencePieceOptions { model, vocab_size, control_tokens, limit_alphabet: None, max_words: 100_000 };
+    train_sentencepiece(&files, &TextSource::Lines, &options)?.save(directory.path())?;
+    Ok(directory)
+}
+
+#[test]
+fn sentencepiece_files_are_trained_read_and_the_same_every_time() {
+    let text = texts(600);
+    for (model, size) in [(PieceModel::Unigram, 300), (PieceModel::Bpe, 300), (PieceModel::Char, 60)] {
+        let directory = pieces(&text, model, size).unwrap();
+        let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
+        let again = pieces(&text, model, size).unwrap();
+        assert!(fs::read(again.path().join("tokenizer.model")).unwrap() == read("tokenizer.model"), "{model:?}");
+        let vocab = String::from_utf8(read("tokenizer.vocab")).unwrap();
+        let listed: Vec<&str> = vocab.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert_eq!(listed[..4], ["<unk>", "<s>", "</s>", "<sep>"]);
+        assert!(listed.len() <= size && listed.len() > 30, "{model:?}: {}", listed.len());
+        let tokenizer = AutoTokenizer::open(directory.path()).unwrap();
+        assert_eq!(tokenizer.vocab_size(), listed.len());
+        for (id, piece) in listed.iter().enumerate() {
+            assert_eq!(tokenizer.id(piece), u32::try_from(id).ok(), "{model:?}: {piece}");
+        }
+        for line in text.lines().take(50) {
+            let ids = tokenizer.tokenize(&[line]).unwrap().remove(0);
+            assert!(!ids.contains(&0), "{model:?}: {line}");
+            // Of several spaces one is left, and none at the ends.
+            let plain = line.split(' ').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+            assert_eq!(tokenizer.decode(&ids, false).unwrap(), plain, "{model:?}");
+        }
+        let sizes = |text: &str| tokenizer.tokenize(&[text]).unwrap()[0].len();
+        assert_eq!(sizes("bare milo") < 9, model != PieceModel::Char, "{model:?} merges nothing");
+    }
+}
+
+#[test]
+fn whole_words_of_sentencepiece_are_trained_by_frequency() {
+    let directory = pieces("a b a\nb a c\n", PieceModel::Word, 6).unwrap();
+    let vocab = fs::read_to_string(directory.path().join("tokenizer.vocab")).unwrap();
+    let (half, third) = (0.5_f32.ln(), (2.0_f64 / 6.0).ln() as f32);
+    assert_eq!(vocab, format!("<unk>\t0\n<s>\t0\n</s>\t0\n<sep>\t0\n\u{2581}a\t{half}\n\u{2581}b\t{third}\n"));
+    let error = AutoTokenizer::open(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("a vocabulary of whole words is not read"), "{error}");
+    let error = pieces("abcdefgh", PieceModel::Bpe, 6).unwrap_err().to_string();
+    assert!(error.contains("no room for an alphabet of 9"), "{error}");
 }

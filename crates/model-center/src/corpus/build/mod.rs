@@ -2,17 +2,16 @@
 //!
 //! Defines [`build`]. The bytes of the result depend on the documents, the tokenizer and the options, not on threads or
 //! on how often the build was interrupted: at intervals everything is flushed to the disk, and the hidden file
-//! `.NAME.build.json` records how far it is; the same call goes on from there. `pipeline` has the threads, `state` the
-//! record. The program `corpus` is the caller.
+//! `.NAME.build.json` records how far it is; the same call goes on from there. `state` has the record. The program
+//! `corpus` is the caller.
 
-mod pipeline;
 mod state;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::pipeline::{Batch, Pipeline};
 use self::state::BuildState;
+use super::pipeline::{BATCHES_PER_THREAD, Pipeline};
 use super::text::{DocumentCounts, Documents, TextSource};
 use super::threads::thread_count;
 use super::token_type::TokenType;
@@ -24,8 +23,6 @@ use crate::{Error, Result};
 
 /// A batch has this many bytes of text, or one document above.
 const BATCH_BYTES: usize = 1 << 18;
-/// Batches are tokenised or wait to be written, for each thread.
-const BATCHES_PER_THREAD: usize = 3;
 /// Between two records of the state.
 const SAVE_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -129,6 +126,24 @@ fn token_type(tokenizer: &dyn Tokenizer, options: &BuildOptions) -> Result<Token
     Ok(token)
 }
 
+/// Documents that are tokenised together.
+#[derive(Debug)]
+struct Batch {
+    texts: Vec<String>,
+    bytes: u64,
+    /// What was read up to its end.
+    counts: DocumentCounts,
+}
+
+/// A batch that was tokenised.
+#[derive(Debug)]
+struct Done {
+    /// For each document its sequences.
+    sequences: Result<Vec<Vec<Vec<u32>>>>,
+    bytes: u64,
+    counts: DocumentCounts,
+}
+
 struct Work<'a> {
     tokenizer: &'a dyn Tokenizer,
     options: &'a BuildOptions,
@@ -151,7 +166,8 @@ impl Work<'_> {
         show: &mut dyn FnMut(&BuildProgress),
     ) -> Result<Ended> {
         let threads = thread_count(self.options.threads);
-        let tokenize = |batch: &Batch| self.tokenize(batch);
+        let tokenize =
+            |batch: Batch| Done { sequences: self.tokenize(&batch), bytes: batch.bytes, counts: batch.counts };
         std::thread::scope(|scope| {
             let mut pipeline = Pipeline::start(scope, threads, &tokenize);
             let (mut ended, mut text_bytes, begun, mut saved) = (false, 0, Instant::now(), Instant::now());

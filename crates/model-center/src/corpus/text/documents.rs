@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::{Map, Value};
+
 use super::json_array::JsonArray;
 use super::wiki::WikiReader;
 use super::{TextFormat, TextSource};
@@ -31,6 +33,22 @@ pub struct DocumentCounts {
     pub empty: u64,
     /// Records that could not be used and were left out.
     pub unusable: u64,
+}
+
+/// A document with the fields of its record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextRecord {
+    /// The text.
+    pub text: String,
+    /// The whole record, the text included; empty for plain text, and where the reader leaves the fields out.
+    pub fields: Map<String, Value>,
+}
+
+impl TextRecord {
+    /// A text without a record.
+    pub(super) fn plain(text: String) -> TextRecord {
+        TextRecord { text, fields: Map::new() }
+    }
 }
 
 /// Yields the documents of a [`TextSource`], one in memory at a time.
@@ -107,6 +125,18 @@ impl Documents {
     /// [`Error::Data`] with file and line for a document that cannot be used, unless such are left out, and for a file
     /// that cannot be read on; [`Error::File`] if reading fails.
     pub fn advance(&mut self) -> Result<Option<String>> {
+        Ok(self.next(false)?.map(|record| record.text))
+    }
+
+    /// As [`Documents::advance`], with the fields of the records.
+    ///
+    /// # Errors
+    /// As [`Documents::advance`].
+    pub fn advance_record(&mut self) -> Result<Option<TextRecord>> {
+        self.next(true)
+    }
+
+    fn next(&mut self, with_fields: bool) -> Result<Option<TextRecord>> {
         loop {
             if self.open.is_none() {
                 let Some((path, format)) = self.files.get(self.next) else {
@@ -117,13 +147,13 @@ impl Documents {
                 self.next += 1;
             }
             let (Some(open), Some((path, _))) = (&mut self.open, self.files.get(self.next - 1)) else { continue };
-            match open.advance(path, &self.source)? {
+            match open.advance(path, &self.source, with_fields)? {
                 None => self.open = None,
-                Some(Ok(text)) if text.trim().is_empty() => self.counts.empty += 1,
-                Some(Ok(text)) => {
+                Some(Ok(record)) if record.text.trim().is_empty() => self.counts.empty += 1,
+                Some(Ok(record)) => {
                     self.counts.documents += 1;
-                    self.counts.bytes += text.len() as u64;
-                    return Ok(Some(text));
+                    self.counts.bytes += record.text.len() as u64;
+                    return Ok(Some(record));
                 }
                 Some(Err(flaw)) => {
                     self.counts.unusable += 1;
@@ -168,33 +198,40 @@ fn open(path: &Path, format: TextFormat, source: &TextSource, read: &Arc<AtomicU
 
 impl OpenFile {
     /// The next document. The inner error concerns this one alone, the outer one the file.
-    fn advance(&mut self, path: &Path, source: &TextSource) -> Result<Option<std::result::Result<String, Flaw>>> {
-        match self {
+    fn advance(
+        &mut self,
+        path: &Path,
+        source: &TextSource,
+        with_fields: bool,
+    ) -> Result<Option<std::result::Result<TextRecord, Flaw>>> {
+        let text = match self {
             OpenFile::Records(records) => {
                 let Some(record) = records.next()? else { return Ok(None) };
-                Ok(Some(record.and_then(|record| text_of(&record, &source.key))))
+                return Ok(Some(record.and_then(|record| text_of(&record, &source.key, with_fields))));
             }
-            OpenFile::Array(array) => array.advance(|record| text_of(record, &source.key)),
-            OpenFile::Lines(lines) => Ok(lines.advance()?.map(|read| read.map(|()| lines.line().text.to_owned()))),
-            OpenFile::Paragraphs(lines) => paragraph(lines),
-            OpenFile::Wiki(wiki) => wiki.advance(),
+            OpenFile::Array(array) => return array.advance(|record| text_of(record, &source.key, with_fields)),
+            OpenFile::Lines(lines) => lines.advance()?.map(|read| read.map(|()| lines.line().text.to_owned())),
+            OpenFile::Paragraphs(lines) => paragraph(lines)?,
+            OpenFile::Wiki(wiki) => wiki.advance()?,
             OpenFile::Whole(_) => {
                 let OpenFile::Whole(input) = std::mem::replace(self, OpenFile::Ended) else { return Ok(None) };
-                whole(path, input, source.max_document_bytes).map(|text| Some(Ok(text)))
+                Some(Ok(whole(path, input, source.max_document_bytes)?))
             }
-            OpenFile::Ended => Ok(None),
-        }
+            OpenFile::Ended => None,
+        };
+        Ok(text.map(|text| text.map(TextRecord::plain)))
     }
 }
 
 /// The document of a record.
-fn text_of(record: &Record<'_>, key: &str) -> std::result::Result<String, Flaw> {
-    record.text(key).map(str::to_owned).map_err(|error| match error {
+fn text_of(record: &Record<'_>, key: &str, with_fields: bool) -> std::result::Result<TextRecord, Flaw> {
+    let text = record.text(key).map(str::to_owned).map_err(|error| match error {
         Error::Data { place, reason, .. } => {
             Error::data(place, reason, "name the key or column of the documents, or correct the record")
         }
         other => other,
-    })
+    })?;
+    Ok(TextRecord { text, fields: if with_fields { record.object() } else { Map::new() } })
 }
 
 /// Lines up to an empty one.

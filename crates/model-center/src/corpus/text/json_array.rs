@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::TextRecord;
 use crate::data::io::input::{TextInput, file_error};
 use crate::data::io::lines::Flaw;
 use crate::data::io::record::{Fields, Record};
@@ -45,8 +46,8 @@ impl JsonArray {
     /// What `text_of` makes of the next element; an element that is a text is its own. `None` after the array.
     pub(super) fn advance(
         &mut self,
-        text_of: impl FnOnce(&Record<'_>) -> std::result::Result<String, Flaw>,
-    ) -> Result<Option<std::result::Result<String, Flaw>>> {
+        text_of: impl FnOnce(&Record<'_>) -> std::result::Result<TextRecord, Flaw>,
+    ) -> Result<Option<std::result::Result<TextRecord, Flaw>>> {
         if !self.seek_element()? {
             return Ok(None);
         }
@@ -62,7 +63,7 @@ impl JsonArray {
             Ok(Value::Object(object)) => {
                 text_of(&Record { path: &self.path, line, fields: Fields::Json { text, object } })
             }
-            Ok(Value::String(text)) => Ok(text),
+            Ok(Value::String(text)) => Ok(TextRecord::plain(text)),
             Ok(_) => Err(Error::data(place(), "the element is neither an object nor a text", fix)),
             Err(error) => Err(Error::data(place(), format!("broken JSON: {error}"), fix)),
         }))

@@ -9,7 +9,7 @@ mod json_array;
 mod wiki;
 
 pub use aliases::{CorpusTable, read_table};
-pub use documents::{DocumentCounts, Documents};
+pub use documents::{DocumentCounts, Documents, TextRecord};
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -104,6 +104,17 @@ impl Record<'_> {
         self.line
     }
 
+    /// All fields as one object; fields of CSV and TSV are texts.
+    pub(crate) fn object(&self) -> Map<String, Value> {
+        match &self.fields {
+            Fields::Json { object, .. } => object.clone(),
+            Fields::Item { object, .. } => (*object).clone(),
+            Fields::Row { header, fields } => {
+                header.iter().zip(*fields).map(|(name, field)| (name.clone(), field.text.as_str().into())).collect()
+            }
+        }
+    }
+
     /// The text of a column. A dot reaches into JSON objects: `target.span1_text`.
     pub fn text(&self, column: &str) -> Result<&str> {
         match self.scalar(column)? {

@@ -7,6 +7,9 @@
 mod corpus;
 mod document;
 mod models;
+mod sentencepiece;
+
+pub use self::sentencepiece::{PieceModel, SentencePieceOptions, TrainedPieces, train_sentencepiece};
 
 use std::path::{Path, PathBuf};
 

@@ -127,7 +127,12 @@ fn in_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
 }
 
 /// Merges pairs. `fixed` are the tokens before the merged ones, the whole alphabet among them.
-fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued: Option<&str>) -> Result<BPE> {
+pub(super) fn merged(
+    corpus: &Corpus,
+    options: &TrainOptions,
+    fixed: Vec<String>,
+    continued: Option<&str>,
+) -> Result<BPE> {
     let mut builder = BpeTrainer::builder()
         .show_progress(false)
         .vocab_size(options.vocab_size)
@@ -145,7 +150,7 @@ fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued
 }
 
 /// The words whose characters are all among the most frequent ones.
-fn within_alphabet(corpus: &Corpus, options: &TrainOptions) -> Corpus {
+pub(super) fn within_alphabet(corpus: &Corpus, options: &TrainOptions) -> Corpus {
     let limit = options.limit_alphabet.unwrap_or(usize::MAX);
     let kept: BTreeSet<char> = corpus.characters().into_iter().take(limit).map(|(c, _)| c).collect();
     let words = corpus.words.iter().filter(|(word, _)| word.chars().all(|c| kept.contains(&c)));
@@ -154,7 +159,7 @@ fn within_alphabet(corpus: &Corpus, options: &TrainOptions) -> Corpus {
 }
 
 /// Refuses a size that the alphabet does not fit into.
-fn require_room(alphabet: usize, options: &TrainOptions, special: &[String]) -> Result<()> {
+pub(super) fn require_room(alphabet: usize, options: &TrainOptions, special: &[String]) -> Result<()> {
     let least = alphabet + special.len() + 1;
     if options.vocab_size >= least {
         return Ok(());

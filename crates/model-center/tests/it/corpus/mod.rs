@@ -1,6 +1,7 @@
 //! Pretraining corpora: token files and index maps against golden data and against damage.
 
 mod build;
+mod clean;
 mod damaged;
 mod maps;
 mod split;
