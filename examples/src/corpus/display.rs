@@ -30,7 +30,7 @@ impl Display {
         if is_line {
             self.last_line = Instant::now();
         }
-        progress.advance(done, text, is_line);
+        progress.advance(done, &text, is_line);
     }
 
     pub(super) fn finish(&mut self) {

@@ -9,7 +9,7 @@
 //! near-duplicates (`near`) are found by sorting on the disk (`sort`); task texts are taken out (`ngrams`, `write`).
 //! The result is a function of documents and options, not of threads or interruptions: the hidden directory `.clean`
 //! has what is done, and the same call goes on from there (`state`). `docs/clean-a-corpus.md` has the rules, and
-//! `docs/adr/0035-cleaning-in-stages-on-the-disk.md` these choices. The program `corpus` is the caller.
+//! `docs/adr/0032-cleaning-in-stages-on-the-disk.md` these choices. The program `corpus` is the caller.
 
 mod fates;
 mod minhash;
