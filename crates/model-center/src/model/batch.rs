@@ -204,7 +204,7 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    // Targets and predicted tokens are those of each position; the others are the tokens of the sequence itself.
+    // Targets and predicted tokens belong to their positions; other labels are the tokens of the sequence itself.
     let are_at_positions = !matches!(head, Head::CausalLm { .. })
         || spec.is_encoder_decoder()
         || matches!(labels, Labels::Target(_) | Labels::Predicted(_));
