@@ -55,7 +55,7 @@ fn rows_are_limited_by_the_positions_after_the_padding_id() {
 fn there_is_no_head_for_the_next_sentence() {
     for head in [TextHead::NextSentence, TextHead::Pretraining, TextHead::CausalLm] {
         let error = with_head(&directory("roberta_b", "mlm"), head, HeadInit::Random).err().unwrap();
-        assert!(error.contains("XLM-RoBERTa") && error.contains("ask for mlm, cls or none"), "{error}");
+        assert!(error.contains("XLM-RoBERTa") && error.contains("ask for mlm, cls, tokens, qa or none"), "{error}");
     }
 }
 
