@@ -138,7 +138,7 @@ fn a_full_disk_ends_cleaning_in_one_line_and_it_goes_on() {
     // Files of at most half a kibibyte or one: the records do not fit.
     let script = "ulimit -f 1 && exec \"$0\" \"$@\"";
     let program = env!("CARGO_BIN_EXE_corpus");
-    let outcome = fixture.run("sh", &[&["-c", script, program], &clean[..]].concat());
+    let outcome = fixture.run("sh", &[&["-c", script, program][..], &clean[..]].concat());
     assert_eq!(outcome.code, 5, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("cannot write") && outcome.stderr.contains("fix: "), "{}", outcome.stderr);
     assert!(!fixture.path("clean/documents.jsonl").exists());
@@ -151,11 +151,11 @@ fn mistakes_in_cleaning_are_explained() {
     let fixture = with_texts();
     for (arguments, expected) in [
         (&["--language", "english"][..], "unknown language \"english\""),
-        (&["--openwebtext"], "no tokenizer counts them"),
-        (&["--near", "--bands", "7"], "100 hash functions in 7 bands"),
-        (&["--sites", "nothing.txt", "--urls"], "there is no such file"),
+        (&["--openwebtext"][..], "no tokenizer counts them"),
+        (&["--near", "--bands", "7"][..], "100 hash functions in 7 bands"),
+        (&["--sites", "nothing.txt", "--urls"][..], "there is no such file"),
     ] {
-        let error = corpus(&fixture, &[&["clean", "texts.jsonl", "--out", "clean"], arguments].concat()).refused();
+        let error = corpus(&fixture, &[&["clean", "texts.jsonl", "--out", "clean"][..], arguments].concat()).refused();
         assert!(error.contains(expected) && error.contains("fix: "), "{expected}: {error}");
     }
 }
