@@ -218,6 +218,7 @@ impl<A: Architecture> Model for Transformer<A> {
             let (name, shape) = (format!("{} states", stack.name), [rows, length, width]);
             // Nothing attends to the encoder after the last block of the decoder.
             let is_last_use = block == self.blocks() && index + 1 < self.stacks.len();
+            let mut edge = edge.replicated(sequences.tokens.is_none());
             stacks.push(match is_last_use {
                 true => edge.constant(name, shape, dtype)?,
                 false => edge.var(name, shape, dtype)?,

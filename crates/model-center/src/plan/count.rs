@@ -243,6 +243,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         directory: setup.directory.clone(),
         family: setup.family,
         parameters: setup.parameters,
+        blocks: setup.blocks,
         initialized: Vec::new(),
         unused: Vec::new(),
         left: Vec::new(),

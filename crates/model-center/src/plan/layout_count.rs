@@ -118,7 +118,7 @@ impl LayoutRun {
             _ => Some(StageOptions {
                 ranks: peers.communicator(RankGroup::Pipe),
                 schedule: self.schedule()?,
-                partition: self.parallel.partition.clone(),
+                partition: self.parallel.partition.rule(),
             }),
         };
         let whole = OpenOptions::new(device);
