@@ -88,7 +88,7 @@ fn an_lsf_job_starts_a_task_on_each_slot_and_repeats_the_same_statuses() {
 /// A hostfile, a program that runs what ssh would run on another host, and a rank that prints its variables.
 fn with_hosts(hostfile: &str) -> tempfile::TempDir {
     let directory = launchers(&[]);
-    let ssh = "#!/bin/sh\necho \"ssh $1\"\nexec sh -c \"$2\"\n";
+    let ssh = "#!/bin/sh\nshift $(($# - 2))\necho \"ssh $1\"\nexec sh -c \"$2\"\n";
     let rank = "#!/bin/sh\necho \"$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT \
                 $CUDA_VISIBLE_DEVICES $NCCL_DEBUG [$1][$2]\"\n[ \"$RANK\" = \"$BMTRAIN_FAILS\" ] && exit 3\nexit \
                 \"${HF_OTHERS:-0}\"\n";

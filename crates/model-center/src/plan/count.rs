@@ -151,7 +151,7 @@ fn count_rank(
     registry: Registry<'_>,
     (stand, lengths): (SimulatedRank, Option<Lengths>),
 ) -> Result<Counted> {
-    let groups = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
+    let (groups, _) = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
     let batches = batches(setup, resolved, (groups.mesh().data_size(), lengths));
     let run = |course: Course| {
         bmtrain_dist::dry_run::count(stand, |device, _| -> Result<(Sizes, u64)> {

@@ -46,8 +46,8 @@ impl Trainer {
         Ok(StepResult { inspection, ..self.advance(start, info, merged)? })
     }
 
-    /// What looks at the hidden states of each model chunk of this rank in the present step; empty where it is not to be
-    /// looked at.
+    /// What looks at the hidden states of each model chunk of this rank in the present step; empty if nothing is to
+    /// look at it.
     fn inspectors(&self) -> Vec<Rc<TensorInspector>> {
         let is_due = self.inspect_every.is_some_and(|every| (self.progress.step + 1).is_multiple_of(every));
         let chunks = self.pipeline.as_ref().map_or(1, |pipeline| pipeline.schedule().chunks());

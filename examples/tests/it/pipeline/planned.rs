@@ -5,6 +5,10 @@ use super::{RUN, on_stages};
 use crate::tensor::{records, train};
 use serde_json::Value;
 
+/// Bytes of four messages: the plan has those that no receiver has taken yet, and in a run receivers may be early. They
+/// are a few percent of the pools of these small models.
+const MESSAGES: f64 = 4.0 * 3072.0;
+
 #[test]
 fn a_plan_over_stages_is_close_to_the_pool_of_the_fullest_stage() {
     for (model, stages, schedule, more) in [
@@ -22,8 +26,8 @@ fn a_plan_over_stages_is_close_to_the_pool_of_the_fullest_stage() {
         train(&fixture, "run", stages, &sets).succeeded();
         let measured = &records(&fixture, "run", "end")[0]["time"]["pool_peak_bytes"];
         let (planned, measured) = (plan["pool"]["peak_bytes"].as_f64().unwrap(), measured.as_f64().unwrap());
-        let excess = planned / measured - 1.0;
-        assert!((-0.02..=0.05).contains(&excess), "{schedule}: {planned} planned, {measured} measured: {plan}");
+        let room = 0.98 * measured..=1.05 * measured + MESSAGES;
+        assert!(room.contains(&planned), "{schedule}: {planned} planned, {measured} measured: {plan}");
         assert_eq!((&plan["pipeline"], &plan["micro_batches"]), (&stages.into(), &4.into()), "{plan}");
         // One stage alone would hold more than each of several.
         let alone = fixture.plan(&["--json", "--set", "train.batch_size=8", "--set", "train.micro_batch_size=2"]);

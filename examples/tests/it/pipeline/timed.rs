@@ -1,6 +1,6 @@
 //! Stages that a run divides by the times of its blocks: which list it records, and what a resumed run does with it.
 
-use super::models::{BERT, LLAMA};
+use super::models::{BERT, GPT2, LLAMA};
 use super::{RUN, assert_same, course};
 use crate::fixture::{Fixture, Outcome};
 use crate::tensor::train;
@@ -41,6 +41,7 @@ fn a_partition_by_time_is_recorded_and_trains_as_the_same_list_and_as_one_rank()
     }
     // Every rank measures, and all divide alike: ranks that did not would disagree on what crosses their edges.
     let sets = [&RUN[..], &["parallel.pipeline=2", "parallel.tensor=2", "parallel.zero=1", BY_TIME]].concat();
+    let fixture = GPT2.fixture();
     let outcome = train(&fixture, "all", 8, &sets).succeeded();
     assert_eq!(outcome.stderr.matches(MEASURES).count(), 1, "one rank speaks: {}", outcome.stderr);
     assert_eq!(recorded(&fixture, "all").iter().sum::<usize>(), 4);
