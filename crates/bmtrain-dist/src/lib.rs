@@ -62,7 +62,7 @@ pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Module};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
-pub use rank_groups::RankGroups;
+pub use rank_groups::{CountedSends, RankGroups};
 
 /// The example of the README is compiled and run with the documentation tests.
 #[cfg(doctest)]

@@ -18,6 +18,27 @@ pub struct RankGroups {
     pipe: Arc<dyn Communicator>,
 }
 
+/// What a rank whose peers are not there sends in its groups.
+#[derive(Debug)]
+pub struct CountedSends {
+    tensor: CountingRank,
+    data: CountingRank,
+    pipe: CountingRank,
+}
+
+impl CountedSends {
+    /// Bytes sent so far in a group.
+    pub fn bytes(&self, kind: RankGroup) -> u64 {
+        let CountedSends { tensor, data, pipe } = self;
+        let ranks = match kind {
+            RankGroup::Tensor => tensor,
+            RankGroup::Pipe => pipe,
+            RankGroup::Zero | RankGroup::TensorZero => data,
+        };
+        ranks.sent_bytes()
+    }
+}
+
 impl RankGroups {
     /// The groups of the rank that `world` is of, with `pipeline` stages and `tensor` tensor-parallel ranks.
     /// Collective: every rank of `world` calls it with the same numbers.
@@ -46,14 +67,23 @@ impl RankGroups {
         RankGroups { mesh: Mesh::SOLO, tensor: alone(), data: alone(), pipe: alone(), world: alone() }
     }
 
-    /// The groups of a rank whose peers are not there, for [dry runs](crate::dry_run).
-    pub fn counting(mesh: Mesh) -> Result<Self> {
-        let group = |rank: usize, size: usize| -> Result<Arc<dyn Communicator>> {
-            if size == 1 { Ok(Arc::new(Solo)) } else { Ok(Arc::new(CountingRank::new(rank, size)?)) }
+    /// The groups of a rank whose peers are not there, for [dry runs](crate::dry_run), and what it sends in them.
+    ///
+    /// # Errors
+    /// None of a mesh that exists.
+    pub fn counting(mesh: Mesh) -> Result<(Self, CountedSends)> {
+        let of = |kind| CountingRank::new(mesh.group_rank(kind), mesh.group_size(kind));
+        let sends = CountedSends {
+            tensor: of(RankGroup::Tensor)?,
+            data: of(RankGroup::TensorZero)?,
+            pipe: of(RankGroup::Pipe)?,
         };
-        let of = |kind| group(mesh.group_rank(kind), mesh.group_size(kind));
-        let (tensor, data, pipe) = (of(RankGroup::Tensor)?, of(RankGroup::TensorZero)?, of(RankGroup::Pipe)?);
-        Ok(RankGroups { mesh, tensor, data, pipe, world: group(mesh.rank(), mesh.world())? })
+        let group = |ranks: &CountingRank| -> Arc<dyn Communicator> {
+            if ranks.size() == 1 { Arc::new(Solo) } else { Arc::new(ranks.clone()) }
+        };
+        let world = group(&CountingRank::new(mesh.rank(), mesh.world())?);
+        let (tensor, data, pipe) = (group(&sends.tensor), group(&sends.data), group(&sends.pipe));
+        Ok((RankGroups { mesh, tensor, data, pipe, world }, sends))
     }
 
     /// The rank's position.
@@ -103,7 +133,7 @@ mod tests {
             });
             for (rank, place) in places.into_iter().enumerate() {
                 let mesh = Mesh::new(rank, ranks, pipeline, tensor).unwrap();
-                assert_eq!(place, sizes(&RankGroups::counting(mesh).unwrap()), "rank {rank} of {ranks}");
+                assert_eq!(place, sizes(&RankGroups::counting(mesh).unwrap().0), "rank {rank} of {ranks}");
                 let stage = ranks / pipeline;
                 let data = (rank % stage / tensor, stage / tensor);
                 assert_eq!(place[1..], [(rank % tensor, tensor), data, (rank / stage, pipeline)]);

@@ -3,6 +3,7 @@
 
 pub mod collectives;
 pub mod decode;
+mod exchange;
 mod figures;
 #[cfg(feature = "testing")]
 pub mod steps;

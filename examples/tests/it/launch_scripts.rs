@@ -1,5 +1,5 @@
 //! The scripts of `examples/launch/`, with launchers that only note how they are called: the command of each, and what
-//! a job does after each exit status.
+//! a job does after each exit status; ranks on the slots of a hostfile.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -83,4 +83,83 @@ fn an_lsf_job_starts_a_task_on_each_slot_and_repeats_the_same_statuses() {
     );
     assert!(std::fs::read_to_string(script("lsf.sh")).unwrap().contains("#BSUB -Q \"6 75\"\n"));
     assert!(!run("lsf.sh", launchers.path(), &[], &[("ENDS", "0")]).status.success());
+}
+
+/// A hostfile, a program that runs what ssh would run on another host, and a rank that prints its variables.
+fn with_hosts(hostfile: &str) -> tempfile::TempDir {
+    let directory = launchers(&[]);
+    let ssh = "#!/bin/sh\nshift $(($# - 2))\necho \"ssh $1\"\nexec sh -c \"$2\"\n";
+    let rank = "#!/bin/sh\necho \"$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT \
+                $CUDA_VISIBLE_DEVICES $NCCL_DEBUG [$1][$2]\"\n[ \"$RANK\" = \"$BMTRAIN_FAILS\" ] && exit 3\nexit \
+                \"${HF_OTHERS:-0}\"\n";
+    for (name, text) in [("ssh", ssh), ("rank", rank)] {
+        std::fs::write(directory.path().join(name), text).unwrap();
+        std::fs::set_permissions(directory.path().join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    std::fs::write(directory.path().join("hosts"), hostfile).unwrap();
+    directory
+}
+
+const HOSTS: &str = "# two hosts\nlocalhost slots=2\n\nnode2 slots=4 # GPUs\n";
+
+fn start_on_hosts(
+    directory: &Path,
+    options: &[&str],
+    variables: &[(&str, &str)],
+) -> (Option<i32>, Vec<String>, String) {
+    let hosts = directory.join("hosts");
+    let arguments = [&["-f", hosts.to_str().unwrap()], options, &["rank", "a", "b 'c"]].concat();
+    let output = run("hostfile.sh", directory, &arguments, variables);
+    let mut lines: Vec<String> = printed(&output).lines().map(str::to_owned).collect();
+    lines.sort();
+    (output.status.code(), lines, String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_hostfile_starts_a_rank_on_every_slot_that_is_included() {
+    let directory = with_hosts(HOSTS);
+    let (status, lines, _) = start_on_hosts(directory.path(), &[], &[("NCCL_DEBUG", "x y")]);
+    let of_rank = |rank: usize, [local, size]: [usize; 2], devices: &str| {
+        format!("{rank}/6 {local}/{size} localhost:29500 {devices} x y [a][b 'c]")
+    };
+    let of_first = (0..2).map(|rank| of_rank(rank, [rank, 2], "0,1"));
+    let of_second = (2..6).map(|rank| of_rank(rank, [rank - 2, 4], "0,1,2,3"));
+    assert_eq!((status, lines), (Some(0), of_first.chain(of_second).chain(["ssh node2".to_owned()]).collect()));
+    let address = [("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "1234")];
+    let (_, lines, _) = start_on_hosts(directory.path(), &["-i", "node2:0,3"], &address);
+    let expected = ["0/2 0/2 10.0.0.1:1234 0,3  [a][b 'c]", "1/2 1/2 10.0.0.1:1234 0,3  [a][b 'c]", "ssh node2"];
+    assert_eq!(lines, expected);
+    let (_, lines, _) = start_on_hosts(directory.path(), &["-e", "localhost@node2:1,2"], &[]);
+    assert_eq!(lines, ["0/2 0/2 node2:29500 0,3  [a][b 'c]", "1/2 1/2 node2:29500 0,3  [a][b 'c]", "ssh node2"]);
+}
+
+#[test]
+fn the_status_of_a_hostfile_is_that_of_the_rank_that_failed() {
+    let directory = with_hosts(HOSTS);
+    for failed in ["0", "1", "5"] {
+        // The others end with the status of a lost rank.
+        let variables = [("BMTRAIN_FAILS", failed), ("HF_OTHERS", "6")];
+        assert_eq!(start_on_hosts(directory.path(), &[], &variables).0, Some(3), "rank {failed}");
+    }
+    assert_eq!(start_on_hosts(directory.path(), &[], &[("HF_OTHERS", "75")]).0, Some(75));
+}
+
+#[test]
+fn mistakes_in_a_hostfile_and_its_options_are_named() {
+    let refused = |hostfile: &str, options: &[&str], part: &str| {
+        let directory = with_hosts(hostfile);
+        let (status, lines, message) = start_on_hosts(directory.path(), options, &[]);
+        assert!(status == Some(2) && lines.is_empty() && message.contains(part), "{status:?} {lines:?} {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    };
+    refused(HOSTS, &["-i", "node3"], "host 'node3' is not in");
+    refused(HOSTS, &["-i", "node2:0,4"], "node2 has no slot 4; its slots are 0 1 2 3");
+    refused(HOSTS, &["-e", "localhost@node2"], "no slot is left");
+    refused(HOSTS, &["-i", "node2", "-e", "node2"], "-i is given too");
+    refused(HOSTS, &["-x"], "-x: no such option");
+    refused("node1 slots=0\n", &[], "'node1 slots=0' has no number of slots; write 'node1 slots=8'");
+    refused("node1\n", &[], "has no number of slots");
+    refused("node1 slots=2\nnode1 slots=2\n", &[], "node1 comes twice");
+    refused("-oProxyCommand=x slots=2\n", &[], "is no name of a host");
+    refused("", &[], "no slot is left");
 }

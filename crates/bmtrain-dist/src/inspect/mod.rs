@@ -9,6 +9,7 @@ mod model;
 mod moments;
 pub mod process;
 mod ranks;
+mod stages;
 mod table;
 mod tensor;
 
@@ -17,5 +18,6 @@ pub use memory::{MemoryRow, format_memory, memory_report};
 pub use model::inspect_model;
 pub use moments::Moments;
 pub use ranks::{average_loss, gather_result, print_rank, sum_loss, write_rank};
+pub use stages::rows_of_stages;
 pub use table::{SummaryRow, format_summary};
 pub use tensor::TensorInspector;

@@ -1,8 +1,8 @@
 //! Statistics of parameters and their gradients: [`inspect_model`].
 //!
 //! Every rank looks at what it owns, and the parts are merged: nothing is gathered, whatever the ZeRO level, and no
-//! value counts twice, neither over data-parallel nor over tensor-parallel ranks. One all-gather for all parameters on
-//! each of both, beside those that bring gradients to their owners where that has not happened yet, and an all-reduce
+//! value counts twice, over data-parallel and tensor-parallel ranks and pipeline stages. One all-gather for all
+//! parameters on each of the three, beside those that bring gradients to their owners where that has not happened yet, and an all-reduce
 //! for each parameter whose gradient tensor-parallel ranks have in terms.
 
 use super::moments::Moments;
@@ -20,17 +20,23 @@ use std::rc::Rc;
 /// `gradient_scale`, which is what losses were multiplied by
 /// ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1 without scaling. Look between the backward pass
 /// and the step; the step that follows is the same as without a look. A parameter that is split over tensor-parallel
-/// ranks has one row for all of it, without padding. Waits for the device; all ranks have to call it.
+/// ranks has one row for all of it, without padding, and every pipeline stage gets the rows of all stages. Waits for the
+/// device; all ranks have to call it.
 pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
     if !gradient_scale.is_finite() || gradient_scale <= 0.0 {
         let reason = format!("gradient scale {gradient_scale} must be above 0: it is the loss scale, or 1");
         return Err(Error::setting("inspect_model", reason));
     }
-    let chosen: Vec<&Param> =
-        parameters.iter().filter(|param| matches_whole(pattern, param.name(), Some('?'))).collect();
+    let stages = parameters.stages();
+    let chosen = parameters.declared().iter().filter(|param| matches_whole(pattern, param.name(), Some('?')));
+    let chosen: Vec<&Param> = chosen.collect();
     let mut own = Vec::with_capacity(2 * chosen.len());
     let mut sums: Option<Sums> = None;
     for param in &chosen {
+        if !stages.holds(param.part()) {
+            own.extend([Moments::NONE; 2]);
+            continue;
+        }
         if !param.is_initialized() {
             return Err(Error::parameter(param.name(), "has no values yet: initialize or load it first"));
         }
@@ -50,7 +56,7 @@ pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32
     }
     let mut all = own;
     if let Some(flat) = parameters.flats().first() {
-        for ranks in [&flat.sharding().ranks, flat.tensor_ranks()] {
+        for ranks in [&flat.sharding().ranks, flat.tensor_ranks(), stages.ranks()] {
             all = Moments::over_ranks(&**ranks, flat.device(), &all)?;
         }
     }

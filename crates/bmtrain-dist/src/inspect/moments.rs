@@ -35,7 +35,7 @@ impl Moments {
     pub const NONE: Moments = Moments { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 };
 
     /// Its representation as integers.
-    const WORDS: usize = 5;
+    pub(super) const WORDS: usize = 5;
 
     /// Of some values.
     pub fn of(values: &[f32]) -> Self {
@@ -101,12 +101,12 @@ impl Moments {
         if self.count == 0 { 0.0 } else { (self.squares / self.count as f64).sqrt() }
     }
 
-    fn words(&self) -> [i64; Self::WORDS] {
+    pub(super) fn words(&self) -> [i64; Self::WORDS] {
         let bits = |value: f64| value.to_bits() as i64;
         [self.count as i64, bits(self.min), bits(self.max), bits(self.mean), bits(self.squares)]
     }
 
-    fn of_words(words: &[i64]) -> Moments {
+    pub(super) fn of_words(words: &[i64]) -> Moments {
         let [count, min, max, mean, squares] = words else { return Moments::NONE };
         let value = |bits: &i64| f64::from_bits(*bits as u64);
         Moments { count: *count as u64, min: value(min), max: value(max), mean: value(mean), squares: value(squares) }

@@ -336,6 +336,7 @@ impl Builder {
             census: Rc::clone(&self.state.census),
             seed: self.state.options.seed,
             stages: self.state.options.stages.clone(),
+            tensor: Arc::clone(&self.state.options.tensor.ranks),
             declared: self.state.declared.borrow().clone(),
             params: self.state.params.borrow().clone(),
             flats: self.state.flats.borrow().clone(),

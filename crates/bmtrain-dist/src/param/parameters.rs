@@ -4,7 +4,9 @@ use super::census::Census;
 use super::{Flat, Param};
 use crate::error::Result;
 use crate::pipeline::StageGroup;
+use bmtrain_core::comm::Communicator;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The parameters of a model, in the order of their declaration.
 #[derive(Debug, Clone)]
@@ -12,6 +14,7 @@ pub struct Parameters {
     pub(super) census: Rc<Census>,
     pub(super) seed: u64,
     pub(super) stages: StageGroup,
+    pub(super) tensor: Arc<dyn Communicator>,
     pub(super) declared: Vec<Param>,
     pub(super) params: Vec<Param>,
     pub(super) flats: Vec<Rc<Flat>>,
@@ -31,6 +34,11 @@ impl Parameters {
     /// The pipeline stages, and what each holds.
     pub fn stages(&self) -> &StageGroup {
         &self.stages
+    }
+
+    /// The tensor-parallel ranks, which hold parts of the same parameters.
+    pub(crate) fn tensor_ranks(&self) -> &dyn Communicator {
+        &*self.tensor
     }
 
     /// Their storages.

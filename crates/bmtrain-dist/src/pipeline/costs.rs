@@ -102,7 +102,9 @@ fn block_pass<M: Model>(device: &Device, model: &M, block: usize, batch: &M::Bat
     let mut seeds = Vec::new();
     for (tensor, var) in edge.iter().zip(&vars) {
         if let Some(dtype) = tensor.gradient {
-            seeds.push((var.key(), filled(device, tensor, dtype)?));
+            // The last block of a classifier leaves out what the head does not read.
+            let own = EdgeTensor { shape: var.shape(), ..tensor.clone() };
+            seeds.push((var.key(), filled(device, &own, dtype)?));
         }
     }
     drop(vars);

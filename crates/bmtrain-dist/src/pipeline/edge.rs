@@ -19,11 +19,13 @@ pub struct EdgeTensor {
     /// The dtype of its gradient, if that comes back on the backward pass; it does where something before the edge is
     /// trained.
     pub gradient: Option<DType>,
+    /// Whether all tensor-parallel ranks have the same values and the same gradient: each then sends a part of them.
+    pub is_replicated: bool,
 }
 
 impl fmt::Display for EdgeTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EdgeTensor { name, shape, dtype, gradient } = self;
+        let EdgeTensor { name, shape, dtype, gradient, .. } = self;
         write!(f, "{name} {dtype} {shape}")?;
         gradient.map_or(Ok(()), |gradient| write!(f, " with gradient {gradient}"))
     }
@@ -32,6 +34,7 @@ impl fmt::Display for EdgeTensor {
 /// Gives the variables of an edge in the order in which they are declared.
 pub struct Edge<'a> {
     take: &'a mut dyn FnMut(EdgeTensor) -> Result<Var>,
+    is_replicated: bool,
 }
 
 impl fmt::Debug for Edge<'_> {
@@ -42,7 +45,14 @@ impl fmt::Debug for Edge<'_> {
 
 impl<'a> Edge<'a> {
     pub(super) fn new(take: &'a mut dyn FnMut(EdgeTensor) -> Result<Var>) -> Self {
-        Edge { take }
+        Edge { take, is_replicated: false }
+    }
+
+    /// The same edge for variables that all tensor-parallel ranks have alike, to the last bit, as their gradients are,
+    /// if `is_replicated`: hidden states, where these ranks do not shard tokens. Each of them sends a part, and the
+    /// receiving ranks gather the parts.
+    pub fn replicated(&mut self, is_replicated: bool) -> Edge<'_> {
+        Edge { take: &mut *self.take, is_replicated }
     }
 
     /// A variable whose gradient, of the same dtype, the places after the edge compute.
@@ -59,11 +69,13 @@ impl<'a> Edge<'a> {
         gradient: DType,
     ) -> Result<Var> {
         let (name, shape) = (name.into(), shape.into());
-        (self.take)(EdgeTensor { name, shape, dtype, gradient: dtype.is_float().then_some(gradient) })
+        let (gradient, is_replicated) = (dtype.is_float().then_some(gradient), self.is_replicated);
+        (self.take)(EdgeTensor { name, shape, dtype, gradient, is_replicated })
     }
 
     /// A value that no place after the edge computes a gradient of.
     pub fn constant(&mut self, name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> Result<Var> {
-        (self.take)(EdgeTensor { name: name.into(), shape: shape.into(), dtype, gradient: None })
+        let (name, shape, is_replicated) = (name.into(), shape.into(), self.is_replicated);
+        (self.take)(EdgeTensor { name, shape, dtype, gradient: None, is_replicated })
     }
 }

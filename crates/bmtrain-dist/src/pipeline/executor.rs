@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
 use crate::param::Flat;
-use bmtrain_core::autograd::Randomness;
+use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::comm::Collective;
 use bmtrain_core::{DType, Device, Lane, Segment, Tensor, Var};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// One of the micro-batches of a step, on the device.
@@ -49,6 +49,7 @@ pub struct Pipeline {
     pub(super) schedule: Schedule,
     /// The neighbours have agreed on what crosses their edges.
     pub(super) has_agreed: Cell<bool>,
+    observers: RefCell<Vec<Rc<dyn Observer>>>,
 }
 
 impl Pipeline {
@@ -67,7 +68,18 @@ impl Pipeline {
             );
             return Err(Error::setting("pipeline", reason));
         }
-        Ok(Pipeline { device: device.clone(), stages: stages.clone(), schedule, has_agreed: Cell::new(false) })
+        let (device, stages, has_agreed) = (device.clone(), stages.clone(), Cell::new(false));
+        Ok(Pipeline { device, stages, schedule, has_agreed, observers: RefCell::default() })
+    }
+
+    /// Show what the forward passes of this stage name to these observers, one for each of its chunks, until others are
+    /// set; to none with an empty list.
+    pub fn set_observers(&self, of_chunks: Vec<Rc<dyn Observer>>) {
+        *self.observers.borrow_mut() = of_chunks;
+    }
+
+    pub(super) fn observer(&self, chunk: usize) -> Option<Rc<dyn Observer>> {
+        self.observers.borrow().get(chunk).cloned()
     }
 
     /// The device of this rank.

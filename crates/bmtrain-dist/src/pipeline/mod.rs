@@ -7,6 +7,7 @@
 
 mod agree;
 pub mod costs;
+mod crossing;
 pub mod diagram;
 pub mod edge;
 pub mod executor;

@@ -1,6 +1,7 @@
 //! One step of this rank: its actions in order, the activations that wait for their backward pass, and what has arrived
 //! from other stages before it is needed.
 
+use super::crossing::Crossing;
 use super::executor::{MicroBatch, Pipeline};
 use super::{Action, Edge, EdgeTensor, Message, Schedule, Work};
 use crate::block::Bundle;
@@ -8,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::optim::OptimManager;
 use bmtrain_core::autograd::{Tape, VarKey, WeightGradients};
-use bmtrain_core::comm::tensors;
 use bmtrain_core::{Ctx, DType, Segment, Tensor, Var};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,18 +37,18 @@ pub(super) struct Step<'a, M: Model> {
 }
 
 /// A variable that has crossed an edge, with gradient.
-type Crossing = (EdgeTensor, VarKey);
+type Crossed = (EdgeTensor, VarKey);
 
 /// What the backward pass of a chunk needs, without the values of inputs and outputs: what is sent can be freed.
 struct Recorded {
     tape: Tape,
-    inputs: Vec<Crossing>,
+    inputs: Vec<Crossed>,
     outputs: Outputs,
 }
 
 enum Outputs {
     /// The tensors that have gone over the edge, with gradient.
-    Sent(Vec<Crossing>),
+    Sent(Vec<Crossed>),
     /// The loss and its weight.
     Loss(VarKey, DType, f32),
 }
@@ -159,6 +159,9 @@ impl<'a, M: Model> Step<'a, M> {
             Some(_) => Ctx::training(&self.pipeline.device, micro_batch.randomness),
             None => Ctx::inference(&self.pipeline.device),
         };
+        if let Some(observer) = self.pipeline.observer(action.chunk) {
+            cx.set_observer(observer);
+        }
         let (mut flow, inputs) = match arrived {
             None => (self.model.embed(&micro_batch.batch, &mut cx)?, Vec::new()),
             Some((edge, values)) => self.enter(place, &micro_batch.batch, (edge, values), &cx)?,
@@ -219,7 +222,7 @@ impl<'a, M: Model> Step<'a, M> {
         let gradients = tape.backward_keys(device, seeds, &keys, queue.as_ref())?;
         let back = edge.iter().zip(gradients).map(|(tensor, gradient)| self.gradient_of(tensor, gradient));
         let back = back.collect::<Result<Vec<_>>>()?;
-        self.send(action, back)?;
+        self.send(action, &edge, back)?;
         match queue {
             Some(queue) => self.waiting.insert((place, action.micro_batch), queue),
             None => return optim.finish_micro_batch(),
@@ -276,7 +279,7 @@ impl<'a, M: Model> Step<'a, M> {
         batch: &M::Batch,
         (edge, values): (Vec<EdgeTensor>, Vec<Tensor>),
         cx: &Ctx,
-    ) -> Result<(M::Flow, Vec<Crossing>)> {
+    ) -> Result<(M::Flow, Vec<Crossed>)> {
         let (mut arrived, mut inputs) = (edge.into_iter().zip(values), Vec::new());
         let mut take = |_| {
             let other = || Error::setting("pipeline", "the model declares other variables for the same batch");
@@ -295,15 +298,14 @@ impl<'a, M: Model> Step<'a, M> {
     }
 
     /// Send the flow that leaves a chunk; the variables with gradient.
-    fn leave(&mut self, action: Action, batch: &M::Batch, flow: M::Flow) -> Result<Vec<Crossing>> {
+    fn leave(&mut self, action: Action, batch: &M::Batch, flow: M::Flow) -> Result<Vec<Crossed>> {
         let place = self.schedule.place(self.stage(), action.chunk) + 1;
         let (edge, vars) = (self.edge_of(place, batch)?, flow.vars());
         self.check_flow(place, &edge, &vars)?;
-        let sent = edge.into_iter().zip(&vars).filter(|(tensor, _)| tensor.gradient.is_some());
-        let sent = sent.map(|(tensor, var)| (tensor, var.key())).collect();
+        let keys: Vec<VarKey> = vars.iter().map(Var::key).collect();
         drop(flow);
-        self.send(action, vars.into_iter().map(Var::into_value).collect())?;
-        Ok(sent)
+        self.send(action, &edge, vars.into_iter().map(Var::into_value).collect())?;
+        Ok(edge.into_iter().zip(keys).filter(|(tensor, _)| tensor.gradient.is_some()).collect())
     }
 
     /// The flow is what the model declares.
@@ -327,16 +329,21 @@ impl<'a, M: Model> Step<'a, M> {
         Ok(())
     }
 
-    /// Give values to the stage and chunk that need them.
-    fn send(&mut self, action: Action, values: Vec<Tensor>) -> Result<()> {
+    /// The ranks that the result of a chunk's work goes over.
+    fn crossing(&self, work: Work) -> Crossing<'_> {
+        Crossing { stages: &**self.pipeline.stages.ranks_for(work), tensor: self.model.parameters().tensor_ranks() }
+    }
+
+    /// Give values, as the edge declares them, to the stage and chunk that need them.
+    fn send(&mut self, action: Action, edge: &[EdgeTensor], values: Vec<Tensor>) -> Result<()> {
         let own = self.stage();
         let Some((to, chunk)) = self.schedule.destination(own, action) else { return Ok(()) };
         if to == own {
             self.arrived.insert(Action { chunk, ..action }, values);
             return Ok(());
         }
-        let ranks = self.pipeline.stages.ranks_for(action.work);
-        Ok(values.iter().try_for_each(|value| tensors::send(&**ranks, value, to))?)
+        let crossing = self.crossing(action.work);
+        edge.iter().zip(&values).try_for_each(|(tensor, value)| crossing.send(tensor, value, to))
     }
 
     /// What an action needs of another stage. Messages that were sent before it are taken before it.
@@ -354,8 +361,8 @@ impl<'a, M: Model> Step<'a, M> {
             let Some((from, needed_by)) = next else { return Err(out_of_order(action)) };
             let place = self.schedule.place(self.stage(), needed_by.chunk);
             let device = &self.pipeline.device;
-            let ranks = self.pipeline.stages.ranks_for(needed_by.work);
-            let take = |tensor: &EdgeTensor, dtype| tensors::recv(&**ranks, device, tensor.shape, dtype, from);
+            let crossing = self.crossing(needed_by.work);
+            let take = |tensor: &EdgeTensor, dtype| crossing.receive(device, tensor, dtype, from);
             let values: bmtrain_core::Result<Vec<Tensor>> =
                 match (needed_by.work, self.recorded.get(&(place, needed_by.micro_batch))) {
                     (Work::Forward, _) => {

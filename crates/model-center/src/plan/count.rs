@@ -151,7 +151,7 @@ fn count_rank(
     registry: Registry<'_>,
     (stand, lengths): (SimulatedRank, Option<Lengths>),
 ) -> Result<Counted> {
-    let groups = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
+    let (groups, _) = RankGroups::counting(resolved.parallel.mesh(stand.rank, stand.ranks)?)?;
     let batches = batches(setup, resolved, (groups.mesh().data_size(), lengths));
     let run = |course: Course| {
         bmtrain_dist::dry_run::count(stand, |device, _| -> Result<(Sizes, u64)> {
@@ -243,6 +243,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         directory: setup.directory.clone(),
         family: setup.family,
         parameters: setup.parameters,
+        blocks: setup.blocks,
         initialized: Vec::new(),
         unused: Vec::new(),
         left: Vec::new(),

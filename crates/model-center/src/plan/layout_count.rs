@@ -10,7 +10,6 @@ use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, Tex
 use crate::recipe::{DataSource, Parallel, Resolved};
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::{Communicator, CountingRank, Solo};
 use bmtrain_core::pool::Report;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Tensor};
 use bmtrain_dist::block::Recompute;
@@ -20,7 +19,7 @@ use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, LossScaler, Opti
 use bmtrain_dist::param::TensorGroup;
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
-use bmtrain_dist::{Mesh, OptimManager};
+use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,19 +112,18 @@ impl LayoutRun {
     }
 
     /// How a rank of these groups opens the model, without weights.
-    fn open_options(&self, device: &Device, peers: &CountedPeers) -> Result<OpenOptions> {
+    fn open_options(&self, device: &Device, groups: &RankGroups) -> Result<OpenOptions> {
         let Parallel { zero, prefetch, sequence, .. } = self.parallel;
         let stages = match self.parallel.pipeline {
             1 => None,
             _ => Some(StageOptions {
-                ranks: peers.communicator(RankGroup::Pipe),
+                ranks: Arc::clone(groups.pipe()),
                 schedule: self.schedule()?,
-                partition: self.parallel.partition.clone(),
+                partition: self.parallel.partition.rule(),
             }),
         };
         let whole = OpenOptions::new(device);
-        let ranks = peers.communicator(RankGroup::Tensor);
-        Ok(OpenOptions {
+        let options = OpenOptions {
             family: self.family.clone(),
             head: Some(self.head),
             head_values: HeadInit::DirectoryOrRandom,
@@ -134,19 +132,14 @@ impl LayoutRun {
             recompute: self.recompute,
             hidden_dropout: self.dropout[0],
             attention_dropout: self.dropout[1],
-            mesh: peers.mesh,
-            tensor: TensorGroup { ranks, sequence, ..whole.tensor.clone() },
-            sharding: Sharding {
-                ranks: peers.communicator(RankGroup::TensorZero),
-                level: zero,
-                sum: self.sum,
-                prefetch,
-            },
+            tensor: TensorGroup { sequence, ..whole.tensor.clone() },
+            sharding: Sharding { ranks: Arc::clone(groups.data()), level: zero, sum: self.sum, prefetch },
             stages,
             from_config: true,
             leave_values: true,
             ..whole
-        })
+        };
+        Ok(options.on_groups(groups))
     }
 
     fn optimizer(&self, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
@@ -215,12 +208,13 @@ pub struct SentBytes {
 /// A configuration that cannot be read; ranks, stages or micro-batches that do not divide; a head that the family does
 /// not have.
 pub fn count_rank(directory: &Path, registry: Registry<'_>, run: &LayoutRun, rank: usize) -> Result<RankCount> {
-    let peers = CountedPeers::new(run.parallel.mesh(rank, run.ranks())?)?;
+    let (groups, sends) = RankGroups::counting(run.parallel.mesh(rank, run.ranks())?)?;
     let alone = if run.on_cuda { SimulatedRank::first_on_cuda(1) } else { SimulatedRank::first_of(1) };
-    let (needs, (blocks, sent)) = count(alone, |device, _| rehearse(directory, registry, run, (device, &peers)))?;
+    let (needs, (blocks, sent)) =
+        count(alone, |device, _| rehearse((directory, registry), run, device, (&groups, &sends)))?;
     Ok(RankCount {
         rank,
-        stage: peers.mesh.stage(),
+        stage: groups.mesh().stage(),
         blocks,
         sent,
         flops: needs.cost().flops as f64 / f64::from(STEPS),
@@ -230,23 +224,23 @@ pub fn count_rank(directory: &Path, registry: Registry<'_>, run: &LayoutRun, ran
 
 /// Steps as a run takes them; the blocks of the rank, and what it sends in the last step.
 fn rehearse(
-    directory: &Path,
-    registry: Registry<'_>,
+    (directory, registry): (&Path, Registry<'_>),
     run: &LayoutRun,
-    (device, peers): (&Device, &CountedPeers),
+    device: &Device,
+    (groups, sends): (&RankGroups, &CountedSends),
 ) -> Result<(Vec<Range<usize>>, SentBytes)> {
-    let model = registry.open(directory, &run.open_options(device, peers)?)?.model;
+    let model = registry.open(directory, &run.open_options(device, groups)?)?.model;
     let stages = model.parameters().stages();
     let schedule = run.schedule()?;
     let blocks = stages.partition().map_or_else(Vec::new, |partition| {
-        (0..schedule.chunks()).map(|chunk| partition.range(schedule.place(peers.mesh.stage(), chunk))).collect()
+        (0..schedule.chunks()).map(|chunk| partition.range(schedule.place(groups.mesh().stage(), chunk))).collect()
     });
     let pipeline = (stages.stages() > 1).then(|| Pipeline::new(device, stages, schedule)).transpose()?;
     let mut optim = run.optimizer(device, &*model)?;
     let batch = run.batch(model.info());
     let mut sent = SentBytes::default();
     for step in 0..STEPS {
-        let before = peers.sent();
+        let before = SentBytes::of(sends);
         let losses = match &pipeline {
             Some(pipeline) => {
                 let load = |number| Ok(run.micro_batch_of(&batch, step, number));
@@ -255,7 +249,7 @@ fn rehearse(
             None => run.micro_batches(&*model, &mut optim, (&batch, step), device)?,
         };
         optim.step_and_read(&losses.iter().collect::<Vec<_>>())?;
-        sent = peers.sent() - before;
+        sent = SentBytes::of(sends) - before;
     }
     Ok((blocks, sent))
 }
@@ -291,34 +285,11 @@ impl LayoutRun {
     }
 }
 
-/// The groups of a rank whose peers are not there.
-#[derive(Debug)]
-struct CountedPeers {
-    mesh: Mesh,
-    tensor: CountingRank,
-    pipeline: CountingRank,
-    data: CountingRank,
-}
-
-impl CountedPeers {
-    fn new(mesh: Mesh) -> Result<Self> {
-        let group = |kind| CountingRank::new(mesh.group_rank(kind), mesh.group_size(kind));
-        let (tensor, data) = (group(RankGroup::Tensor)?, group(RankGroup::TensorZero)?);
-        Ok(CountedPeers { mesh, tensor, data, pipeline: group(RankGroup::Pipe)? })
-    }
-
-    fn communicator(&self, kind: RankGroup) -> Arc<dyn Communicator> {
-        let ranks = match kind {
-            RankGroup::Tensor => &self.tensor,
-            RankGroup::Pipe => &self.pipeline,
-            RankGroup::Zero | RankGroup::TensorZero => &self.data,
-        };
-        if ranks.size() == 1 { Arc::new(Solo) } else { Arc::new(ranks.clone()) }
-    }
-
-    fn sent(&self) -> SentBytes {
-        let CountedPeers { tensor, pipeline, data, .. } = self;
-        SentBytes { tensor: tensor.sent_bytes(), pipeline: pipeline.sent_bytes(), data: data.sent_bytes() }
+impl SentBytes {
+    fn of(sends: &CountedSends) -> Self {
+        let [tensor, pipeline, data] =
+            [RankGroup::Tensor, RankGroup::Pipe, RankGroup::TensorZero].map(|kind| sends.bytes(kind));
+        SentBytes { tensor, pipeline, data }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layouts in three dimensions as text: what the ranks of one hold and send, counted.
 
 use super::layout_count::{LayoutRun, RankCount, SentBytes, count_rank};
-use super::{recompute_name, size};
+use super::{TIMED_PARTITION, recompute_name, size};
 use crate::Result;
 use crate::model::{HeadInit, OpenOptions, Registry};
 use crate::recipe::Parallel;
@@ -78,6 +78,7 @@ impl LayoutReport {
             String::new(),
             "memory of the first rank of each stage, counted: the peak of each class, and of all together".to_owned(),
         ];
+        lines.extend(run.parallel.is_timed().then(|| TIMED_PARTITION.to_owned()));
         let names = classes.iter().map(|class| class.name().to_owned()).chain(["peak".to_owned()]);
         lines.push(row("stage", "blocks", &names.collect::<Vec<_>>()));
         for rank in ranks {

@@ -31,6 +31,9 @@ use verdict::Verdict;
 
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
+/// What a plan says of a partition that is not known before the run measures its blocks.
+pub(crate) const TIMED_PARTITION: &str =
+    "blocks are divided by parameters here; the run divides them by the times that it measures at its start";
 /// More ranks than any machine room has.
 pub(crate) const MAX_RANKS: usize = 1 << 16;
 const MIB: f64 = (1u64 << 20) as f64;

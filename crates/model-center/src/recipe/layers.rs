@@ -45,6 +45,8 @@ pub enum Origin {
     },
     /// The default, which is the value that the run in the output directory was begun with.
     Begun,
+    /// Chosen by times that a run with this recipe measured.
+    Measured,
     /// A place in the recipe file.
     File {
         /// Line, from 1.
@@ -92,6 +94,7 @@ impl fmt::Display for Origin {
                 write!(f, "default: follows train.accumulation, on {data_ranks} data ranks")
             }
             Origin::Begun => f.write_str("default: as the run that is resumed"),
+            Origin::Measured => f.write_str("measured by the run"),
             Origin::File { line, name, .. } => write!(f, "{name}:{line}"),
             Origin::Set { text, .. } => write!(f, "--set {text}"),
         }

@@ -175,6 +175,6 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "parallel.partition",
         "Blocks of the model chunks of a pipeline: with about the same number of parameters, the same number of \
-         blocks, or these numbers.",
+         blocks, about the same time as the run measures it at its start, or these numbers.",
     ),
 ];

@@ -38,7 +38,7 @@ pub use draft::Draft;
 pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
 pub use page::settings_page;
-pub use parallel::Parallel;
+pub use parallel::{Parallel, StagePartition, recorded_partition};
 pub use ranks::Mismatch;
 pub(crate) use ranks::nearest;
 pub use resolved::Resolved;

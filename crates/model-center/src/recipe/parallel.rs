@@ -11,6 +11,8 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::ZeroLevel;
 
+/// The key of [`Parallel::partition`].
+pub(super) const PARTITION: &str = "parallel.partition";
 /// More ranks than any machine room has.
 const MOST_RANKS: u64 = 1 << 16;
 /// More blocks than any model has.
@@ -34,7 +36,35 @@ pub struct Parallel {
     /// In which order a stage runs its micro-batches.
     pub schedule: ScheduleKind,
     /// Which blocks a stage has.
-    pub partition: PartitionRule,
+    pub partition: StagePartition,
+}
+
+/// How the blocks of a model are divided among the model chunks of a pipeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StagePartition {
+    /// By what is known without running the model.
+    Rule(PartitionRule),
+    /// By the times of its blocks, which a run measures before it opens the model. The numbers of blocks that it
+    /// chooses replace this value in its recipe, with which it is resumed.
+    Time,
+}
+
+impl StagePartition {
+    /// The rule of a model that is opened. Times are not measured here: by parameters in their place.
+    pub fn rule(&self) -> PartitionRule {
+        match self {
+            StagePartition::Rule(rule) => rule.clone(),
+            StagePartition::Time => PartitionRule::Parameters,
+        }
+    }
+
+    /// The given number of blocks of each model chunk; `None` where a rule decides.
+    pub fn given(&self) -> Option<&[usize]> {
+        match self {
+            StagePartition::Rule(PartitionRule::Given(counts)) => Some(counts),
+            StagePartition::Rule(_) | StagePartition::Time => None,
+        }
+    }
 }
 
 /// The schedules of training, by their names.
@@ -56,6 +86,16 @@ impl Parallel {
     /// Ranks that hold one copy of the model together.
     pub fn ranks_of_copy(&self) -> usize {
         self.tensor * self.pipeline
+    }
+
+    /// Model chunks of all pipeline stages.
+    pub fn chunks(&self) -> usize {
+        self.pipeline * self.virtual_stages
+    }
+
+    /// Whether a run measures its blocks to divide them among its stages.
+    pub fn is_timed(&self) -> bool {
+        self.pipeline > 1 && self.partition == StagePartition::Time
     }
 
     /// Of `ranks` ranks the number that see different samples; 1 where they are too few for one copy of the model.
@@ -86,41 +126,55 @@ pub(super) fn read(r: &mut Reader) -> Parallel {
     Parallel { zero, prefetch, tensor, sequence, pipeline, virtual_stages, schedule, partition: read_partition(r) }
 }
 
-fn read_partition(r: &mut Reader) -> PartitionRule {
+fn read_partition(r: &mut Reader) -> StagePartition {
+    let default = StagePartition::Rule(PartitionRule::Parameters);
     r.read(Spec {
-        key: "parallel.partition",
+        key: PARTITION,
         textual: false,
-        wanted: "\"parameters\", \"blocks\", or a list of the number of blocks of each model chunk".into(),
+        wanted: "\"parameters\", \"blocks\", \"time\", or a list of the number of blocks of each model chunk".into(),
         example: quote("blocks"),
-        otherwise: Otherwise::Default(PartitionRule::Parameters),
+        otherwise: Otherwise::Default(default.clone()),
         read: &|value| match value {
-            Value::Text(text) if text == "parameters" => Some(PartitionRule::Parameters),
-            Value::Text(text) if text == "blocks" => Some(PartitionRule::Count),
+            Value::Text(text) if text == "parameters" => Some(StagePartition::Rule(PartitionRule::Parameters)),
+            Value::Text(text) if text == "blocks" => Some(StagePartition::Rule(PartitionRule::Count)),
+            Value::Text(text) if text == "time" => Some(StagePartition::Time),
             value => counts(value),
         },
         render: &rendered,
     })
-    .unwrap_or(PartitionRule::Parameters)
+    .unwrap_or(default)
 }
 
 /// As TOML.
-fn rendered(partition: &PartitionRule) -> String {
+pub(super) fn rendered(partition: &StagePartition) -> String {
     match partition {
-        PartitionRule::Parameters => quote("parameters"),
-        PartitionRule::Count => quote("blocks"),
-        PartitionRule::Given(counts) => format!("{counts:?}"),
-        // No recipe has it: times are measured by a run.
-        PartitionRule::Time(_) => quote("time"),
+        StagePartition::Rule(PartitionRule::Parameters) => quote("parameters"),
+        StagePartition::Rule(PartitionRule::Count) => quote("blocks"),
+        StagePartition::Rule(PartitionRule::Given(counts)) => format!("{counts:?}"),
+        StagePartition::Rule(PartitionRule::Time(_)) | StagePartition::Time => quote("time"),
     }
 }
 
 /// A list of numbers of blocks.
-fn counts(value: &Value) -> Option<PartitionRule> {
+fn counts(value: &Value) -> Option<StagePartition> {
     let Value::Array(items) = value else { return None };
     let count = |item: &Value| as_integer(item).and_then(|n| usize::try_from(n).ok());
     let counts: Vec<usize> = items.iter().map(count).collect::<Option<_>>()?;
-    let are_counts = !counts.is_empty() && counts.iter().all(|count| (1..=MOST_BLOCKS).contains(count));
-    are_counts.then_some(PartitionRule::Given(counts))
+    are_counts(&counts).then_some(StagePartition::Rule(PartitionRule::Given(counts)))
+}
+
+fn are_counts(counts: &[usize]) -> bool {
+    !counts.is_empty() && counts.iter().all(|count| (1..=MOST_BLOCKS).contains(count))
+}
+
+/// The number of blocks of each of `chunks` model chunks, which a recipe lists that
+/// [`to_toml`](super::Resolved::to_toml) wrote; `None` of any other text.
+pub fn recorded_partition(text: &str, chunks: usize) -> Option<Vec<usize>> {
+    let recipe: toml::Table = toml::from_str(text).ok()?;
+    let items = recipe.get("parallel")?.get("partition")?.as_array()?;
+    let count = |item: &toml::Value| item.as_integer().and_then(|n| usize::try_from(n).ok());
+    let counts: Vec<usize> = items.iter().map(count).collect::<Option<_>>()?;
+    (counts.len() == chunks && are_counts(&counts)).then_some(counts)
 }
 
 /// Adds what contradicts itself or has no effect.
@@ -130,7 +184,7 @@ pub(super) fn check(r: &mut Reader, p: &Parallel) {
         r.without_effect("parallel.sequence", "parallel.tensor", "parallel.tensor is 1", fix);
     }
     if p.pipeline == 1 {
-        for key in ["parallel.virtual_stages", "parallel.schedule", "parallel.partition"] {
+        for key in ["parallel.virtual_stages", "parallel.schedule", PARTITION] {
             let fix = "set parallel.pipeline, or remove it";
             r.without_effect(key, "parallel.pipeline", "parallel.pipeline is 1", fix);
         }
@@ -148,12 +202,12 @@ fn check_stages(r: &mut Reader, p: &Parallel) {
         let fix = format!("set parallel.virtual_stages = {}", chunks.clamp(fewest, most));
         r.contradiction(&["parallel.virtual_stages", "parallel.schedule"], reason, fix);
     }
-    if let PartitionRule::Given(counts) = &p.partition
-        && counts.len() != p.pipeline * chunks
+    if let Some(counts) = p.partition.given()
+        && counts.len() != p.chunks()
     {
         let (given, stages) = (counts.len(), p.pipeline);
         let reason = format!("`parallel.partition` has {given} numbers for {stages} stages x {chunks} model chunks");
-        let keys = ["parallel.partition", "parallel.pipeline", "parallel.virtual_stages"];
-        r.contradiction(&keys, reason, format!("give {} numbers", stages * chunks));
+        let keys = [PARTITION, "parallel.pipeline", "parallel.virtual_stages"];
+        r.contradiction(&keys, reason, format!("give {} numbers", p.chunks()));
     }
 }

@@ -3,9 +3,10 @@
 //! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
 
 use super::layers::Origin;
-use super::parallel::Parallel;
+use super::parallel::{PARTITION, Parallel, StagePartition, rendered};
 use super::reader::SettingEntry;
 use super::settings::Settings;
+use bmtrain_dist::pipeline::PartitionRule;
 use std::ops::Deref;
 
 /// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
@@ -26,9 +27,9 @@ const MAX_COMMENT_COLUMN: usize = 56;
 
 /// The settings of a run, read-only, with the text and the origin of each value.
 ///
-/// Dereferences to [`Settings`]: `resolved.train.lr`. Nothing but [`Resolved::on_ranks`] changes a setting
-/// afterwards, and it changes the text with it, so the printed recipe and the hash always belong to the values in
-/// force.
+/// Dereferences to [`Settings`]: `resolved.train.lr`. Nothing but [`Resolved::on_ranks`] and
+/// [`Resolved::partitioned`] changes a setting afterwards, and they change the text with it, so the printed recipe and
+/// the hash always belong to the values in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     settings: Settings,
@@ -120,6 +121,17 @@ impl Resolved {
     #[must_use]
     pub(crate) fn with_parallel(self, parallel: Parallel) -> Self {
         Resolved { settings: Settings { parallel, ..self.settings }, ..self }
+    }
+
+    /// The recipe with this number of blocks in each model chunk of its pipeline, which were chosen by time.
+    #[must_use]
+    pub fn partitioned(mut self, counts: Vec<usize>) -> Self {
+        let partition = StagePartition::Rule(PartitionRule::Given(counts));
+        for entry in self.entries.iter_mut().filter(|entry| entry.key == PARTITION) {
+            (entry.value, entry.origin) = (Some(rendered(&partition)), Origin::Measured);
+        }
+        self.settings.parallel.partition = partition;
+        self
     }
 
     /// Sets the default of the micro-batch size, and of the evaluation's, which follows it.

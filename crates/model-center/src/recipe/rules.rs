@@ -33,16 +33,6 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_eval(r, s);
     check_output(r, s);
     parallel::check(r, &s.parallel);
-    check_pipeline(r, s);
-}
-
-/// Statistics of a whole model, where a pipeline stage has a part of it.
-fn check_pipeline(r: &mut Reader, s: &Settings) {
-    if s.parallel.pipeline > 1 && s.train.inspect_every.is_some() {
-        let reason = "`train.inspect_every` looks at a whole model, and a pipeline stage has a part of it";
-        let fix = "remove train.inspect_every, or set parallel.pipeline = 1";
-        r.contradiction(&["train.inspect_every", "parallel.pipeline"], reason, fix);
-    }
 }
 
 fn check_length(r: &mut Reader, s: &Settings) {

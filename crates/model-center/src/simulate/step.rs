@@ -125,7 +125,7 @@ impl StepModel<'_> {
         let stage_ranks = self.layout.tensor * self.layout.data;
         let costs = PipelineCosts {
             work: (0..places).map(|place| self.work(place, network)).collect(),
-            message_bytes: self.layout.hidden_bytes(self.sizes),
+            message_bytes: self.layout.message_bytes(self.sizes),
             hosts: (0..self.layout.pipeline).map(|stage| stage * stage_ranks / self.machine.ranks_per_host).collect(),
             inside: self.machine.inside,
             between: self.machine.between,

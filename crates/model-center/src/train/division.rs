@@ -11,7 +11,7 @@ use crate::recipe::{Mismatch, Parallel, Resolved, model_directory, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
-use bmtrain_dist::pipeline::{Partition, PartitionRule, ScheduleKind};
+use bmtrain_dist::pipeline::{Partition, ScheduleKind};
 use std::sync::Arc;
 
 /// Whether `ranks` ranks can be divided as the recipe asks for, and share the micro-batches of a step evenly.
@@ -95,14 +95,14 @@ fn of_model(parallel: &Parallel, division: &Division) -> Vec<Mismatch> {
         let reason = format!("{} cannot be divided over {tensor} tensor-parallel ranks", undivided.join(" and "));
         found.push(Mismatch { key: "parallel.tensor", reason, fix: format!("set parallel.tensor = {near}") });
     }
-    let (blocks, chunks) = (division.blocks, parallel.pipeline * parallel.virtual_stages);
+    let (blocks, chunks) = (division.blocks, parallel.chunks());
     if parallel.pipeline > 1 && chunks > blocks {
         let reason = format!("{blocks} blocks cannot be divided over {chunks} model chunks of a pipeline");
         let fits = |stages: usize| stages == 1 || stages * parallel.virtual_stages <= blocks;
         let near = nearest(parallel.pipeline, parallel.pipeline, fits);
         found.push(Mismatch { key: "parallel.pipeline", reason, fix: format!("set parallel.pipeline = {near}") });
     }
-    if let PartitionRule::Given(counts) = &parallel.partition
+    if let Some(counts) = parallel.partition.given()
         && parallel.pipeline > 1
         && counts.iter().sum::<usize>() != blocks
     {

@@ -9,7 +9,7 @@ use super::run_ranks::RunRanks;
 use super::setup::{self, Setup};
 use super::start::compare_ranks;
 use super::trainer::Trainer;
-use super::{memory_limit, profile, waiting};
+use super::{memory_limit, profile, timed_partition, waiting};
 use crate::Result;
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
@@ -146,13 +146,16 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     });
     let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
     let team = RunRanks::new(&groups, &device);
-    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, &groups)?)?;
+    let open = open_options(resolved, setup.train.labels(), &device, &groups)?;
+    let open = timed_partition::by_time(config, &team, open)?;
+    let opened = registry.open(&setup.directory, &open)?;
+    let resolved = &*timed_partition::in_force(resolved, &*opened.model, &team);
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let mut trainer = Trainer::new(setup, resolved, stop, opened.model, &device, team)?;
     // Only now that all input is checked, the output directory is touched.
-    let mut run = Run::create(config, begin, &trainer, display)?;
+    let mut run = Run::create((config, resolved), begin, &trainer, display)?;
     // The peak of a CUDA device is not measured, and no share of it is shown.
     run.set_peak(
         if on_processors { measure_peak(threads, cpu.instruction_set) * launch.world as f64 } else { 0.0 },

@@ -6,6 +6,7 @@
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
 //! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
+//! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
@@ -37,6 +38,7 @@ mod save;
 mod setup;
 mod start;
 mod step;
+mod timed_partition;
 pub(crate) mod trainer;
 mod waiting;
 

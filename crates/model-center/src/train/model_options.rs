@@ -56,7 +56,7 @@ fn stages(resolved: &Resolved, groups: &RankGroups) -> Result<Option<StageOption
     }
     let micro_batches = resolved.micro_batches_on(data_ranks);
     let schedule = Schedule::new(parallel.schedule, groups.pipe().size(), parallel.virtual_stages, micro_batches)?;
-    Ok(Some(StageOptions { ranks: Arc::clone(groups.pipe()), schedule, partition: parallel.partition.clone() }))
+    Ok(Some(StageOptions { ranks: Arc::clone(groups.pipe()), schedule, partition: parallel.partition.rule() }))
 }
 
 /// The same for a model on one rank.

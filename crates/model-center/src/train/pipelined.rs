@@ -5,12 +5,20 @@ use super::trainer::{LocalMetrics, Trainer};
 use crate::data::Batch;
 use crate::{Error, Result};
 use bmtrain_core::Var;
+use bmtrain_core::autograd::Observer;
+use bmtrain_dist::inspect::TensorInspector;
 use bmtrain_dist::pipeline::MicroBatch;
+use std::rc::Rc;
 
 impl Trainer {
     /// Forward and backward passes of this rank's micro-batches over the stages: every stage reads all of them, and
-    /// gets the losses of the last one.
-    pub(super) fn run_pipeline(&mut self, weights: &LossWeights, local: &mut LocalMetrics) -> Result<()> {
+    /// gets the losses of the last one. `inspectors` look at its chunks, where there are any.
+    pub(super) fn run_pipeline(
+        &mut self,
+        weights: &LossWeights,
+        inspectors: &[Rc<TensorInspector>],
+        local: &mut LocalMetrics,
+    ) -> Result<()> {
         let own: Vec<u64> = self.own_micro_batches().collect();
         let mut batches: Vec<Option<Batch>> = Vec::with_capacity(own.len());
         for micro_batch in &own {
@@ -30,7 +38,10 @@ impl Trainer {
             let (randomness, weight) = (self.randomness(*micro_batch), weights.micro_batch(*micro_batch));
             Ok(MicroBatch { batch, randomness, weight })
         };
+        pipeline.set_observers(inspectors.iter().map(|inspector| Rc::clone(inspector) as Rc<dyn Observer>).collect());
         let losses = self.model.forward_backward(pipeline, &self.optim, &mut load)?; // [micro-batches]
+        // Evaluations over the same pipeline are not looked at.
+        pipeline.set_observers(Vec::new());
         for number in 0..own.len() {
             local.losses.push(Var::constant(losses.slice(number..number + 1)?)); // [1]
         }

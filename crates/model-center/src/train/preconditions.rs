@@ -80,12 +80,17 @@ pub(super) fn changes(resolved: &Resolved) -> Vec<String> {
 
 /// The recipe with its micro-batch for this number of ranks: the resumed run's, if it resumes one.
 pub fn on_ranks(resolved: Resolved, options: &FinetuneOptions, ranks: usize) -> Resolved {
-    let begun = match &options.resume {
+    let begun = begun_recipe(&resolved, options);
+    resolved.on_ranks(ranks, begun.as_deref())
+}
+
+/// The recipe of the run that is resumed, as it was in force; `None` where none is.
+pub(super) fn begun_recipe(resolved: &Resolved, options: &FinetuneOptions) -> Option<String> {
+    match &options.resume {
         _ if options.overwrite => None,
         Resume::From(at) => recipe_of(&run_directory(&at.path)),
         _ => recipe_of(&resolved.output.dir),
-    };
-    resolved.on_ranks(ranks, begun.as_deref())
+    }
 }
 
 /// Whether the output directory holds a recipe that can be compared with.

@@ -10,6 +10,7 @@ use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
+use crate::recipe::Resolved;
 use crate::run::{
     BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
     Record, Status, StepRecord, StopReason, Timing, memory,
@@ -20,6 +21,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// The files, log and evaluations of a run.
 pub(super) struct Run<'a> {
     pub(super) config: &'a RunConfig,
+    /// The recipe of the configuration, with what was measured for it.
+    pub(super) recipe: &'a Resolved,
     /// Present on the first rank, which writes.
     pub(super) files: Option<Files>,
     /// The directory of checkpoints, on all ranks.
@@ -86,11 +89,16 @@ impl PeakThroughput {
 }
 
 impl<'a> Run<'a> {
-    /// Take the output directory for a run that began at `begin`; the first rank does, which writes.
+    /// Take the output directory for a run of this recipe that began at `begin`; the first rank does, which writes.
     ///
     /// # Errors
     /// A directory that holds something else; a full disk.
-    pub(super) fn create(config: &'a RunConfig, begin: Instant, trainer: &Trainer, display: Progress) -> Result<Self> {
+    pub(super) fn create(
+        (config, recipe): (&'a RunConfig, &'a Resolved),
+        begin: Instant,
+        trainer: &Trainer,
+        display: Progress,
+    ) -> Result<Self> {
         let RunConfig { resolved, options, setup, .. } = config;
         let dir = &resolved.output.dir;
         let is_first = trainer.team.is_first();
@@ -104,6 +112,7 @@ impl<'a> Run<'a> {
         let checkpoints = dir.join(CHECKPOINT_DIRECTORY);
         Ok(Run {
             config,
+            recipe,
             files,
             checkpointer: Checkpointer::new(config, &checkpoints, is_first)?,
             checkpoints,

@@ -5,6 +5,7 @@ use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
 use crate::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad, TagTask, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
+use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
 use crate::recipe::{DataSettings, DataSource, Resolved, model_directory};
 use crate::run::{StopConditions, StopFlag};
@@ -33,6 +34,8 @@ pub struct Setup {
     pub family: &'static str,
     /// Parameter values of the model.
     pub parameters: usize,
+    /// Blocks of all stacks of the model.
+    pub blocks: usize,
     /// Parameters that the directory lacks, which are initialized.
     pub initialized: Vec<String>,
     /// Tensors of the directory that belong to other heads than the model's.
@@ -136,6 +139,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         directory,
         family: entry.model_type,
         parameters: opened.parameters,
+        blocks: Division::of(opened.model.parameters()).blocks,
         initialized: opened.initialized,
         unused: opened.unused,
         left: opened.plan.left().to_vec(),

@@ -5,7 +5,6 @@ use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, 
 use super::run::{LastEval, Run, unix_seconds};
 use super::trainer::Trainer;
 use crate::error::OutputFault;
-use crate::recipe::Resolved;
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
@@ -43,7 +42,7 @@ impl Run<'_> {
             if let Some(at) = &options.init_from {
                 self.load_weights(trainer, at)?;
             }
-            self.open_log(resolved, false)?;
+            self.open_log(false)?;
             self.log_start(trainer, threads)?;
             self.decision = trainer.agree()?;
             return Ok(());
@@ -53,14 +52,15 @@ impl Run<'_> {
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice)?;
-        self.open_log(resolved, true)?;
+        self.open_log(true)?;
         self.resume(trainer, &choice, state)?;
         self.decision = trainer.agree()?;
         Ok(())
     }
 
     /// Take the directory for this run, on the first rank: as it is if the run goes on, else without what was in it.
-    fn open_log(&mut self, resolved: &Resolved, goes_on: bool) -> Result<()> {
+    fn open_log(&mut self, goes_on: bool) -> Result<()> {
+        let resolved = self.recipe;
         let Some(files) = &mut self.files else { return Ok(()) };
         if goes_on {
             files.output.take_over()?;

@@ -6,7 +6,7 @@ use crate::data::Batch;
 use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Var};
-use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model};
+use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model, rows_of_stages};
 use std::rc::Rc;
 
 /// The weights of a step's micro-batches.
@@ -31,13 +31,13 @@ impl Trainer {
         let _step = tracing::debug_span!("step", step = self.progress.step).entered();
         let start = self.start_step();
         let weights = self.loss_weights()?;
-        let inspector = self.inspector();
+        let inspectors = self.inspectors();
         let mut local = LocalMetrics::default();
         match self.pipeline {
-            Some(_) => self.run_pipeline(&weights, &mut local)?,
-            None => self.run_micro_batches(&weights, inspector.as_ref(), &mut local)?,
+            Some(_) => self.run_pipeline(&weights, &inspectors, &mut local)?,
+            None => self.run_micro_batches(&weights, inspectors.first(), &mut local)?,
         }
-        let inspection = inspector.map(|inspector| self.inspect(&inspector)).transpose()?;
+        let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
@@ -46,16 +46,23 @@ impl Trainer {
         Ok(StepResult { inspection, ..self.advance(start, info, merged)? })
     }
 
-    /// What looks at the hidden states of the present step, if it is to be looked at.
-    fn inspector(&self) -> Option<Rc<TensorInspector>> {
+    /// What looks at the hidden states of each model chunk of this rank in the present step; empty if nothing is to
+    /// look at it.
+    fn inspectors(&self) -> Vec<Rc<TensorInspector>> {
         let is_due = self.inspect_every.is_some_and(|every| (self.progress.step + 1).is_multiple_of(every));
-        is_due.then(|| Rc::new(TensorInspector::new()))
+        let chunks = self.pipeline.as_ref().map_or(1, |pipeline| pipeline.schedule().chunks());
+        (0..if is_due { chunks } else { 0 }).map(|_| Rc::new(TensorInspector::new())).collect()
     }
 
     /// Tables of hidden states and parameters with their gradients, before the optimizer uses these. On all ranks.
-    fn inspect(&self, inspector: &TensorInspector) -> Result<String> {
+    fn inspect(&self, inspectors: &[Rc<TensorInspector>]) -> Result<String> {
         let (step, scale) = (self.progress.step + 1, self.optim.loss_scale());
-        let hidden = inspector.summary(self.team.data_ranks(), &self.device, scale)?;
+        let of_chunk = |inspector: &Rc<TensorInspector>| inspector.summary(self.team.data_ranks(), &self.device, scale);
+        let of_chunks = inspectors.iter().map(of_chunk).collect::<bmtrain_dist::Result<Vec<_>>>()?;
+        let hidden = match &self.pipeline {
+            Some(pipeline) => rows_of_stages(pipeline, &of_chunks)?,
+            None => of_chunks.into_iter().flatten().collect(),
+        };
         let parameters = inspect_model(self.model.parameters(), "*", scale)?;
         let [hidden, parameters] = [&hidden, &parameters].map(|rows| format_summary(rows));
         Ok(format!("hidden states of step {step}\n{hidden}\nparameters before step {step}\n{parameters}"))

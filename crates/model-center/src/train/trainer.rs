@@ -101,21 +101,14 @@ impl Trainer {
         team: RunRanks,
     ) -> Result<Self> {
         let train = &resolved.train;
-        let order = match resolved.data.length_grouped {
-            true => Order::LengthGrouped { window: LENGTH_WINDOW },
-            false => Order::Shuffled,
-        };
-        let micro_batch = resolved.micro_batch_on(team.data_size());
-        let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
-        let micro_batches = train.batch_size / micro_batch;
+        let micro_batches = train.batch_size / resolved.micro_batch_on(team.data_size());
         let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
         Ok(Trainer {
             device: device.clone(),
-            team,
             pipeline,
             optim: optimizer(setup, resolved, device, model.as_ref())?,
             model,
-            loader: Loader::new(Arc::clone(&setup.train), loader)?.weighing(setup.class_weights.clone()),
+            loader: loader(setup, resolved, team.data_size())?,
             objective: Objective {
                 label_smoothing: train.label_smoothing,
                 class_weights: setup.class_weights.clone(),
@@ -127,6 +120,7 @@ impl Trainer {
             clock: TrainingClock::default(),
             stop,
             inspect_every: train.inspect_every,
+            team,
         })
     }
 
@@ -227,6 +221,17 @@ impl Trainer {
             "lower train.lr, or look for bad samples; the weights were not changed by these steps",
         )
     }
+}
+
+/// The micro-batches of a run with this number of data-parallel ranks.
+pub(super) fn loader(setup: &Setup, resolved: &Resolved, data_ranks: usize) -> Result<Loader> {
+    let order = match resolved.data.length_grouped {
+        true => Order::LengthGrouped { window: LENGTH_WINDOW },
+        false => Order::Shuffled,
+    };
+    let options =
+        LoaderOptions { order, ..LoaderOptions::training(resolved.micro_batch_on(data_ranks), resolved.train.seed) };
+    Ok(Loader::new(Arc::clone(&setup.train), options)?.weighing(setup.class_weights.clone()))
 }
 
 /// Whether the loss is scaled, so that its scale is worth showing.

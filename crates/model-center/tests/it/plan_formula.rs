@@ -116,6 +116,11 @@ fn bytes_of_each_dimension_are_its_collectives_as_rings() {
     // A stage in the middle sends every micro-batch forward and its gradient backward.
     assert_eq!(communication(&ParallelLayout { pipeline: 4, ..solo() }).pipeline, 16.0 * hidden);
     assert_eq!(communication(&ParallelLayout { pipeline: 2, ..solo() }).pipeline, 8.0 * hidden);
+    // Each of two tensor-parallel ranks sends half of it, and gathers the other half of what it receives.
+    let both = communication(&ParallelLayout { pipeline: 2, tensor: 2, ..solo() });
+    assert_eq!(both.pipeline, 8.0 * hidden / 2.0);
+    let reduces = 8.0 * (12.0 * 3.0 * 2.0 + 1.0) * 2.0 * 0.5 * hidden;
+    assert_eq!(both.tensor, reduces + 8.0 * 0.5 * hidden);
     let values = gpt2().embedding_parameters() + 24.0 * gpt2().block_parameters();
     let data = |zero| communication(&ParallelLayout { data: 4, zero, ..solo() }).data / (0.75 * 2.0 * values);
     assert_eq!([ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three].map(data), [2.0, 2.0, 9.0, 24.0]);

@@ -1,7 +1,12 @@
 //! The finetune program over pipeline stages: every bit of the losses, norms and weights of one stage, alone and beside
 //! tensor-parallel and data-parallel ranks.
 
+mod exported;
+mod inspected;
+mod lost_stage;
 mod models;
+mod planned;
+mod timed;
 
 use crate::fixture::Fixture;
 use crate::tensor::{records, train};
@@ -74,6 +79,22 @@ fn an_encoder_decoder_over_stages_is_one_stage_bit_for_bit() {
 #[test]
 fn a_classifier_over_stages_is_one_stage_bit_for_bit() {
     check_schedules(&BERT);
+}
+
+/// Tensor-parallel ranks send parts of what crosses an edge, or have parts of it where they shard tokens.
+#[test]
+fn stages_of_tensor_parallel_ranks_are_tensor_parallel_ranks_alone_bit_for_bit() {
+    for model in [&GPT2, &BERT] {
+        let fixture = model.fixture();
+        for sequence in ["parallel.sequence=false", "parallel.sequence=true"] {
+            let sets = [&RUN[..], &["train.steps=6", "parallel.tensor=2", "parallel.zero=1", sequence]].concat();
+            let alone = course(&fixture, &format!("alone{sequence}"), 2, &sets);
+            for schedule in ["1f1b", "zb-v"] {
+                let (dir, layout) = (format!("{schedule}{sequence}"), on_stages(2, schedule));
+                assert_same(&fixture, (&alone, &sets), &dir, 4, &layout.each_ref().map(String::as_str));
+            }
+        }
+    }
 }
 
 /// What a recipe can add to a step.
@@ -253,5 +274,4 @@ fn what_a_pipeline_cannot_divide_or_follow_is_named_at_once() {
     );
     refused(4, &["parallel.pipeline=2"], &["is on the first and on the last pipeline stage", "set parallel.zero = 1"]);
     refused(3, &["parallel.pipeline=2"], &["3 ranks cannot be divided by 2 pipeline stages", "start 2 or 4 ranks"]);
-    refused(2, &["parallel.pipeline=2", "train.inspect_every=2"], &["`train.inspect_every`"]);
 }

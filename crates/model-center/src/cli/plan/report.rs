@@ -2,7 +2,7 @@
 
 use crate::plan::count::{Batches, Rows};
 use crate::plan::verdict::{Change, MemoryNeed, Verdict};
-use crate::plan::{Plan, Planned, recompute_name, size};
+use crate::plan::{Plan, Planned, TIMED_PARTITION, recompute_name, size};
 use crate::train::Setup;
 use crate::{Error, Result};
 use bmtrain_core::Segment;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 pub fn text(setup: &Setup, plan: &Plan) -> String {
     let Plan { planned, at_limit, verdict, levels } = plan;
     let mut lines = vec![headline(setup, planned), batches(&planned.counted.batches)];
+    lines.extend(planned.resolved.parallel.is_timed().then(|| TIMED_PARTITION.to_owned()));
     lines.extend(at_limit.as_ref().map(|at_limit| limit_line(planned, at_limit)));
     lines.push(String::new());
     lines.push(format!("{:<46} {:>12} {:>12}", "memory of each rank", "at the peak", "own peak"));
@@ -109,6 +110,7 @@ fn plan_json(planned: &Planned) -> Value {
         "ranks": layout.ranks,
         "local_ranks": layout.local_ranks,
         "tensor": resolved.parallel.tensor,
+        "pipeline": resolved.parallel.pipeline,
         "data_ranks": resolved.parallel.data_ranks(layout.ranks),
         "zero": resolved.parallel.zero.number(),
         "gradient_sum": sum_name(resolved.train.gradient_sum),
@@ -161,7 +163,11 @@ fn headline(setup: &Setup, planned: &Planned) -> String {
         (all, here) => {
             let (level, tensor) = (resolved.parallel.zero.number(), resolved.parallel.tensor);
             let tensor = if tensor == 1 { String::new() } else { format!(", {tensor} tensor-parallel") };
-            format!("{all} ranks{tensor}, {here} on each machine, ZeRO-{level}")
+            let stages = match resolved.parallel.pipeline {
+                1 => String::new(),
+                stages => format!(", {stages} pipeline stages"),
+            };
+            format!("{all} ranks{tensor}{stages}, {here} on each machine, ZeRO-{level}")
         }
     };
     format!(

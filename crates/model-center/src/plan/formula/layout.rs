@@ -72,6 +72,12 @@ impl ParallelLayout {
         self.tokens() * sizes.width as f64 * self.value_bytes as f64
     }
 
+    /// Bytes of the hidden states that a rank sends to the next stage for a micro-batch: each of the tensor-parallel
+    /// ranks sends a part.
+    pub fn message_bytes(&self, sizes: &TransformerSizes) -> f64 {
+        self.hidden_bytes(sizes) / self.tensor as f64
+    }
+
     /// The schedule, after a check of all numbers against the model; `place` names their source.
     ///
     /// # Errors

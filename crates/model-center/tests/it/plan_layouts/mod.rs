@@ -13,7 +13,7 @@ use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use model_center::model::{Registry, TextHead};
 use model_center::plan::layout_count::{LayoutRun, count_rank};
-use model_center::recipe::Parallel;
+use model_center::recipe::{Parallel, StagePartition};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -93,7 +93,7 @@ fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKin
             pipeline,
             virtual_stages: chunks,
             schedule,
-            partition: PartitionRule::Parameters,
+            partition: StagePartition::Rule(PartitionRule::Parameters),
         },
         data,
         sum: GradientSum::Fast,
@@ -118,7 +118,8 @@ fn sequence(run: LayoutRun) -> LayoutRun {
     LayoutRun { parallel: Parallel { sequence: true, ..run.parallel }, ..run }
 }
 
-fn partition(run: LayoutRun, partition: PartitionRule) -> LayoutRun {
+fn partition(run: LayoutRun, rule: PartitionRule) -> LayoutRun {
+    let partition = StagePartition::Rule(rule);
     LayoutRun { parallel: Parallel { partition, ..run.parallel }, ..run }
 }
 
@@ -185,6 +186,28 @@ fn check(directory: &Path, run: &LayoutRun) -> (f64, f64) {
         (over, under) = (over.max(excess), under.min(excess));
     }
     (over, under)
+}
+
+/// Without sequence sharding the hidden states are the same on all tensor-parallel ranks, and with it each has a part.
+#[test]
+fn tensor_parallel_ranks_send_a_part_each_over_the_edges_of_stages() {
+    // Without a tied embedding, whose gradients the first and the last stage add.
+    let directory = model("gpt2-untied");
+    let sent = |run: LayoutRun, rank| count_rank(directory.path(), Registry::default(), &run, rank).unwrap().sent;
+    let alone = sent(layout([1, 2, 1], ONE, 0), 1).pipeline;
+    // Gradients of 4 micro-batches of 2 x 32 x 64 values, and what stages exchange beside them.
+    let flow = 4 * 2 * 32 * 64 * 4;
+    assert!((flow..flow + 1024).contains(&alone), "{alone}");
+    for (run, rank) in
+        [(layout([2, 2, 1], ONE, 0), 2), (layout([2, 2, 1], ONE, 0), 3), (sequence(layout([2, 2, 1], ONE, 0)), 2)]
+    {
+        assert_eq!(sent(run, rank).pipeline, alone - flow / 2);
+    }
+    let four = LayoutRun {
+        parallel: Parallel { tensor: 4, ..layout([1, 2, 1], ONE, 0).parallel },
+        ..layout([1, 2, 1], ONE, 0)
+    };
+    assert_eq!(sent(four, 4).pipeline, alone - flow / 4 * 3);
 }
 
 #[test]

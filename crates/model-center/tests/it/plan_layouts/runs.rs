@@ -50,7 +50,7 @@ impl Rank {
         let stages = (parallel.pipeline > 1).then(|| StageOptions {
             ranks: group(RankGroup::Pipe),
             schedule: schedule.clone(),
-            partition: parallel.partition.clone(),
+            partition: parallel.partition.rule(),
         });
         let whole = OpenOptions::new(&device);
         let tensor =

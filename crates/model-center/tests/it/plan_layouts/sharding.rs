@@ -21,7 +21,8 @@ fn predicted(directory: &Path, run: &LayoutRun, mesh: Mesh) -> [f64; 3] {
         OpenOptions { head: Some(run.head), from_config: true, only_check: true, ..OpenOptions::new(&nowhere) };
     let sketch = Registry::default().open(directory, &options).unwrap().model;
     let schedule = run.schedule().unwrap();
-    let partition = Partition::of_model(&run.parallel.partition, sketch.parameters(), schedule.places()).unwrap();
+    let partition =
+        Partition::of_model(&run.parallel.partition.rule(), sketch.parameters(), schedule.places()).unwrap();
     let holds = |place: usize| schedule.holder(place).0 == mesh.stage();
     let last = schedule.places() - 1;
     let held = |param: &&Param| match param.part() {
