@@ -5,6 +5,7 @@
 //! So every schedule has the activations that the rank's own actions keep, in their order. No weights, no tokenizer and
 //! no data are needed. Called by [`super::layout_report`].
 
+use crate::config::ConfigSource;
 use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
 use crate::recipe::{Parallel, Resolved};
@@ -39,6 +40,8 @@ pub struct LayoutRun {
     pub sum: GradientSum,
     /// The family, where `config.json` names none.
     pub family: Option<String>,
+    /// The configuration of a model that begins without weights; `None` for the directory's.
+    pub config: Option<Arc<ConfigSource>>,
     /// The head, and with it the labels.
     pub head: TextHead,
     /// Dtype of parameters and hidden states.
@@ -78,6 +81,7 @@ impl LayoutRun {
             data,
             sum: resolved.train.gradient_sum,
             family: resolved.model.family.clone(),
+            config: None,
             head: match predicts_tokens {
                 true => TextHead::CausalLm,
                 false => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
@@ -125,6 +129,7 @@ impl LayoutRun {
         let ranks = peers.communicator(RankGroup::Tensor);
         Ok(OpenOptions {
             family: self.family.clone(),
+            config: self.config.clone(),
             head: Some(self.head),
             head_values: HeadInit::DirectoryOrRandom,
             dtype: self.dtype,

@@ -7,6 +7,10 @@
 //! Which tokens sample i has, which of them are masked and what is predicted are a pure function of the objective's
 //! settings, its seed and i: a resumed run and any number of ranks or loading threads see the same samples.
 
+mod causal;
+
+pub use causal::{CausalSamples, CorpusPart};
+
 use crate::Result;
 use crate::data::{Batch, LabelSpace};
 use std::fmt::Debug;

@@ -2,6 +2,7 @@
 //!
 //! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Filled by `sources.rs`; read by the programs.
 
+use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
@@ -59,6 +60,8 @@ pub enum DataSource {
         /// Columns and format.
         task: LanguageModelingTask,
     },
+    /// Token files.
+    Pretraining(Box<PretrainingSettings>),
 }
 
 impl DataSource {
@@ -76,6 +79,7 @@ impl DataSource {
                 ..
             } => "language",
             DataSource::LanguageModeling { .. } => "seq2seq",
+            DataSource::Pretraining(_) => "pretrain",
         }
     }
 
@@ -92,7 +96,7 @@ impl DataSource {
         match self {
             DataSource::Task { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
             DataSource::Prompts { task, .. } => SUPERGLUE.iter().any(|entry| entry.name == *task),
-            DataSource::Squad { .. } | DataSource::LanguageModeling { .. } => false,
+            DataSource::Squad { .. } | DataSource::LanguageModeling { .. } | DataSource::Pretraining(_) => false,
         }
     }
 
@@ -122,7 +126,10 @@ impl DataSource {
     /// The files that are learnt from and judged by; `None` for a task that knows its own.
     pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
         match self {
-            DataSource::Task { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
+            DataSource::Task { .. }
+            | DataSource::Prompts { .. }
+            | DataSource::Squad { .. }
+            | DataSource::Pretraining(_) => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
@@ -164,7 +171,9 @@ impl DataSource {
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
-            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } | DataSource::Pretraining(_) => {
+                MetricKind::Tokens
+            }
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
             _ if self.is_regression() => MetricKind::Values,
             _ => MetricKind::Classes,
@@ -188,6 +197,24 @@ impl DataSource {
 
     /// Whether there is anything to evaluate on.
     pub fn has_eval(&self) -> bool {
-        self.files().is_none_or(|(_, eval)| eval.is_some())
+        match self {
+            DataSource::Pretraining(settings) => settings.has_validation(),
+            _ => self.files().is_none_or(|(_, eval)| eval.is_some()),
+        }
+    }
+
+    /// The key of what is evaluated on.
+    pub(super) fn eval_key(&self) -> &'static str {
+        if let DataSource::Pretraining(_) = self { "data.valid" } else { "data.eval" }
+    }
+
+    /// What is pretrained on; `None` of any other task.
+    pub fn pretraining(&self) -> Option<&PretrainingSettings> {
+        if let DataSource::Pretraining(settings) = self { Some(settings) } else { None }
+    }
+
+    /// The same, to change it.
+    pub(super) fn pretraining_mut(&mut self) -> Option<&mut PretrainingSettings> {
+        if let DataSource::Pretraining(settings) = self { Some(settings) } else { None }
     }
 }

@@ -10,12 +10,12 @@ use super::setup::{self, Setup};
 use super::start::compare_ranks;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, waiting};
-use crate::Result;
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
 use crate::run::{
     ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
 };
+use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
@@ -146,11 +146,13 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     });
     let groups = RankGroups::split(ranks, resolved.parallel.pipeline, resolved.parallel.tensor)?;
     let team = RunRanks::new(&groups, &device);
-    let opened = registry.open(&setup.directory, &open_options(resolved, setup.train.labels(), &device, &groups)?)?;
+    let open = open_options(resolved, setup.train.labels(), &device, &groups)?;
+    let opened = registry.open(&setup.start.directory, &setup.start.with_config(open))?;
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let mut trainer = Trainer::new(setup, resolved, stop, opened.model, &device, team)?;
+    trainer.limit_process(options.exit_after_steps, options.exit_after_minutes);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create(config, begin, &trainer, display)?;
     // The peak of a CUDA device is not measured, and no share of it is shown.
@@ -183,15 +185,24 @@ impl Run<'_> {
         if let Some(profiled) = profiled {
             profiled.reset();
         }
-        let reason = self.train_steps(trainer)?;
+        let reason = match self.train_steps(trainer) {
+            // A range test goes on until it diverges.
+            Err(Error::Diverged { .. }) if self.lr_range.is_some() => StopReason::Steps,
+            other => other?,
+        };
+        self.draw_lr_range()?;
         if let Some(profiled) = profiled {
             self.display.finish();
             profile::print(profiled, trainer.train_time().as_secs_f64());
         }
         let after = match reason {
             StopReason::Request => None,
+            _ if self.lr_range.is_some() => None,
             _ => self.evaluate(trainer, true)?,
         };
+        if self.decision.stop != Some(StopReason::Request) && self.lr_range.is_none() {
+            self.test(trainer)?;
+        }
         if self.decision.stop == Some(StopReason::Request) {
             return self.stop_early(trainer);
         }

@@ -1,6 +1,7 @@
 //! The start of a run: from the model directory's weights, from a checkpoint's, or resumed.
 
 use super::finetune::RunConfig;
+use super::run_data;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
 use super::run::{LastEval, Run, unix_seconds};
 use super::trainer::Trainer;
@@ -134,14 +135,13 @@ impl Run<'_> {
     fn log_start(&mut self, trainer: &Trainer, threads: usize) -> Result<()> {
         let RunConfig { setup, resolved, .. } = self.config;
         let trainable = trainer.model.parameters().declared().iter().filter(|param| param.is_trainable());
-        let (eval_samples, eval_fingerprint) =
-            setup.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
+        let (eval_samples, eval_fingerprint) = (run_data::samples(&setup.eval), run_data::fingerprint(&setup.eval));
         self.log(&StartRecord {
             recipe_hash: resolved.recipe_hash(),
             version: env!("CARGO_PKG_VERSION").into(),
             parameters: setup.parameters as u64,
             trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
-            train_samples: setup.train.len() as u64,
+            train_samples: setup.train.len(),
             train_fingerprint: setup.train.fingerprint().into(),
             eval_samples,
             eval_fingerprint,
@@ -172,7 +172,7 @@ impl Run<'_> {
 /// groups, which ranks of other layouts would do in other ways.
 pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
-    let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
+    let eval = run_data::fingerprint(&setup.eval);
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());
     let all = ranks.gather_texts(&own)?;
     let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {

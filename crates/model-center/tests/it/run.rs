@@ -17,7 +17,14 @@ use std::time::Duration;
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn timing(seconds: f64) -> Timing {
-    Timing { seconds, tokens_per_s: 1000.5, peak_share: Some(0.7), rss_bytes: 10, peak_rss_bytes: 20 }
+    Timing {
+        seconds,
+        tokens_per_s: 1000.5,
+        peak_share: Some(0.7),
+        data_share: None,
+        rss_bytes: 10,
+        peak_rss_bytes: 20,
+    }
 }
 
 fn step(seconds: f64) -> StepRecord {
@@ -219,6 +226,7 @@ fn status(step: u64) -> Status {
         scale: None,
         tokens_per_s: 2500.0,
         peak_share: None,
+        data_share: None,
         memory: None,
         eta: Some(Duration::from_secs(90)),
     }
