@@ -60,6 +60,12 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         every: r.integer("log.every", 10, 1..=MOST_STEPS),
         metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
         quiet: r.flag("log.quiet", false),
+        peak_tflops: r.optional_float(
+            "log.peak_tflops",
+            "not set: measured on processors, unknown on CUDA devices",
+            Range::Above(0.0),
+            989.0,
+        ),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_DIRECTORY) };
     let pinnings = Pinning::ALL.map(|pinning| (pinning.name(), pinning));

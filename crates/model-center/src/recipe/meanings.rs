@@ -210,6 +210,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("log.every", "Interval of records of the training loss, in steps."),
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),
+    second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s, of which utilisation is reported as a share."),
     first("output.dir", "Directory of the run."),
     first("device.name", "Device of a rank; `auto` takes a CUDA device if there is one."),
     first("device.threads", "Threads of the ranks of a host together; `auto` is one for each physical core."),

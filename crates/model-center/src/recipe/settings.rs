@@ -325,6 +325,8 @@ pub struct LogSettings {
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,
+    /// Peak of the device of a rank in TFLOP/s, of which utilisation is a share; `None`: measured, on processors.
+    pub peak_tflops: Option<f64>,
 }
 
 /// `[output]`: where it goes.

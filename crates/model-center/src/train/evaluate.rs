@@ -25,7 +25,7 @@ pub struct EvalResult {
     pub loss: f64,
     /// The task's metrics.
     pub metrics: Vec<(Metric, f64)>,
-    /// The loss of each set, where there are several.
+    /// The loss of each set of token files; none of records.
     pub sets: Vec<(String, f64)>,
 }
 
@@ -43,12 +43,14 @@ impl EvalResult {
         }
     }
 
-    /// Names and values, the loss last; beside a perplexity the one that early Megatron-LM reports, which is bounded.
+    /// Names and values, the loss last. Of token files also the perplexity that early Megatron-LM reports, which is
+    /// bounded, and the loss of each of several sets.
     pub fn named(&self) -> Vec<(String, f64)> {
         let metrics = self.metrics.iter().map(|(metric, value)| (metric.name().to_owned(), *value));
-        let bounded = self.metrics.iter().filter(|(metric, _)| *metric == Metric::Perplexity);
-        let bounded = bounded.map(|_| ("perplexity_bounded".to_owned(), self.loss.min(LARGEST_EXPONENT).exp()));
-        let sets = self.sets.iter().map(|(name, loss)| (format!("loss {name}"), *loss));
+        let bounded = (!self.sets.is_empty()).then(|| self.loss.min(LARGEST_EXPONENT).exp());
+        let bounded = bounded.map(|value| ("perplexity_bounded".to_owned(), value));
+        let several = if self.sets.len() > 1 { self.sets.as_slice() } else { &[] };
+        let sets = several.iter().map(|(name, loss)| (format!("loss {name}"), *loss));
         metrics.chain(bounded).chain(sets).chain([("loss".to_owned(), self.loss)]).collect()
     }
 
@@ -124,7 +126,7 @@ impl Evaluation {
             None => Ok(evaluator.compute(&[metric])?[0]),
         };
         let metrics = metrics.iter().map(|metric| value(*metric)).collect::<Result<_>>()?;
-        let sets = if by_set.len() > 1 { by_set } else { Vec::new() };
+        let sets = if batches.records().is_none() { by_set } else { Vec::new() };
         Ok(Some(EvalResult { samples: evaluator.count(), loss: losses.mean(), metrics, sets }))
     }
 }

@@ -155,11 +155,10 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     trainer.limit_process(options.exit_after_steps, options.exit_after_minutes);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create(config, begin, &trainer, display)?;
-    // The peak of a CUDA device is not measured, and no share of it is shown.
-    run.set_peak(
-        if on_processors { measure_peak(threads, cpu.instruction_set) * launch.world as f64 } else { 0.0 },
-        &trainer,
-    );
+    // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
+    let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
+    let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
+    run.set_peak(peak * launch.world as f64, &trainer);
     let ended = match run.start(&mut trainer, threads) {
         Ok(()) => run.train(&mut trainer, profiled.as_deref()),
         Err(error) => Err(error),

@@ -10,6 +10,7 @@ use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
+use crate::plan::formula::families::sizes_of_config;
 use crate::run::{
     BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
     Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
@@ -82,10 +83,22 @@ impl PeakThroughput {
         PeakThroughput { flops, flops_per_token: 6.0 * passed * trainer.model.matmul_parameters() as f64 }
     }
 
+    /// The same with the arithmetic of attention and head, where the sizes and the length of sequences are known.
+    fn of_pretraining(self, config: &RunConfig) -> Self {
+        model_flops(config).map_or(self, |flops_per_token| PeakThroughput { flops_per_token, ..self })
+    }
+
     fn share(&self, tokens: u64, seconds: f64) -> Option<f64> {
         let work = self.flops_per_token * tokens as f64;
         (self.flops > 0.0).then(|| work / seconds / self.flops)
     }
+}
+
+/// Floating-point operations of the model for a token of a pretraining sample: what is recomputed does not count.
+pub(super) fn model_flops(config: &RunConfig) -> Option<f64> {
+    let settings = config.resolved.data.source.pretraining()?;
+    let sizes = sizes_of_config(config.setup.start.config.as_ref()?).ok()?;
+    Some(sizes.training_flops(settings.sequence_length))
 }
 
 impl<'a> Run<'a> {
@@ -126,7 +139,7 @@ impl<'a> Run<'a> {
 
     /// Show throughput as a share of this peak, in floating-point operations per second.
     pub(super) fn set_peak(&mut self, flops: f64, trainer: &Trainer) {
-        self.peak = PeakThroughput::new(flops, trainer);
+        self.peak = PeakThroughput::new(flops, trainer).of_pretraining(self.config);
     }
 
     /// Begin to save a checkpoint.

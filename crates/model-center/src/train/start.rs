@@ -3,7 +3,7 @@
 use super::finetune::RunConfig;
 use super::run_data;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
-use super::run::{LastEval, Run, unix_seconds};
+use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::recipe::Resolved;
@@ -39,6 +39,10 @@ impl Run<'_> {
         self.check_progress()?;
         if trainer.team.is_first() {
             self.display.note(&setup.summary(resolved));
+            if let Some(flops) = model_flops(self.config) {
+                let formula = "3 x (2 x matrices of blocks and head + 4 N H S of the attention of each block)";
+                self.display.note(&format!("model FLOPs of a token: {flops:.4e}, {formula}"));
+            }
         }
         let Some(choice) = choice else {
             if let Some(at) = &options.init_from {
