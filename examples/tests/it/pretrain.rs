@@ -1,5 +1,5 @@
-//! The pretrain program: from initialized parameters and token files to a model directory, on any layout, interrupted or
-//! not.
+//! The pretrain program: from initialized parameters and token files to a model directory, on any layout, interrupted
+//! or not.
 
 use crate::fixture::{Fixture, Outcome};
 use model_center::run::{deterministic_part, without_overtaken};
@@ -52,9 +52,11 @@ fn fixture() -> Fixture {
     let fixture = Fixture::new();
     fixture.write_bytes("tokenizer/vocab.txt", &fixture.bytes("model/vocab.txt"));
     for (name, text) in [("books", "the film was good ."), ("web", "it is a bad plot and the end is poor")] {
-        let line = |number: usize| format!("{}\n", serde_json::json!({"text": format!("{text} ").repeat(number % 7 + 1)}));
+        let line =
+            |number: usize| format!("{}\n", serde_json::json!({"text": format!("{text} ").repeat(number % 7 + 1)}));
         fixture.write("texts.jsonl", &(0..60).map(line).collect::<String>());
-        let build = ["build", "texts.jsonl", "--tokenizer", "tokenizer", "--eod-token", "[SEP]", "--out", name, "--quiet"];
+        let build =
+            ["build", "texts.jsonl", "--tokenizer", "tokenizer", "--eod-token", "[SEP]", "--out", name, "--quiet"];
         fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
     }
     fixture.write("recipe.toml", RECIPE);
@@ -260,7 +262,10 @@ fn recipes_that_cannot_be_pretrained_are_refused() {
     for (sets, reason) in [
         (&["data.task=language", "data.train=t.jsonl"][..], "has no effect: it is for task pretrain"),
         (&["model.init=weights"], "`model.path` is missing"),
-        (&["model.init=weights", "model.path=model"], "`model.layers` has no effect: it is for model.init = \"random\""),
+        (
+            &["model.init=weights", "model.path=model"],
+            "`model.layers` has no effect: it is for model.init = \"random\"",
+        ),
         (&["model.kv_heads=2"], "models of this family have no such size of their own"),
         (&["model.heads=3"], "`model.heads` = 3 does not divide `model.hidden` = 16"),
         (&["model.vocabulary=50"], "50"),

@@ -149,7 +149,8 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             let build = ["build", "texts.jsonl", "--tokenizer", "model", "--eod-token", "[SEP]", "--out", "tokens"];
             fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
             let small = ["layers=2", "hidden=16", "heads=2", "positions=32"].map(|size| format!("model.{size}"));
-            let rest = ["model.tokenizer=model", "model.vocabulary=97", "data.corpora=tokens", "data.sequence_length=12"];
+            let rest =
+                ["model.tokenizer=model", "model.vocabulary=97", "data.corpora=tokens", "data.sequence_length=12"];
             small.into_iter().chain(rest.map(str::to_owned)).collect()
         }
         DataSource::Squad { .. } => {

@@ -166,12 +166,7 @@ impl ConfigOverrides {
 
 /// Sets the field of a size under the names that the file has, or else under the first one of the program whose names
 /// the file has. Where that is the encoder's, the decoder is of the same size.
-fn replace(
-    fields: &mut Fields,
-    (row, own_names): (&Row<TextConfig>, bool),
-    value: &Value,
-    key: &str,
-) -> Result<()> {
+fn replace(fields: &mut Fields, (row, own_names): (&Row<TextConfig>, bool), value: &Value, key: &str) -> Result<()> {
     let all = row.hugging_face.iter().chain(row.model_center).copied();
     let mut names: Vec<&str> = all.filter(|name| fields.has(name)).collect();
     if names.is_empty() {

@@ -56,7 +56,8 @@ fn own_head<A: Architecture>(
     };
     let is_own = options.is_named_by_model_center(directory)?;
     // ModelCenter's encoder files have all heads at once, but may name a class nevertheless.
-    let class = architectures_of(&options.fields(directory)?).into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
+    let class =
+        architectures_of(&options.fields(directory)?).into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
     let Some(class) = class else {
         if is_own {
             return A::head_of_model_center(config, directory);

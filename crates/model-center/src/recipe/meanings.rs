@@ -125,17 +125,20 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.schedule", "Course of the learning rate after the warm-up."),
     first("train.gamma", "Factor of each step, for `train.schedule = \"exponential\"`."),
     first("train.warmup", "Length of the linear warm-up."),
-    second("train.batch_ramp.start", "Samples of the first steps of task `pretrain`, where batches grow to `train.batch_size`."),
+    second(
+        "train.batch_ramp.start",
+        "Samples of the first steps of task `pretrain`, where batches grow to `train.batch_size`.",
+    ),
     second("train.batch_ramp.increment", "What the batch grows by at a time."),
     second("train.batch_ramp.samples", "Samples over which it grows."),
     second(
         "train.range_test_lr",
         "Learning rate of the last step of a range test, which grows from `train.lr` by the same factor at each step \
-         and draws `lr_range.svg`.",
+         and writes the picture `lr_range.svg`.",
     ),
     second(
         "train.decay_steps",
-        "Steps that the learning rate's schedule is made for, where they are not those of the run.",
+        "Steps that the learning rate's schedule is made for, where it is not the length of the run.",
     ),
     second(
         "train.decay_endpoint",
@@ -177,7 +180,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.loss_scale", "Rule of the loss scale; `auto` scales for `f16` alone."),
     second("train.loss_scale_start", "The first loss scale, or the only one with `static`."),
     second("train.loss_scale_window", "Steps without overflow before the loss scale grows."),
-    second("train.loss_scale_hysteresis", "The overflow that first lowers the loss scale; earlier ones only skip a step."),
+    second(
+        "train.loss_scale_hysteresis",
+        "The overflow that first lowers the loss scale; earlier ones only skip a step.",
+    ),
     second("train.loss_scale_floor", "The loss scale is not lowered below this."),
     first("train.offload", "Keep optimizer state in host memory and update it there."),
     second(
@@ -210,7 +216,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("log.every", "Interval of records of the training loss, in steps."),
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),
-    second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s, of which utilisation is reported as a share."),
+    second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s; utilisation is a share of it."),
     first("output.dir", "Directory of the run."),
     first("device.name", "Device of a rank; `auto` takes a CUDA device if there is one."),
     first("device.threads", "Threads of the ranks of a host together; `auto` is one for each physical core."),

@@ -46,16 +46,16 @@ pub use loss_scale::{LossScale, ScaleRule};
 pub use mistake::{Group, Mistake, as_error, list};
 pub use model_start::{ModelStart, model_directory};
 pub use page::settings_page;
-pub use pretraining::{Corpus, PretrainingObjective, PretrainingSettings};
 pub use parallel::Parallel;
+pub use pretraining::{Corpus, PretrainingObjective, PretrainingSettings};
 pub use ranks::Mismatch;
 pub(crate) use ranks::nearest;
 pub use resolved::Resolved;
 pub use rules::preflight;
 pub use settings::{
-    CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings, GradientDType, Head,
-    Interval, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings, SaveWhich, Settings,
-    Threads, TrainSettings,
+    CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
+    GradientDType, Head, Interval, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings,
+    SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

@@ -89,9 +89,8 @@ pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
 }
 
 fn read_shape(r: &mut Reader) -> ConfigOverrides {
-    let mut size = |key: &'static str, example: u64| {
-        r.optional_integer(key, OWN, 1..=MOST, example).map(|size| size as usize)
-    };
+    let mut size =
+        |key: &'static str, example: u64| r.optional_integer(key, OWN, 1..=MOST, example).map(|size| size as usize);
     let shape = ConfigOverrides {
         layers: size("model.layers", 24),
         hidden: size("model.hidden", 1024),

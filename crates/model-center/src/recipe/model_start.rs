@@ -51,7 +51,11 @@ impl ModelStart {
     /// The options with this configuration, where the model has no weights.
     #[must_use]
     pub fn with_config(&self, options: OpenOptions) -> OpenOptions {
-        OpenOptions { from_config: options.from_config || self.config.is_some(), config: self.config.clone(), ..options }
+        OpenOptions {
+            from_config: options.from_config || self.config.is_some(),
+            config: self.config.clone(),
+            ..options
+        }
     }
 
     /// The name of the model's family.
@@ -113,7 +117,7 @@ pub(super) fn config_file(resolved: &Resolved, directory: &Path) -> Option<PathB
     }
 }
 
-/// A directory, or that of a file.
+/// A directory, or the parent of a file.
 fn directory_of(resolved: &Resolved, key: &str, text: &str) -> Result<PathBuf, Mistake> {
     let path = Path::new(text);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -410,7 +410,8 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
         }
         DataSource::Pretraining(settings) => {
             let fix = "name the token files of `corpus build` without .bin and .idx";
-            let sets = [("data.corpora", &settings.corpora), ("data.valid", &settings.valid), ("data.test", &settings.test)];
+            let sets =
+                [("data.corpora", &settings.corpora), ("data.valid", &settings.valid), ("data.test", &settings.test)];
             for (key, corpora) in sets {
                 for corpus in corpora {
                     for path in [token_path(&corpus.path), index_path(&corpus.path)] {

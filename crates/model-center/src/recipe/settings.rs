@@ -49,8 +49,8 @@ pub struct Settings {
 pub struct ModelSettings {
     /// Where initial values come from.
     pub init: ModelInit,
-    /// What to start from as it is written: a Hugging Face directory, or the hub's name of a model. Without weights also
-    /// a configuration file, or nothing where the family is given. [`ModelStart`](super::ModelStart) finds it.
+    /// What to start from as it is written: a Hugging Face directory, or the hub's name of a model. Without weights
+    /// also a configuration file, or nothing where the family is given. [`ModelStart`](super::ModelStart) finds it.
     pub path: String,
     /// Branch, tag or commit of a model of the hub; `None` for its main branch.
     pub revision: Option<String>,
@@ -325,7 +325,7 @@ pub struct LogSettings {
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,
-    /// Peak of the device of a rank in TFLOP/s, of which utilisation is a share; `None`: measured, on processors.
+    /// Peak of the device of a rank in TFLOP/s; utilisation is a share of it. `None`: measured, on processors.
     pub peak_tflops: Option<f64>,
 }
 

@@ -86,7 +86,11 @@ impl LrRange {
             line(format!("<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{lr:.1e}</text>", x(lr), bottom + 16.0));
         }
         for loss in [low, high] {
-            line(format!("<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{loss:.3}</text>", MARGIN - 6.0, y(loss) + 4.0));
+            line(format!(
+                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{loss:.3}</text>",
+                MARGIN - 6.0,
+                y(loss) + 4.0
+            ));
         }
         if let Some(lr) = self.largest() {
             line(format!("<path class=\"best\" d=\"M{:.1} {EDGE}V{bottom}\"/>", x(lr)));

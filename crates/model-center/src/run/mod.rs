@@ -20,12 +20,12 @@ mod status;
 mod stop;
 
 pub use crate::error::OutputFault;
+pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::Memory;
-pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use metrics_log::{
-    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, TestRecord, Timing, deterministic_part,
-    without_overtaken,
+    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, TestRecord, Timing,
+    deterministic_part, without_overtaken,
 };
 pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};

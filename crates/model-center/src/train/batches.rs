@@ -29,7 +29,7 @@ pub(crate) struct PretrainingBatches {
 
 impl Batches {
     /// Batches of training. Records are ordered by `options`; the batches of a step are loaded on threads of their own
-    /// where `threads` is above 0, those of data-parallel rank r of W being r, r + W, and so on.
+    /// where `threads` is above 0; data-parallel rank r of W has the batches r, r + W, and so on.
     pub(super) fn training(
         data: &RunData,
         options: LoaderOptions,

@@ -29,7 +29,7 @@ pub struct EvalResult {
     pub sets: Vec<(String, f64)>,
 }
 
-/// The largest loss whose exponential a perplexity of at most that is of: early in pretraining it would say nothing.
+/// The bound on the loss in a bounded perplexity.
 const LARGEST_EXPONENT: f64 = 20.0;
 
 impl EvalResult {
@@ -132,11 +132,7 @@ impl Evaluation {
 }
 
 /// Losses and outputs of all samples of a set, and its losses; its batches are numbered from `begin` on.
-fn forward_all(
-    loader: &mut Batches,
-    context: EvalContext<'_>,
-    begin: u64,
-) -> Result<Option<(Evaluator, OrderedSum)>> {
+fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Result<Option<(Evaluator, OrderedSum)>> {
     let EvalContext { team, is_stopped, .. } = context;
     let mut evaluator = match loader.records() {
         Some(records) => Evaluator::of(records),

@@ -189,7 +189,7 @@ impl Run<'_> {
             Err(Error::Diverged { .. }) if self.lr_range.is_some() => StopReason::Steps,
             other => other?,
         };
-        self.draw_lr_range()?;
+        self.write_lr_range()?;
         if let Some(profiled) = profiled {
             self.display.finish();
             profile::print(profiled, trainer.train_time().as_secs_f64());

@@ -2,12 +2,12 @@
 
 use super::evaluate::EvalResult;
 use super::finetune::RunConfig;
-use super::{pool_usage, run_data};
 use super::resume::Resume;
 use super::run::Run;
 use super::save::ModelContents;
 use super::start::OWN_FAILURE;
 use super::trainer::Trainer;
+use super::{pool_usage, run_data};
 use crate::file::write_atomic;
 use crate::formats::directory::hub_name;
 use crate::recipe::SaveWhich;

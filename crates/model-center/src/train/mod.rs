@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
-//! | `setup.rs`, `class_weights.rs`, `parameter_count.rs` | [`Setup`]: data, labels, parameters, before weights are read |
+//! | `setup.rs`, `class_weights.rs`, `parameter_count.rs` | [`Setup`]: what is known before weights are read |
 //! | `run_data.rs`, `records.rs`, `pretraining_data.rs` | [`RunData`]: records of a task, or samples of token files |
-//! | `batches.rs`, `prefetch.rs` | batches at a position; those of the next steps, formed by threads |
+//! | `batches.rs`, `prefetch.rs` | batches at a position; batches of the next steps, formed by threads |
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
 //! | `divergence.rs` | whether the loss has left its course |

@@ -31,6 +31,8 @@ pub(super) fn lines(setup: &Setup, tensor: usize) -> Vec<String> {
     vec![
         format!("sizes: L {layers}, D {width}, N {heads}, S {positions}, V {vocabulary}"),
         format!("parameters by the formula {formula}: {counted}"),
-        format!("with the vocabulary padded to {all}, a multiple of 128 x {tensor} tensor-parallel ranks: {with_padding}"),
+        format!(
+            "with the vocabulary padded to {all}, a multiple of 128 x {tensor} tensor-parallel ranks: {with_padding}"
+        ),
     ]
 }

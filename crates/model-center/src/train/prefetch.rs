@@ -1,7 +1,7 @@
 //! Batches of token files that threads form before a step asks for them.
 //!
-//! Defines [`Prefetcher`]. Step k of a run has the micro-batches from k times their number on; the threads take steps in
-//! turn, and each is at most two steps ahead of the trainer.
+//! Defines [`Prefetcher`]. Step k of a run has the micro-batches from k times their number on; the threads take steps
+//! in turn, and each is at most two steps ahead of the trainer.
 
 use crate::data::Batch;
 use crate::pretraining::PretrainingSamples;
@@ -49,7 +49,7 @@ struct Course {
 struct Step {
     /// Of all its micro-batches.
     weights: Vec<u64>,
-    /// Those of this rank.
+    /// The batches of this rank.
     batches: BTreeMap<u64, Batch>,
 }
 

@@ -12,8 +12,8 @@ use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
 use crate::plan::formula::families::sizes_of_config;
 use crate::run::{
-    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
-    Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
+    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
+    OutputDirectory, Progress, Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
 };
 use bmtrain_dist::optim::ScheduleKind;
 use std::path::PathBuf;
@@ -251,7 +251,7 @@ impl<'a> Run<'a> {
     }
 
     /// Write what a learning-rate range test found.
-    pub(super) fn draw_lr_range(&mut self) -> Result<()> {
+    pub(super) fn write_lr_range(&mut self) -> Result<()> {
         let (Some(range), Some(files)) = (&self.lr_range, &mut self.files) else { return Ok(()) };
         if range.is_empty() {
             return Ok(());

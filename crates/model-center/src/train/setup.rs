@@ -168,12 +168,7 @@ fn check_lengths(resolved: &Resolved, labels: &LabelSpace, positions: usize) -> 
 }
 
 /// The model without its values.
-fn sketch(
-    resolved: &Resolved,
-    registry: Registry<'_>,
-    start: &ModelStart,
-    labels: &LabelSpace,
-) -> Result<OpenedModel> {
+fn sketch(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart, labels: &LabelSpace) -> Result<OpenedModel> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options = OpenOptions { only_check: true, ..start.with_config(whole_options(resolved, labels, &nowhere)) };
     registry.open(&start.directory, &options).map_err(|error| unfit(resolved, error))

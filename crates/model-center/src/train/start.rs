@@ -1,9 +1,9 @@
 //! The start of a run: from the model directory's weights, from a checkpoint's, or resumed.
 
 use super::finetune::RunConfig;
-use super::run_data;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
 use super::run::{LastEval, Run, model_flops, unix_seconds};
+use super::run_data;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::recipe::Resolved;

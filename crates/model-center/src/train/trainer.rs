@@ -260,7 +260,7 @@ impl Trainer {
         if info.give_up {
             return Err(self.diverged(metrics.loss));
         }
-        // A step that was skipped for its scale says nothing about the course.
+        // A step that was skipped for its scale does not count.
         if let (Some(guard), false) = (&mut self.guard, info.skipped) {
             guard.observe(self.progress.step, metrics.loss)?;
         }

@@ -1,11 +1,11 @@
 //! The sizes of a model from its `config.json` alone, for the families of one stack.
 
 use super::sizes::TransformerSizes;
-use crate::config::{Config, ConfigOverrides, ConfigSource};
 use crate::config::{
     BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, Qwen2Config,
     Qwen3Config, RobertaConfig,
 };
+use crate::config::{Config, ConfigOverrides, ConfigSource};
 use crate::file::printable;
 use crate::layer::BlockConfig;
 use crate::model::decoder::DecoderFamily;
