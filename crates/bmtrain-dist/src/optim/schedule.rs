@@ -98,7 +98,7 @@ impl Schedule {
         Schedule { span, ..self }
     }
 
-    /// Iterations of which linear and cosine decay are a share.
+    /// Iterations over which linear and cosine decay run.
     fn decay_iterations(&self) -> f64 {
         match self.span {
             DecaySpan::AfterWarmup => self.end as f64 - self.warmup as f64,

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Defines [`ConfigSource`], which [`crate::model::OpenOptions`] take, and [`ConfigOverrides`]. The names that a size
-//! has in the files of a family are those of its [`Dialect`](super::Dialect).
+//! has in the files of a family come from its [`Dialect`](super::Dialect).
 
 use std::path::Path;
 

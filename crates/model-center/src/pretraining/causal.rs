@@ -20,7 +20,7 @@ pub struct CorpusPart {
     pub weight: MixtureWeight,
 }
 
-/// Samples of L tokens, of which each but the first is predicted.
+/// Samples of L tokens; each but the first is predicted.
 #[derive(Debug)]
 pub struct CausalSamples {
     parts: Vec<Samples>,

@@ -89,7 +89,7 @@ mod tests {
         for step in 0..20 {
             let (before, batch) = ramp.at(step);
             assert_eq!(before, consumed, "{step}");
-            // Megatron's rule: the size is that of the samples seen so far.
+            // Megatron's rule: the size follows from the samples seen so far.
             let expected = (4 + 4 * (consumed * 3 / 50)).min(16);
             assert_eq!(batch, expected, "{step}");
             consumed += batch;

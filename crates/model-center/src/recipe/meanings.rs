@@ -29,7 +29,7 @@ pub(super) fn meaning(key: &str) -> Option<&'static Meaning> {
 pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "model.init",
-        "Where initial values come from: the weights in `model.path`, or `random`, which reads its `config.json` alone.",
+        "Source of initial values: the weights in `model.path`, or `random`, which reads its `config.json` alone.",
     ),
     first(
         "model.path",

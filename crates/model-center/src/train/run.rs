@@ -85,7 +85,8 @@ impl PeakThroughput {
 
     /// The same with the arithmetic of attention and head, where the sizes and the length of sequences are known.
     fn of_pretraining(self, config: &RunConfig) -> Self {
-        model_flops(config).map_or(self, |flops_per_token| PeakThroughput { flops_per_token, ..self })
+        let flops_per_token = model_flops(config).unwrap_or(self.flops_per_token);
+        PeakThroughput { flops_per_token, ..self }
     }
 
     fn share(&self, tokens: u64, seconds: f64) -> Option<f64> {
