@@ -1,11 +1,9 @@
 //! The pretrain program: from initialized parameters and token files to a model directory, on any layout, interrupted
 //! or not.
 
-use crate::fixture::{Fixture, Outcome};
+use crate::fixture::{Fixture, Outcome, split_header};
 use model_center::run::{deterministic_part, without_overtaken};
 use serde_json::Value;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 const PRETRAIN: &str = env!("CARGO_BIN_EXE_pretrain");
 
@@ -119,13 +117,21 @@ fn a_model_begins_without_weights_learns_and_is_a_complete_directory() {
     assert!((perplexity - loss.exp()).abs() < 1e-9 && bounded == perplexity, "{metrics}");
 }
 
+/// The values of saved weights. What begins at zero is left at zero: one update of the smallest rate is no difference.
+fn values(fixture: &Fixture, dir: &str) -> Vec<f32> {
+    let (_, data) = split_header(&fixture.bytes(&format!("{dir}/model/model.safetensors")));
+    let values = data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    values.map(|value| if value.abs() < 1e-20 { 0.0 } else { value }).collect()
+}
+
 #[test]
 fn the_random_start_is_the_same_on_every_layout() {
     let fixture = fixture();
     // A rate at which f32 weights keep their initial values.
     let still = ["train.lr=1e-30", "train.weight_decay=0.0", "train.steps=1", "save.which=last"];
     pretrain(&fixture, "output.dir=alone", &still).succeeded();
-    let alone = fixture.bytes("alone/model/model.safetensors");
+    let alone = values(&fixture, "alone");
+    assert!(alone.iter().filter(|value| **value != 0.0).count() > 4000);
     for (dir, sets) in [
         ("output.dir=zero", &["--ranks", "2", "parallel.zero=3"][..]),
         ("output.dir=tensor", &["--ranks", "2", "parallel.tensor=2"]),
@@ -133,12 +139,12 @@ fn the_random_start_is_the_same_on_every_layout() {
     ] {
         pretrain(&fixture, dir, &[&still[..], sets].concat()).succeeded();
         let dir = dir.trim_start_matches("output.dir=");
-        assert!(fixture.bytes(&format!("{dir}/model/model.safetensors")) == alone, "{dir}");
+        assert!(values(&fixture, dir) == alone, "{dir}");
         let first = |dir: &str| losses(&fixture, dir)[0];
         assert!((first(dir) - first("alone")).abs() < 1e-5, "{dir}");
     }
     pretrain(&fixture, "output.dir=other", &[&still[..], &["train.seed=7"]].concat()).succeeded();
-    assert!(fixture.bytes("other/model/model.safetensors") != alone, "the seed changes nothing");
+    assert!(values(&fixture, "other") != alone, "the seed changes nothing");
 }
 
 #[test]
@@ -160,41 +166,47 @@ fn ranks_threads_and_prefetching_leave_the_bits_alone() {
     assert!(waited.iter().all(|record| record["time"]["data_share"].is_number()), "{waited:?}");
 }
 
-fn start(fixture: &Fixture, dir: &str, further: &[&str]) -> Child {
-    let mut command = Command::new(PRETRAIN);
-    command.args(arguments(dir, further)).current_dir(fixture.path("."));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
 #[test]
 fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     let fixture = fixture();
-    let sets = ["train.steps=40", "checkpoint.every=2 steps", "eval.every=15 steps"];
+    // Batches that grow, so that steps have different numbers of samples.
+    let ramp = ["train.batch_ramp.start=4", "train.batch_ramp.increment=2", "train.batch_ramp.samples=30"];
+    let sets = [&["train.steps=12", "checkpoint.every=2 steps", "eval.every=5 steps"][..], &ramp].concat();
     pretrain(&fixture, "output.dir=whole", &sets).succeeded();
-    let mut child = start(&fixture, "output.dir=killed", &sets);
-    let begin = Instant::now();
-    let has_checkpoint = || {
-        let entries = std::fs::read_dir(fixture.path("killed/checkpoints")).into_iter().flatten().flatten();
-        entries.filter(|entry| !entry.file_name().to_string_lossy().contains("tmp")).count() > 1
-    };
-    while !has_checkpoint() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "no checkpoint");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // On another number of ranks than it was begun on.
-    pretrain(&fixture, "output.dir=killed", &[&sets[..], &["--ranks", "2"]].concat()).succeeded();
-    assert!(!records(&fixture, "killed", "resume").is_empty(), "it ended before it was killed");
-    let samples = |dir: &str| -> Vec<Value> {
-        records(&fixture, dir, "step").into_iter().map(|record| record["batch"].clone()).collect()
+    let killed = [&sets[..], &["--fail-points", "save.after_commit=kill@2"]].concat();
+    assert_eq!(pretrain(&fixture, "output.dir=killed", &killed).code, -1);
+    let stopped = pretrain(&fixture, "output.dir=killed", &[&sets[..], &["--exit-after-steps", "3"]].concat());
+    assert_eq!(stopped.code, 75, "{}", stopped.stderr);
+    assert!(stopped.stdout.contains("stopped after step "), "{}", stopped.stdout);
+    pretrain(&fixture, "output.dir=killed", &sets).succeeded();
+    assert_eq!(records(&fixture, "killed", "resume").len(), 2);
+    let samples = |dir: &str| -> Vec<(Value, Value)> {
+        let steps = records(&fixture, dir, "step").into_iter();
+        steps.map(|record| (record["batch"].clone(), record["samples"].clone())).collect()
     };
     assert_eq!(samples("killed"), samples("whole"));
+    let counts: Vec<u64> = samples("whole").iter().map(|(_, samples)| samples.as_u64().unwrap()).collect();
+    assert_eq!(counts, [4, 8, 12, 18, 24, 32, 40, 48, 56, 64, 72, 80]);
     assert!(fixture.bytes("killed/model/model.safetensors") == fixture.bytes("whole/model/model.safetensors"));
     // Its last checkpoint is a model directory, too, without the run.
-    let export = ["export", "killed", "exported"];
-    fixture.run(env!("CARGO_BIN_EXE_ckpt"), &export).succeeded();
+    fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "killed", "exported"]).succeeded();
     assert_eq!(fixture.read("exported/config.json"), fixture.read("killed/model/config.json"));
+}
+
+#[test]
+fn a_course_that_diverges_ends_the_run_and_a_range_test_shows_where() {
+    let fixture = fixture();
+    let high =
+        ["train.lr=30", "train.steps=60", "train.clip_kind=none", "train.divergence.patience=5", "eval.every=end"];
+    let diverged = pretrain(&fixture, "output.dir=high", &high);
+    assert_eq!(diverged.code, 7, "{}{}", diverged.stdout, diverged.stderr);
+    assert!(diverged.stderr.contains("the loss was too high for 5 steps in a row"), "{}", diverged.stderr);
+    let range =
+        ["train.schedule=range-test", "train.lr=1e-5", "train.range_test_lr=10", "train.steps=40", "save.which=none"];
+    let found = pretrain(&fixture, "output.dir=range", &range).succeeded();
+    assert!(found.stderr.contains("lr_range.svg: the lowest loss was at "), "{}", found.stderr);
+    let svg = fixture.read("range/lr_range.svg");
+    assert!(svg.contains(">1.0e-5<") && svg.contains(">1.0e1<"), "{svg}");
 }
 
 #[test]

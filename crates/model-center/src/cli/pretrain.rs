@@ -11,6 +11,7 @@ use std::process::ExitCode;
 /// Example: pretrain --recipe examples/recipes/pretrain_gpt2_345m.toml --set train.steps=1000
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pretrain", version)]
+#[group(skip)]
 pub struct Options {
     /// What finetune takes too.
     #[command(flatten)]
