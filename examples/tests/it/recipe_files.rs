@@ -240,7 +240,7 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         let resolved = load(&name, &[]);
         let mut sets = data(&fixture, &resolved);
         let small = match resolved.data.source {
-            DataSource::Pretraining(_) => ["train.steps=2", "eval.iterations=1", "checkpoint.keep=2"],
+            DataSource::Pretraining(_) => ["train.steps=2", "eval.iterations=1", "data.split=8,1,1"],
             _ => ["model.path=model", "data.max_length=12", "train.epochs=2"],
         };
         sets.extend(small.iter().chain(&["train.warmup=1", "output.dir=run"]).map(|set| (*set).to_owned()));

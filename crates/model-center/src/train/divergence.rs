@@ -55,7 +55,7 @@ impl DivergenceGuard {
         let GuardState { steps, begin, recent, high } = self.state;
         let is_first = steps < WINDOW;
         let spike = self.settings.spike * recent.0;
-        let is_high = !loss.is_finite() || (!is_first && (loss > spike || loss > begin.0));
+        let is_high = !loss.is_finite() || (steps > 0 && loss > spike) || (!is_first && loss > begin.0);
         self.state.high = if is_high { high + 1 } else { 0 };
         if self.state.high >= self.settings.patience {
             let reason = format!(
@@ -111,6 +111,7 @@ mod tests {
         assert_eq!(ends(fallen), Some(63), "spikes below where it began");
         assert_eq!(ends(then(5.0, f32::NAN)), Some(53));
         assert_eq!(ends([f32::INFINITY; 5]), Some(3));
+        assert_eq!(ends([4.6, 4183.0, 8936.0, 11125.0]), Some(4), "from the second step on");
     }
 
     #[test]
