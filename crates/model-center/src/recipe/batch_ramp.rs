@@ -34,7 +34,7 @@ impl BatchRamp {
         for number in 0..increments {
             let batch = self.start + number * self.increment;
             // Up to where the next size begins.
-            let end = (u128::from(self.samples) * u128::from(number + 1) / u128::from(increments)) as u64;
+            let end = (u128::from(self.samples) * u128::from(number + 1)).div_ceil(u128::from(increments)) as u64;
             let steps = end.saturating_sub(consumed).div_ceil(batch.max(1));
             if left < steps {
                 return (consumed + left * batch, batch);

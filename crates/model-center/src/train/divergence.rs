@@ -107,7 +107,7 @@ mod tests {
     fn spikes_losses_above_the_first_and_numbers_that_are_not_finite_end_it() {
         let then = |before: f32, after: f32| (0..100).map(move |step| if step < 50 { before } else { after });
         assert_eq!(ends(then(5.0, 5.5)), Some(53), "above where it began");
-        let fallen = (0..100).map(|step| if step < 20 { 9.0 } else { 2.0 } + if step >= 60 { 3.0 } else { 0.0 });
+        let fallen = (0..100).map(|step| if step < 20 { 9.0 } else { 2.0 } + if step >= 60 { 6.0 } else { 0.0 });
         assert_eq!(ends(fallen), Some(63), "spikes below where it began");
         assert_eq!(ends(then(5.0, f32::NAN)), Some(53));
         assert_eq!(ends([f32::INFINITY; 5]), Some(3));

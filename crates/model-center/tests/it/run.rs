@@ -219,7 +219,6 @@ fn status(step: u64) -> Status {
         scale: None,
         tokens_per_s: 2500.0,
         peak_share: None,
-        data_share: None,
         memory: None,
         eta: Some(Duration::from_secs(90)),
     }
