@@ -117,7 +117,7 @@ fn a_model_begins_without_weights_learns_and_is_a_complete_directory() {
     assert!((perplexity - loss.exp()).abs() < 1e-9 && bounded == perplexity, "{metrics}");
 }
 
-/// The values of saved weights. What begins at zero is left at zero: one update of the smallest rate is no difference.
+/// The values of saved weights. What begins at zero counts as zero after one update at the smallest rate.
 fn values(fixture: &Fixture, dir: &str) -> Vec<f32> {
     let (_, data) = split_header(&fixture.bytes(&format!("{dir}/model/model.safetensors")));
     let values = data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
