@@ -22,6 +22,7 @@ mod launch_scripts;
 mod objectives;
 mod pipeline;
 mod plan;
+mod pretrain;
 mod ranks;
 mod recipe_files;
 mod recipes;

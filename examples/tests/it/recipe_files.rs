@@ -34,6 +34,7 @@ fn load(name: &str, sets: &[String]) -> Resolved {
 fn family(name: &str) -> &str {
     match name {
         "quickstart.toml" | "classify_jsonl.toml" => "bert",
+        "pretrain_gpt2_345m.toml" => "gpt2",
         _ => name.trim_end_matches(".toml").rsplit_once('_').map_or("", |(_, family)| family),
     }
 }
@@ -136,6 +137,8 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
                 further.into_iter().for_each(|column| record[column] = other.into());
                 record
             }
+            // Token files are made of these.
+            DataSource::Pretraining(_) => json!({"text": text}),
         }
     };
     let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
@@ -158,6 +161,15 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             let file = json!({"version": "v2.0", "data": [{"title": "film", "paragraphs": [paragraph]}]});
             ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
             vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
+        }
+        DataSource::Pretraining(_) => {
+            fixture.write("texts.jsonl", &lines.repeat(40));
+            let build = ["build", "texts.jsonl", "--tokenizer", "model", "--eod-token", "[SEP]", "--out", "tokens"];
+            fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
+            let small = ["layers=2", "hidden=16", "heads=2", "positions=32"].map(|size| format!("model.{size}"));
+            let rest =
+                ["model.tokenizer=model", "model.vocabulary=97", "data.corpora=tokens", "data.sequence_length=12"];
+            small.into_iter().chain(rest.map(str::to_owned)).collect()
         }
         DataSource::Squad { .. } => {
             let questions: Vec<Value> = (0..4).map(record).collect();
@@ -245,8 +257,11 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
         let resolved = load(&name, &[]);
         let mut sets = data(&fixture, &resolved);
-        let small = ["model.path=model", "data.max_length=12", "train.epochs=2", "train.warmup=1", "output.dir=run"];
-        sets.extend(small.map(str::to_owned));
+        let small = match resolved.data.source {
+            DataSource::Pretraining(_) => ["train.steps=2", "eval.iterations=1", "data.split=8,1,1"],
+            _ => ["model.path=model", "data.max_length=12", "train.epochs=2"],
+        };
+        sets.extend(small.iter().chain(&["train.warmup=1", "output.dir=run"]).map(|set| (*set).to_owned()));
         sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
         match &resolved.data.source {
             DataSource::LanguageModeling { task, .. }
@@ -258,7 +273,11 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
             _ => {}
         }
         let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
-        let outcome = fixture.finetune(&arguments);
+        let program = match resolved.data.source {
+            DataSource::Pretraining(_) => env!("CARGO_BIN_EXE_pretrain"),
+            _ => env!("CARGO_BIN_EXE_finetune"),
+        };
+        let outcome = fixture.run(program, &[&["--recipe", "recipe.toml"], &arguments[..]].concat());
         assert_eq!(outcome.code, 0, "{name}: {}", outcome.stderr);
         assert!(outcome.stdout.contains("trained 2 steps"), "{name}: {}", outcome.stdout);
         fixture.plan(&arguments).succeeded();

@@ -21,7 +21,7 @@ pub use manager::{OptimManager, StepInfo};
 pub use manager_state::ManagerState;
 pub use offload::{AdamOffload, HostTensor};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
-pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
+pub use schedule::{DecaySpan, Schedule, ScheduleKind, Scheduler, Warmup};
 
 use crate::error::{Error, Result};
 use crate::param::Param;

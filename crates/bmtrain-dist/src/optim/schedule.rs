@@ -19,6 +19,11 @@ pub enum ScheduleKind {
         /// Factor of one iteration.
         gamma: f64,
     },
+    /// `L (last / L)^(n / (E - 1))`: grows by the same factor at each iteration, to find the largest useful one.
+    RangeTest {
+        /// The learning rate of the last iteration.
+        last: f64,
+    },
 }
 
 /// Length of the warm-up.
@@ -43,6 +48,17 @@ impl Warmup {
     }
 }
 
+/// What a linear or cosine decay is a share of. With W the warm-up, E the end and n the iteration:
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DecaySpan {
+    /// The iterations after the warm-up, `(n - W) / (E - W)`: the decay is complete at E.
+    #[default]
+    AfterWarmup,
+    /// All iterations, `(n - W) / E`, as in Megatron-LM of 2019: at E the learning rate is what the decay has W
+    /// iterations before its own end.
+    All,
+}
+
 /// A learning rate as a pure function of the iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
@@ -56,6 +72,8 @@ pub struct Schedule {
     pub end: u64,
     /// After the warm-up the learning rate does not decay below this share of L.
     pub floor: f64,
+    /// What linear and cosine decay are a share of.
+    pub span: DecaySpan,
 }
 
 impl Schedule {
@@ -71,7 +89,21 @@ impl Schedule {
         if warmup > end {
             return Err(Error::setting("schedule", format!("a warm-up of {warmup} steps in a run of {end}")));
         }
-        Ok(Schedule { kind, start_lr, warmup, end, floor })
+        Ok(Schedule { kind, start_lr, warmup, end, floor, span: DecaySpan::AfterWarmup })
+    }
+
+    /// The same with another span of the decay.
+    #[must_use]
+    pub fn over(self, span: DecaySpan) -> Self {
+        Schedule { span, ..self }
+    }
+
+    /// Iterations over which linear and cosine decay run.
+    fn decay_iterations(&self) -> f64 {
+        match self.span {
+            DecaySpan::AfterWarmup => self.end as f64 - self.warmup as f64,
+            DecaySpan::All => self.end as f64,
+        }
     }
 
     /// The learning rate of iteration `n`, counted from 0: with a warm-up the first step has 0.
@@ -89,12 +121,15 @@ impl Schedule {
             // is.
             ScheduleKind::Noam => l / i.max(1.0).sqrt(),
             ScheduleKind::Linear if self.end <= self.warmup => l,
+            ScheduleKind::Linear if self.span == DecaySpan::All => (l * (e - (i - w)) / e).max(0.0),
             ScheduleKind::Linear => (l * (e - i) / (e - w)).max(0.0),
             ScheduleKind::Cosine => {
-                let progress = ((i - w) / (e - w).max(1.0)).min(1.0);
+                let progress = ((i - w) / self.decay_iterations().max(1.0)).min(1.0);
                 (l * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())).max(0.0)
             }
             ScheduleKind::Exponential { gamma } => (l * gamma.powf(i - w)).max(0.0),
+            ScheduleKind::RangeTest { last } if l > 0.0 => l * (last / l).powf(i / (e - 1.0).max(1.0)),
+            ScheduleKind::RangeTest { .. } => l,
         };
         decayed.max(l * self.floor)
     }

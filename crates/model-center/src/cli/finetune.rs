@@ -62,6 +62,12 @@ pub struct Options {
     /// Replace what an earlier run left in the output directory.
     #[arg(long)]
     pub overwrite: bool,
+    /// Save a checkpoint and stop after this many steps, with exit code 75: the same command goes on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub exit_after_steps: Option<u64>,
+    /// The same after this many minutes of training.
+    #[arg(long, value_name = "MINUTES")]
+    pub exit_after_minutes: Option<f64>,
     /// Print at the end where the time of the training steps went.
     #[arg(long)]
     pub profile: bool,
@@ -84,6 +90,8 @@ impl Options {
             accept_change: self.accept_change,
             overwrite: self.overwrite,
             dry_run: self.dry_run,
+            exit_after_steps: self.exit_after_steps,
+            exit_after_minutes: self.exit_after_minutes,
             profile: self.profile,
             fail_points: self.fail_points()?,
             places: model_places(),
@@ -100,7 +108,7 @@ impl Options {
     }
 
     /// The trace of this process.
-    fn trace_path(&self) -> Option<PathBuf> {
+    pub(super) fn trace_path(&self) -> Option<PathBuf> {
         let mut path = self.trace.clone()?.into_os_string();
         let rank = Launch::from_env(self.ranks).map_or(0, |launch| launch.rank);
         if rank > 0 {
@@ -132,7 +140,7 @@ pub fn main_with(registry: Registry<'static>, train: Train) -> ExitCode {
 const MISUSE: Duration = Duration::from_secs(10);
 
 /// Tell the other ranks that this one ends because of its command line, as far as the launcher's variables name them.
-fn abandon_misused(reason: &str) {
+pub(super) fn abandon_misused(reason: &str) {
     // Rank 0 of another host may be ending for the same reason.
     let options = DistributedOptions { deadline: Some(MISUSE), ..DistributedOptions::default() };
     if let Ok(group) = bmtrain_dist::init_distributed(options) {
@@ -140,7 +148,7 @@ fn abandon_misused(reason: &str) {
     }
 }
 
-fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
+pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
     if options.list_settings {
         terminal::print(settings_page(registry.tasks).trim_end())?;
         return Ok(ExitStatus::Done);
@@ -158,6 +166,15 @@ fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<E
     let ended = resolve(options, registry).and_then(|resolved| train(&group, resolved, &options.run()?, registry));
     abandon_unless_done(&group, &ended);
     ended
+}
+
+/// Refuses a recipe of another task than `pretrain`.
+pub(super) fn require_pretraining(resolved: &Resolved) -> Result<()> {
+    if resolved.data.source.pretraining().is_some() {
+        return Ok(());
+    }
+    let reason = format!("the task is {}, and this program is for task pretrain", resolved.data.source.task_name());
+    Err(Error::recipe(resolved.place("data.task"), reason, "use finetune, or set data.task = \"pretrain\""))
 }
 
 /// The settings of a recipe, which may lack some, with their origins.

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod opened;
 pub mod places;
 pub mod plan;
+pub mod pretrain;
 pub mod program;
 pub mod ranks;
 pub mod settings;
@@ -28,6 +29,7 @@ pub use forward::main as forward;
 pub use generate::main as generate;
 pub use limits::HEAP;
 pub use plan::main as plan;
+pub use pretrain::main as pretrain;
 
 /// The `main` of a program and its allocator: `program!(model_center::cli::finetune, Registry::default());`.
 #[macro_export]

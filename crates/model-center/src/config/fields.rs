@@ -31,6 +31,16 @@ impl Fields {
         Ok(Self { place: place.to_string(), map: parse_object(text, place)? })
     }
 
+    /// The fields of an object that was read before.
+    pub(crate) fn of_map(map: Map<String, Value>, place: &str) -> Self {
+        Self { place: place.to_string(), map }
+    }
+
+    /// Sets a field, whatever it was.
+    pub(crate) fn set(&mut self, name: &str, value: Value) {
+        self.map.insert(name.to_owned(), value);
+    }
+
     /// Where the fields come from, for messages.
     pub fn place(&self) -> &str {
         &self.place

@@ -40,6 +40,9 @@ pub struct TextConfig {
     pub init_std: f32,
     /// Standard deviation of token embedding and heads, if different.
     pub outer_std: Option<f32>,
+    /// Whether the initial values of the projections that end attention and feed-forward are divided by the root of
+    /// twice the number of blocks; `None` for what the family does. No file states it.
+    pub scale_init_by_depth: Option<bool>,
     /// Epsilon of the norms.
     pub norm_eps: f32,
     /// Function between the feed-forward's maps.
@@ -76,6 +79,7 @@ impl Default for TextConfig {
             attention_dropout_p: 0.0,
             init_std: 0.02,
             outer_std: None,
+            scale_init_by_depth: None,
             norm_eps: 1e-5,
             ffn_activate_fn: Activation::Gelu,
             ffn_gated: false,
@@ -93,6 +97,17 @@ impl TextConfig {
     /// Standard deviation of initial values of token embedding and heads.
     pub fn outer_std(&self) -> f32 {
         self.outer_std.unwrap_or(self.init_std)
+    }
+
+    /// What the initial values of the two projections of a block that add to its input are divided by. Scaled by depth,
+    /// the sum of all of them has the variance of one; `scaled` is what the family does.
+    ///
+    /// Source: Radford et al. 2019, section 2.3.
+    pub fn residual_divisor(&self, scaled: bool) -> f32 {
+        match self.scale_init_by_depth.unwrap_or(scaled) {
+            true => (2.0 * self.num_layers as f32).sqrt(),
+            false => 1.0,
+        }
     }
 
     /// Take this rate of dropout for what attention and feed-forward add, and for the embeddings' sum in a family that

@@ -159,6 +159,7 @@ impl EncoderFamily for BertConfig {
     fn block(&self) -> BlockConfig {
         let block = block(&self.text, Placement::Post);
         let ffn_init = Init::normal(self.ffn_init_std);
+        let ffn_out_init = Init::normal(self.ffn_init_std / self.text.residual_divisor(false));
         BlockConfig {
             attention: AttentionConfig {
                 bias: self.att_bias,
@@ -166,7 +167,7 @@ impl EncoderFamily for BertConfig {
                 scale: if self.attn_scale { block.attention.scale } else { 1.0 },
                 ..block.attention
             },
-            ffn: FeedForwardConfig { bias: self.ffn_bias, init: ffn_init, out_init: ffn_init, ..block.ffn },
+            ffn: FeedForwardConfig { bias: self.ffn_bias, init: ffn_init, out_init: ffn_out_init, ..block.ffn },
             ..block
         }
     }

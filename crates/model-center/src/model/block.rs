@@ -8,14 +8,19 @@ use bmtrain_dist::param::Init;
 /// A block with layer norms, biases and bidirectional attention, without gated feed-forward.
 pub(super) fn block(text: &TextConfig, placement: Placement) -> BlockConfig {
     let init = Init::normal(text.init_std);
+    let out_init = Init::normal(text.init_std / text.residual_divisor(false));
     BlockConfig {
         placement,
         attention: AttentionConfig {
             dropout: text.attention_dropout_p,
+            out_init,
             ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
         },
         cross: None,
-        ffn: FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init),
+        ffn: FeedForwardConfig {
+            out_init,
+            ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
+        },
         norm: NormOptions::layer(text.dim_model, text.norm_eps),
         dropout: text.dropout_p,
     }

@@ -34,12 +34,9 @@ model_config! {
 }
 
 impl Gpt2Config {
-    /// Standard deviation of the initializer of the two residual projections of each block: so small that the sum of
-    /// all of them has the variance of one.
-    ///
-    /// Source: Radford et al. 2019, section 2.3.
+    /// Standard deviation of the initializer of the two residual projections of each block.
     pub fn residual_std(&self) -> f32 {
-        self.text.init_std / (2.0 * self.text.num_layers as f32).sqrt()
+        self.text.init_std / self.text.residual_divisor(true)
     }
 
     /// The scale of the attention scores of block `layer`, counted from 0.

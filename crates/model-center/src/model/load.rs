@@ -6,7 +6,7 @@ use super::architecture::Architecture;
 use super::head::Head;
 use super::infer::FoundHeads;
 use super::opening::open_with;
-use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures, is_named_by_model_center, unknown_class};
+use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures_of, unknown_class};
 use super::text_model::TextHead;
 use super::transformer::Transformer;
 use crate::config::rows::{ConfigRows, RowConfig};
@@ -27,7 +27,7 @@ pub fn open<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<
         A::check_weights(&config, directory)?;
     }
     let (names, own) = (A::names(&config, head), A::names_of_model_center(&config, head));
-    let allowed = A::allowed(&config, head, options.head_values, is_named_by_model_center(directory)?);
+    let allowed = A::allowed(&config, head, options.head_values, options.is_named_by_model_center(directory)?);
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         // The sketch is on one rank, whatever the model is on.
@@ -54,9 +54,10 @@ fn own_head<A: Architecture>(
         true => Ok(FoundHeads::default()),
         false => A::heads_of_tensors(config, directory),
     };
-    let is_own = is_named_by_model_center(directory)?;
+    let is_own = options.is_named_by_model_center(directory)?;
     // ModelCenter's encoder files have all heads at once, but may name a class nevertheless.
-    let class = architectures(directory)?.into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
+    let class =
+        architectures_of(&options.fields(directory)?).into_iter().next().filter(|_| !(is_own && A::HAS_ALL_HEADS));
     let Some(class) = class else {
         if is_own {
             return A::head_of_model_center(config, directory);
@@ -83,8 +84,13 @@ fn own_head<A: Architecture>(
 
 /// The directory's configuration as changed by the options, the head, and notes on what was inferred.
 fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result<(A::Config, Head, Vec<String>)> {
-    let place = directory.join("config.json").display().to_string();
-    let mut config = A::Config::from_pretrained_as(directory, options.family.as_deref())?;
+    let (mut config, place) = match &options.config {
+        Some(source) => (source.read::<A::Config>(options.family.as_deref())?, source.place().to_owned()),
+        None => {
+            let place = directory.join("config.json").display().to_string();
+            (A::Config::from_pretrained_as(directory, options.family.as_deref())?, place)
+        }
+    };
     A::prepare(&mut config, directory, options)?;
     if let Some(rate) = options.hidden_dropout {
         A::set_hidden_dropout(&mut config, rate);
@@ -102,7 +108,7 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
         // Notes on another head, or on a classifier that is replaced, are irrelevant.
         notes.clear();
     }
-    let is_own = is_named_by_model_center(directory)?;
+    let is_own = options.is_named_by_model_center(directory)?;
     A::check_directory(&config, &place, (head, options.head_values), is_own)?;
     if let TextHead::Classification { outputs } | TextHead::TokenClassification { outputs } = head {
         let trained = match (head, own) {
@@ -117,6 +123,10 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     let head = A::head(&mut config, head, directory)?;
     // The options may have made a valid configuration invalid.
     config.validate(&place)?;
+    if config.text().scale_init_by_depth.is_some() && A::spec(&config).is_encoder_decoder() {
+        let reason = "initial values scaled by depth are for models of one stack";
+        return Err(Error::model(place, reason, "remove model.scale_init_by_depth"));
+    }
     Ok((config, head, notes))
 }
 

@@ -1,7 +1,9 @@
 //! Options for opening a model directory.
 
 use super::text_model::TextHead;
-use crate::config::ProblemType;
+use crate::Result;
+use crate::config::model_center::is_model_center;
+use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::{InputStore, Recompute};
@@ -9,6 +11,7 @@ use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
 use bmtrain_dist::pipeline::{PartitionRule, Schedule};
 use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{Mesh, RankGroups};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Where the weights of a head come from.
@@ -100,6 +103,8 @@ pub struct OpenOptions {
     pub only_check: bool,
     /// Build the model of `config.json` alone, with initialized values: weights are neither needed nor read.
     pub from_config: bool,
+    /// The configuration of a model that is opened with [`OpenOptions::from_config`], instead of the directory's.
+    pub config: Option<Arc<ConfigSource>>,
     /// Build the final model on the device but read only the headers of the weights: for devices that only count
     /// memory.
     pub leave_values: bool,
@@ -133,8 +138,22 @@ impl OpenOptions {
             frozen: NamePatterns::default(),
             only_check: false,
             from_config: false,
+            config: None,
             leave_values: false,
         }
+    }
+
+    /// The fields of the configuration: the given one's, or the directory's.
+    ///
+    /// # Errors
+    /// A directory whose `config.json` cannot be read.
+    pub(crate) fn fields(&self, directory: &Path) -> Result<Fields> {
+        self.config.as_ref().map_or_else(|| directory_fields(directory), |config| Ok(config.fields()))
+    }
+
+    /// Whether the configuration is ModelCenter's, which names no class.
+    pub(super) fn is_named_by_model_center(&self, directory: &Path) -> Result<bool> {
+        Ok(is_model_center(&self.fields(directory)?))
     }
 
     /// On a rank of these groups, tensor-parallel as they are and over their pipeline stages, if there are

@@ -159,7 +159,11 @@ impl<'a> Registry<'a> {
     /// No or an unreadable `config.json`; one that names another family than `family`; no candidate or several, with
     /// a list of them; a family that is not in the registry, with a list of the registered ones.
     pub fn find_as(&self, directory: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
-        let fields = config::directory_fields(directory)?;
+        self.find_in(&config::directory_fields(directory)?, directory, family)
+    }
+
+    /// The family of a configuration; `directory` is where its weights are, if it has any.
+    fn find_in(&self, fields: &Fields, directory: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
         let place = fields.place().to_owned();
         let name = match (fields.peek_text("model_type")?, family) {
             (Some(stated), Some(family)) if stated != family => {
@@ -167,12 +171,20 @@ impl<'a> Registry<'a> {
                 return Err(Error::model(format!("{place}, field model_type"), reason, "leave the family out"));
             }
             (Some(name), _) | (None, Some(name)) => name,
-            (None, None) => self.tell(&fields, directory)?.0,
+            (None, None) => self.tell(fields, directory)?.0,
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
             let reason = format!("unknown model family \"{}\"", printable(name, 80));
             Error::model(place, reason, format!("supported are: {}", self.known()))
         })
+    }
+
+    /// The family that a directory is opened as with these options.
+    ///
+    /// # Errors
+    /// As [`Registry::find_as`].
+    pub fn find_for(&self, directory: &Path, options: &OpenOptions) -> Result<&'a ModelEntry> {
+        self.find_in(&options.fields(directory)?, directory, options.family.as_deref())
     }
 
     fn known(&self) -> String {
@@ -215,14 +227,14 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// As [`Registry::find`], and the family's errors.
     pub fn open(&self, directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-        let entry = self.find_as(directory, options.family.as_deref())?;
+        let entry = self.find_for(directory, options)?;
         let mut asked = OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() };
         if options.keep_dtype && !options.from_config {
             asked.dtype = Weights::open(directory)?.dtype().unwrap_or(options.dtype);
         }
         let mut opened = (entry.open)(directory, &asked)?;
         if options.family.is_none() {
-            let fields = config::directory_fields(directory)?;
+            let fields = options.fields(directory)?;
             if fields.peek("model_type").is_none() {
                 // The family precedes what depends on it.
                 opened.notes.splice(0..0, self.tell(&fields, directory)?.1);
@@ -234,9 +246,13 @@ impl<'a> Registry<'a> {
 
 /// The classes that a directory's `config.json` names.
 pub fn architectures(directory: &Path) -> Result<Vec<String>> {
-    let fields = config::directory_fields(directory)?;
+    Ok(architectures_of(&config::directory_fields(directory)?))
+}
+
+/// The same of a configuration that was read.
+pub(super) fn architectures_of(fields: &Fields) -> Vec<String> {
     let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
-    Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 /// The error for a class in `config.json` with an unknown head.

@@ -6,14 +6,14 @@
 //! lengths.
 
 use crate::Result;
-use crate::data::Dataset;
+use crate::data::{Dataset, LabelSpace};
 use crate::model::{OpenOptions, Registry, TextModel};
 use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
 use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
-use crate::train::{Setup, open_options};
+use crate::train::{EvalSet, RunData, Setup, open_options};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
@@ -80,10 +80,11 @@ pub struct Lengths {
 
 impl Rows {
     /// Of a batch of this number of samples, all as long as the longest of the data, or of these lengths.
-    fn of(data: &Dataset, samples: usize, lengths: Option<Lengths>) -> Self {
+    fn of(data: &RunData, samples: usize, lengths: Option<Lengths>) -> Self {
         let (longest, target) = longest(data);
+        let rows = data.records().map_or(1, |records| records.inputs(0).count());
         Rows {
-            count: samples.min(data.len()) * data.inputs(0).count(),
+            count: samples.min(data.len() as usize) * rows,
             length: lengths.map_or(longest, |lengths| lengths.length),
             target: target.map(|longest| lengths.map_or(longest, |lengths| lengths.target)),
         }
@@ -109,10 +110,17 @@ pub struct Sizes {
 }
 
 /// Tokens of the longest sequence that is read and, where samples have targets, of the longest of those.
-pub fn longest(data: &Dataset) -> (usize, Option<usize>) {
-    let samples = 0..data.len();
-    let read = samples.clone().flat_map(|sample| data.inputs(sample)).map(|row| row.input_ids.len());
-    let targets = samples.filter_map(|sample| data.target(sample)).map(|row| row.input_ids.len());
+pub fn longest(data: &RunData) -> (usize, Option<usize>) {
+    let records = match data {
+        RunData::Records(records) => records,
+        RunData::Pretraining { samples, .. } => {
+            let length = samples.max_length();
+            return (length, (*samples.labels() == LabelSpace::Target).then_some(length));
+        }
+    };
+    let samples = 0..records.len();
+    let read = samples.clone().flat_map(|sample| records.inputs(sample)).map(|row| row.input_ids.len());
+    let targets = samples.filter_map(|sample| records.target(sample)).map(|row| row.input_ids.len());
     (read.max().unwrap_or(0), targets.max())
 }
 
@@ -168,7 +176,8 @@ fn count_rank(
 }
 
 /// Whether the samples differ in length.
-fn is_varied(data: &Dataset) -> bool {
+fn is_varied(data: &RunData) -> bool {
+    let Some(data) = data.records() else { return false };
     let lengths = |sample: usize| {
         let read = data.inputs(sample).map(|row| row.input_ids.len()).max();
         (read, data.target(sample).map(|row| row.input_ids.len()))
@@ -187,11 +196,11 @@ fn rehearse(
     let lengths = if let Course::Longest(lengths) = course { lengths } else { None };
     let mut worst = longest_of_all(setup, resolved, (size, lengths));
     if course == Course::Varied {
-        (worst.train, worst.steps_per_epoch) = (Arc::clone(&setup.train), setup.steps_per_epoch);
+        (worst.train, worst.steps_per_epoch) = (setup.train.clone(), setup.steps_per_epoch);
     }
     let options = open_options(resolved, worst.train.labels(), device, groups)?;
-    let options = OpenOptions { leave_values: true, ..options };
-    let opened = registry.open(&setup.directory, &options)?;
+    let options = setup.start.with_config(OpenOptions { leave_values: true, ..options });
+    let opened = registry.open(&setup.start.directory, &options)?;
     let team = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
@@ -227,20 +236,31 @@ fn evaluate(evaluation: &mut Option<Evaluation>, trainer: &Trainer) -> Result<()
 
 /// The setup on data whose every sample is the longest, or of these lengths: one step and one evaluation batch a rank.
 fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Option<Lengths>)) -> Setup {
-    let longest = |data: &Dataset, samples: usize| {
+    let longest_records = |data: &Dataset, samples: usize| {
         let longest = data.of_longest(samples);
         Arc::new(lengths.map_or_else(|| longest.clone(), |all| longest.with_lengths(all.length, all.target)))
     };
-    let eval = |eval: &Arc<Dataset>| {
-        let round = resolved.eval.batch_size.saturating_mul(data_ranks);
-        longest(eval, round.min(eval.len()))
+    let longest = |data: &RunData, most: usize| match data {
+        RunData::Records(records) => RunData::Records(longest_records(records, most.min(records.len()))),
+        // All of them are of one length.
+        RunData::Pretraining { samples, count } => {
+            RunData::Pretraining { samples: Arc::clone(samples), count: (*count).min(most as u64) }
+        }
+    };
+    let round = resolved.eval.batch_size.saturating_mul(data_ranks);
+    let eval = |set: &EvalSet| EvalSet { name: set.name.clone(), data: longest(&set.data, round) };
+    let batch = resolved.train.batch_size;
+    let (train, steps_per_epoch) = match setup.train.records() {
+        Some(_) => (longest(&setup.train, batch), 1),
+        None => (longest(&setup.train, STEPS * batch), STEPS as u64),
     };
     Setup {
-        train: longest(&setup.train, resolved.train.batch_size),
-        eval: setup.eval.as_ref().map(eval),
-        steps_per_epoch: 1,
+        train,
+        eval: setup.eval.iter().map(eval).collect(),
+        test: setup.test.iter().map(eval).collect(),
+        steps_per_epoch,
         schedule: setup.schedule,
-        directory: setup.directory.clone(),
+        start: setup.start.clone(),
         family: setup.family,
         parameters: setup.parameters,
         blocks: setup.blocks,
@@ -258,7 +278,8 @@ fn batches(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Op
     Batches {
         train: Rows::of(&setup.train, micro_batch, lengths),
         micro_batches: resolved.train.batch_size / micro_batch.max(1) / data_ranks,
-        eval: setup.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size, lengths)),
+        // The sets of an evaluation have batches of one size.
+        eval: setup.eval.first().map(|set| Rows::of(&set.data, resolved.eval.batch_size, lengths)),
     }
 }
 

@@ -43,7 +43,7 @@ impl Disk {
 pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let sizes = counted.parameters;
     let entries = sizes.tensors * ENTRY_BYTES;
-    let companions = COMPANION_FILES.iter().filter_map(|name| setup.directory.join(name).metadata().ok());
+    let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     // Two moments; beside 16-bit values a master.
     let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };

@@ -5,6 +5,7 @@
 //! So every schedule has the activations that the rank's own actions keep, in their order. No weights, no tokenizer and
 //! no data are needed. Called by [`super::layout_report`].
 
+use crate::config::ConfigSource;
 use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
 use crate::recipe::{DataSource, Parallel, Resolved};
@@ -38,6 +39,8 @@ pub struct LayoutRun {
     pub sum: GradientSum,
     /// The family, where `config.json` names none.
     pub family: Option<String>,
+    /// The configuration of a model that begins without weights; `None` for the directory's.
+    pub config: Option<Arc<ConfigSource>>,
     /// The head, and with it the labels.
     pub head: TextHead,
     /// Dtype of parameters and hidden states.
@@ -77,6 +80,7 @@ impl LayoutRun {
             data,
             sum: resolved.train.gradient_sum,
             family: resolved.model.family.clone(),
+            config: None,
             head: match (predicts_tokens, source) {
                 (true, _) => TextHead::CausalLm,
                 (_, DataSource::QuestionAnswering { .. }) => TextHead::QuestionAnswering,
@@ -125,6 +129,7 @@ impl LayoutRun {
         let whole = OpenOptions::new(device);
         let options = OpenOptions {
             family: self.family.clone(),
+            config: self.config.clone(),
             head: Some(self.head),
             head_values: HeadInit::DirectoryOrRandom,
             dtype: self.dtype,

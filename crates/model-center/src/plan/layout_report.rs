@@ -45,6 +45,7 @@ impl LayoutReport {
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let options = OpenOptions {
             family: run.family.clone(),
+            config: run.config.clone(),
             head: Some(run.head),
             head_values: HeadInit::DirectoryOrRandom,
             dtype: run.dtype,

@@ -266,7 +266,7 @@ impl Planner<'_> {
 
     /// Tokens of the longest sequence and of the longest target that training or evaluation reads.
     pub fn longest(&self) -> (usize, Option<usize>) {
-        let all = self.setup.eval.iter().chain([&self.setup.train]).map(|data| count::longest(data));
+        let all = self.setup.parts().map(count::longest);
         all.fold((0, None), |(length, target), (other, others)| (length.max(other), target.max(others)))
     }
 }
@@ -310,6 +310,10 @@ fn gibibytes(place: &str, gib: f64) -> Result<u64> {
 
 fn check_length(options: &PlanOptions, resolved: &Resolved) -> Result<()> {
     let limit = resolved.data.max_length;
+    if options.length.is_some() && resolved.data.source.pretraining().is_some() {
+        let reason = "every sample of token files has data.sequence_length tokens";
+        return Err(Error::argument("--length", reason, "leave it out, and set data.sequence_length"));
+    }
     match options.length {
         Some(length) if length == 0 || length > limit => {
             let reason = format!("sequences of {length} tokens, and data.max_length is {limit}");

@@ -5,6 +5,7 @@ use super::count::Counted;
 use super::disk::Disk;
 use super::{Planner, RankLayout};
 use crate::recipe::Resolved;
+use crate::train::RunData;
 use bmtrain_core::Segment;
 use bmtrain_core::comm::host::HostOptions;
 use bmtrain_dist::launch::threads_per_rank;
@@ -66,7 +67,7 @@ pub fn estimate(
     let narrow = if resolved.model.dtype.size() < 4 { resolved.model.dtype.size() as u64 } else { 0 };
     let packed = MOST_PACKED.min(4 * sizes.largest);
     let eval = batches.eval.map_or(0, |rows| rows.tokens() * resolved.parallel.data_ranks(layout.ranks));
-    let data = planner.setup.eval.iter().chain([&planner.setup.train]).map(|data| data.bytes() as u64).sum();
+    let data = planner.setup.parts().map(RunData::bytes).sum();
     Outside {
         process: planner.resident.anonymous_bytes,
         data,

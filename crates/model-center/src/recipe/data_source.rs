@@ -2,6 +2,7 @@
 //!
 //! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Filled by `sources.rs`; read by the programs.
 
+use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
@@ -85,6 +86,8 @@ pub enum DataSource {
         /// Columns and format.
         task: LanguageModelingTask,
     },
+    /// Token files.
+    Pretraining(Box<PretrainingSettings>),
 }
 
 impl DataSource {
@@ -105,6 +108,7 @@ impl DataSource {
                 ..
             } => "language",
             DataSource::LanguageModeling { .. } => "seq2seq",
+            DataSource::Pretraining(_) => "pretrain",
         }
     }
 
@@ -127,7 +131,8 @@ impl DataSource {
             DataSource::Squad { .. }
             | DataSource::LanguageModeling { .. }
             | DataSource::QuestionAnswering { .. }
-            | DataSource::TokenClassification { .. } => false,
+            | DataSource::TokenClassification { .. }
+            | DataSource::Pretraining(_) => false,
         }
     }
 
@@ -163,7 +168,8 @@ impl DataSource {
             DataSource::Task { .. }
             | DataSource::Prompts { .. }
             | DataSource::Published { .. }
-            | DataSource::Squad { .. } => None,
+            | DataSource::Squad { .. }
+            | DataSource::Pretraining(_) => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::QuestionAnswering { train, eval, .. }
@@ -209,7 +215,9 @@ impl DataSource {
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
-            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } | DataSource::Pretraining(_) => {
+                MetricKind::Tokens
+            }
             DataSource::QuestionAnswering { .. } => MetricKind::Questions,
             DataSource::TokenClassification { .. } => MetricKind::Tags,
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
@@ -237,6 +245,24 @@ impl DataSource {
 
     /// Whether there is anything to evaluate on.
     pub fn has_eval(&self) -> bool {
-        self.files().is_none_or(|(_, eval)| eval.is_some())
+        match self {
+            DataSource::Pretraining(settings) => settings.has_validation(),
+            _ => self.files().is_none_or(|(_, eval)| eval.is_some()),
+        }
+    }
+
+    /// The key of what is evaluated on.
+    pub(super) fn eval_key(&self) -> &'static str {
+        if let DataSource::Pretraining(_) = self { "data.valid" } else { "data.eval" }
+    }
+
+    /// What is pretrained on; `None` of any other task.
+    pub fn pretraining(&self) -> Option<&PretrainingSettings> {
+        if let DataSource::Pretraining(settings) = self { Some(settings) } else { None }
+    }
+
+    /// The same, to change it.
+    pub(super) fn pretraining_mut(&mut self) -> Option<&mut PretrainingSettings> {
+        if let DataSource::Pretraining(settings) = self { Some(settings) } else { None }
     }
 }

@@ -3,10 +3,14 @@
 //! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`, the keys
 //! of `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
 
+use super::batch_ramp;
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
+use super::loss_scale;
 use super::memory;
+use super::model::read_model;
 use super::parallel;
+use super::pretraining;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
 use super::sources::read_data;
@@ -15,33 +19,30 @@ use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::InputStore;
-use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{Clip, DecayForm, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
 
 /// The largest whole number TOML can hold.
 pub(super) const MOST: u64 = i64::MAX as u64;
-const MOST_STEPS: u64 = 1_000_000_000_000;
+pub(super) const MOST_STEPS: u64 = 1_000_000_000_000;
 pub(super) const MOST_SAMPLES: u64 = 1 << 20;
 /// What BMTrain's exponential schedule multiplies by at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
+/// Where a learning-rate range test ends.
+const LAST_LR: f64 = 1.0;
 
-const MODEL_DIRECTORY: Expected = Expected {
-    what: "the path of a Hugging Face model directory, or the hub's name of a model that is in its cache",
-    example: "models/bert-base-uncased",
-};
-const FAMILY: Expected = Expected { what: "a family of models", example: "bert" };
-const LEAVE: &str = "[\"ner_head.*\"]";
-const REVISION: Expected = Expected { what: "a branch, a tag or a whole commit", example: "main" };
 const OUTPUT_DIRECTORY: Expected = Expected { what: "the path of the directory for this run", example: "runs/first" };
 const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.jsonl" };
 
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
 pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut model = read_model(r);
-    let data = read_data(r);
+    let mut data = read_data(r);
     let mut train = read_train(r);
+    pretraining::read_others(r, train.seed, data.source.pretraining_mut());
     let eval = read_eval(r, &data, train.micro_batch_size as u64);
     train.early_stop = read_early_stop(r, eval.metric);
+    train.divergence = read_divergence(r);
     model.init_seed = r.integer("model.init_seed", train.seed, 0..=MOST);
     r.follow("model.init_seed", "train.seed");
     let save = read_save(r, &data, model.dtype);
@@ -59,6 +60,12 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         every: r.integer("log.every", 10, 1..=MOST_STEPS),
         metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
         quiet: r.flag("log.quiet", false),
+        peak_tflops: r.optional_float(
+            "log.peak_tflops",
+            "not set: measured on processors, unknown on CUDA devices",
+            Range::Above(0.0),
+            989.0,
+        ),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_DIRECTORY) };
     let pinnings = Pinning::ALL.map(|pinning| (pinning.name(), pinning));
@@ -69,26 +76,6 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     };
     let parallel = parallel::read(r);
     Settings { model, data, train, eval, save, checkpoint, log, output, device, parallel }
-}
-
-fn read_model(r: &mut Reader) -> ModelSettings {
-    let own = "not set: as in the model's config.json";
-    let share = Range::Below(0.0, 1.0);
-    ModelSettings {
-        path: r.required_text("model.path", MODEL_DIRECTORY),
-        revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
-        family: r.optional_text(
-            "model.family",
-            "not set: as config.json states, else as the names of the tensors tell",
-            FAMILY,
-        ),
-        leave: r.optional_texts("model.leave", "not set: nothing but what other heads have", LEAVE).unwrap_or_default(),
-        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
-        head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
-        hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),
-        attention_dropout: r.optional_single("model.attention_dropout", own, share, 0.1),
-        init_seed: 0,
-    }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {
@@ -103,6 +90,10 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let lr = r.float("train.lr", 5e-5, Range::Above(0.0));
     let schedule = read_schedule(r);
     let warmup = read_warmup(r);
+    let run = "not set: the steps of the run";
+    let decay_steps = r.optional_integer("train.decay_steps", run, 1..=MOST_STEPS, 990_000);
+    let spans = [("exact", DecaySpan::AfterWarmup), ("megatron-2019", DecaySpan::All)];
+    let decay_span = r.choice("train.decay_endpoint", &spans, DecaySpan::AfterWarmup);
     let final_lr_ratio = r.float("train.final_lr_ratio", 0.0, Range::Within(0.0, 1.0));
     let weight_decay = r.single("train.weight_decay", 0.01, Range::AtLeast(0.0));
     let decay_norms_and_biases = r.flag("train.decay_norms_and_biases", false);
@@ -111,13 +102,6 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
     let clip = read_clip(r);
     let stores = [("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)];
-    let scales = [
-        ("auto", LossScale::Auto),
-        ("none", LossScale::None),
-        ("bmtrain", LossScale::BmTrain),
-        ("megatron", LossScale::Megatron),
-        ("deepspeed", LossScale::DeepSpeed),
-    ];
     let sums = [("fast", GradientSum::Fast), ("elastic", GradientSum::Elastic)];
     TrainSettings {
         epochs,
@@ -126,9 +110,12 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         batch_size: batch_size as usize,
         micro_batch_size: micro_batch_size as usize,
         accumulation,
+        batch_ramp: batch_ramp::read(r, batch_size),
         lr,
         schedule,
         warmup,
+        decay_steps,
+        decay_span,
         final_lr_ratio,
         weight_decay,
         decay_norms_and_biases,
@@ -148,11 +135,12 @@ fn read_train(r: &mut Reader) -> TrainSettings {
             &[("f32", GradientDType::F32), ("model", GradientDType::Model)],
             GradientDType::F32,
         ),
-        loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
+        loss_scale: loss_scale::read(r),
         offload: r.flag("train.offload", false),
         offload_parameters: r.flag("train.offload_parameters", false),
         inspect_every: r.optional_integer("train.inspect_every", "not set: never", 1..=MOST_STEPS, 100),
         early_stop: None,
+        divergence: None,
     }
 }
 
@@ -184,14 +172,26 @@ fn read_schedule(r: &mut Reader) -> ScheduleKind {
         ("noam", ScheduleKind::Noam),
         ("exponential", ScheduleKind::Exponential { gamma: DEFAULT_GAMMA }),
         ("constant", ScheduleKind::NoDecay),
+        ("range-test", ScheduleKind::RangeTest { last: LAST_LR }),
     ];
     let kind = r.choice("train.schedule", &kinds, ScheduleKind::Linear);
     let gamma = r.float("train.gamma", DEFAULT_GAMMA, Range::Within(0.0, 1.0));
-    if let ScheduleKind::Exponential { .. } = kind {
-        return ScheduleKind::Exponential { gamma };
+    let last = r.float("train.range_test_lr", LAST_LR, Range::Above(0.0));
+    let is_exponential = matches!(kind, ScheduleKind::Exponential { .. });
+    let is_range_test = matches!(kind, ScheduleKind::RangeTest { .. });
+    for (key, is_used, name) in
+        [("train.gamma", is_exponential, "exponential"), ("train.range_test_lr", is_range_test, "range-test")]
+    {
+        if !is_used {
+            let why = format!("it belongs to train.schedule = \"{name}\"");
+            r.without_effect(key, "train.schedule", &why, "remove it");
+        }
     }
-    r.without_effect("train.gamma", "train.schedule", "it belongs to train.schedule = \"exponential\"", "remove it");
-    kind
+    match kind {
+        ScheduleKind::Exponential { .. } => ScheduleKind::Exponential { gamma },
+        ScheduleKind::RangeTest { .. } => ScheduleKind::RangeTest { last },
+        kind => kind,
+    }
 }
 
 fn read_warmup(r: &mut Reader) -> Warmup {
@@ -215,7 +215,11 @@ fn read_warmup(r: &mut Reader) -> Warmup {
 }
 
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
-    let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
+    let every = match data.source.pretraining() {
+        Some(_) => Interval::Steps(1000),
+        None => Interval::Epochs(1.0),
+    };
+    let every = read_interval(r, "eval.every", every, ("end", Interval::End));
     let default = match (data.source.task_metrics(), data.source.predicts()) {
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
         (None, MetricKind::Classes | MetricKind::Questions | MetricKind::Tags) => EvalMetric::Metric(Metric::Accuracy),
@@ -227,8 +231,10 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
     let batch_size = r.integer("eval.batch_size", micro_batch_size, 1..=MOST_SAMPLES) as usize;
     r.follow("eval.batch_size", "train.micro_batch_size");
     if !data.source.has_eval() {
+        let key_of_data = data.source.eval_key();
+        let (why, fix) = (format!("there is no {key_of_data}"), format!("set {key_of_data}, or remove it"));
         for key in ["eval.every", "eval.metric", "eval.batch_size", "data.eval_limit"] {
-            r.without_effect(key, "data.eval", "there is no data.eval", "set data.eval, or remove it");
+            r.without_effect(key, key_of_data, &why, &fix);
         }
     }
     EvalSettings { every, metric, batch_size }
@@ -291,6 +297,17 @@ fn read_early_stop(r: &mut Reader, eval_metric: EvalMetric) -> Option<EarlyStopS
         );
     }
     Some(EarlyStopSettings { metric, patience: patience? })
+}
+
+fn read_divergence(r: &mut Reader) -> Option<DivergenceSettings> {
+    let absent = "not set: gradients that are not finite alone end a run";
+    let patience = r.optional_integer("train.divergence.patience", absent, 1..=MOST_STEPS, 50);
+    let spike = r.float("train.divergence.spike", 3.0, Range::Above(1.0));
+    if patience.is_none() {
+        let (because, fix) = ("train.divergence.patience", "set train.divergence.patience, or remove it");
+        r.without_effect("train.divergence.spike", because, "train.divergence.patience is not set", fix);
+    }
+    Some(DivergenceSettings { spike, patience: patience? })
 }
 
 fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings {

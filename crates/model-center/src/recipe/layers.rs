@@ -271,7 +271,12 @@ fn value_of(value: &DeValue<'_>) -> Value {
         DeValue::Boolean(v) => Value::Bool(*v),
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(items) => Value::Array(items.iter().map(|item| value_of(item.get_ref())).collect()),
-        DeValue::Table(_) => Value::Other("a table"),
+        DeValue::Table(table) => {
+            let entries = table.iter().map(|(key, value)| (key.get_ref().to_string(), value_of(value.get_ref())));
+            let mut entries: Vec<(String, Value)> = entries.collect();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            Value::Table(entries)
+        }
     }
 }
 

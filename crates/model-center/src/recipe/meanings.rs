@@ -27,12 +27,30 @@ pub(super) fn meaning(key: &str) -> Option<&'static Meaning> {
 }
 
 pub(super) const MEANINGS: &[Meaning] = &[
+    second(
+        "model.init",
+        "Source of initial values: the weights in `model.path`, or `random`, which reads its `config.json` alone.",
+    ),
     first(
         "model.path",
         "The model that training begins with: a Hugging Face directory, or a model of the hub that is in its cache.",
     ),
     first("model.revision", "Branch, tag or commit of a model of the hub."),
     first("model.family", "The family, where `config.json` does not name one."),
+    second("model.tokenizer", "Tokenizer of a model without weights, where it is not in `model.path`."),
+    second("model.layers", "Blocks of a model without weights; of an encoder-decoder, of each stack."),
+    second("model.hidden", "Size of its hidden states."),
+    second("model.heads", "Its attention heads."),
+    second("model.kv_heads", "Its key and value heads."),
+    second("model.head_size", "Size of each head, in families where it is not `model.hidden` / `model.heads`."),
+    second("model.feed_forward", "Size of its feed-forward layers; 4 × `model.hidden` where nothing states it."),
+    second("model.positions", "The longest sequence it has positions for."),
+    second("model.vocabulary", "Rows of its token embedding; at least the tokens of the tokenizer."),
+    second("model.init_std", "Standard deviation of its initial values."),
+    second(
+        "model.scale_init_by_depth",
+        "Divide the initial values of the projections that add to a block's input by the root of 2 × `model.layers`.",
+    ),
     first("model.dtype", "Dtype of the parameters. With `f16` and `bf16` the optimizer keeps f32 master weights."),
     first("model.leave", "Patterns of tensors in the model's directory that are not read, as `--leave` gives them."),
     first(
@@ -43,7 +61,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("model.attention_dropout", "Dropout of attention probabilities."),
     first("model.init_seed", "Seed of the initial values of parameters that the directory does not hold."),
     first("data.task", "What is learned; `docs/tasks.md` describes each task."),
-    first("data.objective", "How classes are told apart: by the outputs of a head, or by tokens that answer a prompt."),
+    first(
+        "data.objective",
+        "How classes are told apart: by the outputs of a head, or by tokens that answer a prompt. Of task `pretrain`: \
+         which tokens are predicted.",
+    ),
     first("data.path", "Directory of a task that knows its files."),
     first("data.train", "File of training records; for plain text also a directory."),
     first("data.eval", "The same for evaluation."),
@@ -65,6 +87,20 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.columns.tags", "Column of the list of tags of the words, texts or numbers of `data.labels`."),
     second("data.stride", "Tokens that consecutive windows of a long passage share, at most half of a window."),
     second("data.answer_length", "Most tokens of a predicted answer."),
+    second(
+        "data.corpora",
+        "Token files of task `pretrain`, without `.bin` and `.idx`: a list of paths, or of tables with `path` and \
+         `weight`. Without weights they are mixed by their number of tokens.",
+    ),
+    second("data.split", "Shares of training, validation and test of `data.corpora`."),
+    second("data.permute_documents", "Split a random order of the documents, which depends on `data.seed` alone."),
+    second("data.valid", "Validation sets of their own, in place of a part of `data.corpora`."),
+    second("data.test", "The same of test sets, which are evaluated once, at the end."),
+    second("data.sequence_length", "Tokens of a sample of task `pretrain`."),
+    second("data.sample_order", "Rule of the orders of documents and samples, `docs/corpus.md`."),
+    second("data.maps", "Directory of index maps."),
+    second("data.loading_threads", "Threads of a rank that form batches before a step asks for them."),
+    second("data.seed", "Seed of the orders and the split of token files."),
     first("data.max_length", "Most tokens of an input, special tokens included."),
     first("data.target_length", "Most tokens of a target."),
     first("data.too_long", "Whether longer inputs are truncated or an error."),
@@ -93,6 +129,26 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.schedule", "Course of the learning rate after the warm-up."),
     first("train.gamma", "Factor of each step, for `train.schedule = \"exponential\"`."),
     first("train.warmup", "Length of the linear warm-up."),
+    second(
+        "train.batch_ramp.start",
+        "Samples of the first steps of task `pretrain`, where batches grow to `train.batch_size`.",
+    ),
+    second("train.batch_ramp.increment", "What the batch grows by at a time."),
+    second("train.batch_ramp.samples", "Samples over which it grows."),
+    second(
+        "train.range_test_lr",
+        "Learning rate of the last step of a range test, which grows from `train.lr` by the same factor at each step \
+         and writes the picture `lr_range.svg`.",
+    ),
+    second(
+        "train.decay_steps",
+        "Steps that the learning rate's schedule is made for, where it is not the length of the run.",
+    ),
+    second(
+        "train.decay_endpoint",
+        "Where a linear or cosine decay ends: at its last step (`exact`), or the warm-up's length later, by \
+         Megatron-LM's formula of 2019.",
+    ),
     first("train.final_lr_ratio", "Share of `train.lr` below which the schedule does not decay."),
     first("train.weight_decay", "Weight decay."),
     first("train.decay_norms_and_biases", "Apply weight decay to norms and biases too."),
@@ -126,6 +182,13 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Dtype of gradients and of their reduction over ranks; `model` is the dtype of the parameters.",
     ),
     first("train.loss_scale", "Rule of the loss scale; `auto` scales for `f16` alone."),
+    second("train.loss_scale_start", "The first loss scale, or the only one with `static`."),
+    second("train.loss_scale_window", "Steps without overflow before the loss scale grows."),
+    second(
+        "train.loss_scale_hysteresis",
+        "The overflow that first lowers the loss scale; earlier ones only skip a step.",
+    ),
+    second("train.loss_scale_floor", "The loss scale is not lowered below this."),
     first("train.offload", "Keep optimizer state in host memory and update it there."),
     second(
         "train.offload_parameters",
@@ -140,6 +203,13 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.early_stop.metric", "Metric that early stopping watches."),
     first("eval.every", "Interval of evaluations; there is always one at the end."),
     first("eval.metric", "Metric that decides which weights are best."),
+    second(
+        "train.divergence.patience",
+        "End the run with exit code 7 after this many losses in a row that are not finite, above the mean of the first \
+         20 steps, or spikes.",
+    ),
+    second("train.divergence.spike", "A loss of more than this many times the mean of recent ones is a spike."),
+    second("eval.iterations", "Training batches that an evaluation of task `pretrain` has samples for."),
     first("eval.batch_size", "Samples of one forward pass of an evaluation."),
     first("save.which", "Which weights the run leaves in its output directory; `none` is for measurements."),
     first("save.dtype", "Dtype of the saved weights."),
@@ -150,6 +220,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("log.every", "Interval of records of the training loss, in steps."),
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),
+    second("log.peak_tflops", "Peak of the device of a rank in TFLOP/s; utilisation is a share of it."),
     first("output.dir", "Directory of the run."),
     first("device.name", "Device of a rank; `auto` takes a CUDA device if there is one."),
     first("device.threads", "Threads of the ranks of a host together; `auto` is one for each physical core."),

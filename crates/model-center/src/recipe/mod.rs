@@ -11,6 +11,7 @@
 //!
 //! Called by the `finetune` program and by programs that use the same recipes.
 
+mod batch_ramp;
 mod class_weights;
 mod data_source;
 mod draft;
@@ -18,11 +19,15 @@ mod elsewhere;
 mod keys;
 mod kinds;
 mod layers;
+mod loss_scale;
 mod meanings;
 mod memory;
 mod mistake;
+mod model;
+mod model_start;
 mod page;
 mod parallel;
+mod pretraining;
 mod ranks;
 mod reader;
 mod resolved;
@@ -32,21 +37,25 @@ mod sources;
 pub(crate) mod suggest;
 mod unknown;
 
+pub use batch_ramp::BatchRamp;
 pub use class_weights::ClassWeights;
 pub use data_source::DataSource;
 pub use draft::Draft;
 pub use layers::Origin;
+pub use loss_scale::{LossScale, ScaleRule};
 pub use mistake::{Group, Mistake, as_error, list};
+pub use model_start::{ModelStart, model_directory};
 pub use page::settings_page;
 pub use parallel::{Parallel, StagePartition, recorded_partition};
+pub use pretraining::{Corpus, PretrainingObjective, PretrainingSettings};
 pub use ranks::Mismatch;
 pub(crate) use ranks::nearest;
 pub use resolved::Resolved;
-pub use rules::{model_directory, preflight};
+pub use rules::preflight;
 pub use settings::{
-    CheckpointSettings, DataSettings, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, GradientDType, Head,
-    Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings, SaveWhich, Settings,
-    Threads, TrainSettings,
+    CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
+    GradientDType, Head, Interval, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings,
+    SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

@@ -11,7 +11,8 @@ use crate::data::TaskEntry;
 
 /// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[
-    ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`"),
+    ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`, for `pretrain` `\"causal\"`"),
+    ("eval.every", "`\"1 epoch\"`, for `pretrain` `\"1000 steps\"`"),
     ("train.micro_batch_size", "`train.batch_size` / data ranks"),
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];

@@ -143,7 +143,21 @@ impl Resolved {
             found.extend(micro_batches.and_then(|micro_batches| self.unfilled_pipeline(micro_batches, data_ranks)));
             found.extend(self.parted_reduction(data_ranks));
         }
-        undivided.into_iter().chain(found).collect()
+        undivided.into_iter().chain(self.undivided_ramp(data_ranks)).chain(found).collect()
+    }
+
+    /// Batches of a ramp that the ranks cannot share evenly.
+    fn undivided_ramp(&self, data_ranks: usize) -> Option<Mismatch> {
+        let ramp = self.train.batch_ramp?;
+        let samples = (self.micro_batch_on(data_ranks) * data_ranks) as u64;
+        let near = |number: u64| nearest_multiples(number as usize, samples as usize);
+        let wrong = |key: &'static str, number: u64| {
+            let reason = format!("`{key}` = {number} is not a multiple of {samples}, a micro-batch of each data rank");
+            Mismatch { key, reason, fix: format!("set {key} = {}", near(number)) }
+        };
+        let keys = [("train.batch_ramp.start", ramp.start), ("train.batch_ramp.increment", ramp.increment)];
+        let found = keys.into_iter().find(|(_, number)| !number.is_multiple_of(samples.max(1)));
+        found.map(|(key, number)| wrong(key, number))
     }
 
     /// Micro-batches of a data-parallel rank that do not fill its pipeline.

@@ -2,6 +2,7 @@
 //!
 //! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
 
+use super::batch_ramp::BatchRamp;
 use super::layers::Origin;
 use super::parallel::{PARTITION, Parallel, StagePartition, rendered};
 use super::reader::SettingEntry;
@@ -22,6 +23,9 @@ const UNHASHED_KEYS: &[&str] = &[
     "train.inspect_every",
     "model.leave",
 ];
+/// Keys of later versions with defaults that change nothing: at these they do not count, so that the recipes and
+/// checkpoints of earlier versions keep their hash.
+const LATER_DEFAULTS: &[(&str, &str)] = &[("model.init", "\"weights\""), ("train.decay_endpoint", "\"exact\"")];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -62,7 +66,8 @@ impl Resolved {
     /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a
     /// model card shows, since it is the same wherever and on however many threads the run was made.
     pub fn hashed_toml(&self) -> String {
-        let counts = |e: &&SettingEntry| e.is_effective() && is_hashed(e.key);
+        let is_later = |e: &SettingEntry| e.value.as_ref().is_some_and(|value| is_later_default(e.key, value));
+        let counts = |e: &&SettingEntry| e.is_effective() && is_hashed(e.key) && !is_later(e);
         write_tables(String::new(), self.entries.iter().filter(counts)).trim_start().to_owned()
     }
 
@@ -94,7 +99,9 @@ impl Resolved {
     pub fn changes(&self, text: &str) -> Result<Vec<String>, toml::de::Error> {
         let earlier: toml::Table = toml::from_str(text)?;
         let now: toml::Table = toml::from_str(&self.hashed_toml())?;
-        let (earlier, now) = (flat(&earlier), flat(&now));
+        let (mut earlier, now) = (flat(&earlier), flat(&now));
+        // The text has every value, at its default or not.
+        earlier.retain(|key, value| !is_later_default(key, &value.to_string()));
         let keys: std::collections::BTreeSet<&String> = earlier.keys().chain(now.keys()).collect();
         let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
         let counts = |key: &&&String| is_hashed(key) && earlier.get(**key) != now.get(**key);
@@ -150,9 +157,17 @@ impl Resolved {
         }
     }
 
+    /// How the batches of the run grow.
+    pub fn batch_ramp(&self) -> BatchRamp {
+        self.train.batch_ramp.unwrap_or(BatchRamp::constant(self.train.batch_size as u64))
+    }
+
     /// Sets the batch size, which no key sets.
     pub(super) fn set_batch(&mut self, size: usize, origin: Origin) {
         self.settings.train.batch_size = size;
+        if let Some(ramp) = &mut self.settings.train.batch_ramp {
+            ramp.batch = size as u64;
+        }
         for entry in self.entries.iter_mut().filter(|entry| entry.key == "train.batch_size") {
             (entry.value, entry.origin) = (Some(size.to_string()), origin.clone());
         }
@@ -162,6 +177,11 @@ impl Resolved {
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries.iter().map(|e| e.key)
     }
+}
+
+/// Whether a value is the default of a key of a later version.
+fn is_later_default(key: &str, value: &str) -> bool {
+    LATER_DEFAULTS.contains(&(key, value))
 }
 
 /// Tables in order of appearance, each before its own sub-tables; the order of keys within a table stays.

@@ -1,19 +1,22 @@
 //! What settings must agree on, and what must exist on disk before a run starts.
 //!
-//! Defines `check`, run at every load, [`preflight`], which looks at files without reading weights or records, and
-//! [`model_directory`].
+//! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
+use super::batch_ramp;
 use super::data_source::DataSource;
 use super::memory;
 use super::mistake::{Group, Mistake};
+use super::model;
+use super::model_start::{config_file, model_directory};
 use super::parallel;
 use super::reader::Reader;
 use super::resolved::Resolved;
-use super::settings::{EvalMetric, Interval, Settings};
+use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
+use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
-use crate::formats::pretrained::{ModelCaches, Pretrained};
+use crate::formats::pretrained::ModelCaches;
 use crate::metrics::MetricKind;
 use crate::run::{
     CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
@@ -24,7 +27,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// Adds the contradictions and the settings without effect that concern more than one table or value.
 pub(crate) fn check(r: &mut Reader, s: &Settings) {
+    model::check(r, s);
     check_length(r, s);
+    check_budget(r, s);
+    batch_ramp::check(r, s);
     check_schedule(r, s);
     check_optimizer(r, s);
     memory::check(r, s);
@@ -59,10 +65,27 @@ fn check_length(r: &mut Reader, s: &Settings) {
     }
 }
 
+/// Samples of token files are numbered over the whole run, whose length has to be known.
+fn check_budget(r: &mut Reader, s: &Settings) {
+    if s.data.source.pretraining().is_none() {
+        return;
+    }
+    if s.train.steps.is_none() {
+        let reason = "`train.steps` is missing: task pretrain has samples for a number of steps";
+        r.absent(&["train.steps", "data.task"], reason, "set train.steps = 300000");
+    }
+    r.without_effect("train.epochs", "data.task", "task pretrain is limited by train.steps", "remove it");
+    if matches!(s.eval.every, Interval::Epochs(_)) && r.is_explicit("eval.every") {
+        let reason = "`eval.every` counts epochs, and task pretrain has one";
+        r.contradiction(&["eval.every", "data.task"], reason, "give a number of steps, such as \"1000 steps\"");
+    }
+}
+
 fn check_schedule(r: &mut Reader, s: &Settings) {
     let t = &s.train;
-    let needs_end = matches!(t.schedule, ScheduleKind::Linear | ScheduleKind::Cosine);
-    let end_is_known = t.epochs.is_some() || t.steps.is_some();
+    let is_range_test = matches!(t.schedule, ScheduleKind::RangeTest { .. });
+    let needs_end = matches!(t.schedule, ScheduleKind::Linear | ScheduleKind::Cosine) || is_range_test;
+    let end_is_known = t.epochs.is_some() || t.steps.is_some() || t.decay_steps.is_some();
     if !end_is_known && t.minutes.is_some() {
         let fix = "set train.epochs or train.steps as well, or train.schedule = \"constant\" and train.warmup in steps";
         if needs_end {
@@ -73,11 +96,28 @@ fn check_schedule(r: &mut Reader, s: &Settings) {
             r.contradiction(&["train.warmup", "train.minutes", "train.epochs", "train.steps"], reason, fix);
         }
     }
-    if let (Warmup::Steps(warmup), Some(steps)) = (t.warmup, t.steps)
+    let (key, end) = match t.decay_steps {
+        Some(steps) => ("train.decay_steps", Some(steps)),
+        None => ("train.steps", t.steps),
+    };
+    if let (Warmup::Steps(warmup), Some(steps)) = (t.warmup, end)
         && warmup >= steps
     {
-        let reason = format!("`train.warmup` = {warmup} lasts as long as the run of `train.steps` = {steps} or longer");
-        r.contradiction(&["train.warmup", "train.steps"], reason, "shorten the warm-up");
+        let what = if key == "train.steps" { "run" } else { "schedule" };
+        let reason = format!("`train.warmup` = {warmup} lasts as long as the {what} of `{key}` = {steps} or longer");
+        r.contradiction(&["train.warmup", key], reason, "shorten the warm-up");
+    }
+    if is_range_test && !matches!(t.warmup, Warmup::Steps(0) | Warmup::Fraction(0.0)) {
+        let reason = "a range test grows from `train.lr` and has no warm-up";
+        r.contradiction(&["train.warmup", "train.schedule"], reason, "set train.warmup = 0");
+    }
+    if is_range_test && s.save.which != SaveWhich::None {
+        let reason = "the weights of a range test are of no use: it ends at a rate that is too high";
+        r.contradiction(&["train.schedule", "save.which"], reason, "set save.which = \"none\"");
+    }
+    if !needs_end || is_range_test {
+        let why = "it is for train.schedule = \"linear\" and \"cosine\"";
+        r.without_effect("train.decay_endpoint", "train.schedule", why, "remove it");
     }
     if t.schedule == ScheduleKind::Noam && matches!(t.warmup, Warmup::Steps(0) | Warmup::Fraction(0.0)) {
         let reason = "the \"noam\" schedule is defined by its warm-up, which is 0";
@@ -143,7 +183,8 @@ fn check_columns(r: &mut Reader, s: &Settings) {
         | DataSource::Prompts { .. }
         | DataSource::Published { .. }
         | DataSource::Squad { .. }
-        | DataSource::QuestionAnswering { .. } => return,
+        | DataSource::QuestionAnswering { .. }
+        | DataSource::Pretraining(_) => return,
         DataSource::TokenClassification { task, .. } => return check_tags(r, task),
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
         DataSource::Files { columns, .. } => {
@@ -266,13 +307,15 @@ fn refuse_plain_text(r: &mut Reader, key: &'static str) {
 
 fn check_eval(r: &mut Reader, s: &Settings) {
     if !s.data.source.has_eval() {
-        let fix = "set data.eval";
+        let key = s.data.source.eval_key();
+        let fix = format!("set {key}");
         if s.save.which.keeps_best() {
-            r.contradiction(&["save.which", "data.eval"], "without data.eval no weights are known to be best", fix);
+            let reason = format!("without {key} no weights are known to be best");
+            r.contradiction(&["save.which", key], reason, fix.clone());
         }
         if s.train.early_stop.is_some() {
-            let reason = "stopping early needs evaluations, and there is no data.eval";
-            r.contradiction(&["train.early_stop.patience", "data.eval"], reason, fix);
+            let reason = format!("stopping early needs evaluations, and there is no {key}");
+            r.contradiction(&["train.early_stop.patience", key], reason, fix);
         }
     } else if s.train.early_stop.is_some() && s.eval.every == Interval::End {
         let reason = "stopping early needs evaluations on the way, and eval.every = \"end\"";
@@ -347,14 +390,10 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
         out.push(Mistake { group, place: resolved.place(key), reason, fix: fix.into() });
         false
     };
-    if let Ok(directory) = &model {
-        look(
-            Group::Model,
-            "model.path",
-            directory.join("config.json"),
-            false,
-            "name a complete Hugging Face model directory",
-        );
+    if let Ok(directory) = &model
+        && let Some(file) = config_file(resolved, directory)
+    {
+        look(Group::Model, "model.path", file, false, "name a complete Hugging Face model directory");
     }
     match &resolved.data.source {
         DataSource::Task { directory, .. }
@@ -381,23 +420,18 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
                 look(Group::Data, "data.eval", eval.clone(), false, "name a file of evaluation records");
             }
         }
+        DataSource::Pretraining(settings) => {
+            let fix = "name the token files of `corpus build` without .bin and .idx";
+            let sets =
+                [("data.corpora", &settings.corpora), ("data.valid", &settings.valid), ("data.test", &settings.test)];
+            for (key, corpora) in sets {
+                for corpus in corpora {
+                    for path in [token_path(&corpus.path), index_path(&corpus.path)] {
+                        look(Group::Data, key, path, false, fix);
+                    }
+                }
+            }
+        }
     }
     out
-}
-
-/// The directory of a recipe's model, see [`Pretrained::resolve`].
-///
-/// # Errors
-/// No such model, or an invalid `model.revision`; the place is the key's.
-pub fn model_directory(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
-    let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
-    let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
-    Pretrained::resolve(name, revision, places).map_err(|error| {
-        let (reason, fix) = match error {
-            Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),
-            Error::File { path, source, fix, .. } => (format!("cannot open {}: {source}", path.display()), fix),
-            other => (other.to_string(), "name a Hugging Face model directory".into()),
-        };
-        Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix }
-    })
 }

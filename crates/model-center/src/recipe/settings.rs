@@ -4,15 +4,18 @@
 //! used, so that programs pass settings on without translating. `Option` remains only where absence has a meaning of
 //! its own, documented at the field. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
+use super::batch_ramp::BatchRamp;
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
+use super::loss_scale::LossScale;
 use super::parallel::Parallel;
+use crate::config::ConfigOverrides;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
-use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{Clip, DecayForm, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
 
@@ -44,8 +47,10 @@ pub struct Settings {
 /// `[model]`: what is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// What to start from as it is written: a Hugging Face directory, or the hub's name of a model.
-    /// [`model_directory`](super::model_directory) finds the directory.
+    /// Where initial values come from.
+    pub init: ModelInit,
+    /// What to start from as it is written: a Hugging Face directory, or the hub's name of a model. Without weights
+    /// also a configuration file, or nothing where the family is given. [`ModelStart`](super::ModelStart) finds it.
     pub path: String,
     /// Branch, tag or commit of a model of the hub; `None` for its main branch.
     pub revision: Option<String>,
@@ -53,6 +58,10 @@ pub struct ModelSettings {
     pub family: Option<String>,
     /// Tensors of the directory that are left out, by patterns; other task heads are left out anyway.
     pub leave: Vec<String>,
+    /// Without weights: a tokenizer apart from the model, a directory or a file.
+    pub tokenizer: Option<String>,
+    /// Without weights: what replaces sizes of the configuration.
+    pub shape: ConfigOverrides,
     /// Type of the parameters.
     pub dtype: DType,
     /// Where the classifier comes from; a language-modelling head is always the directory's.
@@ -63,6 +72,15 @@ pub struct ModelSettings {
     pub attention_dropout: Option<f32>,
     /// Seed of the initial values of parameters the directory does not hold.
     pub init_seed: u64,
+}
+
+/// Where a model's initial values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelInit {
+    /// From the weights of its directory.
+    Weights,
+    /// All are initialized randomly; its configuration is all that is read.
+    Random,
 }
 
 /// Where the classifier comes from: one output per class, one per choice, or one number. A language-modelling head is
@@ -111,12 +129,18 @@ pub struct TrainSettings {
     pub micro_batch_size: usize,
     /// Micro-batches of a data-parallel rank in one optimizer step; `None`: what `batch_size` leaves.
     pub accumulation: Option<usize>,
+    /// Batches that grow to `batch_size`; `None`: all are of one size.
+    pub batch_ramp: Option<BatchRamp>,
     /// Peak learning rate (for Noam: the factor of its formula).
     pub lr: f64,
     /// The decay of the learning rate.
     pub schedule: ScheduleKind,
     /// The warm-up of the learning rate.
     pub warmup: Warmup,
+    /// The number of steps that the schedule is made for; `None`: the steps of the run.
+    pub decay_steps: Option<u64>,
+    /// What linear and cosine decay are a share of.
+    pub decay_span: DecaySpan,
     /// After the warm-up the learning rate does not fall below this share of `lr`.
     pub final_lr_ratio: f64,
     /// Weight decay.
@@ -157,6 +181,17 @@ pub struct TrainSettings {
     pub inspect_every: Option<u64>,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
+    /// When the run ends because its loss has left its course; `None`: never.
+    pub divergence: Option<DivergenceSettings>,
+}
+
+/// `[train.divergence]`: when a run ends because its loss has left its course.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DivergenceSettings {
+    /// A loss of more than this many times the mean of recent steps is too high, as is one above where the run began.
+    pub spike: f64,
+    /// Steps in a row whose loss may be too high.
+    pub patience: u64,
 }
 
 /// `[train.early_stop]`: stop when evaluation no longer gets better.
@@ -290,6 +325,8 @@ pub struct LogSettings {
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,
+    /// Peak of the device of a rank in TFLOP/s; utilisation is a share of it. `None`: measured, on processors.
+    pub peak_tflops: Option<f64>,
 }
 
 /// `[output]`: where it goes.
@@ -325,37 +362,6 @@ impl GradientDType {
         match self {
             GradientDType::F32 => DType::F32,
             GradientDType::Model => parameters,
-        }
-    }
-}
-
-/// How losses are scaled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LossScale {
-    /// By the predecessor's rule for f16, not at all for types with the range of f32.
-    Auto,
-    /// Not at all.
-    None,
-    /// By the predecessor's rule.
-    BmTrain,
-    /// By Megatron's rule.
-    Megatron,
-    /// By DeepSpeed's rule.
-    DeepSpeed,
-}
-
-/// What the predecessor's programs begin with.
-const START: f32 = 65_536.0;
-
-impl LossScale {
-    /// The rule for parameters of this type.
-    pub fn policy(self, dtype: DType) -> ScalePolicy {
-        match self {
-            LossScale::Auto if dtype == DType::F16 => ScalePolicy::bm_train(START),
-            LossScale::Auto | LossScale::None => ScalePolicy::NONE,
-            LossScale::BmTrain => ScalePolicy::bm_train(START),
-            LossScale::Megatron => ScalePolicy::MEGATRON,
-            LossScale::DeepSpeed => ScalePolicy::DEEP_SPEED,
         }
     }
 }

@@ -5,6 +5,7 @@ use super::data_source::DataSource;
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
+use super::pretraining::{self, PretrainingObjective};
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{
@@ -30,6 +31,7 @@ enum Task {
     Seq2Seq,
     QuestionAnswering,
     TokenClassification,
+    Pretrain,
 }
 
 impl Task {
@@ -43,7 +45,8 @@ impl Task {
             | Task::Language
             | Task::Seq2Seq
             | Task::QuestionAnswering
-            | Task::TokenClassification => false,
+            | Task::TokenClassification
+            | Task::Pretrain => false,
         }
     }
 
@@ -62,6 +65,15 @@ enum Objective {
     Classifier,
     /// Label words, after a prompt.
     Verbalizer,
+    /// Of pretraining: which tokens of a sample are predicted.
+    Pretraining(PretrainingObjective),
+}
+
+impl Objective {
+    /// The objective of pretraining; its default where it is another's.
+    fn of_pretraining(self) -> PretrainingObjective {
+        if let Objective::Pretraining(objective) = self { objective } else { PretrainingObjective::Causal }
+    }
 }
 
 /// The keys of all sources.
@@ -97,6 +109,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("seq2seq", Task::Seq2Seq),
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
+        ("pretrain", Task::Pretrain),
     ]);
     tasks.extend(r.tasks.iter().map(entry));
     let task = r.required_choice("data.task", &tasks);
@@ -126,15 +139,24 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
             "remove it, or skip",
         );
     }
+    let length_grouped = r.flag("data.length_grouped", false);
+    let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
+    let class_weights = weights_of_classes(r, task, objective);
+    let (mut max_length, mut target_length) = (max_length as usize, target_length);
+    pretraining::refuse_foreign(r, task == Some(Task::Pretrain));
+    if let Some(pretraining) = source.pretraining() {
+        (max_length, target_length) = (pretraining.sequence_length, pretraining.sequence_length);
+        pretraining::check(r, pretraining);
+    }
     DataSettings {
         source,
-        max_length: max_length as usize,
+        max_length,
         target_length,
         too_long,
         on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
-        length_grouped: r.flag("data.length_grouped", false),
-        eval_limit: r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000),
-        class_weights: weights_of_classes(r, task, objective),
+        length_grouped,
+        eval_limit,
+        class_weights,
     }
 }
 
@@ -160,13 +182,25 @@ pub(super) fn has_prompts(task: &str) -> bool {
 }
 
 fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
-    let choices = [("classifier", Objective::Classifier), ("verbalizer", Objective::Verbalizer)];
+    let causal = Objective::Pretraining(PretrainingObjective::Causal);
+    let choices = [("classifier", Objective::Classifier), ("verbalizer", Objective::Verbalizer), ("causal", causal)];
     let default = match task {
         Some(Task::Registered(_, None)) => Objective::Verbalizer,
+        Some(Task::Pretrain) => causal,
         _ => Objective::Classifier,
     };
     let objective = r.choice("data.objective", &choices, default);
+    let is_of_pretraining = matches!(objective, Objective::Pretraining(_));
     match task {
+        Some(task) if is_of_pretraining != (task == Task::Pretrain) => {
+            let reason = match is_of_pretraining {
+                true => "this objective is for data.task = \"pretrain\"",
+                false => "this objective is for tasks with classes",
+            };
+            r.contradiction(&["data.objective", "data.task"], reason, "remove data.objective");
+            default
+        }
+        Some(Task::Pretrain) => objective,
         None | Some(Task::Classification) => objective,
         Some(task) if !task.has_classes() => {
             r.without_effect("data.objective", "data.task", "it is for tasks with classes", "remove it");
@@ -236,6 +270,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         },
     };
+    let pretraining = pretraining::read(r, objective.of_pretraining());
     match (task, objective) {
         (Some(Task::Registered(task, Some(entry))), Objective::Classifier) => {
             if entry.labels.are_tokens() {
@@ -259,6 +294,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             require_directory(r, DataSource::Squad { directory })
         }
         (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
+        (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
         _ => of_files(r, task, keys),
     }
 }

@@ -113,6 +113,8 @@ pub struct Timing {
     pub tokens_per_s: f64,
     /// Share of the machine's measured peak, 0 to 1, if that was measured.
     pub peak_share: Option<f64>,
+    /// Share of the step that waited for samples, where they are loaded while others train.
+    pub data_share: Option<f64>,
     /// Resident memory of the process, bytes.
     pub rss_bytes: u64,
     /// The most it has been, bytes.
@@ -125,6 +127,9 @@ impl Timing {
         time.float("seconds", self.seconds).float("tokens_per_s", self.tokens_per_s);
         if let Some(share) = self.peak_share {
             time.float("peak_share", share);
+        }
+        if let Some(share) = self.data_share {
+            time.float("data_share", share);
         }
         time.integer("rss_bytes", self.rss_bytes).integer("peak_rss_bytes", self.peak_rss_bytes);
         time
@@ -264,6 +269,22 @@ pub struct EvalRecord {
 
 impl Record for EvalRecord {
     fn to_json(&self) -> String {
+        self.json("eval")
+    }
+}
+
+/// The evaluation of the test sets, at the end of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TestRecord(pub EvalRecord);
+
+impl Record for TestRecord {
+    fn to_json(&self) -> String {
+        self.0.json("test")
+    }
+}
+
+impl EvalRecord {
+    fn json(&self, kind: &str) -> String {
         let mut time = Object::default();
         time.float("seconds", self.seconds).float("eval_seconds", self.eval_seconds);
         let mut values = Object::default();
@@ -271,7 +292,7 @@ impl Record for EvalRecord {
             values.float(name, *value);
         }
         let mut out = Object::default();
-        out.text("kind", "eval").integer("step", self.step).float("epoch", self.epoch).integer("samples", self.samples);
+        out.text("kind", kind).integer("step", self.step).float("epoch", self.epoch).integer("samples", self.samples);
         out.object("metrics", values).flag("best", self.is_best);
         out.object("time", time).end()
     }

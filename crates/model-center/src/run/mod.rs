@@ -4,6 +4,7 @@
 
 pub mod console;
 mod lock;
+mod lr_range;
 mod marker;
 pub mod memory;
 mod metrics_log;
@@ -19,11 +20,12 @@ mod status;
 mod stop;
 
 pub use crate::error::OutputFault;
+pub use lr_range::{LR_RANGE_FILE, LrRange};
 pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::Memory;
 pub use metrics_log::{
-    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, Timing, deterministic_part,
-    without_overtaken,
+    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, TestRecord, Timing,
+    deterministic_part, without_overtaken,
 };
 pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};

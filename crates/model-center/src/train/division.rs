@@ -7,7 +7,7 @@ use crate::formats::ModelCaches;
 use crate::metrics::MetricKind;
 use crate::model::division::Division;
 use crate::model::{OpenOptions, Registry, TextHead};
-use crate::recipe::{Mismatch, Parallel, Resolved, model_directory, nearest};
+use crate::recipe::{Mismatch, ModelStart, Parallel, Resolved, nearest};
 use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -66,7 +66,7 @@ fn division(
     from_config: bool,
 ) -> Result<Division> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let directory = model_directory(resolved, places)?;
+    let start = ModelStart::of(resolved, places)?;
     let open = |head: TextHead| {
         let options = OpenOptions {
             family: resolved.model.family.clone(),
@@ -76,12 +76,12 @@ fn division(
             from_config,
             ..OpenOptions::new(&nowhere)
         };
-        registry.open(&directory, &options)
+        registry.open(&start.directory, &start.with_config(options))
     };
     let source = &resolved.data.source;
     let opened = match source.has_token_labels() || source.predicts() == MetricKind::Tokens {
         // A model without such a head is refused with its task, once data are read.
-        true => open(TextHead::CausalLm).or_else(|_| open(TextHead::None))?,
+        true => open(TextHead::CausalLm).or_else(|_| open(TextHead::MaskedLm)).or_else(|_| open(TextHead::None))?,
         false => open(TextHead::None)?,
     };
     Ok(Division::of(opened.model.parameters()))

@@ -1,10 +1,12 @@
 //! Evaluation of a model in training: every sample once, metrics and mean loss.
 
+use super::batches::Batches;
 use super::generated_answers::GeneratedAnswers;
+use super::run_data::EvalSet;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use super::waiting::Progress;
-use crate::data::{Batch, Dataset, LabelSpace, Labels, Loader, LoaderOptions, Position, SpanWindow, SpanWindows};
+use crate::data::{Batch, Dataset, LabelSpace, Labels, Position, SpanWindow, SpanWindows};
 use crate::metrics::{Evaluator, Metric, OrderedSum, argmax};
 use crate::model::{ForwardOutputs, ModelOutput, TextModel};
 use crate::recipe::EvalMetric;
@@ -13,7 +15,6 @@ use crate::{Error, Result};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
 use bmtrain_dist::pipeline::Pipeline;
-use std::sync::Arc;
 
 /// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +25,12 @@ pub struct EvalResult {
     pub loss: f64,
     /// The task's metrics.
     pub metrics: Vec<(Metric, f64)>,
+    /// The loss of each set of token files; none of records.
+    pub sets: Vec<(String, f64)>,
 }
+
+/// The bound on the loss in a bounded perplexity.
+const LARGEST_EXPONENT: f64 = 20.0;
 
 impl EvalResult {
     /// The value of one metric; NaN for one that was not computed.
@@ -37,10 +43,15 @@ impl EvalResult {
         }
     }
 
-    /// Names and values, the loss last.
+    /// Names and values, the loss last. Of token files also the perplexity that early Megatron-LM reports, which is
+    /// bounded, and the loss of each of several sets.
     pub fn named(&self) -> Vec<(String, f64)> {
         let metrics = self.metrics.iter().map(|(metric, value)| (metric.name().to_owned(), *value));
-        metrics.chain([("loss".to_owned(), self.loss)]).collect()
+        let bounded = (!self.sets.is_empty()).then(|| self.loss.min(LARGEST_EXPONENT).exp());
+        let bounded = bounded.map(|value| ("perplexity_bounded".to_owned(), value));
+        let several = if self.sets.len() > 1 { self.sets.as_slice() } else { &[] };
+        let sets = several.iter().map(|(name, loss)| (format!("loss {name}"), *loss));
+        metrics.chain(bounded).chain(sets).chain([("loss".to_owned(), self.loss)]).collect()
     }
 
     /// Names and values on one line.
@@ -51,7 +62,7 @@ impl EvalResult {
 
 /// The evaluation of a run: its data, its metrics, and how answers are generated where a metric compares texts.
 pub(crate) struct Evaluation {
-    loader: Loader,
+    sets: Vec<(String, Batches)>,
     metrics: Vec<Metric>,
     answers: Option<GeneratedAnswers>,
 }
@@ -72,81 +83,107 @@ pub(crate) struct EvalContext<'a> {
 impl Evaluation {
     /// The evaluation that a recipe asks for; `None` without evaluation data.
     pub(crate) fn new(setup: &Setup, resolved: &Resolved) -> Result<Option<Self>> {
-        let Some(data) = &setup.eval else { return Ok(None) };
-        let loader = Loader::new(Arc::clone(data), LoaderOptions::evaluation(resolved.eval.batch_size))?;
-        Ok(Some(Evaluation { loader, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
+        Self::of(&setup.eval, setup, resolved)
     }
 
-    /// Evaluate every sample once. The data-parallel ranks take batches in turn, and all return the same result, or
-    /// `None` because one of them is asked to stop.
+    /// The evaluation of these sets; `None` without any.
+    pub(super) fn of(sets: &[EvalSet], setup: &Setup, resolved: &Resolved) -> Result<Option<Self>> {
+        if sets.is_empty() {
+            return Ok(None);
+        }
+        let open = |set: &EvalSet| Ok((set.name.clone(), Batches::evaluation(&set.data, resolved.eval.batch_size)?));
+        let sets = sets.iter().map(open).collect::<Result<_>>()?;
+        Ok(Some(Evaluation { sets, metrics: metrics(setup, resolved), answers: setup.answers.clone() }))
+    }
+
+    /// Evaluate every sample of every set once. The data-parallel ranks take batches in turn, and all return the same
+    /// result, or `None` because one of them is asked to stop.
     pub(crate) fn run(&mut self, context: EvalContext<'_>) -> Result<Option<EvalResult>> {
         let _evaluation = tracing::debug_span!("evaluation").entered();
-        let Some((evaluator, loss)) = self.forward_all(context)? else { return Ok(None) };
+        let Evaluation { sets, metrics, answers } = self;
+        let (mut all, mut losses) = (None::<Evaluator>, OrderedSum::default());
+        let (mut first, mut by_set) = (0, Vec::new());
+        for (name, batches) in sets.iter_mut() {
+            let Some((evaluator, of_set)) = forward_all(batches, context, first)? else { return Ok(None) };
+            first += batches.per_epoch();
+            by_set.push((name.clone(), of_set.mean()));
+            losses.merge(&of_set);
+            match &mut all {
+                Some(all) => all.merge(&evaluator)?,
+                None => all = Some(evaluator),
+            }
+        }
+        let (Some(evaluator), Some((_, batches))) = (all, sets.first()) else { return Ok(None) };
         let mut by_text = None;
-        if let Some(answers) = &self.answers
-            && self.metrics.iter().any(|metric| GeneratedAnswers::rates(*metric))
+        if let (Some(answers), Some(records)) = (answers, batches.records())
+            && metrics.iter().any(|metric| GeneratedAnswers::rates(*metric))
         {
-            let scores = answers.rate(self.loader.dataset(), self.loader.batch_size(), context)?;
-            let Some(scores) = scores else { return Ok(None) };
+            let Some(scores) = answers.rate(records, batches.batch_size(), context)? else { return Ok(None) };
             by_text = Some(scores);
         }
-        if let (Evaluator::Spans(answers, ..), Some(windows)) = (&evaluator, self.loader.dataset().spans()) {
-            by_text = Some(windows.rate(answers, self.loader.dataset()));
+        if let (Evaluator::Spans(answers, ..), Some(records)) = (&evaluator, batches.records())
+            && let Some(windows) = records.spans()
+        {
+            by_text = Some(windows.rate(answers, records));
         }
         let value = |metric: Metric| match by_text.as_ref().and_then(|scores| GeneratedAnswers::value(scores, metric)) {
             Some(value) => Ok((metric, value)),
             None => Ok(evaluator.compute(&[metric])?[0]),
         };
-        let metrics = self.metrics.iter().map(|metric| value(*metric)).collect::<Result<_>>()?;
-        Ok(Some(EvalResult { samples: evaluator.count(), loss, metrics }))
+        let metrics = metrics.iter().map(|metric| value(*metric)).collect::<Result<_>>()?;
+        let sets = if batches.records().is_none() { by_set } else { Vec::new() };
+        Ok(Some(EvalResult { samples: evaluator.count(), loss: losses.mean(), metrics, sets }))
     }
+}
 
-    /// Losses and outputs of all samples, and the mean loss.
-    fn forward_all(&mut self, context: EvalContext<'_>) -> Result<Option<(Evaluator, f64)>> {
-        let EvalContext { team, is_stopped, .. } = context;
-        let loader = &mut self.loader;
-        let mut evaluator = Evaluator::of(loader.dataset());
-        let mut losses = OrderedSum::default();
-        let (ranks, batches, outputs) =
-            (team.data_size() as u64, loader.batches_per_epoch(), numbers_by_row(loader.dataset()));
-        let mut progress = Progress::new("evaluation");
-        // As many batches of a rank are on their way as there are stages to work on them.
-        let at_once = context.pipeline.map_or(1, |pipeline| pipeline.schedule().stages()) as u64;
-        for first in (0..batches).step_by(team.data_size() * at_once as usize) {
-            if team.is_first() {
-                progress.report(first, batches);
+/// Losses and outputs of all samples of a set, and its losses; its batches are numbered from `begin` on.
+fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Result<Option<(Evaluator, OrderedSum)>> {
+    let EvalContext { team, is_stopped, .. } = context;
+    let mut evaluator = match loader.records() {
+        Some(records) => Evaluator::of(records),
+        None => Evaluator::new(loader.labels()),
+    };
+    let mut losses = OrderedSum::default();
+    let (ranks, batches) = (team.data_size() as u64, loader.per_epoch());
+    let records = loader.records().cloned();
+    let outputs = records.as_deref().map_or_else(|| loader.labels().outputs(), numbers_by_row);
+    let mut progress = Progress::new("evaluation");
+    // As many batches of a rank are on their way as there are stages to work on them.
+    let at_once = context.pipeline.map_or(1, |pipeline| pipeline.schedule().stages()) as u64;
+    for first in (0..batches).step_by(team.data_size() * at_once as usize) {
+        if team.is_first() {
+            progress.report(first, batches);
+        }
+        let mut round = |first: u64| -> Result<Vec<Batch>> {
+            let batches = first..(first + ranks).min(batches);
+            batches.map(|index| loader.batch(Position { epoch: 0, index })).collect()
+        };
+        let starts = (0..at_once).map(|number| first + number * ranks).filter(|first| *first < batches);
+        let rounds = starts.map(&mut round).collect::<Result<Vec<_>>>()?;
+        // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
+        // forward pass. Its results are discarded.
+        let mine = rounds.iter().filter_map(|round| round.get(team.data_rank()).or(round.last()));
+        let mine = losses_and_outputs(context, records.as_deref(), &mine.cloned().collect::<Vec<_>>())?;
+        for (round, mut numbers) in rounds.iter().zip(mine) {
+            numbers.resize(round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1), 0.0);
+            numbers.push(f32::from(u8::from(is_stopped())));
+            let all = team.gather(&numbers)?;
+            if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
+                return Ok(None);
             }
-            let mut round = |first: u64| -> Result<Vec<Batch>> {
-                let batches = first..(first + ranks).min(batches);
-                batches.map(|index| loader.batch(Position { epoch: 0, index })).collect()
-            };
-            let starts = (0..at_once).map(|number| first + number * ranks).filter(|first| *first < batches);
-            let rounds = starts.map(&mut round).collect::<Result<Vec<_>>>()?;
-            // A rank without a batch left takes another's: where parameters are gathered, all ranks take part in a
-            // forward pass. Its results are discarded.
-            let mine = rounds.iter().filter_map(|round| round.get(team.data_rank()).or(round.last()));
-            let mine = losses_and_outputs(context, loader.dataset(), &mine.cloned().collect::<Vec<_>>())?;
-            for (round, mut numbers) in rounds.iter().zip(mine) {
-                numbers.resize(round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1), 0.0);
-                numbers.push(f32::from(u8::from(is_stopped())));
-                let all = team.gather(&numbers)?;
-                if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
-                    return Ok(None);
+            for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
+                let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+                let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
+                if let Some(labels) = &batch.labels {
+                    evaluator.add(&batch.samples, logits, labels)?;
                 }
-                for (batch, numbers) in round.iter().zip(team.of_data_ranks(&all)) {
-                    let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
-                    let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
-                    if let Some(labels) = &batch.labels {
-                        evaluator.add(&batch.samples, logits, labels)?;
-                    }
-                    let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
-                    evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
-                    losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
-                }
+                let (samples, weight) = (batch.samples.len() as u64, loader.weight_of(batch)?);
+                evaluator.add_loss(begin + batch.position.index, *loss, samples, weight)?;
+                losses.add(begin + batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
             }
         }
-        Ok(Some((evaluator, losses.mean())))
     }
+    Ok(Some((evaluator, losses)))
 }
 
 /// Numbers of each row besides the loss of its batch: logits, of classes of tokens the predicted class of each token,
@@ -160,24 +197,29 @@ fn numbers_by_row(dataset: &Dataset) -> usize {
 }
 
 /// Of each batch the loss and, unless tokens of the vocabulary are predicted, the numbers of its rows.
-fn losses_and_outputs(context: EvalContext<'_>, dataset: &Dataset, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
+fn losses_and_outputs(context: EvalContext<'_>, dataset: Option<&Dataset>, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
     let EvalContext { model, device, pipeline, .. } = context;
     let Some(pipeline) = pipeline else {
         return batches.iter().map(|batch| loss_and_outputs(model, dataset, batch, device)).collect();
     };
     let wants = if has_token_labels(batches) { ForwardOutputs::Loss } else { ForwardOutputs::All };
     let outputs = model.forward_stages(pipeline, batches, wants)?;
-    let wanted = (wants == ForwardOutputs::All).then_some(dataset);
+    let wanted = if wants == ForwardOutputs::All { dataset } else { None };
     outputs.into_iter().zip(batches).map(|(output, batch)| numbers_of(output, batch, wanted)).collect()
 }
 
-fn loss_and_outputs(model: &dyn TextModel, dataset: &Dataset, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
+fn loss_and_outputs(
+    model: &dyn TextModel,
+    dataset: Option<&Dataset>,
+    batch: &Batch,
+    device: &Device,
+) -> Result<Vec<f32>> {
     let mut cx = Ctx::inference(device);
     if has_token_labels(std::slice::from_ref(batch)) {
         let loss = model.loss(batch, &mut cx)?;
         return numbers_of(ModelOutput { logits: None, extra: Vec::new(), loss }, batch, None);
     }
-    numbers_of(model.forward(batch, None, &mut cx)?, batch, Some(dataset))
+    numbers_of(model.forward(batch, None, &mut cx)?, batch, dataset)
 }
 
 fn has_token_labels(batches: &[Batch]) -> bool {

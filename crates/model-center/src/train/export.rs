@@ -4,7 +4,7 @@
 
 use super::finetune::RunConfig;
 use super::model_options::{save_options, whole_options};
-use crate::config::ProblemType;
+use crate::config::{ConfigSource, ProblemType};
 use crate::file::printable;
 use crate::formats::{DirectoryLayout, shortened};
 use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
@@ -17,6 +17,7 @@ use bmtrain_dist::checkpoint::{Checkpoint, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The member of a manifest's layout that holds the model of the run.
 pub(super) const MODEL: &str = "model";
@@ -38,6 +39,9 @@ pub(super) struct SavedModel {
     problem: Option<String>,
     hidden_dropout: Option<f32>,
     attention_dropout: Option<f32>,
+    /// The configuration of a run that began without weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    config: Option<ConfigSource>,
     /// Dtype of the weights that the run writes.
     dtype: String,
 }
@@ -88,7 +92,7 @@ impl SavedModel {
     /// The model of this run.
     pub(super) fn of(config: &RunConfig) -> Self {
         let (setup, resolved) = (&config.setup, &config.resolved);
-        let nowhere = Device::new(std::sync::Arc::new(bmtrain_core::wrap::Counting::new(0)));
+        let nowhere = Device::new(Arc::new(bmtrain_core::wrap::Counting::new(0)));
         let options = whole_options(resolved, setup.train.labels(), &nowhere);
         let outputs = match options.head {
             Some(TextHead::Classification { outputs } | TextHead::TokenClassification { outputs }) => Some(outputs),
@@ -106,7 +110,7 @@ impl SavedModel {
         };
         SavedModel {
             // From wherever it is exported.
-            directory: setup.directory.canonicalize().unwrap_or_else(|_| setup.directory.clone()),
+            directory: setup.start.directory.canonicalize().unwrap_or_else(|_| setup.start.directory.clone()),
             family: options.family,
             leave: options.leave,
             outputs,
@@ -116,7 +120,8 @@ impl SavedModel {
             problem: options.problem.map(|problem| problem.name().to_owned()),
             hidden_dropout: options.hidden_dropout,
             attention_dropout: options.attention_dropout,
-            dtype: save_options(resolved, &setup.directory).dtype.name().to_owned(),
+            config: setup.start.config.as_deref().cloned(),
+            dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
     }
 
@@ -166,6 +171,8 @@ impl SavedModel {
             hidden_dropout: self.hidden_dropout,
             attention_dropout: self.attention_dropout,
             only_check: true,
+            from_config: self.config.is_some(),
+            config: self.config.clone().map(Arc::new),
             ..OpenOptions::new(device)
         })
     }
@@ -286,6 +293,7 @@ mod tests {
             problem: Some("single_label_classification".into()),
             hidden_dropout: Some(0.1),
             attention_dropout: None,
+            config: None,
             dtype: "bf16".into(),
         }
     }

@@ -16,6 +16,7 @@ use crate::recipe::{Resolved, Threads};
 use crate::run::{
     ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason, console, listen,
 };
+use crate::{Error, Result};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
@@ -148,19 +149,19 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let team = RunRanks::new(&groups, &device);
     let open = open_options(resolved, setup.train.labels(), &device, &groups)?;
     let open = timed_partition::by_time(config, &team, open)?;
-    let opened = registry.open(&setup.directory, &open)?;
+    let opened = registry.open(&setup.start.directory, &setup.start.with_config(open))?;
     let resolved = &*timed_partition::in_force(resolved, &*opened.model, &team);
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
     let mut trainer = Trainer::new(setup, resolved, stop, opened.model, &device, team)?;
+    trainer.limit_process(options.exit_after_steps, options.exit_after_minutes);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), begin, &trainer, display)?;
-    // The peak of a CUDA device is not measured, and no share of it is shown.
-    run.set_peak(
-        if on_processors { measure_peak(threads, cpu.instruction_set) * launch.world as f64 } else { 0.0 },
-        &trainer,
-    );
+    // The peak of a CUDA device is not measured, and no share of it is shown unless the recipe states it.
+    let measured = || if on_processors { measure_peak(threads, cpu.instruction_set) } else { 0.0 };
+    let peak = resolved.log.peak_tflops.map_or_else(measured, |tflops| 1e12 * tflops);
+    run.set_peak(peak * launch.world as f64, &trainer);
     let ended = match run.start(&mut trainer, threads) {
         Ok(()) => run.train(&mut trainer, profiled.as_deref()),
         Err(error) => Err(error),
@@ -186,15 +187,24 @@ impl Run<'_> {
         if let Some(profiled) = profiled {
             profiled.reset();
         }
-        let reason = self.train_steps(trainer)?;
+        let reason = match self.train_steps(trainer) {
+            // A range test goes on until it diverges.
+            Err(Error::Diverged { .. }) if self.lr_range.is_some() => StopReason::Steps,
+            other => other?,
+        };
+        self.write_lr_range()?;
         if let Some(profiled) = profiled {
             self.display.finish();
             profile::print(profiled, trainer.train_time().as_secs_f64());
         }
         let after = match reason {
             StopReason::Request => None,
+            _ if self.lr_range.is_some() => None,
             _ => self.evaluate(trainer, true)?,
         };
+        if self.decision.stop != Some(StopReason::Request) && self.lr_range.is_none() {
+            self.test(trainer)?;
+        }
         if self.decision.stop == Some(StopReason::Request) {
             return self.stop_early(trainer);
         }

@@ -2,12 +2,12 @@
 
 use super::evaluate::EvalResult;
 use super::finetune::RunConfig;
-use super::pool_usage;
 use super::resume::Resume;
 use super::run::Run;
 use super::save::ModelContents;
 use super::start::OWN_FAILURE;
 use super::trainer::Trainer;
+use super::{pool_usage, run_data};
 use crate::file::write_atomic;
 use crate::formats::directory::hub_name;
 use crate::recipe::SaveWhich;
@@ -137,17 +137,17 @@ fn card(
     let task = resolved.data.source.task_name();
     ModelCard {
         name: format!("{}-{}", setup.family, task.to_lowercase()),
-        base_model: hub_name(&setup.directory),
+        base_model: hub_name(&setup.start.directory),
         license: None,
         languages: Vec::new(),
         task: task.into(),
         pipeline_tag: resolved.data.source.pipeline_tag(trainer.model.info().generates_targets).into(),
         data: CardData {
             name: task.into(),
-            train_samples: setup.train.len() as u64,
+            train_samples: setup.train.len(),
             train_fingerprint: setup.train.fingerprint().into(),
-            eval_samples: setup.eval.as_ref().map_or(0, |eval| eval.len() as u64),
-            eval_fingerprint: setup.eval.as_ref().map(|eval| eval.fingerprint().to_owned()).unwrap_or_default(),
+            eval_samples: run_data::samples(&setup.eval),
+            eval_fingerprint: run_data::fingerprint(&setup.eval),
         },
         results,
         results_before,

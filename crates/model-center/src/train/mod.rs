@@ -1,13 +1,16 @@
-//! Fine-tuning: from a resolved recipe to a trained model directory with metrics and checkpoints.
+//! Training: from a resolved recipe to a trained model directory with metrics and checkpoints.
 //!
 //! | file | defines |
 //! |---|---|
 //! | `finetune.rs` | [`finetune()`]: the run of each rank and its loop around the training step |
 //! | `preconditions.rs` | [`FinetuneOptions`] and the checks of the output directory |
-//! | `setup.rs`, `class_weights.rs` | [`Setup`]: data, labels and parameters, before weights are read |
+//! | `setup.rs`, `class_weights.rs`, `parameter_count.rs` | [`Setup`]: what is known before weights are read |
+//! | `run_data.rs`, `records.rs`, `pretraining_data.rs` | [`RunData`]: records of a task, or samples of token files |
+//! | `batches.rs`, `prefetch.rs` | batches at a position; batches of the next steps, formed by threads |
 //! | `model_options.rs` | how the model is opened on its ranks, and saved |
 //! | `timed_partition.rs` | pipeline stages by measured times, which the run records |
 //! | `trainer.rs`, `step.rs`, `pipelined.rs` | `Trainer` and the training step, on one stage or several |
+//! | `divergence.rs` | whether the loss has left its course |
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
@@ -17,8 +20,10 @@
 //! | `profile.rs`, `pool_usage.rs`, `memory_limit.rs`, `waiting.rs` | time and memory by part; progress notes |
 
 mod agree;
+mod batches;
 mod checkpointer;
 mod class_weights;
+mod divergence;
 mod division;
 pub(crate) mod evaluate;
 mod export;
@@ -27,12 +32,17 @@ mod finish;
 mod generated_answers;
 mod memory_limit;
 mod model_options;
+mod parameter_count;
 mod pipelined;
 mod pool_usage;
 mod preconditions;
+mod prefetch;
+mod pretraining_data;
 mod profile;
+mod records;
 mod resume;
 mod run;
+mod run_data;
 pub(crate) mod run_ranks;
 mod save;
 mod setup;
@@ -50,5 +60,6 @@ pub use generated_answers::GeneratedAnswers;
 pub use model_options::{open_options, save_options};
 pub use preconditions::{FinetuneOptions, on_ranks};
 pub use resume::{CheckpointPath, Resume, recipe_of, store_directory};
+pub use run_data::{EvalSet, RunData};
 pub use setup::{Setup, prepare};
 pub use waiting::note_reading;

@@ -22,7 +22,7 @@ impl Trainer {
         let own: Vec<u64> = self.own_micro_batches().collect();
         let mut batches: Vec<Option<Batch>> = Vec::with_capacity(own.len());
         for micro_batch in &own {
-            let mut batch = self.loader.batch(self.position(*micro_batch))?;
+            let mut batch = self.batches.batch(self.position(*micro_batch))?;
             local.count(&batch);
             self.weigh(&mut batch, *micro_batch, weights);
             batches.push(Some(batch));

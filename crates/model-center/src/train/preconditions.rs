@@ -21,6 +21,10 @@ pub struct FinetuneOptions {
     pub overwrite: bool,
     /// Check everything that can be checked without reading weights, and stop.
     pub dry_run: bool,
+    /// Save a checkpoint and stop after this many steps of this process.
+    pub exit_after_steps: Option<u64>,
+    /// The same after this many minutes since its first step.
+    pub exit_after_minutes: Option<f64>,
     /// Print at the end where the time of the training steps went.
     pub profile: bool,
     /// Failures to inject into saving; only the feature `testing` of `bmtrain-dist` can make any.
@@ -37,6 +41,8 @@ impl Default for FinetuneOptions {
             accept_change: false,
             overwrite: false,
             dry_run: false,
+            exit_after_steps: None,
+            exit_after_minutes: None,
             profile: false,
             fail_points: FailPoints::NONE,
             places: ModelCaches::default(),

@@ -3,9 +3,11 @@
 //! Defines [`Resume`], the option, and [`RunState`], stored in the manifest of a checkpoint. Called by a run before its
 //! first step.
 
+use super::divergence::{DivergenceGuard, GuardState};
 use super::evaluate::EvalResult;
 use super::export::{MODEL, SavedModel};
 use super::finetune::RunConfig;
+use super::run_data;
 use super::trainer::{Trainer, TrainingProgress};
 use crate::file::read_text;
 use crate::metrics::Metric;
@@ -91,6 +93,8 @@ pub(super) struct RunState {
     pub(super) last_eval: Option<SavedLastEval>,
     train_data: String,
     eval_data: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    guard: Option<GuardState>,
 }
 
 /// A [`EvalResult`] by names.
@@ -100,6 +104,8 @@ pub(super) struct SavedEval {
     samples: u64,
     loss: Exact,
     metrics: Vec<(String, Exact)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sets: Vec<(String, Exact)>,
 }
 
 /// The last evaluation.
@@ -115,12 +121,19 @@ pub(super) struct SavedLastEval {
 impl SavedEval {
     pub(super) fn of(result: &EvalResult) -> Self {
         let metrics = result.metrics.iter().map(|(metric, value)| (metric.name().to_owned(), Exact(*value)));
-        SavedEval { samples: result.samples, loss: Exact(result.loss), metrics: metrics.collect() }
+        let sets = result.sets.iter().map(|(name, loss)| (name.clone(), Exact(*loss)));
+        SavedEval {
+            samples: result.samples,
+            loss: Exact(result.loss),
+            metrics: metrics.collect(),
+            sets: sets.collect(),
+        }
     }
 
     pub(super) fn into_result(self) -> Result<EvalResult> {
         let metrics = self.metrics.into_iter().map(|(name, value)| Ok((Metric::parse(&name)?, value.0)));
-        Ok(EvalResult { samples: self.samples, loss: self.loss.0, metrics: metrics.collect::<Result<_>>()? })
+        let sets = self.sets.into_iter().map(|(name, loss)| (name, loss.0)).collect();
+        Ok(EvalResult { samples: self.samples, loss: self.loss.0, metrics: metrics.collect::<Result<_>>()?, sets })
     }
 }
 
@@ -143,6 +156,7 @@ impl RunState {
             last_eval,
             train_data,
             eval_data,
+            guard: trainer.guard.as_ref().map(DivergenceGuard::state),
         })
     }
 
@@ -168,8 +182,7 @@ pub(super) fn layout(config: &RunConfig, trainer: &Trainer) -> Map<String, Value
 }
 
 fn data_of(config: &RunConfig) -> (String, String) {
-    let eval = config.setup.eval.as_ref().map(|eval| eval.fingerprint().to_owned()).unwrap_or_default();
-    (config.setup.train.fingerprint().to_owned(), eval)
+    (config.setup.train.fingerprint().to_owned(), run_data::fingerprint(&config.setup.eval))
 }
 
 /// A checkpoint that the first rank chose, which it sends to the others as text.
@@ -327,7 +340,10 @@ impl Choice {
         restore(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
         let seconds = manifest.facts.layout.get(SECONDS).and_then(Value::as_f64).unwrap_or(0.0);
         let earlier = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        let RunState { samples, tokens, .. } = state;
+        let RunState { samples, tokens, guard: watched, .. } = state;
+        if let (Some(guard), Some(watched)) = (&mut trainer.guard, watched) {
+            guard.load(watched);
+        }
         trainer.resume(TrainingProgress { step: manifest.step, samples, tokens }, earlier);
         Ok(state)
     }

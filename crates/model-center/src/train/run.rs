@@ -10,11 +10,13 @@ use super::resume::{RunState, SavedEval, SavedLastEval};
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
+use crate::plan::formula::families::sizes_of_config;
 use crate::recipe::Resolved;
 use crate::run::{
-    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, MODEL_DIRECTORY, MetricsLog, OutputDirectory, Progress,
-    Record, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
+    OutputDirectory, Progress, Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
 };
+use bmtrain_dist::optim::ScheduleKind;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +38,8 @@ pub(super) struct Run<'a> {
     pub(super) eval_before: Option<EvalResult>,
     /// Whether the best weights are in no directory of this run: another course overwrote them, or they were given up.
     pub(super) best_is_lost: bool,
+    /// Of a learning-rate range test: what its steps found.
+    pub(super) lr_range: Option<LrRange>,
     /// What the ranks agreed on last.
     pub(super) decision: Decision,
     /// The step that this process started or resumed from.
@@ -82,10 +86,23 @@ impl PeakThroughput {
         PeakThroughput { flops, flops_per_token: 6.0 * passed * trainer.model.matmul_parameters() as f64 }
     }
 
+    /// The same with the arithmetic of attention and head, where the sizes and the length of sequences are known.
+    fn of_pretraining(self, config: &RunConfig) -> Self {
+        let flops_per_token = model_flops(config).unwrap_or(self.flops_per_token);
+        PeakThroughput { flops_per_token, ..self }
+    }
+
     fn share(&self, tokens: u64, seconds: f64) -> Option<f64> {
         let work = self.flops_per_token * tokens as f64;
         (self.flops > 0.0).then(|| work / seconds / self.flops)
     }
+}
+
+/// Floating-point operations of the model for a token of a pretraining sample: what is recomputed does not count.
+pub(super) fn model_flops(config: &RunConfig) -> Option<f64> {
+    let settings = config.resolved.data.source.pretraining()?;
+    let sizes = sizes_of_config(config.setup.start.config.as_ref()?).ok()?;
+    Some(sizes.training_flops(settings.sequence_length))
 }
 
 impl<'a> Run<'a> {
@@ -122,6 +139,7 @@ impl<'a> Run<'a> {
             last_eval: None,
             eval_before: None,
             best_is_lost: false,
+            lr_range: matches!(resolved.train.schedule, ScheduleKind::RangeTest { .. }).then(LrRange::default),
             decision: Decision::default(),
             start_step: 0,
             times: RunTimes { begin, eval_seconds: 0.0, save_seconds: 0.0 },
@@ -131,7 +149,7 @@ impl<'a> Run<'a> {
 
     /// Show throughput as a share of this peak, in floating-point operations per second.
     pub(super) fn set_peak(&mut self, flops: f64, trainer: &Trainer) {
-        self.peak = PeakThroughput::new(flops, trainer);
+        self.peak = PeakThroughput::new(flops, trainer).of_pretraining(self.config);
     }
 
     /// Begin to save a checkpoint.
@@ -159,6 +177,9 @@ impl<'a> Run<'a> {
     /// Show and log a step.
     pub(super) fn report(&mut self, trainer: &Trainer, result: &StepResult) -> Result<()> {
         let StepResult { info, metrics, .. } = result;
+        if let Some(range) = &mut self.lr_range {
+            range.add(info.lr, f64::from(metrics.loss));
+        }
         let progress = trainer.progress();
         let is_log_step = progress.step.is_multiple_of(self.config.resolved.log.every) || progress.step == 1;
         let memory = memory::now();
@@ -199,6 +220,7 @@ impl<'a> Run<'a> {
                 seconds,
                 tokens_per_s,
                 peak_share,
+                data_share: self.config.setup.train.records().is_none().then(|| result.data_seconds / result.seconds),
                 rss_bytes: memory.map_or(0, |memory| memory.rss_bytes),
                 peak_rss_bytes: memory.map_or(0, |memory| memory.peak_rss_bytes),
             },
@@ -236,6 +258,46 @@ impl<'a> Run<'a> {
             self.best_is_lost = false;
         }
         Ok(Some(result))
+    }
+
+    /// Write what a learning-rate range test found.
+    pub(super) fn write_lr_range(&mut self) -> Result<()> {
+        let (Some(range), Some(files)) = (&self.lr_range, &mut self.files) else { return Ok(()) };
+        if range.is_empty() {
+            return Ok(());
+        }
+        let path = files.output.write(LR_RANGE_FILE, range.svg().as_bytes())?;
+        let found = range.largest().map_or_else(String::new, |lr| format!(": the lowest loss was at {lr:.2e}"));
+        self.display.note(&format!("{}{found}", path.display()));
+        Ok(())
+    }
+
+    /// Evaluate the test sets and log what comes out.
+    pub(super) fn test(&mut self, trainer: &Trainer) -> Result<()> {
+        let RunConfig { setup, resolved, .. } = self.config;
+        let Some(mut evaluation) = Evaluation::of(&setup.test, setup, resolved)? else { return Ok(()) };
+        let start = Instant::now();
+        let is_stopped = || trainer.stop_conditions().is_requested();
+        let Some(result) = evaluation.run(trainer.evaluated(&is_stopped))? else {
+            self.decision.stop = Some(StopReason::Request);
+            return Ok(());
+        };
+        let eval_seconds = start.elapsed().as_secs_f64();
+        self.times.eval_seconds += eval_seconds;
+        let seconds = self.seconds();
+        self.log(&TestRecord(EvalRecord {
+            step: trainer.steps(),
+            epoch: trainer.epoch(),
+            samples: result.samples,
+            values: result.named(),
+            is_best: false,
+            seconds,
+            eval_seconds,
+        }))?;
+        if trainer.team.is_first() {
+            self.display.note(&format!("test: {} on {} samples", result.line(), result.samples));
+        }
+        Ok(())
     }
 
     fn log_eval(&mut self, trainer: &Trainer, result: &EvalResult, is_best: bool, eval_seconds: f64) -> Result<()> {

@@ -63,7 +63,7 @@ impl Run<'_> {
                 let staged = files.output.stage(name)?;
                 trainer
                     .model
-                    .save(staged.path(), &save_options(&self.config.resolved, &self.config.setup.directory))?;
+                    .save(staged.path(), &save_options(&self.config.resolved, &self.config.setup.start.directory))?;
                 if let Some(card) = contents.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }

@@ -2,7 +2,8 @@
 
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
-use super::run::{LastEval, Run, unix_seconds};
+use super::run::{LastEval, Run, model_flops, unix_seconds};
+use super::run_data;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
@@ -37,6 +38,10 @@ impl Run<'_> {
         self.check_progress()?;
         if trainer.team.is_first() {
             self.display.note(&setup.summary(resolved));
+            if let Some(flops) = model_flops(self.config) {
+                let formula = "3 x (2 x matrices of blocks and head + 4 N H S of the attention of each block)";
+                self.display.note(&format!("model FLOPs of a token: {flops:.4e}, {formula}"));
+            }
         }
         let Some(choice) = choice else {
             if let Some(at) = &options.init_from {
@@ -134,14 +139,13 @@ impl Run<'_> {
     fn log_start(&mut self, trainer: &Trainer, threads: usize) -> Result<()> {
         let RunConfig { setup, resolved, .. } = self.config;
         let trainable = trainer.model.parameters().declared().iter().filter(|param| param.is_trainable());
-        let (eval_samples, eval_fingerprint) =
-            setup.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
+        let (eval_samples, eval_fingerprint) = (run_data::samples(&setup.eval), run_data::fingerprint(&setup.eval));
         self.log(&StartRecord {
             recipe_hash: resolved.recipe_hash(),
             version: env!("CARGO_PKG_VERSION").into(),
             parameters: setup.parameters as u64,
             trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
-            train_samples: setup.train.len() as u64,
+            train_samples: setup.train.len(),
             train_fingerprint: setup.train.fingerprint().into(),
             eval_samples,
             eval_fingerprint,
@@ -172,7 +176,7 @@ impl Run<'_> {
 /// groups, which ranks of other layouts would do in other ways.
 pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<()> {
     let RunConfig { resolved, setup, .. } = config;
-    let eval = setup.eval.as_ref().map_or("none", |eval| eval.fingerprint());
+    let eval = run_data::fingerprint(&setup.eval);
     let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), setup.train.fingerprint());
     let all = ranks.gather_texts(&own)?;
     let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {

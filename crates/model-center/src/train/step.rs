@@ -31,6 +31,8 @@ impl Trainer {
         let _step = tracing::debug_span!("step", step = self.progress.step).entered();
         let start = self.start_step();
         let weights = self.loss_weights()?;
+        // What prefetching has not done by now, the step waits for.
+        let data_seconds = start.elapsed().as_secs_f64();
         let inspectors = self.inspectors();
         let mut local = LocalMetrics::default();
         match self.pipeline {
@@ -43,7 +45,7 @@ impl Trainer {
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
         let merged = StepMetrics::merge(&gathered, &self.team, local.losses.len(), &weights.micro_batches);
-        Ok(StepResult { inspection, ..self.advance(start, info, merged)? })
+        Ok(StepResult { inspection, data_seconds, ..self.advance(start, info, merged)? })
     }
 
     /// What looks at the hidden states of each model chunk of this rank in the present step; empty if nothing is to
@@ -77,7 +79,7 @@ impl Trainer {
     ) -> Result<()> {
         for micro_batch in self.own_micro_batches() {
             let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
-            let mut batch = self.loader.batch(self.position(micro_batch))?;
+            let mut batch = self.batches.batch(self.position(micro_batch))?;
             local.count(&batch);
             self.weigh(&mut batch, micro_batch, weights);
             let mut cx = self.training_context(micro_batch);
@@ -94,7 +96,7 @@ impl Trainer {
     /// Data-parallel rank r of W takes micro-batches r, r + W, r + 2W, …; the ranks of a tensor group and the stages of
     /// a pipeline take the same.
     pub(super) fn own_micro_batches(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.team.data_rank() as u64..self.schedule.micro_batches).step_by(self.team.data_size())
+        (self.team.data_rank() as u64..self.micro_batches()).step_by(self.team.data_size())
     }
 
     fn training_context(&self, micro_batch: u64) -> Ctx {
@@ -108,13 +110,13 @@ impl Trainer {
     }
 
     fn loss_weights(&mut self) -> Result<LossWeights> {
-        let (first, count) = (self.position(0), self.schedule.micro_batches);
-        let micro_batches = self.loader.shares(first, count)?;
+        let (first, count) = (self.position(0), self.micro_batches());
+        let micro_batches = self.batches.shares(first, count)?;
         let prompt_loss = self.objective.prompt_loss;
         let prompts = match prompt_loss == 0.0 {
             true => Vec::new(),
             false => {
-                let shares = self.loader.prompt_shares(first, count)?;
+                let shares = self.batches.prompt_shares(first, count)?;
                 shares.into_iter().map(|share| prompt_loss * share * count as f32).collect()
             }
         };
@@ -138,7 +140,7 @@ impl Trainer {
     /// The backward pass, which gathers and recomputes per block, and reduces gradients with the last micro-batch.
     fn backward(&mut self, loss: &Var, micro_batch: u64, weights: &LossWeights, cx: &mut Ctx) -> Result<()> {
         let weight = weights.micro_batch(micro_batch);
-        match micro_batch + self.team.data_size() as u64 >= self.schedule.micro_batches {
+        match micro_batch + self.team.data_size() as u64 >= self.micro_batches() {
             true => self.optim.backward_last(loss, weight, cx)?,
             false => self.optim.backward(loss, weight, cx)?,
         }

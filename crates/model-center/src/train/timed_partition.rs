@@ -6,7 +6,7 @@
 use super::finetune::RunConfig;
 use super::preconditions::begun_recipe;
 use super::run_ranks::RunRanks;
-use super::trainer::loader;
+use super::trainer::batches;
 use crate::data::Position;
 use crate::model::{OpenOptions, StageOptions, TextModel, partition_by_time};
 use crate::recipe::{Resolved, recorded_partition};
@@ -32,9 +32,10 @@ pub(super) fn by_time(config: &RunConfig, team: &RunRanks, options: OpenOptions)
                 console::note("timing the blocks of the model, to divide them among the pipeline stages");
             }
             // The same micro-batch on all ranks: tensor-parallel ranks compute it together.
-            let mut loader = loader(setup, resolved, team.data_size())?;
-            let batch = loader.batch(Position { epoch: 0, index: 0 })?;
-            partition_by_time(*registry, &setup.directory, &options, &batch)?
+            let mut batches = batches(setup, resolved, team)?;
+            let batch = batches.batch(Position { epoch: 0, index: 0 })?;
+            let options = setup.start.with_config(options.clone());
+            partition_by_time(*registry, &setup.start.directory, &options, &batch)?
         }
     };
     Ok(OpenOptions { stages: Some(StageOptions { partition, ..stages }), ..options })

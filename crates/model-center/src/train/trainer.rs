@@ -3,13 +3,15 @@
 //! The training step is [`Trainer::step`](Trainer) in `step.rs`, what ranks agree on after it in `agree.rs`.
 
 use super::agree::{Decision, StepMetrics, StopVote};
+use super::batches::Batches;
+use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
-use crate::data::{Loader, LoaderOptions, Order, Position};
+use crate::data::{LoaderOptions, Order, Position};
 use crate::model::TextModel;
-use crate::recipe::Resolved;
-use crate::run::StopConditions;
+use crate::recipe::{BatchRamp, Resolved};
+use crate::run::{StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Var};
 use bmtrain_dist::OptimManager;
@@ -17,7 +19,6 @@ use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
 use bmtrain_dist::pipeline::Pipeline;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Windows of this many batches are sorted by length when batches are grouped by length.
@@ -31,12 +32,15 @@ pub(crate) struct Trainer {
     pub(crate) optim: OptimManager,
     /// Where the model is on several pipeline stages.
     pub(super) pipeline: Option<Pipeline>,
-    pub(super) loader: Loader,
+    pub(super) batches: Batches,
     pub(super) objective: Objective,
     pub(super) schedule: StepSchedule,
     pub(super) progress: TrainingProgress,
     pub(super) clock: TrainingClock,
     pub(super) stop: StopConditions,
+    /// What this process is to do at most; another one goes on.
+    pub(super) share: ProcessShare,
+    pub(super) guard: Option<DivergenceGuard>,
     /// Every this number of steps, parameters and hidden states are looked at; `None`: never.
     pub(super) inspect_every: Option<u64>,
 }
@@ -55,9 +59,11 @@ pub(super) struct Objective {
 /// How samples are divided into steps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepSchedule {
-    /// Micro-batches of one optimizer step, of all ranks.
+    /// The most micro-batches of one optimizer step, of all ranks.
     pub(crate) micro_batches: u64,
     pub(crate) steps_per_epoch: u64,
+    /// Samples of a micro-batch, and how batches grow; `None` where all are of one size.
+    ramp: Option<(u64, BatchRamp)>,
 }
 
 /// How far training is.
@@ -66,6 +72,24 @@ pub(crate) struct TrainingProgress {
     pub(crate) step: u64,
     pub(crate) samples: u64,
     pub(crate) tokens: u64,
+}
+
+/// What a process of a run does at most before it stops as if it was asked to.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct ProcessShare {
+    /// New steps.
+    pub(super) steps: Option<u64>,
+    /// Time since its first step began.
+    pub(super) time: Option<Duration>,
+    /// The step that it began at.
+    begun_at: u64,
+}
+
+impl ProcessShare {
+    fn is_done(&self, step: u64, elapsed: Duration) -> bool {
+        let by_steps = self.steps.is_some_and(|most| step.saturating_sub(self.begun_at) >= most);
+        by_steps || self.time.is_some_and(|most| elapsed >= most)
+    }
 }
 
 /// The time that training took.
@@ -87,6 +111,8 @@ pub(crate) struct StepResult {
     /// What the ranks agreed to do next.
     pub(crate) decision: Decision,
     pub(crate) seconds: f64,
+    /// Of these, until the step knew its samples.
+    pub(crate) data_seconds: f64,
     /// Tables of parameters and hidden states, of a step that was looked at.
     pub(crate) inspection: Option<String>,
 }
@@ -108,17 +134,23 @@ impl Trainer {
             pipeline,
             optim: optimizer(setup, resolved, device, model.as_ref())?,
             model,
-            loader: loader(setup, resolved, team.data_size())?,
+            batches: batches(setup, resolved, &team)?,
             objective: Objective {
                 label_smoothing: train.label_smoothing,
                 class_weights: setup.class_weights.clone(),
                 prompt_loss: train.prompt_loss,
                 seed: train.seed,
             },
-            schedule: StepSchedule { micro_batches: micro_batches as u64, steps_per_epoch: setup.steps_per_epoch },
+            schedule: StepSchedule {
+                micro_batches: micro_batches as u64,
+                steps_per_epoch: setup.steps_per_epoch,
+                ramp: train.batch_ramp.map(|ramp| (micro_batch as u64, ramp)),
+            },
             progress: TrainingProgress::default(),
             clock: TrainingClock::default(),
             stop,
+            share: ProcessShare::default(),
+            guard: train.divergence.map(DivergenceGuard::new),
             inspect_every: train.inspect_every,
             team,
         })
@@ -127,6 +159,7 @@ impl Trainer {
     /// Continue from a checkpoint whose parameters and optimizer state are loaded.
     pub(super) fn resume(&mut self, progress: TrainingProgress, elapsed: Duration) {
         self.progress = progress;
+        self.share.begun_at = progress.step;
         self.clock = TrainingClock { in_steps: elapsed, before_resume: elapsed, first_step: None };
     }
 
@@ -174,15 +207,32 @@ impl Trainer {
         self.clock.before_resume + self.clock.first_step.map_or(Duration::ZERO, |started| started.elapsed())
     }
 
+    /// Stop as if asked to after this many new steps or minutes.
+    pub(super) fn limit_process(&mut self, steps: Option<u64>, minutes: Option<f64>) {
+        let time = minutes.and_then(|minutes| Duration::try_from_secs_f64(60.0 * minutes).ok());
+        self.share = ProcessShare { steps, time, begun_at: self.progress.step };
+    }
+
     /// This rank's vote on stopping after `step` steps.
     pub(super) fn vote(&self, step: u64, checkpoint_due: bool) -> StopVote {
-        StopVote { reason: self.stop.check(step, self.elapsed()), checkpoint_due }
+        let own = self.clock.first_step.map_or(Duration::ZERO, |started| started.elapsed());
+        let is_done = self.share.is_done(step, own).then_some(StopReason::Request);
+        StopVote { reason: self.stop.check(step, self.elapsed()).or(is_done), checkpoint_due }
+    }
+
+    /// Micro-batches of the present step, of all ranks.
+    pub(super) fn micro_batches(&self) -> u64 {
+        let StepSchedule { micro_batches, ramp, .. } = self.schedule;
+        ramp.map_or(micro_batches, |(size, ramp)| (ramp.at(self.progress.step).1 / size).min(micro_batches))
     }
 
     /// The data position of a micro-batch of the present step.
     pub(super) fn position(&self, micro_batch: u64) -> Position {
-        let StepSchedule { micro_batches, steps_per_epoch } = self.schedule;
+        let StepSchedule { micro_batches, steps_per_epoch, ramp } = self.schedule;
         let step = self.progress.step;
+        if let Some((size, ramp)) = ramp {
+            return Position { epoch: 0, index: ramp.at(step).0 / size + micro_batch };
+        }
         Position { epoch: step / steps_per_epoch, index: step % steps_per_epoch * micro_batches + micro_batch }
     }
 
@@ -202,9 +252,13 @@ impl Trainer {
         if info.give_up {
             return Err(self.diverged(metrics.loss));
         }
+        // A step that was skipped for its scale does not count.
+        if let (Some(guard), false) = (&mut self.guard, info.skipped) {
+            guard.observe(self.progress.step, metrics.loss)?;
+        }
         let elapsed = start.elapsed();
         self.clock.in_steps += elapsed;
-        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64(), inspection: None })
+        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64(), data_seconds: 0.0, inspection: None })
     }
 
     pub(super) fn start_step(&mut self) -> Instant {
@@ -223,15 +277,17 @@ impl Trainer {
     }
 }
 
-/// The micro-batches of a run with this number of data-parallel ranks.
-pub(super) fn loader(setup: &Setup, resolved: &Resolved, data_ranks: usize) -> Result<Loader> {
+/// The micro-batches of a run on these ranks.
+pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Result<Batches> {
     let order = match resolved.data.length_grouped {
         true => Order::LengthGrouped { window: LENGTH_WINDOW },
         false => Order::Shuffled,
     };
-    let options =
-        LoaderOptions { order, ..LoaderOptions::training(resolved.micro_batch_on(data_ranks), resolved.train.seed) };
-    Ok(Loader::new(Arc::clone(&setup.train), options)?.weighing(setup.class_weights.clone()))
+    let micro_batch = resolved.micro_batch_on(team.data_size());
+    let options = LoaderOptions { order, ..LoaderOptions::training(micro_batch, resolved.train.seed) };
+    let threads = resolved.data.source.pretraining().map_or(0, |settings| settings.loading_threads);
+    let part = (threads, team.data_rank(), team.data_size());
+    Ok(Batches::training(&setup.train, options, part)?.weighing(setup.class_weights.clone()))
 }
 
 /// Whether the loss is scaled, so that its scale is worth showing.

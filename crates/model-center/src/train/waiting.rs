@@ -20,6 +20,8 @@ pub fn note_reading(resolved: &Resolved) {
         | DataSource::QuestionAnswering { train, eval, .. }
         | DataSource::TokenClassification { train, eval, .. }
         | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
+        // Token files are not read before training.
+        DataSource::Pretraining(_) => Vec::new(),
         source => vec![source.directory().map(PathBuf::as_path)],
     };
     for path in paths.into_iter().flatten() {

@@ -71,10 +71,22 @@ fn print_config_shows_each_value_with_its_origin() {
     let text = "[model]\npath = \"models/mini\"\n[data]\ntask = \"RTE\"\npath = \"sg\"\n[train]\nsteps = 100\nlr = \
         1e-5\n[output]\ndir = \"o\"\n";
     let expected = r#"[model]
+init = "weights"                # default
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
 # family                        # not set: as config.json states, else as the names of the tensors tell
 # leave                         # not set: nothing but what other heads have
+# tokenizer                     # no effect: it is for model.init = "random"
+# layers                        # no effect: it is for model.init = "random"
+# hidden                        # no effect: it is for model.init = "random"
+# heads                         # no effect: it is for model.init = "random"
+# kv_heads                      # no effect: it is for model.init = "random"
+# head_size                     # no effect: it is for model.init = "random"
+# feed_forward                  # no effect: it is for model.init = "random"
+# positions                     # no effect: it is for model.init = "random"
+# vocabulary                    # no effect: it is for model.init = "random"
+# init_std                      # no effect: it is for model.init = "random"
+# scale_init_by_depth           # no effect: it is for model.init = "random"
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json
@@ -93,6 +105,15 @@ path = "sg"                     # r.toml:5
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
 # answer_length = 30            # no effect: it is for task question-answering
+# corpora                       # no effect: it is for task pretrain
+# split = "969,30,1"            # no effect: it is for task pretrain
+# permute_documents = false     # no effect: it is for task pretrain
+# valid                         # no effect: it is for task pretrain
+# test                          # no effect: it is for task pretrain
+# sequence_length = 1024        # no effect: it is for task pretrain
+# sample_order = "addressed"    # no effect: it is for task pretrain
+# maps                          # no effect: it is for task pretrain
+# loading_threads = 1           # no effect: it is for task pretrain
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
@@ -101,6 +122,7 @@ on_bad_record = "error"         # default
 length_grouped = false          # default
 # eval_limit                    # not set: all of them
 # class_weights                 # not set: all samples weigh the same
+# seed = 1234                   # no effect: it is for task pretrain
 
 [data.columns]
 # text = "text"                 # no effect: task RTE knows its columns
@@ -121,7 +143,10 @@ micro_batch_size = 32           # default: follows train.batch_size
 lr = 0.0003                     # --set train.lr=3e-4
 schedule = "linear"             # default
 # gamma = 0.95                  # no effect: it belongs to train.schedule = "exponential"
+# range_test_lr = 1.0           # no effect: it belongs to train.schedule = "range-test"
 warmup = 0                      # default
+# decay_steps                   # not set: the steps of the run
+decay_endpoint = "exact"        # default
 final_lr_ratio = 0.0            # default
 weight_decay = 0.01             # default
 decay_norms_and_biases = false  # default
@@ -138,15 +163,29 @@ recompute = "none"              # default
 gradient_sum = "fast"           # default
 gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default
+# loss_scale_start              # not set: as the rule has it
+# loss_scale_window             # not set: as the rule has it
+# loss_scale_hysteresis         # no effect: it is for train.loss_scale = "megatron" and "deepspeed"
+# loss_scale_floor              # not set: as the rule has it
 offload = false                 # default
 offload_parameters = false      # default
 # inspect_every                 # not set: never
+
+[train.batch_ramp]
+# start                         # not set: batches of one size
+# increment                     # not set: batches of one size
+# samples                       # not set: batches of one size
 
 [train.early_stop]
 # patience                      # not set: the run is not stopped early
 # metric = "accuracy"           # no effect: train.early_stop.patience is not set
 
+[train.divergence]
+# patience                      # not set: gradients that are not finite alone end a run
+# spike = 3.0                   # no effect: train.divergence.patience is not set
+
 [eval]
+# iterations = 100              # no effect: it is for task pretrain
 every = "1 epoch"               # default
 metric = "accuracy"             # default: follows data.task
 batch_size = 32                 # default: follows train.micro_batch_size
@@ -165,6 +204,7 @@ on_failure = "continue"         # default
 every = 10                      # default
 metrics = "metrics.jsonl"       # default
 quiet = false                   # default
+# peak_tflops                   # not set: measured on processors, unknown on CUDA devices
 
 [output]
 dir = "o"                       # r.toml:10

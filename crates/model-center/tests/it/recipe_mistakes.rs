@@ -19,12 +19,14 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let text = with_train("learning_rate = 3e-4");
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is \
         transformers' name; here it is train.lr; keys of \
-        [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, warmup, \
-         final_lr_ratio, weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
-         label_smoothing, prompt_loss, seed, \
+        [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, \
+         range_test_lr, warmup, decay_steps, decay_endpoint, final_lr_ratio, weight_decay, \
+        decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
+         batch_ramp.start, batch_ramp.increment, batch_ramp.samples, label_smoothing, prompt_loss, seed, \
         recompute, recompute_inputs, \
-        gradient_sum, gradient_dtype, loss_scale, offload, offload_parameters, \
-        inspect_every, early_stop.patience, early_stop.metric";
+        gradient_sum, gradient_dtype, loss_scale, loss_scale_start, loss_scale_window, loss_scale_hysteresis, \
+        loss_scale_floor, offload, offload_parameters, \
+        inspect_every, early_stop.patience, early_stop.metric, divergence.patience, divergence.spike";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
     assert_eq!(model_center::run::layout_error(&error), expected);
@@ -34,14 +36,16 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
 #[test]
 fn unknown_keys_elsewhere_are_found_too() {
     let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? \
-        keys of [log]: every, metrics, quiet";
+        keys of [log]: every, metrics, quiet, peak_tflops";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, data, \
-        data.columns, train, eval, train.early_stop, save, checkpoint, log, output, device, parallel";
+        data.columns, train, train.batch_ramp, eval, train.early_stop, train.divergence, save, checkpoint, log, \
+        output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
-        belongs to a table: model, data, data.columns, train, eval, train.early_stop, save, checkpoint, log, \
+        belongs to a table: model, data, data.columns, train, train.batch_ramp, eval, train.early_stop, \
+        train.divergence, save, checkpoint, log, \
         output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
     let text = "error[recipe]: unknown key `train.lr.peak`\n  --> r.toml:9:1\n  fix: x";

@@ -17,7 +17,7 @@ use std::time::Duration;
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn timing(seconds: f64) -> Timing {
-    Timing { seconds, tokens_per_s: 1000.5, peak_share: Some(0.7), rss_bytes: 10, peak_rss_bytes: 20 }
+    Timing { seconds, tokens_per_s: 1000.5, peak_share: Some(0.7), data_share: None, rss_bytes: 10, peak_rss_bytes: 20 }
 }
 
 fn step(seconds: f64) -> StepRecord {

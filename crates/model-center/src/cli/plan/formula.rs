@@ -7,11 +7,11 @@ use crate::model::Registry;
 use crate::plan::fit::{FitRequest, fit};
 use crate::plan::fit_report::{fit_json, fit_text};
 use crate::plan::formula::TransformerSizes;
-use crate::plan::formula::families::sizes_of;
+use crate::plan::formula::families::{sizes_of, sizes_of_config};
 use crate::plan::layout_count::LayoutRun;
 use crate::plan::layout_report::LayoutReport;
 use crate::plan::{self, MAX_RANKS};
-use crate::recipe::{Resolved, as_error, model_directory};
+use crate::recipe::{ModelStart, Resolved, as_error};
 use crate::run::ExitStatus;
 use crate::simulate::{Machine, Scenario};
 use crate::train::check_layout_of_config;
@@ -69,7 +69,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
             if options.json { report.json().to_string() } else { report.text() }
         }
         (None, Some(machine)) => {
-            let sizes = sizes_of(&model_directory(&resolved, &model_places())?)?;
+            let start = ModelStart::of(&resolved, &model_places())?;
+            let sizes = start.config.as_ref().map_or_else(|| sizes_of(&start.directory), |c| sizes_of_config(c))?;
             let request = request(options, &resolved, (sizes, length), machine)?;
             let found = fit(&request)?;
             if options.json { fit_json(&found).to_string() } else { fit_text(&request, &found) }
@@ -109,8 +110,9 @@ fn counted(
     }
     let resolved = plan::on_ranks(resolved.with_parallel(parallel), ranks);
     check_layout_of_config(&resolved, ranks, registry, &model_places())?;
-    let directory = model_directory(&resolved, &model_places())?;
-    LayoutReport::count(&directory, registry, &LayoutRun::of_recipe(&resolved, ranks, length))
+    let start = ModelStart::of(&resolved, &model_places())?;
+    let run = LayoutRun { config: start.config, ..LayoutRun::of_recipe(&resolved, ranks, length) };
+    LayoutReport::count(&start.directory, registry, &run)
 }
 
 /// Tensor, pipeline and data ranks of `8x4x2`.

@@ -173,7 +173,7 @@ fn headline(setup: &Setup, planned: &Planned) -> String {
     format!(
         "{} from {}: {:.1} million parameters in {}, {ranks}, gradient sums {}, recompute {}",
         setup.family,
-        setup.directory.display(),
+        setup.start.directory.display(),
         planned.counted.parameters.values as f64 / 1e6,
         resolved.model.dtype.name(),
         sum_name(resolved.train.gradient_sum),

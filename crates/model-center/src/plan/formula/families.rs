@@ -1,11 +1,11 @@
 //! The sizes of a model from its `config.json` alone, for the families of one stack.
 
 use super::sizes::TransformerSizes;
-use crate::config::{self, Config, Fields};
 use crate::config::{
     BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, Qwen2Config,
     Qwen3Config, RobertaConfig,
 };
+use crate::config::{Config, ConfigOverrides, ConfigSource};
 use crate::file::printable;
 use crate::layer::BlockConfig;
 use crate::model::decoder::DecoderFamily;
@@ -13,7 +13,7 @@ use crate::model::encoder::EncoderFamily;
 use crate::{Error, Result};
 use std::path::Path;
 
-type Read = fn(Fields) -> Result<TransformerSizes>;
+type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
 const FAMILIES: [(&str, Read); 13] = [
@@ -37,27 +37,34 @@ const FAMILIES: [(&str, Read); 13] = [
 /// # Errors
 /// A malformed configuration; one that names no family, or an encoder-decoder.
 pub fn sizes_of(directory: &Path) -> Result<TransformerSizes> {
-    let fields = config::directory_fields(directory)?;
-    let place = fields.place().to_owned();
+    sizes_of_config(&ConfigSource::open(directory, ConfigOverrides::default())?)
+}
+
+/// The sizes of a model that begins without weights.
+///
+/// # Errors
+/// As [`sizes_of`].
+pub fn sizes_of_config(config: &ConfigSource) -> Result<TransformerSizes> {
+    let (fields, place) = (config.fields(), config.place().to_owned());
     let name = fields.peek_text("model_type")?.unwrap_or_default().to_owned();
     let Some((_, read)) = FAMILIES.iter().find(|(family, _)| *family == name) else {
         let known = FAMILIES.map(|(family, _)| family).join(", ");
         let reason = format!("sizing by formula does not know the family \"{}\"", printable(&name, 80));
         return Err(Error::model(place, reason, format!("use a model of one of {known}")));
     };
-    let sizes = read(fields)?;
+    let sizes = read(config)?;
     sizes.validate(&place)?;
     Ok(sizes)
 }
 
-fn decoder<C: DecoderFamily>(fields: Fields) -> Result<TransformerSizes> {
-    let config = C::from_fields(fields)?;
+fn decoder<C: DecoderFamily>(config: &ConfigSource) -> Result<TransformerSizes> {
+    let config = config.read::<C>(None)?;
     let has_positions = config.layout().table.is_some();
     Ok(sizes(&config, config.block(0), has_positions))
 }
 
-fn encoder<C: EncoderFamily>(fields: Fields) -> Result<TransformerSizes> {
-    let config = C::from_fields(fields)?;
+fn encoder<C: EncoderFamily>(config: &ConfigSource) -> Result<TransformerSizes> {
+    let config = config.read::<C>(None)?;
     let block = config.block();
     Ok(sizes(&config, block, true))
 }

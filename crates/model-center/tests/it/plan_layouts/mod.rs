@@ -85,6 +85,7 @@ const ZB_V: (ScheduleKind, usize) = (ScheduleKind::ZeroBubbleV, 2);
 /// A run of 2 sequences of 32 tokens in each of 4 micro-batches.
 fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKind, usize), zero: u64) -> LayoutRun {
     LayoutRun {
+        config: None,
         parallel: Parallel {
             zero: ZeroLevel::from_number(zero).unwrap(),
             prefetch: true,

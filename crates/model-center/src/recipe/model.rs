@@ -1,0 +1,135 @@
+//! The keys of `[model]`: what training begins with, and the sizes of a model that begins without weights.
+
+use super::kinds::{Expected, Range};
+use super::layers::Value;
+use super::reader::{Otherwise, Reader, Spec};
+use super::settings::{Head, ModelInit, ModelSettings, Settings};
+use crate::config::ConfigOverrides;
+use bmtrain_core::DType;
+
+/// The largest size of a model.
+const MOST: u64 = 1 << 28;
+
+const MODEL_DIRECTORY: Expected = Expected {
+    what: "the path of a Hugging Face model directory, or the hub's name of a model that is in its cache",
+    example: "models/bert-base-uncased",
+};
+const FAMILY: Expected = Expected { what: "a family of models", example: "bert" };
+const TOKENIZER: Expected =
+    Expected { what: "the path of a tokenizer: a directory or a file", example: "models/tokenizer" };
+const LEAVE: &str = "[\"ner_head.*\"]";
+const REVISION: Expected = Expected { what: "a branch, a tag or a whole commit", example: "main" };
+
+/// What the keys of sizes have in common.
+const OWN: &str = "not set: as in the model's config.json";
+const OF_RANDOM: &str = "it is for model.init = \"random\"";
+
+/// The keys that only a model without weights has.
+const SHAPE: [&str; 11] = [
+    "model.tokenizer",
+    "model.layers",
+    "model.hidden",
+    "model.heads",
+    "model.kv_heads",
+    "model.head_size",
+    "model.feed_forward",
+    "model.positions",
+    "model.vocabulary",
+    "model.init_std",
+    "model.scale_init_by_depth",
+];
+
+pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
+    let share = Range::Below(0.0, 1.0);
+    let inits = [("weights", ModelInit::Weights), ("random", ModelInit::Random)];
+    let init = r.choice("model.init", &inits, ModelInit::Weights);
+    let path = match init {
+        ModelInit::Weights => r.required_text("model.path", MODEL_DIRECTORY),
+        ModelInit::Random => {
+            let absent = "not set: model.family and sizes";
+            r.optional_text("model.path", absent, MODEL_DIRECTORY).unwrap_or_default()
+        }
+    };
+    let revision = r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION);
+    let family_absent = "not set: as config.json states, else as the names of the tensors tell";
+    let family = r.optional_text("model.family", family_absent, FAMILY);
+    let leave =
+        r.optional_texts("model.leave", "not set: nothing but what other heads have", LEAVE).unwrap_or_default();
+    let tokenizer = r.optional_text("model.tokenizer", "not set: the one in model.path", TOKENIZER);
+    let shape = read_shape(r);
+    if init == ModelInit::Weights {
+        for key in SHAPE {
+            r.without_effect(key, "model.init", OF_RANDOM, "remove it, or set model.init = \"random\"");
+        }
+    } else {
+        r.without_effect("model.leave", "model.init", "a model without weights has no tensors", "remove it");
+        if path.is_empty() && family.is_none() {
+            let fix = "set model.path to a directory with a config.json, or model.family with model.layers and so on";
+            r.absent(&["model.path", "model.family"], "neither `model.path` nor `model.family` is set", fix);
+        }
+        if path.is_empty() && tokenizer.is_none() {
+            let fix = "set model.tokenizer to the directory of a tokenizer";
+            r.absent(&["model.path", "model.tokenizer"], "there is no tokenizer without `model.path`", fix);
+        }
+    }
+    ModelSettings {
+        init,
+        path,
+        revision,
+        family,
+        leave,
+        tokenizer,
+        shape,
+        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
+        head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
+        hidden_dropout: r.optional_single("model.hidden_dropout", OWN, share, 0.1),
+        attention_dropout: r.optional_single("model.attention_dropout", OWN, share, 0.1),
+        init_seed: 0,
+    }
+}
+
+fn read_shape(r: &mut Reader) -> ConfigOverrides {
+    let mut size =
+        |key: &'static str, example: u64| r.optional_integer(key, OWN, 1..=MOST, example).map(|size| size as usize);
+    let shape = ConfigOverrides {
+        layers: size("model.layers", 24),
+        hidden: size("model.hidden", 1024),
+        heads: size("model.heads", 16),
+        kv_heads: size("model.kv_heads", 8),
+        head_size: size("model.head_size", 64),
+        feed_forward: size("model.feed_forward", 4096),
+        positions: size("model.positions", 1024),
+        vocabulary: size("model.vocabulary", 50_304),
+        ..ConfigOverrides::default()
+    };
+    ConfigOverrides {
+        init_std: r.optional_single("model.init_std", OWN, Range::Above(0.0), 0.02),
+        scale_init_by_depth: r.read(Spec {
+            key: "model.scale_init_by_depth",
+            textual: false,
+            wanted: "true or false".into(),
+            example: "true".into(),
+            otherwise: Otherwise::Absent("not set: as the family does"),
+            read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
+            render: &ToString::to_string,
+        }),
+        ..shape
+    }
+}
+
+/// Adds what contradicts itself.
+pub(super) fn check(r: &mut Reader, s: &Settings) {
+    let shape = &s.model.shape;
+    if let (Some(hidden), Some(heads), None) = (shape.hidden, shape.heads, shape.head_size)
+        && !hidden.is_multiple_of(heads)
+    {
+        let reason = format!("`model.heads` = {heads} does not divide `model.hidden` = {hidden}");
+        r.contradiction(&["model.heads", "model.hidden"], reason, "choose a divisor, or set model.head_size");
+    }
+    if let (Some(heads), Some(kv_heads)) = (shape.heads, shape.kv_heads)
+        && !heads.is_multiple_of(kv_heads)
+    {
+        let reason = format!("`model.kv_heads` = {kv_heads} does not divide `model.heads` = {heads}");
+        r.contradiction(&["model.kv_heads", "model.heads"], reason, "choose a divisor");
+    }
+}

@@ -1,0 +1,147 @@
+//! What the model of a recipe begins with: a directory with weights, or a configuration whose parameters are all
+//! initialized.
+//!
+//! Defines [`ModelStart`] and [`model_directory`]. Called by the programs once a recipe is read.
+
+use super::mistake::{Group, Mistake};
+use super::resolved::Resolved;
+use super::settings::ModelInit;
+use crate::config::{ConfigOverrides, ConfigSource};
+use crate::formats::pretrained::{ModelCaches, Pretrained};
+use crate::model::{OpenOptions, Registry};
+use crate::tokenizer::{AutoTokenizer, Tokenizer};
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The model that a run begins with.
+#[derive(Debug, Clone)]
+pub struct ModelStart {
+    /// The directory with the tokenizer's files and, unless the model is initialized, its weights.
+    pub directory: PathBuf,
+    /// The tokenizer's directory or file.
+    pub tokenizer: PathBuf,
+    /// The configuration of a model without weights.
+    pub config: Option<Arc<ConfigSource>>,
+}
+
+impl ModelStart {
+    /// The model of a recipe. Weights are not read.
+    ///
+    /// # Errors
+    /// No such model or tokenizer; a configuration that cannot be read.
+    pub fn of(resolved: &Resolved, places: &ModelCaches) -> Result<ModelStart> {
+        let directory = model_directory(resolved, places)?;
+        let tokenizer = resolved.model.tokenizer.as_ref().map_or_else(|| directory.clone(), PathBuf::from);
+        let config = match resolved.model.init {
+            ModelInit::Weights => None,
+            ModelInit::Random => Some(Arc::new(config(resolved, places)?)),
+        };
+        Ok(ModelStart { directory, tokenizer, config })
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// Files that are missing or malformed.
+    pub fn open_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
+        AutoTokenizer::open(&self.tokenizer)
+    }
+
+    /// The options with this configuration, where the model has no weights.
+    #[must_use]
+    pub fn with_config(&self, options: OpenOptions) -> OpenOptions {
+        OpenOptions {
+            from_config: options.from_config || self.config.is_some(),
+            config: self.config.clone(),
+            ..options
+        }
+    }
+
+    /// The name of the model's family.
+    ///
+    /// # Errors
+    /// A configuration that names no family, or another than `family`.
+    pub fn family(&self, registry: Registry<'_>, family: Option<&str>) -> Result<&'static str> {
+        let nowhere = bmtrain_core::Device::new(Arc::new(bmtrain_core::wrap::Counting::new(0)));
+        let options = OpenOptions { family: family.map(str::to_owned), ..OpenOptions::new(&nowhere) };
+        Ok(registry.find_for(&self.directory, &self.with_config(options))?.model_type)
+    }
+}
+
+/// The configuration of a model without weights, with the sizes of the recipe and the special tokens of its tokenizer.
+fn config(resolved: &Resolved, places: &ModelCaches) -> Result<ConfigSource> {
+    let model = &resolved.model;
+    let mut special_tokens = Vec::new();
+    if let Some(tokenizer) = &model.tokenizer {
+        let ids = AutoTokenizer::open(tokenizer)?.special_ids();
+        let named = [("bos_token_id", ids.bos), ("eos_token_id", ids.eos), ("pad_token_id", ids.pad)];
+        special_tokens = named.into_iter().filter_map(|(name, id)| Some((name.to_owned(), id?))).collect();
+    }
+    let overrides = ConfigOverrides { special_tokens, ..model.shape.clone() };
+    if model.path.is_empty() {
+        return Ok(ConfigSource::of_family(model.family.as_deref().unwrap_or_default(), overrides));
+    }
+    let path = Path::new(&model.path);
+    let of_hub = if path.exists() { None } else { Some(found(resolved, places)?) };
+    ConfigSource::open(of_hub.as_deref().unwrap_or(path), overrides)
+}
+
+/// The directory of a recipe's model, see [`Pretrained::resolve`]. Of one without weights it is the directory of its
+/// tokenizer.
+///
+/// # Errors
+/// No such model, or an invalid `model.revision`; the place is the key's.
+pub fn model_directory(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
+    let model = &resolved.model;
+    if let Some(tokenizer) = &model.tokenizer {
+        return directory_of(resolved, "model.tokenizer", tokenizer);
+    }
+    let is_file = Path::new(&model.path).is_file();
+    match model.init {
+        ModelInit::Random if is_file => directory_of(resolved, "model.path", &model.path),
+        _ => found(resolved, places),
+    }
+}
+
+/// The configuration file of a recipe's model in its `directory`; `None` where it has none.
+pub(super) fn config_file(resolved: &Resolved, directory: &Path) -> Option<PathBuf> {
+    let (model, path) = (&resolved.model, Path::new(&resolved.model.path));
+    match model.init {
+        ModelInit::Random if model.path.is_empty() => None,
+        ModelInit::Random if path.is_file() => Some(path.to_owned()),
+        ModelInit::Random if path.is_dir() => Some(path.join("config.json")),
+        // A name of the hub, whose directory has one if it was found.
+        ModelInit::Random => None,
+        ModelInit::Weights => Some(directory.join("config.json")),
+    }
+}
+
+/// A directory, or the parent of a file.
+fn directory_of(resolved: &Resolved, key: &str, text: &str) -> Result<PathBuf, Mistake> {
+    let path = Path::new(text);
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match std::fs::metadata(path) {
+        Ok(kind) if kind.is_dir() => Ok(path.to_owned()),
+        Ok(_) => Ok(parent.to_owned()),
+        Err(error) => Err(Mistake {
+            group: Group::Model,
+            place: resolved.place(key),
+            reason: format!("`{key}`: cannot open {text}: {error}"),
+            fix: "name a directory or a file that is there".into(),
+        }),
+    }
+}
+
+fn found(resolved: &Resolved, places: &ModelCaches) -> Result<PathBuf, Mistake> {
+    let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
+    let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
+    Pretrained::resolve(name, revision, places).map_err(|error| {
+        let (reason, fix) = match error {
+            Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),
+            Error::File { path, source, fix, .. } => (format!("cannot open {}: {source}", path.display()), fix),
+            other => (other.to_string(), "name a Hugging Face model directory".into()),
+        };
+        Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix }
+    })
+}

@@ -1,0 +1,121 @@
+//! The records of a task, read and tokenized.
+//!
+//! Defines [`read`], which the [`Setup`](super::Setup) of a run calls.
+
+use super::run_data::{EvalSet, RunData, Samples};
+use crate::data::{Dataset, LabelSpec, ReadOptions, Split, Squad, TagTask, VerbalizerPosition};
+use crate::recipe::{DataSource, Resolved};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Reads the records of a recipe; `place` is where the model answers prompts, if the task has any.
+///
+/// # Errors
+/// What the readers of the task report.
+pub(super) fn read(
+    resolved: &Resolved,
+    tokenizer: &dyn Tokenizer,
+    place: Option<VerbalizerPosition>,
+) -> Result<Samples> {
+    let train = read_train(resolved, tokenizer, place).map_err(of_recipe)?;
+    let eval = read_eval(resolved, tokenizer, place, &train).map_err(of_recipe)?;
+    let of_eval = |data| EvalSet { name: "eval".to_owned(), data: RunData::Records(Arc::new(data)) };
+    Ok(Samples {
+        train: RunData::Records(Arc::new(train)),
+        eval: eval.into_iter().map(of_eval).collect(),
+        test: Vec::new(),
+    })
+}
+
+fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOptions<'t> {
+    ReadOptions {
+        too_long: resolved.data.too_long,
+        on_bad_record: resolved.data.on_bad_record,
+        target_length: resolved.data.target_length,
+        ..ReadOptions::new(tokenizer, resolved.data.max_length)
+    }
+}
+
+/// An argument of a data set, which is a setting of the recipe here.
+fn of_recipe(error: Error) -> Error {
+    match error {
+        Error::Argument { place, reason, fix } => Error::Recipe { place, reason, fix },
+        other => other,
+    }
+}
+
+fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<VerbalizerPosition>) -> Result<Dataset> {
+    let options = read_options(resolved, tokenizer);
+    match &resolved.data.source {
+        DataSource::Files { train, columns, .. } => columns.read(train, &options),
+        DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
+        DataSource::QuestionAnswering { train, task, .. } => task.read(train, &options),
+        DataSource::TokenClassification { train, task, .. } => task.read(train, &options),
+        DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
+        _ => read_split(resolved, Split::Train, place, &options),
+    }
+}
+
+fn read_eval(
+    resolved: &Resolved,
+    tokenizer: &dyn Tokenizer,
+    place: Option<VerbalizerPosition>,
+    train: &Dataset,
+) -> Result<Option<Dataset>> {
+    let options = ReadOptions { limit: resolved.data.eval_limit, ..read_options(resolved, tokenizer) };
+    match &resolved.data.source {
+        DataSource::Files { eval: Some(eval), columns, .. } => {
+            let mut columns = columns.clone();
+            if columns.labels == LabelSpec::Discover {
+                // A label that occurs here alone is a mistake, not a class.
+                columns.labels = LabelSpec::of(train);
+            }
+            columns.read(eval, &options).map(Some)
+        }
+        DataSource::LanguageModeling { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::QuestionAnswering { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::TokenClassification { eval: Some(eval), task, .. } => {
+            // A tag that occurs here alone is a mistake, not a class.
+            TagTask { labels: LabelSpec::of(train), ..task.clone() }.read(eval, &options).map(Some)
+        }
+        DataSource::Template { eval: Some(eval), task, .. } => {
+            task.read(eval, answering(resolved, place)?, &options).map(Some)
+        }
+        DataSource::Files { eval: None, .. }
+        | DataSource::LanguageModeling { eval: None, .. }
+        | DataSource::QuestionAnswering { eval: None, .. }
+        | DataSource::TokenClassification { eval: None, .. }
+        | DataSource::Template { eval: None, .. } => Ok(None),
+        _ => read_split(resolved, Split::Validation, place, &options).map(Some),
+    }
+}
+
+/// A split of a task that knows its files.
+fn read_split(
+    resolved: &Resolved,
+    split: Split,
+    place: Option<VerbalizerPosition>,
+    options: &ReadOptions<'_>,
+) -> Result<Dataset> {
+    let source = &resolved.data.source;
+    let unknown = || {
+        let place = resolved.place("data.task");
+        Error::recipe(place, "the task is not in the registry", "choose one that is listed in docs/tasks.md")
+    };
+    let directory = source.directory().ok_or_else(unknown)?;
+    match (source, source.prompt_entry()) {
+        (DataSource::Squad { .. }, _) => Squad::read(directory, split, options),
+        (DataSource::Published { task, .. }, _) => task.read(directory, split, options),
+        (DataSource::Task { entry, .. }, _) => entry.read(directory, split, options),
+        (_, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
+        _ => Err(unknown()),
+    }
+}
+
+fn answering(resolved: &Resolved, place: Option<VerbalizerPosition>) -> Result<VerbalizerPosition> {
+    place.ok_or_else(|| {
+        let reason = "the task is answered by tokens, but no position for them is given";
+        Error::recipe(resolved.place("data.objective"), reason, "take a language model")
+    })
+}
