@@ -82,6 +82,7 @@ impl LayoutRun {
             family: resolved.model.family.clone(),
             config: None,
             head: match (predicts_tokens, source) {
+                (_, DataSource::Pretraining(settings)) => settings.objective.head(),
                 (true, _) => TextHead::CausalLm,
                 (_, DataSource::QuestionAnswering { .. }) => TextHead::QuestionAnswering,
                 (_, DataSource::TokenClassification { .. }) => TextHead::TokenClassification { outputs: 2 },

@@ -99,6 +99,27 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.sequence_length", "Tokens of a sample of task `pretrain`."),
     second("data.sample_order", "Rule of the orders of documents and samples, `docs/corpus.md`."),
     second("data.maps", "Directory of index maps."),
+    second("data.eod_token", "The token that ends a document in token files."),
+    second("data.eod_mask_loss", "Of `causal`: the token after EOD has no loss."),
+    second(
+        "data.row_sampler",
+        "Rows of tokens are packed documents, cut one after the other, or windows at random places.",
+    ),
+    second("data.masking.share", "Share of the tokens that are predicted."),
+    second(
+        "data.masking.second_sentence",
+        "The second segment: the sentences that follow, in half of the samples of another document (`next`) or \
+         in exchanged order (`order`), or none.",
+    ),
+    second("data.masking.whole_words", "Mask words with all their tokens."),
+    second("data.masking.longest_ngram", "Words of the longest masked n-gram."),
+    second("data.masking.short", "Share of the groups of sentences that are made short."),
+    second(
+        "data.masking.pair_sampler",
+        "Groups of consecutive sentences, each once in an epoch, or sentences of random documents.",
+    ),
+    second("data.spans.preset", "Whose samples: the T5 paper's, Megatron-LM's T5 or CPM-2's, `docs/objectives.md`."),
+    second("data.spans.share", "Share of hidden tokens."),
     second("data.loading_threads", "Threads of a rank that form batches before a step asks for them."),
     second("data.seed", "Seed of the orders and the split of token files."),
     first("data.max_length", "Most tokens of an input, special tokens included."),

@@ -6,6 +6,7 @@
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, as_float, quote};
 use super::layers::Value;
+use super::pretraining_objective::{self, ObjectiveSettings, PretrainingObjective};
 use super::reader::{Otherwise, Reader, Spec};
 use crate::Result;
 use crate::corpus::{SampleOrder, SplitShares};
@@ -31,7 +32,7 @@ const KEYS: [&str; 9] = [
     "data.loading_threads",
 ];
 /// The keys of other tasks.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 22] = [
     "data.path",
     "data.train",
     "data.eval",
@@ -44,6 +45,10 @@ const OTHERS: [&str; 18] = [
     "data.columns.label",
     "data.columns.prompt",
     "data.columns.target",
+    "data.columns.tokens",
+    "data.columns.tags",
+    "data.stride",
+    "data.answer_length",
     "data.max_length",
     "data.too_long",
     "data.on_bad_record",
@@ -61,18 +66,11 @@ pub struct Corpus {
     pub weight: Option<f64>,
 }
 
-/// What samples are and which of their tokens are predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PretrainingObjective {
-    /// The next token.
-    Causal,
-}
-
 /// What is pretrained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PretrainingSettings {
     /// What is predicted.
-    pub objective: PretrainingObjective,
+    pub objective: ObjectiveSettings,
     /// The token files of training, and by [`PretrainingSettings::split`] of validation and test.
     pub corpora: Vec<Corpus>,
     /// The shares of training, validation and test.
@@ -114,7 +112,7 @@ pub(super) fn read(r: &mut Reader, objective: PretrainingObjective) -> Pretraini
     let orders = [SampleOrder::Addressed, SampleOrder::Megatron, SampleOrder::MegatronV1];
     let orders = orders.map(|order| (order.name(), order));
     PretrainingSettings {
-        objective,
+        objective: pretraining_objective::read(r, objective),
         corpora: read_corpora(r, "data.corpora", "not set").unwrap_or_default(),
         split: read_split(r),
         permute_documents: r.flag("data.permute_documents", false),
@@ -129,9 +127,10 @@ pub(super) fn read(r: &mut Reader, objective: PretrainingObjective) -> Pretraini
     }
 }
 
-/// Settings that this task does not use, or that only it uses.
-pub(super) fn refuse_foreign(r: &mut Reader, is_pretraining: bool) {
-    match is_pretraining {
+/// Settings that this task does not use, or that only it uses; `objective` is its objective, `None` of other tasks.
+pub(super) fn refuse_foreign(r: &mut Reader, objective: Option<PretrainingObjective>) {
+    pretraining_objective::refuse_foreign(r, objective);
+    match objective.is_some() {
         true => {
             for key in OTHERS {
                 r.without_effect(key, "data.task", "task pretrain reads token files", "remove it");

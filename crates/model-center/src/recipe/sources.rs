@@ -143,7 +143,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
     let class_weights = weights_of_classes(r, task, objective);
     let (mut max_length, mut target_length) = (max_length as usize, target_length);
-    pretraining::refuse_foreign(r, task == Some(Task::Pretrain));
+    pretraining::refuse_foreign(r, (task == Some(Task::Pretrain)).then(|| objective.of_pretraining()));
     if let Some(pretraining) = source.pretraining() {
         (max_length, target_length) = (pretraining.sequence_length, pretraining.sequence_length);
         pretraining::check(r, pretraining);
@@ -183,7 +183,14 @@ pub(super) fn has_prompts(task: &str) -> bool {
 
 fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
     let causal = Objective::Pretraining(PretrainingObjective::Causal);
-    let choices = [("classifier", Objective::Classifier), ("verbalizer", Objective::Verbalizer), ("causal", causal)];
+    let choices = [
+        ("classifier", Objective::Classifier),
+        ("verbalizer", Objective::Verbalizer),
+        ("causal", causal),
+        ("masked", Objective::Pretraining(PretrainingObjective::Masked)),
+        ("span-corruption", Objective::Pretraining(PretrainingObjective::SpanCorruption)),
+        ("infilling", Objective::Pretraining(PretrainingObjective::Infilling)),
+    ];
     let default = match task {
         Some(Task::Registered(_, None)) => Objective::Verbalizer,
         Some(Task::Pretrain) => causal,

@@ -162,10 +162,12 @@ impl PretrainingBatches {
 
     fn batch(&mut self, position: Position) -> Result<Batch> {
         if let Some(batch) = self.prefetcher.as_mut().and_then(|prefetcher| prefetcher.take(position.index)) {
-            return Ok(Batch { position, ..batch });
+            let samples = numbered(&self.numbers(position)?);
+            return Ok(Batch { position, samples, ..batch });
         }
-        let batch = self.samples.batch(&self.numbers(position)?)?;
-        Ok(Batch { position, ..batch })
+        let numbers = self.numbers(position)?;
+        let samples = numbered(&numbers);
+        Ok(Batch { position, samples, ..self.samples.batch(&numbers)? })
     }
 
     fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
@@ -181,4 +183,9 @@ impl PretrainingBatches {
         let all: u64 = weights.iter().sum();
         Ok(weights.into_iter().map(|weight| (weight as f64 / all.max(1) as f64) as f32).collect())
     }
+}
+
+/// Numbers of samples as batches have them, which tell the samples of a step apart: 32 bits of them are enough.
+fn numbered(samples: &[u64]) -> Vec<u32> {
+    samples.iter().map(|sample| *sample as u32).collect()
 }

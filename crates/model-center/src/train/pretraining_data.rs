@@ -3,12 +3,18 @@
 //! Defines [`open`], which the [`Setup`](super::Setup) of a run calls.
 
 use super::run_data::{EvalSet, RunData, Samples};
-use crate::corpus::{DocumentSet, MixtureWeight, SampleOptions, TokenFile};
-use crate::pretraining::{CausalSamples, CorpusPart, PretrainingSamples};
-use crate::recipe::{Corpus, PretrainingObjective, PretrainingSettings, Resolved};
+use crate::corpus::{DocumentSet, GroupOptions, MixtureWeight, SampleOptions, TokenFile};
+use crate::pretraining::{
+    CausalLm, CausalOptions, CorpusPart, Infilling, InfillingOptions, MaskTokens, MaskedLm, MaskedLmOptions, Masking,
+    PretrainingSamples, RowOptions, Sentinels, SpanCorruption, SpanLengths, SpanOptions, continuations,
+};
+use crate::recipe::{Corpus, PretrainingObjective, PretrainingSettings, Resolved, SpanPreset};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
 
+/// Documents with a longer sentence are left out of pairs of sentences, in tokens, as in Megatron-LM.
+const LONGEST_SENTENCE: u32 = 512;
 /// The parts of a corpus, as in the names of map files.
 const PARTS: [&str; 3] = ["train", "valid", "test"];
 
@@ -19,11 +25,13 @@ struct Part<'a> {
     samples: u64,
 }
 
-/// Opens the token files of a recipe for a run of `steps` steps.
+/// Opens the token files of a recipe; `tokenizer` is the one that they were built with.
 ///
 /// # Errors
 /// Token files that are missing or malformed, parts without documents, samples beyond 64 bits.
-pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, steps: u64) -> Result<Samples> {
+pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenizer: &dyn Tokenizer) -> Result<Samples> {
+    let steps = resolved.train.steps.unwrap_or(0);
+    let objective = Objective { resolved, settings, tokenizer };
     let batch = resolved.train.batch_size as u64;
     let (samples, _) = resolved.batch_ramp().at(steps);
     if samples == u64::MAX {
@@ -49,12 +57,12 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, steps: u
             let fix = "give it a larger share in data.split, or files of its own";
             return Err(Error::recipe(resolved.place("data.split"), reason, fix));
         }
-        objective(settings, &parts, &part).map_err(|error| of_key(resolved, "data.corpora", error))
+        objective.open(&parts, &part).map_err(|error| of_key(resolved, "data.corpora", error))
     };
     let evaluated = settings.iterations.saturating_mul(batch);
     let of_part = |number: usize, key: &'static str, own: &[Corpus]| -> Result<Vec<EvalSet>> {
         if !own.is_empty() {
-            return own_sets(resolved, settings, (number, key, own), evaluated);
+            return own_sets(&objective, (number, key, own), evaluated);
         }
         if shares.shares()[number] == 0.0 {
             return Ok(Vec::new());
@@ -73,40 +81,135 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, steps: u
 
 /// Sets with files of their own, each named by its path.
 fn own_sets(
-    resolved: &Resolved,
-    settings: &PretrainingSettings,
+    objective: &Objective<'_>,
     (number, key, corpora): (usize, &'static str, &[Corpus]),
     samples: u64,
 ) -> Result<Vec<EvalSet>> {
+    let resolved = objective.resolved;
     let files = open_files(resolved, key, corpora)?;
     let set = |(file, corpus): (Arc<TokenFile>, &Corpus)| {
         let documents = DocumentSet::range(0..file.sequences());
         let parts = [CorpusPart { file, documents, weight: MixtureWeight::Number(1.0) }];
         let part = Part { name: PARTS[number], number, samples };
-        let data = objective(settings, &parts, &part).map_err(|error| of_key(resolved, key, error))?;
+        let data = objective.open(&parts, &part).map_err(|error| of_key(resolved, key, error))?;
         let name = corpus.path.display().to_string();
         Ok(EvalSet { name, data: RunData::Pretraining { samples: data, count: samples } })
     };
     files.into_iter().zip(corpora).map(set).collect()
 }
 
-/// The samples of the recipe's objective.
-fn objective(
-    settings: &PretrainingSettings,
-    parts: &[CorpusPart],
-    part: &Part<'_>,
-) -> Result<Arc<dyn PretrainingSamples>> {
-    let options = SampleOptions {
-        sequence_length: settings.sequence_length as u64,
-        samples: part.samples,
-        seed: settings.seed,
-        order: settings.order,
-        part: part.name.to_owned(),
-        cache: settings.maps.clone(),
-        threads: 0,
-    };
-    match settings.objective {
-        PretrainingObjective::Causal => Ok(Arc::new(CausalSamples::open(parts, &options)?)),
+/// The recipe's objective.
+struct Objective<'a> {
+    resolved: &'a Resolved,
+    settings: &'a PretrainingSettings,
+    tokenizer: &'a dyn Tokenizer,
+}
+
+impl Objective<'_> {
+    /// The samples of these documents.
+    fn open(&self, parts: &[CorpusPart], part: &Part<'_>) -> Result<Arc<dyn PretrainingSamples>> {
+        let of = &self.settings.objective;
+        Ok(match of.kind {
+            PretrainingObjective::Causal => {
+                let options = CausalOptions { eod_mask_loss: of.eod_mask_loss, reset_documents: false };
+                Arc::new(CausalLm::open(parts, &self.rows(part)?, options)?)
+            }
+            PretrainingObjective::Infilling => {
+                Arc::new(Infilling::open(parts, &self.rows(part)?, InfillingOptions::default())?)
+            }
+            PretrainingObjective::Masked => Arc::new(MaskedLm::open(parts, &self.masking(part)?)?),
+            PretrainingObjective::SpanCorruption => {
+                Arc::new(SpanCorruption::open(parts, &self.rows(part)?, &self.spans()?)?)
+            }
+        })
+    }
+
+    /// How rows of tokens are cut.
+    fn rows(&self, part: &Part<'_>) -> Result<RowOptions> {
+        let settings = self.settings;
+        Ok(RowOptions {
+            samples: SampleOptions {
+                sequence_length: settings.sequence_length as u64,
+                samples: part.samples,
+                seed: settings.seed,
+                order: settings.order,
+                part: part.name.to_owned(),
+                cache: settings.maps.clone(),
+                threads: 0,
+            },
+            sampler: settings.objective.row_sampler,
+            eod: self.eod()?,
+            vocabulary: self.vocabulary(),
+        })
+    }
+
+    fn masking(&self, part: &Part<'_>) -> Result<MaskedLmOptions> {
+        let (settings, of) = (self.settings, self.settings.objective.masking);
+        let words = of.whole_words || of.longest_ngram > 1;
+        let lengths = match of.longest_ngram {
+            1 => SpanLengths::One,
+            longest => SpanLengths::Inverse(longest),
+        };
+        let bert = Masking::bert(settings.sequence_length);
+        let most = (settings.sequence_length as f64 * of.share).ceil() as usize;
+        Ok(MaskedLmOptions {
+            sequence_length: settings.sequence_length,
+            samples: part.samples,
+            tokens: MaskTokens::of(self.tokenizer)?,
+            masking: Masking {
+                share: of.share,
+                most: bert.most.max(most),
+                lengths,
+                continuations: words.then(|| continuations(self.tokenizer)),
+            },
+            second: of.second_sentence,
+            sampler: of.pair_sampler,
+            groups: GroupOptions {
+                target_tokens: 0,
+                fewest: 0,
+                short: of.short,
+                longest_sentence: LONGEST_SENTENCE,
+                seed: settings.seed,
+                part: part.name.to_owned(),
+                cache: settings.maps.clone(),
+                threads: 0,
+            },
+        })
+    }
+
+    fn spans(&self) -> Result<SpanOptions> {
+        let of = self.settings.objective.spans;
+        let sentinels = Sentinels::of(self.tokenizer)?;
+        let pad = self.special(self.tokenizer.special_ids().pad, "PAD")?;
+        let eos = || self.special(self.tokenizer.special_ids().eos, "EOS");
+        let options = match of.preset {
+            SpanPreset::T5 => SpanOptions::t5(sentinels, eos()?, pad),
+            SpanPreset::Megatron => SpanOptions::megatron(sentinels, eos()?, pad),
+            SpanPreset::Cpm2 => SpanOptions::cpm2(sentinels, pad),
+        };
+        Ok(SpanOptions { density: of.share, ..options })
+    }
+
+    /// The token that ends documents, if there is one.
+    fn eod(&self) -> Result<Option<u32>> {
+        let Some(token) = &self.settings.objective.eod_token else { return Ok(self.tokenizer.special_ids().eos) };
+        let missing = || {
+            let reason = format!("the tokenizer has no token {token:?}");
+            let fix = "name the token that `corpus build` ended documents with";
+            Error::recipe(self.resolved.place("data.eod_token"), reason, fix)
+        };
+        self.tokenizer.id(token).map(Some).ok_or_else(missing)
+    }
+
+    fn special(&self, id: Option<u32>, name: &str) -> Result<u32> {
+        id.ok_or_else(|| {
+            let reason = format!("the vocabulary has no {name} token, which span corruption needs");
+            Error::model(self.tokenizer.place(), reason, "use a tokenizer such as T5's, or another objective")
+        })
+    }
+
+    fn vocabulary(&self) -> u32 {
+        u32::try_from(self.tokenizer.vocab_size()).unwrap_or(u32::MAX)
     }
 }
 

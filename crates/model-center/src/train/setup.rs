@@ -99,7 +99,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let family = start.family(registry, resolved.model.family.as_deref())?;
     let tokenizer = start.open_tokenizer()?;
     let mut samples = match resolved.data.source.pretraining() {
-        Some(settings) => pretraining_data::open(resolved, settings, resolved.train.steps.unwrap_or(0))?,
+        Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer)?,
         None => records::read(resolved, &*tokenizer, verbalizer_position(resolved, registry, &start)?)?,
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
