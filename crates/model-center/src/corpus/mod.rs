@@ -14,11 +14,14 @@
 //! Nothing here knows a model or a trainer. The program `corpus` is the caller.
 
 pub mod build;
+mod convert;
 mod fingerprint;
 mod fixed_split;
+pub mod formats;
 mod index;
 mod legacy;
 mod maps;
+mod merge;
 mod mixture;
 mod npy;
 mod numpy_random;
@@ -32,12 +35,14 @@ mod token_type;
 mod verify;
 mod writer;
 
+pub use convert::{ConvertOptions, ConvertReport, convert, verify_documents};
 pub use fixed_split::{FixedSplit, split_lines};
 pub use maps::{SampleOrder, map_names};
+pub use merge::merge;
 pub use mixture::{Mixture, MixtureWeight};
 pub use samples::{SampleOptions, Samples};
 pub use split::{DocumentSet, SplitShares};
 pub use token_file::{IndexFormat, TokenFile};
 pub use token_type::TokenType;
-pub use verify::{FileReport, verify};
+pub use verify::{FileReport, ShowChecked, verify, verify_showing};
 pub use writer::{TokenFileWriter, WriterPosition, index_path, token_path};

@@ -2,6 +2,7 @@
 
 mod build;
 mod damaged;
+mod formats;
 mod maps;
 mod split;
 mod text;
