@@ -1,21 +1,17 @@
 //! The task that builds a token file.
 
+use super::display::{Display, share};
 use super::sources::SourceArguments;
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use model_center::corpus::TokenType;
 use model_center::corpus::build::{BuildOptions, BuildProgress, BuildReport, build};
 use model_center::data::OnBadRecord;
-use model_center::run::{ExitStatus, Progress, ProgressMode, StopFlag, listen};
+use model_center::run::{ExitStatus, StopFlag, listen};
 use model_center::tokenizer::{TextSpecials, Tokenizer};
 use model_center::{Error, Result};
 use serde_json::json;
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Between two lines of progress where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What is built.
 #[derive(Debug, Args)]
@@ -38,6 +34,9 @@ pub struct BuildArguments {
     /// Each line of a document is a sequence, as of documents with a sentence a line.
     #[arg(long)]
     pub split_lines: bool,
+    /// What stands for a line break in the texts, such as <n> in CPM's and Yuan's.
+    #[arg(long, value_name = "TEXT")]
+    pub newline: Option<String>,
     /// How ids are stored; by default uint16 below 65,500 tokens, else int32.
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
@@ -68,6 +67,25 @@ pub enum Dtype {
     Int64,
 }
 
+impl Dtype {
+    pub(super) fn token_type(self) -> TokenType {
+        match self {
+            Dtype::Uint8 => TokenType::U8,
+            Dtype::Uint16 => TokenType::U16,
+            Dtype::Int32 => TokenType::I32,
+            Dtype::Int64 => TokenType::I64,
+        }
+    }
+}
+
+/// The text for a line break; an empty one would be between all characters.
+fn newline(arguments: &BuildArguments) -> Result<Option<String>> {
+    match arguments.newline.as_deref() {
+        Some("") => Err(Error::argument("--newline", "the text is empty", "name a text such as <n>, or leave it out")),
+        newline => Ok(newline.map(str::to_owned)),
+    }
+}
+
 /// Build, show progress, report.
 pub(super) fn run(arguments: &BuildArguments, as_json: bool) -> Result<ExitStatus> {
     let specials = if arguments.control { TextSpecials::AsTokens } else { TextSpecials::AsText };
@@ -77,7 +95,7 @@ pub(super) fn run(arguments: &BuildArguments, as_json: bool) -> Result<ExitStatu
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
     let mut display = Display::new(arguments.quiet);
-    let report = build(source, tokenizer.as_ref(), &options, &stop, &mut |progress| display.show(progress));
+    let report = build(source, tokenizer.as_ref(), &options, &stop, &mut |progress| show(&mut display, progress));
     display.finish();
     print(arguments, &report?, as_json)
 }
@@ -94,12 +112,7 @@ fn options(arguments: &BuildArguments, tokenizer: &dyn Tokenizer) -> Result<Buil
         })?),
         (None, false) => None,
     };
-    let token = arguments.dtype.map(|dtype| match dtype {
-        Dtype::Uint8 => TokenType::U8,
-        Dtype::Uint16 => TokenType::U16,
-        Dtype::Int32 => TokenType::I32,
-        Dtype::Int64 => TokenType::I64,
-    });
+    let token = arguments.dtype.map(Dtype::token_type);
     let on_bad_record = match arguments.skip_bad {
         None => OnBadRecord::Error,
         Some(max_share) if (0.0..=1.0).contains(&max_share) => OnBadRecord::Skip { max_share },
@@ -113,43 +126,16 @@ fn options(arguments: &BuildArguments, tokenizer: &dyn Tokenizer) -> Result<Buil
         token,
         end_of_document,
         split_lines: arguments.split_lines,
+        newline: newline(arguments)?,
         on_bad_record,
         threads: arguments.threads,
     })
 }
 
-/// A bar, or a line now and then.
-struct Display {
-    is_quiet: bool,
-    progress: Option<Progress>,
-    last_line: Instant,
-}
-
-impl Display {
-    fn new(is_quiet: bool) -> Display {
-        Display { is_quiet, progress: None, last_line: Instant::now() }
-    }
-
-    fn show(&mut self, now: &BuildProgress) {
-        let progress = self.progress.get_or_insert_with(|| {
-            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            let mode = ProgressMode::choose(self.is_quiet, std::io::stderr().is_terminal(), no_color);
-            Progress::new(mode, Some(now.total_bytes))
-        });
-        let is_line = self.last_line.elapsed() >= LINE_INTERVAL;
-        if is_line {
-            self.last_line = Instant::now();
-        }
-        let share = 100 * now.read_bytes / now.total_bytes.max(1);
-        let text = format!("documents {} | {share}% read | {}", now.written.documents, rates(now));
-        progress.advance(now.read_bytes, &text, is_line);
-    }
-
-    fn finish(&mut self) {
-        if let Some(progress) = &mut self.progress {
-            progress.finish();
-        }
-    }
+fn show(display: &mut Display, now: &BuildProgress) {
+    let share = share(now.read_bytes, now.total_bytes);
+    let text = || format!("documents {} | {share}% read | {}", now.written.documents, rates(now));
+    display.show(now.read_bytes, now.total_bytes, &text);
 }
 
 fn rates(now: &BuildProgress) -> String {
