@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &ConvertArguments, as_json: bool) -> Result<()> {
     let options = ConvertOptions { by_sequence, max_tokens };
     let mut display = Display::new(arguments.quiet);
     let show = &mut |read, all| display.show_read(read, all);
-    let report = convert(sources, &read, (out, arguments.to), &write, options, show);
+    let report = convert(sources, &read, (out.as_path(), arguments.to), &write, options, show);
     display.finish();
     let ConvertReport { documents, tokens, cut } = report?;
     if as_json {

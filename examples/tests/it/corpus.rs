@@ -94,7 +94,7 @@ fn mistakes_are_explained() {
     fixture.write("bad.jsonl", "{\"text\": \"good\"}\n{\"txt\": \"film\"}\n");
     fixture.write("short.idx", "MMIDIDX");
     for (arguments, expected) in [
-        (vec!["info", "nothing"], "there is no such file"),
+        (vec!["info", "nothing"], "there is no nothing.idx"),
         (vec!["info", "short"], "the file is cut off: it has 7 of 34 header bytes"),
         (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c"], "bad.jsonl:2:1"),
         (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--skip-bad", "2"], "2 is not a share"),
