@@ -37,8 +37,8 @@ pub struct ConvertReport {
 /// features are kept. `show` is called with the bytes read and those in all.
 ///
 /// # Errors
-/// As [`open_documents`] and [`create_documents`]; [`Error::Data`] for damaged corpora; [`Error::Argument`] for ids that
-/// the format cannot hold.
+/// As [`open_documents`] and [`create_documents`]; [`Error::Data`] for damaged corpora; [`Error::Argument`] for ids
+/// that the format cannot hold.
 pub fn convert(
     paths: &[PathBuf],
     read: &ReadOptions,

@@ -1,9 +1,9 @@
 //! Texts by words whose tokens are remembered, for the pre-tokenizer of GPT-2.
 //!
-//! Adds [`Engine::by_words`], called by [`super`]. That pre-tokenizer never splits a text otherwise than at a single
+//! Adds [`Engine::by_words`], called by [`super`]. That pre-tokenizer always splits a text at a single
 //! space between two characters that are not white space: whatever it matches up to there ends there, and the match
 //! that begins there looks at nothing before. So the tokens of a text are the tokens of its words, one after the
-//! other, each with the space before it. Few words make up most of a text, and their tokens are remembered for each thread.
+//! other, each with the space before it. Few words make up most of a text, and each thread remembers their tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
