@@ -83,8 +83,8 @@ if command -v shellcheck >/dev/null 2>&1; then
 else
     skipped "shellcheck of the scripts" "there is no shellcheck"
 fi
-for script in assets quickstart test package_check claims python_env llama_env cuda_env check_scripts same_digests \
-    emulated_hash; do
+for script in assets quickstart test package_check claims python_env corpus_env llama_env cuda_env check_scripts \
+    same_digests emulated_hash; do
     # shellcheck disable=SC2016
     expect "scripts/$script.sh --help explains it" \
         bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"

@@ -1,6 +1,6 @@
 //! The task that builds a token file.
 
-use super::display::Display;
+use super::display::{Display, share};
 use super::sources::{SourceArguments, on_bad_record};
 use crate::terminal;
 use clap::{Args, ValueEnum};
@@ -33,6 +33,9 @@ pub struct BuildArguments {
     /// Each line of a document is a sequence, as of documents with a sentence a line.
     #[arg(long)]
     pub split_lines: bool,
+    /// What stands for a line break in the texts, such as <n> in CPM's and Yuan's.
+    #[arg(long, value_name = "TEXT")]
+    pub newline: Option<String>,
     /// How ids are stored; by default uint16 below 65,500 tokens, else int32.
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
@@ -63,6 +66,25 @@ pub enum Dtype {
     Int64,
 }
 
+impl Dtype {
+    pub(super) fn token_type(self) -> TokenType {
+        match self {
+            Dtype::Uint8 => TokenType::U8,
+            Dtype::Uint16 => TokenType::U16,
+            Dtype::Int32 => TokenType::I32,
+            Dtype::Int64 => TokenType::I64,
+        }
+    }
+}
+
+/// The text for a line break; an empty one would be between all characters.
+fn newline(arguments: &BuildArguments) -> Result<Option<String>> {
+    match arguments.newline.as_deref() {
+        Some("") => Err(Error::argument("--newline", "the text is empty", "name a text such as <n>, or leave it out")),
+        newline => Ok(newline.map(str::to_owned)),
+    }
+}
+
 /// Build, show progress, report.
 pub(super) fn run(arguments: &BuildArguments, as_json: bool) -> Result<ExitStatus> {
     let specials = if arguments.control { TextSpecials::AsTokens } else { TextSpecials::AsText };
@@ -89,24 +111,20 @@ fn options(arguments: &BuildArguments, tokenizer: &dyn Tokenizer) -> Result<Buil
         })?),
         (None, false) => None,
     };
-    let token = arguments.dtype.map(|dtype| match dtype {
-        Dtype::Uint8 => TokenType::U8,
-        Dtype::Uint16 => TokenType::U16,
-        Dtype::Int32 => TokenType::I32,
-        Dtype::Int64 => TokenType::I64,
-    });
+    let token = arguments.dtype.map(Dtype::token_type);
     Ok(BuildOptions {
         prefix: arguments.out.clone(),
         token,
         end_of_document,
         split_lines: arguments.split_lines,
+        newline: newline(arguments)?,
         on_bad_record: on_bad_record(arguments.skip_bad)?,
         threads: arguments.threads,
     })
 }
 
 fn show(display: &mut Display, now: &BuildProgress) {
-    let share = 100 * now.read_bytes / now.total_bytes.max(1);
+    let share = share(now.read_bytes, now.total_bytes);
     let text = format!("documents {} | {share}% read | {}", now.written.documents, rates(now));
     display.show(now.read_bytes, now.total_bytes, &text);
 }

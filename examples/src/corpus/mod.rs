@@ -1,8 +1,11 @@
-//! The corpus program: raw text cleaned and split into sentences, token files, their description and check, index
-//! maps, fixed splits.
+//! The corpus program: raw text cleaned and split into sentences, token files, their description and check, other
+//! formats, index maps, fixed splits.
 
+mod blocks;
 mod build;
 mod clean;
+mod convert;
+mod describe;
 mod display;
 mod maps;
 mod presplit;
@@ -12,7 +15,8 @@ use crate::places::model_places;
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
 use model_center::Result;
-use model_center::corpus::{FileReport, FixedSplit, SplitShares, TokenFile, split_lines, verify};
+use model_center::corpus::formats::{CorpusFormat, ReadOptions};
+use model_center::corpus::{FixedSplit, SplitShares, split_lines};
 use model_center::formats::Pretrained;
 use model_center::run::ExitStatus;
 use model_center::tokenizer::{AutoTokenizer, TextSpecials, Tokenizer};
@@ -49,13 +53,20 @@ pub enum Task {
     Clean(Box<clean::CleanArguments>),
     /// Put each sentence of the documents on a line of its own, as build --split-lines reads them.
     Presplit(Box<presplit::PresplitArguments>),
-    /// Describe a token file by its header.
-    Info {
-        /// Path without .bin and .idx, or either file.
-        prefix: PathBuf,
+    /// Describe a corpus by what it states of itself.
+    Info(CorpusArguments),
+    /// Read a corpus whole and check every id, and every entry of the index of a token file.
+    Verify(describe::VerifyArguments),
+    /// Write corpora in another format, one after the other.
+    Convert(convert::ConvertArguments),
+    /// Join token files, one after the other, byte for byte as Megatron-LM does.
+    Merge(convert::MergeArguments),
+    /// Shuffle, compact or mask BMTrain's block files.
+    Blocks {
+        /// What to do with them.
+        #[command(subcommand)]
+        task: blocks::BlockTask,
     },
-    /// Read a token file whole and compare every entry of its index and every id.
-    Verify(VerifyArguments),
     /// Compute the index maps of a token file: which tokens each sample has. Training does it when they are missing.
     Maps(maps::MapArguments),
     /// Deal the lines of files, as of JSONL, to train, valid and test files once, with the origin of each line in .map
@@ -63,17 +74,35 @@ pub enum Task {
     Split(SplitArguments),
 }
 
-/// What is checked.
+/// A corpus, and how it is read.
 #[derive(Debug, Args)]
-pub struct VerifyArguments {
-    /// Path without .bin and .idx, or either file.
-    pub prefix: PathBuf,
-    /// Ids must be below this.
-    #[arg(long, value_name = "N", conflicts_with = "tokenizer")]
-    pub vocab_size: Option<u64>,
-    /// Ids must be of this tokenizer: a directory, or the name of a model in the local cache.
-    #[arg(long, value_name = "MODEL")]
-    pub tokenizer: Option<String>,
+pub struct CorpusArguments {
+    /// Path of a token file without .bin and .idx, a directory, or a file.
+    pub path: PathBuf,
+    /// How it is read.
+    #[command(flatten)]
+    pub read: ReadArguments,
+}
+
+/// How a corpus is read.
+#[derive(Debug, Args)]
+pub struct ReadArguments {
+    /// The format; by default what the files are.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub from: Option<CorpusFormat>,
+    /// Where records and dictionaries have the token ids.
+    #[arg(long, default_value = "input_ids")]
+    pub key: String,
+    /// For CPM-2, whose placeholders begin with this id: the number of tokens of the vocabulary.
+    #[arg(long, value_name = "ID")]
+    pub first_placeholder: Option<u32>,
+}
+
+impl ReadArguments {
+    fn options(&self) -> ReadOptions {
+        let ReadArguments { from, key, first_placeholder } = self;
+        ReadOptions { format: *from, key: key.clone(), first_placeholder: *first_placeholder }
+    }
 }
 
 /// What is split.
@@ -102,8 +131,11 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         Task::Build(arguments) => return build::run(arguments, options.json),
         Task::Clean(arguments) => return clean::run(arguments, options.json),
         Task::Presplit(arguments) => return presplit::run(arguments, options.json),
-        Task::Info { prefix } => info(&TokenFile::open(prefix)?, options.json)?,
-        Task::Verify(arguments) => check(arguments, options.json)?,
+        Task::Info(arguments) => describe::info(arguments, options.json)?,
+        Task::Verify(arguments) => describe::verify(arguments, options.json)?,
+        Task::Convert(arguments) => convert::run(arguments, options.json)?,
+        Task::Merge(arguments) => convert::merge(arguments, options.json)?,
+        Task::Blocks { task } => blocks::run(task, options.json)?,
         Task::Maps(arguments) => maps::run(arguments, options.json)?,
         Task::Split(arguments) => split(arguments, options.json)?,
     }
@@ -112,49 +144,6 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
 
 fn open_tokenizer(model: &str, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
     AutoTokenizer::open_with(&Pretrained::resolve(model, None, &model_places())?, specials)
-}
-
-fn info(file: &TokenFile, as_json: bool) -> Result<()> {
-    let (format, token) = (file.format().name(), file.token_type().name());
-    if as_json {
-        let record = json!({
-            "prefix": file.prefix().display().to_string(), "format": format, "dtype": token,
-            "documents": file.documents(), "sequences": file.sequences(), "tokens": file.tokens(),
-            "bytes": file.bytes(),
-        });
-        return terminal::print(&record.to_string());
-    }
-    let lines = [
-        format!("format     {format}"),
-        format!("dtype      {token}"),
-        format!("documents  {}", file.documents()),
-        format!("sequences  {}", file.sequences()),
-        format!("tokens     {}", file.tokens()),
-        format!("bytes      {}", file.bytes()),
-    ];
-    terminal::print(&lines.join("\n"))
-}
-
-fn check(arguments: &VerifyArguments, as_json: bool) -> Result<()> {
-    let vocabulary = match &arguments.tokenizer {
-        Some(model) => Some(open_tokenizer(model, TextSpecials::AsText)?.vocab_size() as u64),
-        None => arguments.vocab_size,
-    };
-    let FileReport { sequences, documents, tokens, empty, longest, largest_id } =
-        verify(&arguments.prefix, vocabulary)?;
-    if as_json {
-        let record = json!({
-            "sequences": sequences, "documents": documents, "tokens": tokens, "empty_sequences": empty,
-            "longest_sequence": longest, "largest_id": largest_id,
-        });
-        return terminal::print(&record.to_string());
-    }
-    let largest = largest_id.map_or("no ids".into(), |id| format!("ids up to {id}"));
-    terminal::print(&format!(
-        "{}: whole; {documents} documents, {sequences} sequences ({empty} empty, the longest {longest} tokens), \
-         {tokens} tokens, {largest}",
-        arguments.prefix.display()
-    ))
 }
 
 fn split(arguments: &SplitArguments, as_json: bool) -> Result<()> {

@@ -2,8 +2,10 @@
 
 use crate::fixture;
 
-use fixture::{Fixture, Outcome};
+use fixture::{Fixture, Outcome, into_outcome};
 use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn corpus(fixture: &Fixture, arguments: &[&str]) -> Outcome {
     fixture.run(env!("CARGO_BIN_EXE_corpus"), arguments)
@@ -92,7 +94,7 @@ fn mistakes_are_explained() {
     fixture.write("bad.jsonl", "{\"text\": \"good\"}\n{\"txt\": \"film\"}\n");
     fixture.write("short.idx", "MMIDIDX");
     for (arguments, expected) in [
-        (vec!["info", "nothing"], "there is no such file"),
+        (vec!["info", "nothing"], "there is no nothing.idx"),
         (vec!["info", "short"], "the file is cut off: it has 7 of 34 header bytes"),
         (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c"], "bad.jsonl:2:1"),
         (vec!["build", "bad.jsonl", "--tokenizer", "model", "--out", "c", "--skip-bad", "2"], "2 is not a share"),
@@ -157,5 +159,110 @@ fn mistakes_in_cleaning_are_explained() {
     ] {
         let error = corpus(&fixture, &[&["clean", "texts.jsonl", "--out", "clean"][..], arguments].concat()).refused();
         assert!(error.contains(expected) && error.contains("fix: "), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn corpora_go_to_every_format_and_back() {
+    let fixture = with_texts();
+    corpus(&fixture, &[&BUILD[..], &["--quiet"]].concat()).succeeded();
+    let built = json(corpus(&fixture, &["info", "c", "--json"]));
+    for (format, out) in [("npy", "npy"), ("blocks", "blocks"), ("tfrecord", "c.tfrecord.gz"), ("megatron", "d")] {
+        let converted = json(corpus(&fixture, &["convert", "c", out, "--to", format, "--json"]));
+        assert_eq!((&converted["documents"], &converted["tokens"]), (&299.into(), &built["tokens"]), "{format}");
+        let checked = json(corpus(&fixture, &["verify", out, "--tokenizer", "model", "--json"]));
+        assert_eq!((&checked["format"], &checked["tokens"]), (&format.into(), &built["tokens"]));
+        let refused = corpus(&fixture, &["verify", out, "--vocab-size", "4"]);
+        assert_eq!(refused.code, 3);
+        assert!(refused.refused().contains("the vocabulary has 4 tokens"));
+        let info = corpus(&fixture, &["info", out]).succeeded().stdout;
+        assert!(info.starts_with("format     "), "{info}");
+        let back = format!("{out}_back");
+        corpus(&fixture, &["convert", out, &back, "--to", "megatron"]).succeeded();
+        for ending in ["bin", "idx"] {
+            assert_eq!(fixture.bytes(&format!("{back}.{ending}")), fixture.bytes(&format!("c.{ending}")), "{format}");
+        }
+    }
+    let merged = json(corpus(&fixture, &["merge", "c", "d", "--out", "e", "--json"]));
+    assert_eq!(merged["documents"], 598);
+    assert_eq!(fixture.bytes("e.bin"), [fixture.bytes("c.bin"), fixture.bytes("d.bin")].concat());
+    let shuffled = corpus(&fixture, &["blocks", "shuffle", "blocks", "shuffled", "--seed", "3"]).succeeded().stdout;
+    assert_eq!(shuffled, "shuffled: 299 records shuffled\n");
+    corpus(&fixture, &["blocks", "mask", "shuffled", "data"]).succeeded();
+    assert_eq!(json(corpus(&fixture, &["verify", "shuffled", "--json"]))["documents"], 0);
+    corpus(&fixture, &["blocks", "mask", "shuffled", "data", "--off"]).succeeded();
+    assert_eq!(json(corpus(&fixture, &["info", "shuffled", "--json"]))["documents"], 299);
+    let compacted = corpus(&fixture, &["blocks", "compact", "shuffled"]).succeeded().stdout;
+    assert_eq!(compacted, "shuffled: 0 missing files dropped\n");
+    for (arguments, code) in [
+        (vec!["convert", "c", "npy", "--to", "npy"], 2),
+        (vec!["convert", "c", "f", "--to", "cpm2"], 2),
+        (vec!["verify", "nothing"], 3),
+        (vec!["merge", "nothing", "--out", "f"], 3),
+    ] {
+        let outcome = corpus(&fixture, &arguments);
+        assert_eq!(outcome.code, code, "{arguments:?}");
+        assert!(outcome.refused().contains("fix: "));
+    }
+}
+
+#[test]
+fn another_text_is_a_line_break_where_it_is_named() {
+    let fixture = with_texts();
+    fixture.write("n.txt", "good film<n><n>the year\nfilm<n>\n");
+    let build = ["build", "n.txt", "--format", "lines", "--tokenizer", "model", "--split-lines", "--newline"];
+    let built = json(corpus(&fixture, &[&build[..], &["<n>", "--out", "n", "--json"]].concat()));
+    assert_eq!((&built["documents"], &built["sequences"], &built["tokens"]), (&2.into(), &3.into(), &5.into()));
+    let refused = corpus(&fixture, &[&build[..], &["", "--out", "m"]].concat()).refused();
+    assert!(refused.contains("the text is empty"), "{refused}");
+}
+
+#[test]
+fn a_disk_that_fills_ends_a_build_and_the_same_command_builds_the_same_bytes() {
+    let fixture = with_texts();
+    corpus(&fixture, &["build", "texts.jsonl", "--tokenizer", "model", "--out", "whole"]).succeeded();
+    let program = env!("CARGO_BIN_EXE_corpus");
+    for blocks in ["0", "1", "4"] {
+        let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
+        let outcome = fixture.run("sh", &[&["-c", &script, program], &BUILD[..]].concat());
+        assert!(outcome.code == 5 && outcome.stderr.contains("RLIMIT_FSIZE"), "{blocks}: {outcome:?}");
+        assert!(!fixture.path("c.idx").exists() && !fixture.path("c.bin").exists(), "{blocks}");
+    }
+    corpus(&fixture, &BUILD).succeeded();
+    for ending in ["bin", "idx"] {
+        assert_eq!(fixture.bytes(&format!("c.{ending}")), fixture.bytes(&format!("whole.{ending}")));
+    }
+    // A conversion that is refused its bytes leaves nothing that can be taken for a corpus.
+    for (format, out) in [("npy", "npy"), ("blocks", "blocks"), ("tfrecord", "c.tfrecord")] {
+        let script = "ulimit -f 1 && exec \"$0\" \"$@\"";
+        let outcome = fixture.run("sh", &["-c", script, program, "convert", "c", out, "--to", format]);
+        assert_eq!(outcome.code, 5, "{format}: {outcome:?}");
+        assert_eq!(corpus(&fixture, &["info", out]).code, 3, "{format}");
+    }
+}
+
+#[test]
+fn a_killed_build_that_is_repeated_gives_the_same_bytes() {
+    let fixture = with_texts();
+    let text = fixture.read("texts.jsonl").repeat(20);
+    fixture.write("texts.jsonl", &text);
+    corpus(&fixture, &["build", "texts.jsonl", "--tokenizer", "model", "--out", "whole"]).succeeded();
+    for milliseconds in [0, 10, 25, 50] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_corpus"));
+        command.args(BUILD).current_dir(fixture.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        let outcome = into_outcome(child.wait_with_output().unwrap());
+        // A fast machine may have been done.
+        if outcome.code != 0 {
+            assert!(!fixture.path("c.idx").exists(), "{milliseconds}");
+            corpus(&fixture, &BUILD).succeeded();
+        }
+        for ending in ["bin", "idx"] {
+            let path = fixture.path(&format!("c.{ending}"));
+            assert!(std::fs::read(&path).unwrap() == fixture.bytes(&format!("whole.{ending}")), "{milliseconds}");
+            std::fs::remove_file(path).unwrap();
+        }
     }
 }

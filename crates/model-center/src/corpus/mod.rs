@@ -16,12 +16,15 @@
 
 pub mod build;
 pub mod clean;
+mod convert;
 mod fingerprint;
 mod fixed_split;
+pub mod formats;
 mod groups;
 mod index;
 mod legacy;
 mod maps;
+mod merge;
 mod mixture;
 mod npy;
 mod numpy_random;
@@ -40,14 +43,16 @@ mod verify;
 mod weighted;
 mod writer;
 
+pub use convert::{ConvertOptions, ConvertReport, convert, verify_documents};
 pub use fixed_split::{FixedSplit, split_lines};
 pub use groups::{GroupOptions, SentenceGroup, SentenceGroups};
 pub use maps::{SampleOrder, map_names};
+pub use merge::merge;
 pub use mixture::{Mixture, MixtureWeight};
 pub use samples::{SampleOptions, Samples};
 pub use split::{DocumentSet, SplitShares};
 pub use token_file::{IndexFormat, TokenFile};
 pub use token_type::TokenType;
-pub use verify::{FileReport, verify};
+pub use verify::{FileReport, ShowChecked, verify, verify_showing};
 pub use weighted::{DocumentUnit, WeightedDocuments};
 pub use writer::{TokenFileWriter, WriterPosition, index_path, token_path};

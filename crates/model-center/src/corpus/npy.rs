@@ -1,6 +1,7 @@
 //! NumPy's array files of integers: one array of fixed shape, written as it comes and read by position.
 //!
-//! Defines [`NpyWriter`] and [`NpyFile`]. Called by [`super::maps`].
+//! Defines [`NpyWriter`], [`NpyFile`] and, for any array, [`NpyHeader`]. Called by [`super::maps`] and
+//! [`super::formats`].
 
 use std::fmt::Display;
 use std::io::{BufWriter, Write};
@@ -12,7 +13,7 @@ use crate::file::{AtomicFile, printable};
 
 const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
 /// More is not a header that NumPy writes for these arrays.
-const MAX_HEADER: usize = 4096;
+const MAX_HEADER: u32 = 4096;
 
 /// The integer types of index maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +43,9 @@ impl NpyInteger {
 }
 
 /// Shape and type, as the header has them.
-fn header(integer: NpyInteger, rows: u64, columns: u64) -> Vec<u8> {
+pub(super) fn header(descr: &str, rows: u64, columns: u64) -> Vec<u8> {
     let shape = if columns == 1 { format!("({rows},)") } else { format!("({rows}, {columns})") };
-    let mut text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': {shape}, }}", integer.descr());
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     // Room in which the number of rows could grow to 21 digits, then up to a multiple of 64 bytes with the line ending.
     let growth = 21_usize.saturating_sub(rows.to_string().len());
     text.push_str(&" ".repeat(growth));
@@ -74,7 +75,7 @@ impl NpyWriter {
         let buffer = BufWriter::with_capacity(1 << 20, file.file().try_clone().map_err(|e| file.refused(e))?);
         let left = rows * columns;
         let mut writer = NpyWriter { file, buffer, integer, hasher: blake3::Hasher::new(), left, bytes: Vec::new() };
-        writer.bytes = header(integer, rows, columns);
+        writer.bytes = header(integer.descr(), rows, columns);
         writer.put()?;
         Ok(writer)
     }
@@ -122,26 +123,18 @@ impl NpyFile {
     /// [`crate::Error::Data`] for a file that is something else, or shorter or longer than its shape.
     pub(super) fn open(path: &Path, columns: u64) -> Result<NpyFile> {
         let file = PositionedFile::open(path)?;
-        let mut start = [0; 10];
+        let NpyHeader { descr, fortran_order, shape, data } = NpyHeader::read(&file)?;
         let wrong =
             |reason: &dyn Display| file.corrupt(format!("the file is not an array of integers of NumPy: {reason}"));
-        if file.length() < 10 {
-            return Err(wrong(&"it is shorter than a header"));
-        }
-        file.read_at(0, &mut start)?;
-        if !start.starts_with(MAGIC) {
-            return Err(wrong(&"it does not begin with NUMPY and version 1"));
-        }
-        let length = usize::from(u16::from_le_bytes([start[8], start[9]]));
-        let data = 10 + length as u64;
-        if length > MAX_HEADER || data > file.length() {
-            return Err(wrong(&format!("a header of {length} bytes")));
-        }
-        let mut text = vec![0; length];
-        file.read_at(10, &mut text)?;
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let parsed = NpyInteger::ALL.into_iter().find_map(|integer| Some((integer, rows_of(&text, integer, columns)?)));
-        let Some((integer, rows)) = parsed else { return Err(wrong(&printable(text.trim_end(), 120))) };
+        let integer = NpyInteger::ALL.into_iter().find(|integer| integer.descr() == descr && !fortran_order);
+        let rows = match shape[..] {
+            [rows] if columns == 1 => Some(rows),
+            [rows, wide] if columns > 1 && wide == columns => Some(rows),
+            _ => None,
+        };
+        let (Some(integer), Some(rows)) = (integer, rows) else {
+            return Err(wrong(&format!("it has the type {descr} and the shape {shape:?}")));
+        };
         let bytes =
             rows.checked_mul(columns).and_then(|numbers| numbers.checked_mul(integer.bytes())?.checked_add(data));
         if bytes != Some(file.length()) {
@@ -171,12 +164,57 @@ impl NpyFile {
     }
 }
 
-/// The rows that a header of this type states.
-fn rows_of(text: &str, integer: NpyInteger, columns: u64) -> Option<u64> {
-    let shape = text.strip_prefix(&format!("{{'descr': '{}', 'fortran_order': False, 'shape': (", integer.descr()))?;
-    let (rows, rest) = shape.split_once(',')?;
-    let end = if columns == 1 { "), }".to_owned() } else { format!(" {columns}), }}") };
-    (rest.trim_end() == end).then(|| rows.parse().ok())?
+/// What an array is, by its header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NpyHeader {
+    /// The type, such as `<u2`, and `|O` for objects.
+    pub(super) descr: String,
+    pub(super) fortran_order: bool,
+    pub(super) shape: Vec<u64>,
+    /// Where the data begin.
+    pub(super) data: u64,
+}
+
+impl NpyHeader {
+    /// # Errors
+    /// [`crate::Error::Data`] for a file that is something else.
+    pub(super) fn read(file: &PositionedFile) -> Result<NpyHeader> {
+        let wrong = |reason: &dyn Display| file.corrupt(format!("the file is not an array of NumPy: {reason}"));
+        let mut start = [0; 12];
+        if file.length() < start.len() as u64 {
+            return Err(wrong(&"it is shorter than a header"));
+        }
+        file.read_at(0, &mut start)?;
+        let (begin, length) = match start {
+            [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, low, high, ..] => {
+                (10, u32::from(u16::from_le_bytes([low, high])))
+            }
+            [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _, a, b, c, d] => (12, u32::from_le_bytes([a, b, c, d])),
+            _ => return Err(wrong(&"it does not begin with NUMPY and version 1, 2 or 3")),
+        };
+        let data = begin + u64::from(length);
+        if length > MAX_HEADER || data > file.length() {
+            return Err(wrong(&format!("a header of {length} bytes")));
+        }
+        let mut text = vec![0; length as usize];
+        file.read_at(begin, &mut text)?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let parsed = parse(&text).ok_or_else(|| wrong(&printable(text.trim_end(), 120)))?;
+        Ok(NpyHeader { data, ..parsed })
+    }
+}
+
+/// Type, order and shape of the text of a header.
+fn parse(text: &str) -> Option<NpyHeader> {
+    let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
+    let (descr, _) = after("descr")?.strip_prefix('\'')?.split_once('\'')?;
+    let order = after("fortran_order")?;
+    let fortran_order = order.starts_with("True");
+    let (shape, _) = after("shape")?.strip_prefix('(')?.split_once(')')?;
+    let sides = shape.split(',').map(str::trim).filter(|side| !side.is_empty());
+    let shape = sides.map(|side| side.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    let is_known = fortran_order || order.starts_with("False");
+    is_known.then(|| NpyHeader { descr: descr.to_owned(), fortran_order, shape, data: 0 })
 }
 
 #[cfg(test)]

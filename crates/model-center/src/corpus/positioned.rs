@@ -26,6 +26,10 @@ impl PositionedFile {
         Ok(PositionedFile { path: path.to_owned(), file, length })
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

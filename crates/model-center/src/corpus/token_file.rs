@@ -1,7 +1,9 @@
 //! Reading a token file.
 //!
-//! Defines [`TokenFile`], which reads sequences of token ids by number, from either format of index. Called by
-//! [`super::samples`], [`super::verify`] and programs.
+//! Defines [`TokenFile`], which reads sequences of token ids by number, from either format of index; `scan` reads files
+//! whole. Called by [`super::samples`], [`super::verify`] and programs.
+
+mod scan;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -159,6 +161,11 @@ impl TokenFile {
     pub fn sequence(&self, sequence: u64) -> Result<Range<u64>> {
         self.require("sequence", sequence, self.layout.sequences)?;
         let range = self.described(sequence)?;
+        self.require_inside(sequence, &range)?;
+        Ok(range)
+    }
+
+    fn require_inside(&self, sequence: u64, range: &Range<u64>) -> Result<()> {
         if range.start > range.end || range.end > self.tokens() {
             let reason = format!(
                 "sequence {sequence} is ids {} to {}, and {} has {}",
@@ -169,23 +176,17 @@ impl TokenFile {
             );
             return Err(self.index.corrupt(reason));
         }
-        Ok(range)
+        Ok(())
     }
 
     /// Where the index places a sequence that it has.
     fn described(&self, sequence: u64) -> Result<Range<u64>> {
-        let bytes = self.layout.token.bytes();
         Ok(match self.layout.format {
             IndexFormat::Mmap => {
                 let mut length = [0; 4];
                 self.index.read_at(self.layout.lengths + 4 * sequence, &mut length)?;
                 let length = self.length_of(sequence, i32::from_le_bytes(length))?;
-                let start = self.index.u64_at(self.layout.starts + 8 * sequence)?;
-                if !start.is_multiple_of(bytes) {
-                    let reason = format!("sequence {sequence} starts at byte {start}, between ids of {bytes} bytes");
-                    return Err(self.index.corrupt(reason));
-                }
-                let start = start / bytes;
+                let start = self.start_of(sequence, self.index.u64_at(self.layout.starts + 8 * sequence)?)?;
                 start..start.saturating_add(u64::from(length))
             }
             IndexFormat::Legacy => {
@@ -211,12 +212,13 @@ impl TokenFile {
                 }
             }
             IndexFormat::Legacy => {
-                for (at, length) in lengths.iter_mut().enumerate() {
-                    let range = self.sequence(first + at as u64)?;
-                    *length =
-                        u32::try_from(range.end - range.start).ok().filter(|n| i32::try_from(*n).is_ok()).ok_or_else(
-                            || self.index.corrupt(format!("sequence {} has more than 2^31 - 1 ids", first + at as u64)),
-                        )?;
+                let mut ranges = vec![0..0; lengths.len()];
+                self.ranges(first, &mut ranges)?;
+                for ((at, range), length) in ranges.iter().enumerate().zip(lengths) {
+                    let count = i32::try_from(range.end - range.start);
+                    *length = count.map(i32::cast_unsigned).map_err(|_| {
+                        self.index.corrupt(format!("sequence {} has more than 2^31 - 1 ids", first + at as u64))
+                    })?;
                 }
             }
         }
@@ -265,6 +267,16 @@ impl TokenFile {
     /// Entry `at` of the document boundaries.
     pub(super) fn boundary(&self, at: u64) -> Result<u64> {
         self.index.u64_at(self.layout.documents + 8 * at)
+    }
+
+    /// The first id of a sequence that starts at byte `start`.
+    fn start_of(&self, sequence: u64, start: u64) -> Result<u64> {
+        let bytes = self.layout.token.bytes();
+        if !start.is_multiple_of(bytes) {
+            let reason = format!("sequence {sequence} starts at byte {start}, between ids of {bytes} bytes");
+            return Err(self.index.corrupt(reason));
+        }
+        Ok(start / bytes)
     }
 
     fn length_of(&self, sequence: u64, stored: i32) -> Result<u32> {

@@ -97,11 +97,18 @@ impl TokenType {
             let reason = format!("token id {id} does not fit {}, which ends at {}", self.name(), self.max_id());
             return Err(Error::argument("token type", reason, "store the ids as int32"));
         }
+        fn each<const N: usize>(ids: &[u32], bytes: &mut Vec<u8>, stored: impl Fn(u32) -> [u8; N]) {
+            let start = bytes.len();
+            bytes.resize(start + N * ids.len(), 0);
+            for (place, id) in bytes[start..].as_chunks_mut::<N>().0.iter_mut().zip(ids) {
+                *place = stored(*id);
+            }
+        }
         match self {
-            TokenType::U8 | TokenType::I8 => bytes.extend(ids.iter().map(|id| *id as u8)),
-            TokenType::I16 | TokenType::U16 => bytes.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes())),
-            TokenType::I32 => bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
-            TokenType::I64 => bytes.extend(ids.iter().flat_map(|id| u64::from(*id).to_le_bytes())),
+            TokenType::U8 | TokenType::I8 => each(ids, bytes, |id| [id as u8]),
+            TokenType::I16 | TokenType::U16 => each(ids, bytes, |id| (id as u16).to_le_bytes()),
+            TokenType::I32 => each(ids, bytes, u32::to_le_bytes),
+            TokenType::I64 => each(ids, bytes, |id| u64::from(id).to_le_bytes()),
         }
         Ok(())
     }

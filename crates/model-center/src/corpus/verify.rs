@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::token_file::TokenFile;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Entries and ids are read in pieces of this many.
 const PIECE: u64 = 1 << 16;
@@ -27,12 +27,23 @@ pub struct FileReport {
     pub largest_id: Option<u32>,
 }
 
+/// How far a check is: bytes read, and bytes in all.
+pub type ShowChecked<'a> = dyn FnMut(u64, u64) + 'a;
+
 /// Reads a token file whole: every entry of its index and every id.
 ///
 /// # Errors
 /// As [`TokenFile::open`]; [`crate::Error::Data`] for sequences that overlap or leave ids out, boundaries out of order,
 /// and an id that is not below `vocabulary`.
 pub fn verify(prefix: &Path, vocabulary: Option<u64>) -> Result<FileReport> {
+    verify_showing(prefix, vocabulary, &mut |_, _| {})
+}
+
+/// [`verify`], which calls `show` after each piece that it has read.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_showing(prefix: &Path, vocabulary: Option<u64>, show: &mut ShowChecked<'_>) -> Result<FileReport> {
     let file = TokenFile::open(prefix)?;
     let mut report = FileReport {
         sequences: file.sequences(),
@@ -40,64 +51,67 @@ pub fn verify(prefix: &Path, vocabulary: Option<u64>) -> Result<FileReport> {
         tokens: file.tokens(),
         ..Default::default()
     };
-    check_sequences(&file, &mut report)?;
-    check_documents(&file)?;
-    check_ids(&file, vocabulary, &mut report)?;
+    let (mut read, all) = (0, file.bytes());
+    let mut show = |bytes: u64| {
+        read += bytes;
+        show(read.min(all), all);
+    };
+    check_sequences(&file, &mut report, &mut show)?;
+    check_documents(&file, &mut show)?;
+    check_ids(&file, vocabulary, &mut report, &mut show)?;
     Ok(report)
 }
 
-fn check_sequences(file: &TokenFile, report: &mut FileReport) -> Result<()> {
-    let mut end = 0;
-    for number in 0..file.sequences() {
-        let range = file.sequence(number)?;
-        if range.start != end {
-            let reason = format!("sequence {number} starts with id {}, and the one before ends at {end}", range.start);
-            return Err(file.corrupt(reason));
+fn check_sequences(file: &TokenFile, report: &mut FileReport, show: &mut dyn FnMut(u64)) -> Result<()> {
+    file.contiguous(|ranges| {
+        for range in ranges {
+            report.empty += u64::from(range.is_empty());
+            report.longest = report.longest.max(range.end - range.start);
         }
-        end = range.end;
-        report.empty += u64::from(range.is_empty());
-        report.longest = report.longest.max(range.end - range.start);
-    }
-    Ok(())
+        show(12 * ranges.len() as u64);
+        Ok(())
+    })
 }
 
-fn check_documents(file: &TokenFile) -> Result<()> {
+fn check_documents(file: &TokenFile, show: &mut dyn FnMut(u64)) -> Result<()> {
     if file.documents() == 0 && file.sequences() > 0 {
         return Err(file.corrupt("the sequences are in no document"));
     }
-    let mut before = 0;
-    for number in 0..file.documents() {
-        let next = file.boundary(number + 1)?;
-        if next < before || next > file.sequences() {
-            return Err(file.corrupt(format!("document {number} is sequences {before} to {next}")));
-        }
-        before = next;
-    }
-    Ok(())
+    file.ordered(|boundaries| {
+        show(8 * boundaries.len() as u64);
+        Ok(())
+    })
 }
 
-fn check_ids(file: &TokenFile, vocabulary: Option<u64>, report: &mut FileReport) -> Result<()> {
+fn check_ids(
+    file: &TokenFile,
+    vocabulary: Option<u64>,
+    report: &mut FileReport,
+    show: &mut dyn FnMut(u64),
+) -> Result<()> {
     let mut ids = vec![0; PIECE.min(file.tokens()) as usize];
     let mut first = 0;
     while first < file.tokens() {
         let piece = &mut ids[..PIECE.min(file.tokens() - first) as usize];
         file.read_ids(first, piece)?;
-        let above = |id: &u32| vocabulary.is_some_and(|vocabulary| u64::from(*id) >= vocabulary);
-        if let Some(at) = piece.iter().position(above) {
-            let reason = format!(
-                "id {} of the file is {}, and the vocabulary has {} tokens",
-                first + at as u64,
-                piece[at],
-                vocabulary.unwrap_or_default()
-            );
-            return Err(crate::Error::data(
-                super::token_path(file.prefix()).display().to_string(),
-                reason,
-                "use the tokenizer that the corpus was built with",
-            ));
+        if let Some(reason) = beyond(piece, first, vocabulary) {
+            return Err(foreign_id(&super::token_path(file.prefix()), reason));
         }
         report.largest_id = report.largest_id.max(piece.iter().copied().max());
         first += piece.len() as u64;
+        show(piece.len() as u64 * file.token_type().bytes());
     }
     Ok(())
+}
+
+/// Why consecutive ids of a file, from number `first` on, are not of a vocabulary.
+pub(super) fn beyond(ids: &[u32], first: u64, vocabulary: Option<u64>) -> Option<String> {
+    let vocabulary = vocabulary?;
+    let at = ids.iter().position(|id| u64::from(*id) >= vocabulary)?;
+    Some(format!("id {} of the file is {}, and the vocabulary has {vocabulary} tokens", first + at as u64, ids[at]))
+}
+
+/// The error for ids that are not of a vocabulary.
+pub(super) fn foreign_id(path: &Path, reason: String) -> Error {
+    Error::data(path.display().to_string(), reason, "use the tokenizer that the corpus was built with")
 }

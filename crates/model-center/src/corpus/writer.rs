@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::index::{HEADER, MAGIC};
 use super::spool::{BUFFER, Spool, refused};
+use super::token_file::TokenFile;
 use super::token_type::TokenType;
 use crate::file::sync_directory;
 use crate::{Error, Result};
@@ -133,10 +134,7 @@ impl TokenFileWriter {
     /// [`Error::Argument`] for an id that the type cannot hold and for more than 2^31 - 1 ids; [`Error::File`] if
     /// writing fails.
     pub fn add_sequence(&mut self, ids: &[u32]) -> Result<()> {
-        let length = i32::try_from(ids.len()).map_err(|_| {
-            let reason = format!("a sequence of {} ids; the format has at most 2^31 - 1", ids.len());
-            Error::argument("sequence", reason, "split the document")
-        })?;
+        let length = sequence_length(ids.len() as u64)?;
         self.bytes.clear();
         self.token.encode(ids, &mut self.bytes)?;
         self.data.write(&self.bytes)?;
@@ -153,6 +151,33 @@ impl TokenFileWriter {
     pub fn end_document(&mut self) -> Result<()> {
         self.boundaries.write(&self.position.sequences.to_le_bytes())?;
         self.position.documents += 1;
+        Ok(())
+    }
+
+    /// Appends a whole token file with ids of the writer's type; `read` is called with the bytes of each piece.
+    pub(super) fn append(&mut self, file: &TokenFile, read: &mut dyn FnMut(u64)) -> Result<()> {
+        file.copy_data(|bytes| {
+            read(bytes.len() as u64);
+            self.data.write(bytes)
+        })?;
+        let mut lengths = Vec::new();
+        file.contiguous(|ranges| {
+            lengths.clear();
+            for range in ranges {
+                lengths.extend(sequence_length(range.end - range.start)?.to_le_bytes());
+            }
+            read(12 * ranges.len() as u64);
+            self.index.write(&lengths)
+        })?;
+        let first = self.position.sequences;
+        file.ordered(|ends| {
+            read(8 * ends.len() as u64);
+            let ends: Vec<u8> = ends.iter().flat_map(|end| (first + end).to_le_bytes()).collect();
+            self.boundaries.write(&ends)
+        })?;
+        self.position.sequences += file.sequences();
+        self.position.tokens += file.tokens();
+        self.position.documents += file.documents();
         Ok(())
     }
 
@@ -228,6 +253,14 @@ impl TokenFileWriter {
         let written = file.flush().and_then(|()| file.seek(SeekFrom::Start(0))).and_then(|_| file.write_all(&header));
         written.map_err(|e| refused(&self.index.path, e))
     }
+}
+
+/// The stored length of a sequence.
+fn sequence_length(ids: u64) -> Result<i32> {
+    i32::try_from(ids).map_err(|_| {
+        let reason = format!("a sequence of {ids} ids; the format has at most 2^31 - 1");
+        Error::argument("sequence", reason, "split the document")
+    })
 }
 
 /// One writer of a prefix at a time.

@@ -37,6 +37,8 @@ pub struct BuildOptions {
     pub end_of_document: Option<u32>,
     /// Each line of a document that is not empty is a sequence of its own, as where a sentence is on a line.
     pub split_lines: bool,
+    /// What stands for a line break in the texts, such as `<n>`.
+    pub newline: Option<String>,
     /// What happens to records that cannot be used.
     pub on_bad_record: OnBadRecord,
     /// Threads that tokenise; 0 for one per processor.
@@ -200,6 +202,10 @@ impl Work<'_> {
     fn tokenize(&self, batch: &Batch) -> Result<Vec<Vec<Vec<u32>>>> {
         let mut documents = Vec::with_capacity(batch.texts.len());
         for text in &batch.texts {
+            let text = match &self.options.newline {
+                Some(newline) => &text.replace(&**newline, "\n"),
+                None => text,
+            };
             let mut sequences = Vec::new();
             if self.options.split_lines {
                 for line in text.lines().filter(|line| !line.trim().is_empty()) {

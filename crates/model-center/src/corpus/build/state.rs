@@ -53,8 +53,8 @@ pub(super) fn identity(
     }
     let TextSource { key, delimiter, encoding, max_document_bytes, .. } = source;
     add(format!("{key} {delimiter} {encoding:?} {max_document_bytes}"));
-    let BuildOptions { end_of_document, split_lines, on_bad_record, .. } = options;
-    add(format!("{} {end_of_document:?} {split_lines} {on_bad_record:?}", token.name()));
+    let BuildOptions { end_of_document, split_lines, newline, on_bad_record, .. } = options;
+    add(format!("{} {end_of_document:?} {split_lines} {newline:?} {on_bad_record:?}", token.name()));
     let size = u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
     for id in 0..size {
         add(tokenizer.token(id).unwrap_or_default());

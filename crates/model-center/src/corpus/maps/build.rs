@@ -3,6 +3,8 @@
 //! The document map is made and written window by window. Where the samples of a window begin follows from sums of
 //! lengths: pieces of a window are summed in parallel, and each then places the samples whose first token it has.
 
+use std::ops::Range;
+
 use super::super::npy::{NpyInteger, NpyWriter};
 use super::super::numpy_random::NumpyRandom;
 use super::super::split::DocumentSet;
@@ -59,6 +61,14 @@ impl Lengths {
     }
 }
 
+/// A piece of the document map.
+struct Walked {
+    documents: Vec<u64>,
+    lengths: Vec<u32>,
+    /// Their sum.
+    tokens: u64,
+}
+
 /// What the maps are computed from.
 #[derive(Debug)]
 pub(super) struct MapBuilder<'a> {
@@ -95,13 +105,22 @@ impl MapBuilder<'_> {
     /// Computes and writes all maps.
     pub(super) fn write(&self, writers: &mut MapWriters) -> Result<()> {
         match self.order {
-            SampleOrder::Addressed => self.walk(writers, &|at| {
-                let (epoch, place) = (at / self.set.len(), at % self.set.len());
-                let order = epoch_order(self.seed, "corpus documents", epoch, self.set.len());
-                self.set.at(order.at(place).unwrap_or(place))
-            }),
+            SampleOrder::Addressed => self.walk(writers, &|range| self.addressed(range)),
             SampleOrder::Megatron | SampleOrder::MegatronV1 => self.write_megatron(writers),
         }
+    }
+
+    /// Entries of the document map in the addressed order.
+    fn addressed(&self, mut range: Range<u64>) -> Vec<u64> {
+        let mut documents = Vec::with_capacity((range.end - range.start) as usize);
+        while !range.is_empty() {
+            let epoch = range.start / self.set.len();
+            let (first, end) = (epoch * self.set.len(), range.end.min((epoch + 1) * self.set.len()));
+            let order = epoch_order(self.seed, "corpus documents", epoch, self.set.len());
+            documents.extend((range.start - first..end - first).map(|at| self.set.at(order.at(at).unwrap_or(at))));
+            range.start = end;
+        }
+        documents
     }
 
     fn write_megatron(&self, writers: &mut MapWriters) -> Result<()> {
@@ -129,7 +148,8 @@ impl MapBuilder<'_> {
         let (first, last) = order.split_at_mut(together);
         random.shuffle(first);
         random.shuffle(last);
-        self.walk(writers, &|at| u64::from(order[at as usize]))?;
+        let part = |range: Range<u64>| &order[range.start as usize..range.end as usize];
+        self.walk(writers, &|range| part(range).iter().map(|document| u64::from(*document)).collect())?;
         drop(order);
         let mut shuffled: Vec<u32> = (0..samples as u32).collect();
         let together = if apart { self.extent.samples_of(self.extent.epochs - 1) } else { samples };
@@ -154,8 +174,9 @@ impl MapBuilder<'_> {
         last < (LAST_EPOCH_SHARE * whole as f64) as u64
     }
 
-    /// Writes the document map, whose entry `at` is `document(at)`, and the sample map that follows from it.
-    fn walk(&self, writers: &mut MapWriters, document: &(dyn Fn(u64) -> u64 + Sync)) -> Result<()> {
+    /// Writes the document map, whose entries of a range are `documents(range)`, and the sample map that follows from
+    /// it.
+    fn walk(&self, writers: &mut MapWriters, documents: &(dyn Fn(Range<u64>) -> Vec<u64> + Sync)) -> Result<()> {
         let entries = self.set.len() * self.extent.epochs;
         let window = PIECE * 4 * self.threads as u64;
         let mut tokens = 0;
@@ -168,34 +189,36 @@ impl MapBuilder<'_> {
                 let from = start + piece as u64 * PIECE;
                 from..(from + PIECE).min(end)
             };
-            let documents: Vec<(Vec<u64>, u64)> = in_parallel(self.threads, pieces, |piece| {
-                let documents: Vec<u64> = range(piece).map(document).collect();
-                let tokens = documents.iter().map(|document| u64::from(self.lengths.of(*document))).sum();
-                (documents, tokens)
+            let walked = in_parallel(self.threads, pieces, |piece| {
+                let documents = documents(range(piece));
+                // Lengths are all over the memory: fetched together, and once.
+                let lengths: Vec<u32> = documents.iter().map(|document| self.lengths.of(*document)).collect();
+                let tokens = lengths.iter().map(|length| u64::from(*length)).sum();
+                Walked { documents, lengths, tokens }
             });
             let mut begins = Vec::with_capacity(pieces);
-            for (_, count) in &documents {
+            for piece in &walked {
                 begins.push(tokens);
-                tokens += count;
+                tokens += piece.tokens;
             }
             let samples = in_parallel(self.threads, pieces, |piece| {
-                self.place(range(piece).start, begins[piece], &documents[piece].0)
+                self.place(range(piece).start, begins[piece], &walked[piece].lengths)
             });
-            for ((documents, _), samples) in documents.into_iter().zip(samples) {
-                writers.documents.write(documents)?;
+            for (piece, samples) in walked.into_iter().zip(samples) {
+                writers.documents.write(piece.documents)?;
                 writers.samples.write(samples)?;
             }
         }
         Ok(())
     }
 
-    /// Entries of the sample map, but the first, that are in these documents: entries of the document map from `entry`
-    /// on, preceded by `tokens` tokens.
-    fn place(&self, entry: u64, mut tokens: u64, documents: &[u64]) -> Vec<u64> {
+    /// Entries of the sample map, but the first, that are in documents of these lengths: entries of the document map
+    /// from `entry` on, preceded by `tokens` tokens.
+    fn place(&self, entry: u64, mut tokens: u64, lengths: &[u32]) -> Vec<u64> {
         let mut placed = Vec::new();
         let mut sample = tokens.div_ceil(self.extent.length).max(1);
-        for (at, document) in documents.iter().enumerate() {
-            let end = tokens + u64::from(self.lengths.of(*document));
+        for (at, length) in lengths.iter().enumerate() {
+            let end = tokens + u64::from(*length);
             while sample <= self.extent.samples() && sample * self.extent.length < end {
                 placed.extend([entry + at as u64, sample * self.extent.length - tokens]);
                 sample += 1;

@@ -70,21 +70,26 @@ pub(crate) fn open_text(path: &Path) -> Result<TextInput> {
 ///
 /// Errors: as [`open_text`]. Damaged compressed data are an error when they are met.
 pub(crate) fn open_corpus_text(path: &Path, encoding: TextEncoding, read: &Arc<AtomicU64>) -> Result<TextInput> {
+    let plain = open_decompressed(path, read)?;
+    match encoding {
+        TextEncoding::Utf8 => after_mark(path, TextInput(plain)),
+        TextEncoding::Latin1 => Ok(TextInput(Box::new(BufReader::with_capacity(BUFFER, Latin1 { plain, half: None })))),
+    }
+}
+
+/// The bytes of a file that gzip or zstd may have compressed; those read from the file are added to `read`.
+pub(crate) fn open_decompressed(path: &Path, read: &Arc<AtomicU64>) -> Result<Box<dyn BufRead + Send>> {
     let (file, _) = open_regular(path).map_err(of_data)?;
     let mut raw = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(read) });
     let start = raw.fill_buf().map_err(|error| file_error(path, error))?;
-    let plain: Box<dyn BufRead + Send> = if start.starts_with(GZIP) {
+    Ok(if start.starts_with(GZIP) {
         Box::new(BufReader::with_capacity(BUFFER, flate2::bufread::MultiGzDecoder::new(raw)))
     } else if start.starts_with(ZSTD) {
         let decoder = zstd::Decoder::with_buffer(raw).map_err(|error| file_error(path, error))?;
         Box::new(BufReader::with_capacity(BUFFER, decoder))
     } else {
         Box::new(raw)
-    };
-    match encoding {
-        TextEncoding::Utf8 => after_mark(path, TextInput(plain)),
-        TextEncoding::Latin1 => Ok(TextInput(Box::new(BufReader::with_capacity(BUFFER, Latin1 { plain, half: None })))),
-    }
+    })
 }
 
 fn after_mark(path: &Path, mut reader: TextInput) -> Result<TextInput> {

@@ -7,9 +7,9 @@ use crate::file::printable;
 
 /// A name that a pickle refers to. It is text and stays text: nothing is ever looked up or called.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Global {
-    pub(super) module: String,
-    pub(super) name: String,
+pub(crate) struct Global {
+    pub(crate) module: String,
+    pub(crate) name: String,
 }
 
 impl fmt::Display for Global {

@@ -6,6 +6,7 @@
 //! - `state`: the dictionary of tensors and their views; `strided`: those that are not contiguous.
 //! - `writer` over `archive_writer`: [`write_pickle`], the archive that `torch.load` opens.
 //! - `input`: a stretch of a file, with bounds.
+//! - `plain`: [`PlainPickle`], values other than tensors, for datasets.
 //!
 //! A pickle is a program: the usual reader looks names up in the running process and calls them, so the author of the
 //! file runs code on the reader's machine. Here nothing is looked up and nothing is called. A few names are
@@ -20,12 +21,15 @@ mod globals;
 mod input;
 mod legacy;
 mod machine;
-mod opcode;
+pub(crate) mod opcode;
+mod plain;
 mod reader;
 mod state;
 mod strided;
 mod value;
 mod writer;
 
+pub(crate) use plain::PlainPickle;
 pub use reader::PickleFile;
+pub(crate) use value::{Id, Value};
 pub use writer::write_pickle;

@@ -3,7 +3,7 @@
 /// One name for the instructions that are read.
 macro_rules! opcodes {
     ($($name:ident = $code:literal,)*) => {
-        $(pub(super) const $name: u8 = $code;)*
+        $(pub(crate) const $name: u8 = $code;)*
 
         /// The name of an instruction.
         pub(super) fn name(code: u8) -> String {

@@ -7,7 +7,7 @@ use super::globals::Global;
 
 /// A value's number, or a small integer itself: sizes and strides are most of what a pickle of tensors has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Id(u32);
+pub(crate) struct Id(u32);
 
 /// Set in an [`Id`] that is an integer.
 const INTEGER: u32 = 1 << 31;
@@ -26,7 +26,7 @@ impl Id {
 
 /// One value. Values refer to each other by number, so nothing that walks or drops them recurses.
 #[derive(Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// `None`.
     Nothing,
     Truth(bool),
@@ -39,6 +39,11 @@ pub(super) enum Value {
     Text(Box<str>),
     /// Bytes, whose contents play no part.
     Bytes,
+    /// Bytes by their position in the file, where values are kept.
+    Stretch {
+        at: u64,
+        bytes: u64,
+    },
     /// A set, whose contents play no part.
     Set,
     Tuple(Box<[Id]>),
@@ -52,23 +57,34 @@ pub(super) enum Value {
     Tensor(Id),
     /// An object of a class that means nothing here, by its class. Its state is dropped.
     Foreign(Id),
+    /// The result of a call that was not made, where values are kept.
+    Call(Box<Call>),
+}
+
+/// A call that a pickle asks for, and the state that the result is given.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) callee: Id,
+    /// A tuple.
+    pub(crate) arguments: Id,
+    pub(crate) state: Option<Id>,
 }
 
 /// One unpickled object with everything it refers to.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(crate) struct Object {
     /// By the index of an [`Id`].
     pub(super) values: Vec<Value>,
-    pub(super) root: Id,
+    pub(crate) root: Id,
 }
 
 impl Object {
     /// A value; `None` for an integer that its number holds.
-    pub(super) fn value(&self, id: Id) -> Option<&Value> {
+    pub(crate) fn value(&self, id: Id) -> Option<&Value> {
         value(&self.values, id)
     }
 
-    pub(super) fn integer(&self, id: Id) -> Option<i64> {
+    pub(crate) fn integer(&self, id: Id) -> Option<i64> {
         match self.value(id) {
             None => Some(i64::from(id.0 & !INTEGER)),
             Some(Value::Integer(value)) => Some(*value),
@@ -76,32 +92,32 @@ impl Object {
         }
     }
 
-    pub(super) fn text(&self, id: Id) -> Option<&str> {
+    pub(crate) fn text(&self, id: Id) -> Option<&str> {
         match self.value(id) {
             Some(Value::Text(text)) => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
+    pub(crate) fn tuple(&self, id: Id) -> Option<&[Id]> {
         match self.value(id) {
             Some(Value::Tuple(items)) => Some(items),
             _ => None,
         }
     }
 
-    pub(super) fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
+    pub(crate) fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.value(id) {
             Some(Value::Dict(pairs)) => Some(pairs),
             _ => None,
         }
     }
 
-    pub(super) fn get(&self, dict: Id, key: &str) -> Option<Id> {
+    pub(crate) fn get(&self, dict: Id, key: &str) -> Option<Id> {
         self.dict(dict)?.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
     }
 
-    pub(super) fn describe(&self, id: Id) -> String {
+    pub(crate) fn describe(&self, id: Id) -> String {
         describe(&self.values, id)
     }
 }
@@ -122,7 +138,7 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
         Some(Value::Truth(_)) => "a truth value",
         Some(Value::Number) => "a float",
         Some(Value::Text(_)) => "a text",
-        Some(Value::Bytes) => "bytes",
+        Some(Value::Bytes | Value::Stretch { .. }) => "bytes",
         Some(Value::Set) => "a set",
         Some(Value::Tuple(_)) => "a tuple",
         Some(Value::List(_)) => "a list",
@@ -130,6 +146,10 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
         Some(Value::Global(global)) => return format!("the name {global}"),
         Some(Value::Storage(_)) => "a storage",
         Some(Value::Tensor(_)) => "a tensor",
+        Some(Value::Call(call)) => match value(values, call.callee) {
+            Some(Value::Global(global)) => return format!("what {global} returns"),
+            _ => "what a call returns",
+        },
         Some(Value::Foreign(class)) => match value(values, *class) {
             Some(Value::Global(global)) => return format!("an object of the class {global}"),
             _ => "an object of an unknown class",

@@ -3,10 +3,12 @@
 //! Defines [`Engine`], which holds a tokenizer of the `tokenizers` crate and runs its steps one by one: added tokens
 //! and normalization, pre-tokenization, the model. A text longer than a section is cut by [`sections`], the sections
 //! are tokenized on all threads, and [`boundaries`] makes the tokens at every boundary equal to the encoding of the
-//! whole text. Called by [`super::HfTokenizer`].
+//! whole text. [`remembered`] keeps the tokens of words where texts can be taken by them. Called by
+//! [`super::HfTokenizer`].
 
 mod boundaries;
 mod controls;
+mod remembered;
 mod sections;
 
 use serde_json::Value;
@@ -37,6 +39,8 @@ pub(super) struct Engine {
     whole_only: bool,
     runs: Runs,
     whole: Whole,
+    /// Tells this tokenizer from others, where texts can be taken by words.
+    words: Option<u64>,
     /// Tokens that no text becomes, whatever is asked for.
     unused: Vec<(u32, String)>,
     /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among
@@ -86,6 +90,7 @@ impl Engine {
             whole_only: counts_characters(pre_tokenizer),
             runs: Runs::default(),
             whole: Whole::default(),
+            words: None,
             unused: Vec::new(),
             controls: Vec::new(),
             unknown: None,
@@ -125,6 +130,7 @@ impl Engine {
             self.controls.extend(bytes.filter_map(|byte| Some((self.inner.token_to_id(&byte)?, byte))));
         }
         self.controls.sort_unstable();
+        self.words = self.is_by_words().then(remembered::new_identity);
     }
 
     /// White space characters whose runs are equivalent to one space.
@@ -209,6 +215,13 @@ impl Engine {
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
+        match self.words {
+            Some(identity) => self.by_words(text, identity),
+            None => self.ids_of_sections(text),
+        }
+    }
+
+    fn ids_of_sections(&self, text: &str) -> Result<Vec<u32>> {
         if text.len() <= SECTION + SECTION / 2 || self.whole_only {
             return Ok(self.tokens(text, ALONE)?.ids);
         }

@@ -32,6 +32,10 @@ impl Whole {
         Whole { words, longest }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
     /// For each place from `from` to `to`, both included, whether an added token touches it. Such a token may include
     /// spaces beside it.
     fn touched(&self, text: &str, from: usize, to: usize) -> Vec<bool> {

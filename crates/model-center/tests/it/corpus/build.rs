@@ -54,6 +54,7 @@ impl Fixture {
             token: None,
             end_of_document: Some(7),
             split_lines: false,
+            newline: None,
             on_bad_record: OnBadRecord::Error,
             threads,
         }

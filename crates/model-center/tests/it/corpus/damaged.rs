@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use model_center::corpus::{TokenFile, index_path, token_path, verify};
+use model_center::corpus::{
+    DocumentSet, SampleOptions, SampleOrder, Samples, TokenFile, index_path, token_path, verify,
+};
 use tempfile::{TempDir, tempdir};
 
 use super::{golden, read};
@@ -158,4 +160,38 @@ fn thousands_of_damaged_indexes_end_in_an_error_or_in_ids_of_the_file() {
             }
         }
     }
+}
+
+/// A document of 10^8 tokens, whose ids are a hole in the file: samples of it come in constant memory.
+#[test]
+fn a_document_of_a_hundred_million_tokens_has_samples() {
+    const TOKENS: u64 = 100_000_000;
+    let directory = tempdir().unwrap();
+    let prefix = directory.path().join("c");
+    let mut index = b"MMIDIDX\0\0".to_vec();
+    index.extend(1_u64.to_le_bytes());
+    index.push(8);
+    index.extend([1_u64, 2].map(u64::to_le_bytes).concat());
+    index.extend((TOKENS as u32).to_le_bytes());
+    index.extend([0_u64, 0, 1].map(u64::to_le_bytes).concat());
+    fs::write(index_path(&prefix), index).unwrap();
+    let data = fs::File::create(token_path(&prefix)).unwrap();
+    data.set_len(2 * TOKENS).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&data, &[7, 0], 2 * TOKENS - 2).unwrap();
+    let file = std::sync::Arc::new(TokenFile::open(&prefix).unwrap());
+    let options = SampleOptions {
+        sequence_length: 65_536,
+        samples: 1,
+        seed: 1,
+        order: SampleOrder::Addressed,
+        part: "train".into(),
+        cache: None,
+        threads: 1,
+    };
+    let samples = Samples::open(file, &DocumentSet::range(0..1), &options).unwrap();
+    assert_eq!((samples.len(), samples.tokens_per_epoch()), ((TOKENS - 1) / 65_536, TOKENS));
+    let file = TokenFile::open(&prefix).unwrap();
+    let mut end = [1; 3];
+    file.read(0, TOKENS - 3, &mut end).unwrap();
+    assert_eq!(end, [0, 0, 7]);
 }

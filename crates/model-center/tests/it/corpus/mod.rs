@@ -3,6 +3,7 @@
 mod build;
 mod clean;
 mod damaged;
+mod formats;
 mod maps;
 mod split;
 mod text;

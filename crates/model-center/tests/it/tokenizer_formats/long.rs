@@ -6,6 +6,7 @@ use model_center::tokenizer::HfTokenizer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::mutants::Random;
 use crate::tokenizer_formats::{check_as_whole, directory, golden, read};
 
 /// Words, spaces, digits, Chinese, punctuation and line ends in a pseudo-random order that is always the same.
@@ -125,6 +126,24 @@ fn a_long_text_has_the_ids_of_the_whole() {
             check_as_whole(&tokenizer, &text, &format!("{name}, text {seed}"));
         }
     }
+}
+
+/// Words are remembered by their text with the space before it: any white space beside it must not matter.
+#[test]
+fn remembered_words_have_the_ids_of_the_whole() {
+    const WORDS: [&str; 12] =
+        ["the", "harbour,", "don't", "'s", "12", "!", "船", "é", "\u{301}", "<sep>", "x\u{A0}", "\u{3000}y"];
+    const BETWEEN: [&str; 8] = [" ", " ", " ", "  ", "\n", " \t", "\u{A0} ", ""];
+    let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
+    let tokenizer = HfTokenizer::open(directory(&files, &[("config.json", json!({}))]).path()).unwrap();
+    let mut random = Random(4);
+    for text in 0..300 {
+        let words = (0..random.below(200)).map(|_| [random.pick(&WORDS), random.pick(&BETWEEN)].concat());
+        check_as_whole(&tokenizer, &words.collect::<String>(), &format!("text {text}"));
+    }
+    // More different words than are remembered, and the first of them again.
+    let many: String = (0..80_000).map(|number| format!(" w{number}")).collect();
+    check_as_whole(&tokenizer, &(many.clone() + &many[..40_000]), "many words");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 
 use super::super::globals::{Global, Meaning};
 use super::super::opcode;
-use super::super::value::{Id, Value, describe, value};
-use super::{ITEM_LIMIT, Machine};
+use super::super::value::{Call, Id, Value, describe, value, value_mut};
+use super::Machine;
 use crate::Result;
 
 /// Different names of modules, classes and functions; each is kept once.
@@ -27,7 +27,7 @@ impl Machine<'_, '_> {
             }
         };
         let global = Global { module, name };
-        if global.is_suspect() {
+        if global.is_suspect() && !self.keeps {
             return self.hostile(code, &global);
         }
         let key = (global.module.clone(), global.name.clone());
@@ -52,6 +52,9 @@ impl Machine<'_, '_> {
     /// A call: a value of a known kind, or the end.
     pub(super) fn reduce(&mut self) -> Result<()> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
+        if self.keeps {
+            return self.make(Value::Call(Box::new(Call { callee, arguments, state: None })));
+        }
         let Some(Value::Global(global)) = value(&self.values, callee) else {
             return self.damaged(format!("REDUCE calls {}, which cannot be called", describe(&self.values, callee)));
         };
@@ -84,8 +87,8 @@ impl Machine<'_, '_> {
             _ => self.damaged("REDUCE makes a dictionary of something that is not a pair"),
         };
         match value(&self.values, id) {
-            Some(Value::List(list)) if list.len() <= ITEM_LIMIT - self.items => list.iter().map(pair).collect(),
-            Some(Value::Dict(pairs)) if pairs.len() <= ITEM_LIMIT - self.items => Ok(pairs.clone()),
+            Some(Value::List(list)) if list.len() <= self.limits.items - self.items => list.iter().map(pair).collect(),
+            Some(Value::Dict(pairs)) if pairs.len() <= self.limits.items - self.items => Ok(pairs.clone()),
             Some(Value::List(_) | Value::Dict(_)) => self.refused("REDUCE copies a dictionary too large"),
             _ => Ok(Vec::new()),
         }
@@ -96,7 +99,10 @@ impl Machine<'_, '_> {
         if code == opcode::NEWOBJ_EX {
             self.pop()?;
         }
-        let (_, class) = (self.pop()?, self.pop()?);
+        let (arguments, class) = (self.pop()?, self.pop()?);
+        if self.keeps {
+            return self.make(Value::Call(Box::new(Call { callee: class, arguments, state: None })));
+        }
         let Some(Value::Global(global)) = value(&self.values, class) else {
             return self.damaged(format!("{} of {}, no class", opcode::name(code), describe(&self.values, class)));
         };
@@ -111,8 +117,12 @@ impl Machine<'_, '_> {
 
     /// An object is given its state: dictionaries and foreign objects have no use for it.
     pub(super) fn build(&mut self) -> Result<()> {
-        self.pop()?;
+        let state = self.pop()?;
         let top = self.top()?;
+        if let Some(Value::Call(call)) = value_mut(&mut self.values, top) {
+            call.state = Some(state);
+            return Ok(());
+        }
         match value(&self.values, top) {
             Some(Value::Dict(_) | Value::Foreign(_)) => Ok(()),
             _ => self.refused(format!("BUILD gives a state to {}", describe(&self.values, top))),

@@ -41,8 +41,12 @@ impl Machine<'_, '_> {
             }
             opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
                 let length = self.length(opcode::length_bytes(code))?;
+                let at = self.input.position();
                 self.input.skip(length)?;
-                self.push(Id::of_index(BYTES))
+                match self.keeps {
+                    true => self.make(Value::Stretch { at, bytes: length }),
+                    false => self.push(Id::of_index(BYTES)),
+                }
             }
             // Python 2's strings are bytes; those in weights are names.
             _ => {

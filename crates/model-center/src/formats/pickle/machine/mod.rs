@@ -1,6 +1,7 @@
 //! The pickle machine: it builds inert values out of a strict list of instructions, and runs nothing.
 //!
-//! Defines [`parse`]; `data` and `calls` have the instructions. Called by [`super::archive`] and [`super::legacy`].
+//! Defines [`parse`] and [`parse_kept`]; `data` and `calls` have the instructions. Called by [`super::archive`],
+//! [`super::legacy`] and [`super::plain`].
 //!
 //! A pickle is a program for a stack machine. What makes the usual interpreter dangerous is that some instructions look
 //! up a name of the running process and call it. Here a name is text. A call gives a value only if the name is on the
@@ -24,19 +25,41 @@ use crate::Result;
 
 /// Values of a pickle of tensors but for small integers. A tensor takes about nine.
 pub(super) const VALUE_LIMIT: usize = 1 << 19;
-/// Members of lists, tuples and dictionaries together.
+/// Members of lists, tuples and dictionaries together, in a pickle of tensors.
 const ITEM_LIMIT: usize = 1 << 21;
 /// Values on the stack; long lists come in parts of 1,000.
 const STACK_LIMIT: usize = 1 << 18;
 /// Open marks. Real nesting is some ten deep.
 const MARK_LIMIT: usize = 4096;
 const MEMO_LIMIT: usize = 1 << 20;
+/// Values of a pickle whose values are kept; an array takes about six.
+const KEPT_LIMIT: usize = 1 << 24;
 
 /// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
 pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
+    run(input, Limits { values: limit, items: ITEM_LIMIT, memo: MEMO_LIMIT }, false)
+}
+
+/// Reads one pickle with its bytes, by their positions, and with the calls that it asks for. No call is made, so every
+/// name is read. Each value and member takes a byte of the input or more, which bounds memory.
+pub(super) fn parse_kept(input: &mut Input<'_>) -> Result<Object> {
+    let bytes = usize::try_from(input.left()).unwrap_or(usize::MAX);
+    run(input, Limits { values: KEPT_LIMIT.min(bytes.max(64)), items: bytes, memo: bytes.min(KEPT_LIMIT) }, true)
+}
+
+/// How much a pickle may have.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    values: usize,
+    items: usize,
+    memo: usize,
+}
+
+fn run(input: &mut Input<'_>, limits: Limits, keeps: bool) -> Result<Object> {
     let mut machine = Machine {
         input,
-        limit,
+        limits,
+        keeps,
         at: 0,
         values: vec![
             Value::Nothing,
@@ -77,7 +100,9 @@ const NEVER: Option<Id> = None;
 
 struct Machine<'i, 'f> {
     input: &'i mut Input<'f>,
-    limit: usize,
+    limits: Limits,
+    /// Whether bytes and calls are kept.
+    keeps: bool,
     /// The byte of the present instruction.
     at: u64,
     values: Vec<Value>,
@@ -155,8 +180,8 @@ impl Machine<'_, '_> {
     }
 
     fn make(&mut self, value: Value) -> Result<()> {
-        if self.values.len() >= self.limit {
-            return self.refused(format!("more than {} values", self.limit));
+        if self.values.len() >= self.limits.values {
+            return self.refused(format!("more than {} values", self.limits.values));
         }
         self.values.push(value);
         self.push(Id::of_index(self.values.len() - 1))
@@ -190,8 +215,9 @@ impl Machine<'_, '_> {
 
     fn count(&mut self, items: usize) -> Result<()> {
         self.items += items;
-        if self.items > ITEM_LIMIT {
-            return self.refused(format!("more than {ITEM_LIMIT} members of lists, tuples and dictionaries"));
+        if self.items > self.limits.items {
+            let limit = self.limits.items;
+            return self.refused(format!("more than {limit} members of lists, tuples and dictionaries"));
         }
         Ok(())
     }
@@ -214,8 +240,9 @@ impl Machine<'_, '_> {
 
     fn remember(&mut self, code: u8) -> Result<()> {
         let (index, id) = (self.memo_index(code)?, self.top()?);
-        if index >= MEMO_LIMIT {
-            return self.refused(format!("{}: number {index}, the limit is {MEMO_LIMIT}", opcode::name(code)));
+        if index >= self.limits.memo {
+            let limit = self.limits.memo;
+            return self.refused(format!("{}: number {index}, the limit is {limit}", opcode::name(code)));
         }
         if index >= self.memo.len() {
             self.memo.resize(index + 1, NEVER);
