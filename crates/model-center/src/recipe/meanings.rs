@@ -67,6 +67,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.on_bad_record", "Whether a record that cannot be used is an error or left out."),
     first("data.bad_record_limit", "Largest share of records that may be left out."),
     first("data.length_grouped", "Batch samples of similar length together."),
+    first(
+        "data.packing",
+        "Join the samples of a micro-batch to one sequence without padding, whose attention and positions are those of \
+         each sample alone.",
+    ),
     first("data.eval_limit", "Most records that are evaluated."),
     first(
         "train.epochs",

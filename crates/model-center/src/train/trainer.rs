@@ -106,7 +106,8 @@ impl Trainer {
             false => Order::Shuffled,
         };
         let micro_batch = resolved.micro_batch_on(team.data_size());
-        let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
+        let packing = resolved.data.packing;
+        let loader = LoaderOptions { order, packing, ..LoaderOptions::training(micro_batch, train.seed) };
         let micro_batches = train.batch_size / micro_batch;
         let pipeline = pipeline(model.as_ref(), device, micro_batches / team.data_size())?;
         Ok(Trainer {
