@@ -45,8 +45,8 @@ def main():
     for pair in range(arguments.pairs):
         for what in list(made) if pair % 2 == 0 else list(made)[::-1]:
             times[what].append(made[what]())
-        said = ", ".join(f"{' '.join(what)} {times[what][-1] * 1e3:.2f} ms" for what in times)
-        speed.say(f"pair {pair + 1}: {said}")
+        seen = ", ".join(f"{' '.join(what)} {times[what][-1] * 1e3:.2f} ms" for what in times)
+        speed.say(f"pair {pair + 1}: {seen}")
     found, noise = {}, 0.0
     for name in ("attention", "step"):
         apart, packed = times[name, "apart"], times[name, "packed"]

@@ -4,7 +4,7 @@
 //!
 //! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as
 //! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
-//! Of packed documents the operations are those of their own pairs.
+//! Of packed documents the pairs within a document count.
 
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::CpuOptions;

@@ -4,7 +4,7 @@ use crate::fixture::Fixture;
 use crate::tensor::{UNSAVED, records, train};
 use serde_json::{Value, json};
 
-/// Texts of 1 to 9 words after prompts of 1 to 4, for a tiny GPT-2 with 19 positions.
+/// Texts of 1 to 9 tokens after prompts of 1 to 4, for a tiny GPT-2 with 19 positions.
 fn fixture() -> Fixture {
     let fixture = Fixture::decoder();
     let words = ["good", "the", "film", "bad", "plot", "is", "a", "very", "end", "cast", "of"];

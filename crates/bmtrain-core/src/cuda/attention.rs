@@ -249,9 +249,9 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
         Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
         None => FORWARD.pick(op, rows, heads, shape.head_size)?,
     };
-    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias and lse are as large as the shape and
-    // strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
-    // kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias and lse are as large as the
+    // shape and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane
+    // has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -371,8 +371,9 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
         }
     };
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias, dbias, lse and delta are as
-    // large as the shape and strides make them, and that nothing written overlaps anything. The memory stays valid until the
-    // lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this order.
+    // large as the shape and strides make them, and that nothing written overlaps anything. The memory stays valid
+    // until the lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this
+    // order.
     unsafe {
         launch.run(DELTA, delta, arguments)?;
         launch.run(for_queries.0, for_queries.1, arguments)?;

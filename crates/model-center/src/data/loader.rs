@@ -103,7 +103,8 @@ pub struct Loader {
 impl Loader {
     /// A loader over `dataset`.
     ///
-    /// Errors: a size of 0, packing for labels that are not next tokens, or fewer samples than one full batch where only full batches count.
+    /// Errors: a size of 0, packing for labels that are not next tokens, or fewer samples than one full batch where
+    /// only full batches count.
     pub fn new(dataset: Arc<Dataset>, options: LoaderOptions) -> Result<Loader> {
         let wrong = |key: &str, reason: String, fix: &str| Err(Error::argument(key, reason, fix));
         if options.batch_size == 0 {

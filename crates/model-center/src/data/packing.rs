@@ -1,8 +1,8 @@
 //! Batches without padding: the sequences of a batch one after the other in one sequence, as documents that attend to
 //! themselves alone.
 //!
-//! Called by [`Loader`](super::Loader) after a batch is collated, so that the samples of a batch, their order and their
-//! weights are those of the padded batch.
+//! Called by [`Loader`](super::Loader) after a batch is collated, so that a packed batch has the samples of the padded
+//! one, in the same order and with the same weights.
 
 use super::{Batch, IGNORED, Labels};
 

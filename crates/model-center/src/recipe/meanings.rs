@@ -69,8 +69,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.length_grouped", "Batch samples of similar length together."),
     first(
         "data.packing",
-        "Join the samples of a micro-batch to one sequence without padding, whose attention and positions are those of \
-         each sample alone.",
+        "Join the samples of a micro-batch to one sequence without padding; each attends to itself alone, at positions \
+         from 0.",
     ),
     first("data.eval_limit", "Most records that are evaluated."),
     first(

@@ -3,8 +3,8 @@
 //! [`attention_cached`] and [`attention_fused_cached`].
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
-//! nothing is permuted, and no `[L, S]` matrix of scores is kept. Packed documents ([`Documents`]) attend to themselves,
-//! and what they do not see takes no time. What the ops have in common is in `call.rs`.
+//! nothing is permuted, and no `[L, S]` matrix of scores is kept. Packed documents ([`Documents`]) attend to
+//! themselves, and what they do not see takes no time. What the ops have in common is in `call.rs`.
 
 mod cached;
 mod call;

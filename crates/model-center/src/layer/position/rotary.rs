@@ -175,8 +175,8 @@ impl RotaryAngles {
         &self.config
     }
 
-    /// The angles of these tokens. Where the angles depend on the length of a text, they are those of the longest
-    /// document for all documents packed into sequences.
+    /// The angles of these tokens. Where the angles depend on the length of a text, all documents packed into
+    /// sequences have the angles of the longest one.
     pub fn of(&self, rows: Rows<'_>, cx: &Ctx) -> Result<Angles> {
         let (past, all) = (rows.past, rows.keys());
         if let Some(numbers) = rows.numbers {
