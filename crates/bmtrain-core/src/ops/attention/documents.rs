@@ -28,12 +28,9 @@ impl Documents {
             let mut before = 0;
             for (at, &start) in starts.iter().enumerate() {
                 if start as usize != at && (at == 0 || start != before) {
+                    let own = if at == 0 { "0".into() } else { format!("{before} or {at}") };
                     let reason = format!("token {at} of sequence {row} belongs to a document that starts at {start}");
-                    let follows = if at == 0 { "a sequence begins with a document" } else { "or at itself" };
-                    return Err(Error::argument(
-                        OP,
-                        format!("{reason}: it must start where the one before it does, {follows}"),
-                    ));
+                    return Err(Error::argument(OP, format!("{reason}: its document starts at {own}")));
                 }
                 before = start;
             }
