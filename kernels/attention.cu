@@ -11,7 +11,8 @@
 // Launch: blocks of 256 threads, 16 x 16, each with 4 x 4 scores of a tile; 34 KiB of static shared memory. One block
 // for each tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the
 // result. The template has Width 64 and 128; a longer head has several pieces, and each recomputes the scores.
-// Tiles of keys that are hidden by padding at an end of the sequence, by the causal rule or by its window are left out.
+// Tiles of keys that are hidden by padding at an end of the sequence, by the causal rule or by its window are left out,
+// and tiles of other documents where documents are packed into sequences.
 // For dk and dv a block goes through the query heads of its key head; for dq with a bias shared by sequences, through
 // the sequences of a group, and attention_bias_sum adds the groups up, which follow from the sizes alone: the order of
 // every sum is fixed. Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key
@@ -184,12 +185,28 @@ __device__ __forceinline__ void hide_before_window(const AttentionArguments& a, 
     }
 }
 
+// Sets the scores of a thread to minus infinity where the key is of another document than the query.
+__device__ __forceinline__ void hide_other_documents(const AttentionArguments& a, const Place& place, Four* scores) {
+    const int s = place.s + 4 * side_x();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int l = place.l + 4 * side_y() + i;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            scores[i][j] = is_of_another_document(a, place.b, l, s + j) ? -BMTRAIN_INFINITY : scores[i][j];
+        }
+    }
+}
+
 // Adds the bias to a thread's scores and sets the masked ones to minus infinity.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
     const bool all = all_seen(a, place.l, place.s, kTile) && place.l + kTile <= a.queries;
     if (window_hides(a, place.l, kTile, place.s)) {
         hide_before_window(a, place, scores);
+    }
+    if (documents_hide(a, place.b, place.l, kTile, place.s, kTile)) {
+        hide_other_documents(a, place, scores);
     }
     if (all && a.bias.data == nullptr) {
         return;
@@ -283,9 +300,8 @@ __device__ __forceinline__ void attention_forward_body(const AttentionArguments&
         largest[i] = -BMTRAIN_INFINITY;
     }
     seen_keys(a, b, range);
-    const int end = min(range[1], causal_end(a, min(l + kTile, a.queries) - 1));
-    const int start = max(range[0], window_start(a, l));
-    for (int s = start / kTile * kTile; s < end; s += kTile) {
+    const KeyRange seen = keys_of_tile<true>(a, b, l, kTile, range);
+    for (int s = seen.first / kTile * kTile; s < seen.end; s += kTile) {
         Four p[4] = {};
         multiply_rows(a, q, rows_of(a, a.k, b, kv, s, a.keys, 1.0f), stage, p);
         apply_rules(a, {b, n, l, s}, p);
@@ -391,9 +407,8 @@ __device__ __forceinline__ void query_gradients(const AttentionArguments& a, con
     const Rows dout = rows_of(a, a.dout, b, n, l, a.queries, 1.0f);
     float dq[4][Width / kSide] = {};
     seen_keys(a, b, range);
-    const int end = min(range[1], causal_end(a, min(l + kTile, a.queries) - 1));
-    const int start = max(range[0], window_start(a, l));
-    for (int s = start / kTile * kTile; s < end; s += kTile) {
+    const KeyRange seen = keys_of_tile<true>(a, b, l, kTile, range);
+    for (int s = seen.first / kTile * kTile; s < seen.end; s += kTile) {
         const Rows k = rows_of(a, a.k, b, kv, s, a.keys, 1.0f);
         Four p[4] = {}, ds[4] = {};
         multiply_rows(a, q, k, stage, p);
@@ -440,8 +455,9 @@ __device__ __forceinline__ void attention_backward_keys_body(const AttentionArgu
     float dk[4][Width / kSide] = {}, dv[4][Width / kSide] = {};
     seen_keys(a, b, range);
     const bool hidden = s >= range[1] || s + kTile <= range[0];
-    const int start = hidden ? a.queries : causal_start(a, s) / kTile * kTile;
-    const int end = window_end(a, min(s + kTile, a.keys) - 1);
+    const int start = hidden ? a.queries : max(causal_start(a, s), document_start(a, b, s)) / kTile * kTile;
+    const int last = min(s + kTile, a.keys) - 1;
+    const int end = min(window_end(a, last), document_end(a, b, last, a.queries));
     for (int n = kv * group; n < (kv + 1) * group; ++n) {
         for (int l = start; l < end; l += kTile) {
             const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);

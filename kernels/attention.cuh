@@ -31,6 +31,8 @@ struct AttentionArguments {
     float* delta;
     // [B, S] or [B, L, S], 1 for a key that may be seen; or null.
     const unsigned char* mask;
+    // [B, 2, L], where L is S: of each token the first token of its document, then the end of its document; or null.
+    const int* documents;
     // [B or 1, N, L or 1, S], or none; distances of sequences, heads and queries, 0 where they share.
     In bias;
     long long bias_strides[3];
@@ -109,6 +111,32 @@ __device__ __forceinline__ int window_end(const AttentionArguments& a, int s) {
     return end < a.queries ? static_cast<int>(end) : a.queries;
 }
 
+// The first token of a token's document, before which there is no key of it as a query, and no query of it as a key; 0
+// without documents.
+__device__ __forceinline__ int document_start(const AttentionArguments& a, int b, int token) {
+    return a.documents == nullptr ? 0 : max(a.documents[2LL * b * a.queries + token], 0);
+}
+
+// The end of a token's document; `none` without documents.
+__device__ __forceinline__ int document_end(const AttentionArguments& a, int b, int token, int none) {
+    return a.documents == nullptr ? none : min(a.documents[(2LL * b + 1) * a.queries + token], a.keys);
+}
+
+// Whether a key of `size` from `s` on is of another document than one of `count` queries from `l` on. What that hides
+// is made minus infinity apart from the other rules, as what a window hides.
+__device__ __forceinline__ bool documents_hide(const AttentionArguments& a, int b, int l, int count, int s, int size) {
+    if (a.documents == nullptr || l >= a.queries) {
+        return false;
+    }
+    const int last = min(l + count, a.queries) - 1;
+    return document_start(a, b, last) > s || document_end(a, b, l, a.keys) < min(s + size, a.keys);
+}
+
+// Whether key `s` is of another document than query `l`. Where there is no such query, it is.
+__device__ __forceinline__ bool is_of_another_document(const AttentionArguments& a, int b, int l, int s) {
+    return l >= a.queries || s < document_start(a, b, l) || s >= document_end(a, b, l, a.keys);
+}
+
 // The mask of a query's keys; null where every key may be seen.
 __device__ __forceinline__ const unsigned char* mask_row(const AttentionArguments& a, int b, int l) {
     if (a.mask_kind == kMaskNone) {
@@ -153,6 +181,25 @@ __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, in
         }
         __syncthreads();
     }
+}
+
+struct KeyRange {
+    int first;
+    int end;
+};
+
+// The keys that some of `count` queries from `l` on see, of those in `range`, which `seen_keys` made. Without
+// `Documents` there are none.
+template <bool Documents>
+__device__ __forceinline__ KeyRange keys_of_tile(const AttentionArguments& a, int b, int l, int count,
+                                                 const int* range) {
+    const int last = min(l + count, a.queries) - 1;
+    KeyRange seen = {max(range[0], window_start(a, l)), min(range[1], causal_end(a, last))};
+    if (Documents) {
+        seen.first = max(seen.first, document_start(a, b, l));
+        seen.end = min(seen.end, document_end(a, b, last, a.keys));
+    }
+    return seen;
 }
 
 // Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a

@@ -10,8 +10,8 @@
 // the sequences of a group in turn, as in attention.cu: the order of every sum is fixed. Making the scores twice in the
 // backward pass, seven products instead of five, is the price.
 //
-// Each pass is there twice: plain (the causal rule and its window alone, scale above 0) and general (masks, bias,
-// dropout besides).
+// Each pass is there twice: plain (the causal rule and its window alone, scale above 0) and general (masks, documents,
+// bias, dropout besides).
 //
 // Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see
 // `Plan`, which the host repeats. Rows are Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows
@@ -39,6 +39,15 @@ __device__ __forceinline__ void hide_before_window(const AttentionArguments& a, 
                                                    float (&scores)[Bands][Tiles][4]) {
     each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
         score = s < window_start(a, l) ? -BMTRAIN_INFINITY : score;
+    });
+}
+
+// Makes minus infinity of scores whose key is of another document than their query.
+template <bool Turned, int Bands, int Tiles>
+__device__ __forceinline__ void hide_other_documents(const AttentionArguments& a, const Corner& corner,
+                                                     float (&scores)[Bands][Tiles][4]) {
+    each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
+        score = is_of_another_document(a, corner.b, l, s) ? -BMTRAIN_INFINITY : score;
     });
 }
 
@@ -77,6 +86,9 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
     });
     if (hides) {
         hide_before_window<Turned>(a, corner, scores);
+    }
+    if (documents_hide(a, corner.b, l0, kQueries, s0, kKeys)) {
+        hide_other_documents<Turned>(a, corner, scores);
     }
     if (a.mask_kind != kMaskFull && a.bias.data == nullptr) {
         return;
@@ -197,8 +209,8 @@ __device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
     const int b = share.b, n = share.n, kv = n / (a.heads / a.kv_heads);
     const int row = share.row + mma_warp() * 16 * kBands;
     seen_keys(a, b, range);
-    const int start = max(range[0], window_start(a, share.row)) / kKeys * kKeys;
-    const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
+    const KeyRange seen = keys_of_tile<General>(a, b, share.row, kRows, range);
+    const int start = seen.first / kKeys * kKeys, end = seen.end;
     const auto copy = [&](int s) {
         const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
         copy_rows<Head, Number, kKeys>(a.k, b, kv, s, a.keys, keys + buffer);
@@ -280,8 +292,8 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
     const int first = mma_warp() * 16 * kBands, row = share.row + first;
     // Starts with a barrier: all have left the tiles of the sequence before.
     seen_keys(a, b, range);
-    const int start = max(range[0], window_start(a, share.row)) / kKeys * kKeys;
-    const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
+    const KeyRange seen = keys_of_tile<General>(a, b, share.row, kRows, range);
+    const int start = seen.first / kKeys * kKeys, end = seen.end;
     const auto copy = [&](int s) {
         const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
         copy_rows<Head, Number, kKeys>(a.k, b, kv, s, a.keys, keys + buffer);
@@ -384,8 +396,11 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
     const int first = mma_warp() * 16 * kBands, row = share.row + first;
     seen_keys(a, b, range);
     const bool hidden = share.row >= range[1] || share.row + kRows <= range[0];
-    const int start = causal_start(a, share.row) / kQueries * kQueries;
-    const int end = window_end(a, min(share.row + kRows, a.keys) - 1);
+    const int last = min(share.row + kRows, a.keys) - 1;
+    const int own_start = General ? document_start(a, b, share.row) : 0;
+    const int own_end = General ? document_end(a, b, last, a.queries) : a.queries;
+    const int start = max(causal_start(a, share.row), own_start) / kQueries * kQueries;
+    const int end = min(window_end(a, last), own_end);
     const int tiles = hidden || start >= end ? 0 : (end - start + kQueries - 1) / kQueries;
     const auto copy = [&](int turn) {
         const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries;

@@ -4,6 +4,7 @@
 //!
 //! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as
 //! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
+//! Of packed documents the pairs within a document count.
 
 use bmtrain_core::bench::{Rounds, measure, seconds};
 use bmtrain_core::cpu::CpuOptions;
@@ -12,6 +13,7 @@ use bmtrain_core::kernel::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Distribution, Dropout, FillRandom, Heads,
     HeadsMut, Mask,
 };
+use bmtrain_core::ops::Documents;
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Result, Segment, Storage};
 use std::time::Duration;
@@ -22,6 +24,8 @@ struct Case {
     causal: bool,
     dropout: f32,
     dtype: DType,
+    /// Length of the documents that a sequence is packed with.
+    document: Option<usize>,
 }
 
 fn case(name: &'static str, sizes: [usize; 5], causal: bool, dropout: f32, dtype: DType) -> Case {
@@ -32,7 +36,12 @@ fn case(name: &'static str, sizes: [usize; 5], causal: bool, dropout: f32, dtype
         causal,
         dropout,
         dtype,
+        document: None,
     }
+}
+
+fn packed(name: &'static str, sizes: [usize; 5], document: usize) -> Case {
+    Case { document: Some(document), ..case(name, sizes, true, 0.0, DType::F32) }
 }
 
 fn main() -> Result<()> {
@@ -55,6 +64,8 @@ fn main() -> Result<()> {
         case("long", [1, 12, 12, 2048, 64], false, 0.0, DType::F32),
         case("long-causal", [1, 12, 12, 2048, 64], true, 0.0, DType::F32),
         case("grouped-causal", [1, 16, 4, 1024, 64], true, 0.0, DType::F32),
+        case("documents-apart", [16, 12, 12, 128, 64], true, 0.0, DType::F32),
+        packed("documents-packed", [1, 12, 12, 2048, 64], 128),
     ] {
         if only.is_empty() || only.iter().any(|name| name == case.name) {
             time(&device, &case, cpu, budget)?;
@@ -93,6 +104,9 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
     };
     let (batch_stride, row_stride) = (length * width, width);
     let scale = 1.0 / (head_size as f32).sqrt();
+    let document = case.document.unwrap_or(length);
+    let starts: Vec<u32> = (0..rows).map(|row| (row % length / document * document) as u32).collect();
+    let documents = Documents::new(device, [batch, length], &starts)?;
 
     let inputs = || -> Result<AttentionInputs<'_>> {
         Ok(AttentionInputs {
@@ -101,6 +115,7 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
             causal: case.causal,
             window: None,
             mask: Mask::None,
+            documents: case.document.map(|_| documents.bounds().view()).transpose()?,
             bias: None,
             dropout,
             q: read(0)?,
@@ -132,7 +147,7 @@ fn time(device: &Device, case: &Case, cpu: CpuOptions, budget: Duration) -> Resu
     };
     let rounds = Rounds::within(0, 5, budget);
     let phases = measure(rounds, || Ok::<_, bmtrain_core::Error>([seconds(forward)?, seconds(backward)?]))?;
-    let product = 2.0 * (batch * heads * length * length * head_size) as f64;
+    let product = 2.0 * (batch * heads * length * document * head_size) as f64;
     let peak = measure_peak(cpu.threads, cpu.instruction_set);
     let [forward, backward] = phases.map(|phase| phase.best());
     println!(

@@ -44,6 +44,9 @@ pub struct Options {
     /// Instead of --seq: lengths that batches have in turn, rows padded to them, e.g. 128,72,104.
     #[arg(long, value_name = "L,L,..", value_delimiter = ',', conflicts_with = "seq")]
     pub lengths: Vec<usize>,
+    /// Pack sequences with documents of this number of tokens, which attend to themselves alone.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub documents: Option<u64>,
     /// Timed steps, after three that are not.
     #[arg(long, default_value_t = 5)]
     pub steps: usize,
@@ -222,7 +225,8 @@ impl Options {
 
     /// Sizes of a batch of all ranks whose rows have this length.
     fn extent(&self, length: usize) -> Extent {
-        Extent { rows: self.batch, length, target: self.target, is_padded: !self.lengths.is_empty() }
+        let document = self.documents.map(|tokens| tokens as usize);
+        Extent { rows: self.batch, length, target: self.target, is_padded: !self.lengths.is_empty(), document }
     }
 }
 

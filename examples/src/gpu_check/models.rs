@@ -33,7 +33,7 @@ enum Target {
 
 impl Timed {
     fn extent(&self, rows: usize) -> Extent {
-        Extent { rows, length: self.length, target: 0, is_padded: false }
+        Extent { rows, length: self.length, target: 0, is_padded: false, document: None }
     }
 
     fn flops_per_token(&self) -> f64 {

@@ -16,6 +16,8 @@ pub struct Extent {
     pub target: usize,
     /// Whether rows end anywhere in their second half and are padded.
     pub is_padded: bool,
+    /// Tokens of the documents that rows are packed with.
+    pub document: Option<usize>,
 }
 
 impl Extent {
@@ -27,7 +29,7 @@ impl Extent {
 
 /// Random ids and labels.
 pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
-    let Extent { rows, length, target, is_padded } = extent;
+    let Extent { rows, length, target, is_padded, document } = extent;
     let key = Key::new(0, "ids");
     let random = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
     let tokens = rows * length;
@@ -35,6 +37,8 @@ pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> Batch {
     let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
     let input_ids = (0..tokens).map(|index| random(index, shape.vocab_size) as i64).collect();
     let words = Batch::next_tokens(length, input_ids, is_padded.then(mask));
+    let starts = |document: usize| (0..tokens).map(|index| (index % length / document * document) as u32).collect();
+    let words = Batch { document_starts: document.map(starts), ..words };
     // After the indices of ids and ends.
     let labels =
         |count: usize, bound: usize| (0..count).map(|index| random(2 * tokens + index, bound) as i64).collect();
@@ -68,6 +72,7 @@ pub fn rows_of(batch: Batch, part: usize, parts: usize) -> Batch {
         decoder_attention_mask: batch.decoder_attention_mask.map(|mask| cut(&mask, &share, batch.rows)),
         context: batch.context.map(|context| cut(&context, &share, batch.rows)),
         span: batch.span.map(|span| cut(&span, &share, batch.rows)),
+        document_starts: batch.document_starts.map(|starts| cut(&starts, &share, batch.rows)),
         labels,
         ..batch
     }

@@ -76,10 +76,11 @@ impl Shape {
         let linear: f64 = products.map(|p| 6.0 * p.tokens as f64 * (p.n * p.k * p.count) as f64).sum();
         let pairs =
             |queries: usize, keys: usize| 12.0 * (num_layers * dim_model * extent.rows * queries) as f64 * keys as f64;
-        let Extent { length, target, .. } = extent;
+        let Extent { length, target, document, .. } = extent;
+        let seen = document.unwrap_or(length).min(length);
         let attention = match family {
-            Family::Bert => pairs(length, length),
-            Family::Gpt2 => pairs(length, length) / 2.0,
+            Family::Bert => pairs(length, seen),
+            Family::Gpt2 => pairs(length, seen) / 2.0,
             Family::T5 => pairs(length, length) + pairs(target, target) / 2.0 + pairs(target, length),
         };
         linear + attention
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn the_work_of_a_token_is_six_times_the_weights_and_attention() {
         let flops = |size: Size, length, target| {
-            let extent = Extent { rows: 3, length, target, is_padded: false };
+            let extent = Extent { rows: 3, length, target, is_padded: false, document: None };
             size.shape().flops(extent) / 3.0
         };
         // GPT-2 has 85.0 million weights in its blocks' products and 38.6 million in its token embedding.

@@ -20,6 +20,7 @@ mod hosts;
 mod kills;
 mod launch_scripts;
 mod objectives;
+mod packing;
 mod pipeline;
 mod plan;
 mod pretrain;

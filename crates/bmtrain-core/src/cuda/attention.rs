@@ -7,6 +7,7 @@ use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, arguments, block_each, long, tag};
 use super::modules::Name;
 use super::scratch::Taken;
+use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
@@ -78,6 +79,7 @@ struct Arguments {
     lse: u64,
     delta: u64,
     mask: u64,
+    documents: u64,
     bias: In,
     bias_strides: [i64; 3],
     dbias: u64,
@@ -142,6 +144,7 @@ impl Arguments {
             lse: 0,
             delta: 0,
             mask,
+            documents: inputs.documents.as_ref().map_or(0, View::address),
             bias: inputs.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
             bias_strides: inputs.bias_strides(),
             dbias: 0,
@@ -192,8 +195,11 @@ fn on_tensor_cores(
         return None;
     }
     // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
-    let plain =
-        matches!(inputs.mask, Mask::None) && inputs.bias.is_none() && !arguments.dropout.drops() && inputs.scale > 0.0;
+    let plain = matches!(inputs.mask, Mask::None)
+        && inputs.documents.is_none()
+        && inputs.bias.is_none()
+        && !arguments.dropout.drops()
+        && inputs.scale > 0.0;
     Some((kernels, plain))
 }
 
@@ -243,9 +249,9 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
         Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
         None => FORWARD.pick(op, rows, heads, shape.head_size)?,
     };
-    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias and lse are as large as the shape and
-    // strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
-    // kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias and lse are as large as the
+    // shape and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane
+    // has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -364,9 +370,10 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
             (QUERIES.pick(op, queries, groups * heads, head_size)?, KEYS.pick(op, keys, batch * kv_heads, head_size)?)
         }
     };
-    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as
-    // the shape and strides make them, and that nothing written overlaps anything. The memory stays valid until the
-    // lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this order.
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, documents, bias, dbias, lse and delta are as
+    // large as the shape and strides make them, and that nothing written overlaps anything. The memory stays valid
+    // until the lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this
+    // order.
     unsafe {
         launch.run(DELTA, delta, arguments)?;
         launch.run(for_queries.0, for_queries.1, arguments)?;

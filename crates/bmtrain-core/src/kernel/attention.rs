@@ -93,6 +93,9 @@ pub struct AttentionInputs<'a> {
     pub window: Option<usize>,
     /// Further restriction of the keys.
     pub mask: Mask<'a>,
+    /// i32 `[B, 2, L]`, of sequences that attend to themselves: of each token the first token of its document, then the
+    /// end of its document. A query sees the keys of its own document alone.
+    pub documents: Option<View<'a>>,
     /// Added to the scores.
     pub bias: Option<Bias<'a>>,
     /// Applied to the probabilities.
@@ -219,6 +222,13 @@ impl AttentionInputs<'_> {
         if let Some((view, len)) = view {
             expect_operand(op, "mask", len, DType::U8, view)?;
         }
+        if let Some(documents) = &self.documents {
+            if s.queries != s.keys {
+                let reason = format!("documents of {} queries and {} keys", s.queries, s.keys);
+                return Err(Error::argument(op, format!("{reason}: sequences attend to themselves alone")));
+            }
+            expect_operand(op, "documents", 2 * s.batch * s.queries, DType::I32, documents)?;
+        }
         if let Some(bias) = &self.bias {
             expect_float_operand(op, "bias", s.bias_len(bias.per_sequence, bias.per_query), &bias.view)?;
         }
@@ -252,7 +262,7 @@ impl Operand for Mask<'_> {
 }
 
 impl Operand for AttentionInputs<'_> {
-    visits!(q, k, v, mask, bias);
+    visits!(q, k, v, mask, documents, bias);
 }
 
 impl Arguments for AttentionForward<'_> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
+use super::packing::packed;
 use super::{Batch, Dataset, IGNORED, Label, LabelSpace, Labels, Permutation, VerbalizerBatch, VerbalizerPosition};
 use crate::{Error, Result};
 
@@ -44,6 +45,9 @@ pub struct LoaderOptions {
     pub drop_last: bool,
     /// Pad lengths up to a multiple of this, at most up to the dataset's length limit; 1 for none.
     pub pad_to_multiple_of: usize,
+    /// Join the sequences of a batch to one without padding, whose attention stays within each of them. For next-token
+    /// prediction.
+    pub packing: bool,
     /// Decides the orders.
     pub seed: u64,
 }
@@ -51,12 +55,19 @@ pub struct LoaderOptions {
 impl LoaderOptions {
     /// Shuffled full batches.
     pub fn training(batch_size: usize, seed: u64) -> Self {
-        LoaderOptions { batch_size, order: Order::Shuffled, drop_last: true, pad_to_multiple_of: 1, seed }
+        LoaderOptions {
+            batch_size,
+            order: Order::Shuffled,
+            drop_last: true,
+            pad_to_multiple_of: 1,
+            packing: false,
+            seed,
+        }
     }
 
     /// Every sample exactly once, similar lengths together.
     pub fn evaluation(batch_size: usize) -> Self {
-        LoaderOptions { batch_size, order: Order::SortedByLength, drop_last: false, pad_to_multiple_of: 1, seed: 0 }
+        LoaderOptions { order: Order::SortedByLength, drop_last: false, ..LoaderOptions::training(batch_size, 0) }
     }
 }
 
@@ -92,7 +103,8 @@ pub struct Loader {
 impl Loader {
     /// A loader over `dataset`.
     ///
-    /// Errors: a size of 0, or fewer samples than one full batch where only full batches count.
+    /// Errors: a size of 0, packing for labels that are not next tokens, or fewer samples than one full batch where
+    /// only full batches count.
     pub fn new(dataset: Arc<Dataset>, options: LoaderOptions) -> Result<Loader> {
         let wrong = |key: &str, reason: String, fix: &str| Err(Error::argument(key, reason, fix));
         if options.batch_size == 0 {
@@ -103,6 +115,10 @@ impl Loader {
         }
         if matches!(options.order, Order::LengthGrouped { window: 0 }) {
             return wrong("LoaderOptions::order", "a window of 0 batches".into(), "use at least 1, e.g. 50");
+        }
+        if options.packing && *dataset.labels() != LabelSpace::NextTokens {
+            let reason = "sequences are packed for next-token prediction alone".into();
+            return wrong("data.packing", reason, "set it to false");
         }
         if dataset.is_empty() || (options.drop_last && dataset.len() < options.batch_size) {
             let reason = format!("{} samples do not fill one batch of {}", dataset.len(), options.batch_size);
@@ -291,7 +307,11 @@ impl Loader {
             choices: (rows / samples.len().max(1)).max(1),
             ..Batch::new(len, input_ids)
         };
-        self.with_verbalizer(Batch { samples, ..batch })
+        let batch = self.with_verbalizer(Batch { samples, ..batch });
+        match self.options.packing {
+            true => packed(batch, dataset.pad_id(), self.options.pad_to_multiple_of),
+            false => batch,
+        }
     }
 
     /// The batch with the label words and their positions, where the labels are told by a verbalizer.

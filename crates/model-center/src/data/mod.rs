@@ -15,6 +15,7 @@ mod dataset;
 pub(crate) mod io;
 mod loader;
 mod order;
+mod packing;
 mod read;
 mod task;
 

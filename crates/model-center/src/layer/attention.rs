@@ -3,7 +3,7 @@
 use super::mask::{AttentionContext, Memory, Visible};
 use super::tokens::TokensRead;
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionOptions, HeadShard, KeyValues, Rotary, TokenShard};
+use bmtrain_core::ops::{self, AttentionOptions, Documents, HeadShard, KeyValues, Rotary, TokenShard};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::block::checkpoint;
@@ -90,7 +90,7 @@ impl AttentionConfig {
     fn options<'a>(
         &self,
         heads: &LocalHeads,
-        visible: &'a Visible,
+        (visible, documents): (&'a Visible, Option<&'a Documents>),
         bias: Option<&'a Var>,
         cx: &mut Ctx,
     ) -> Result<AttentionOptions<'a>> {
@@ -102,6 +102,7 @@ impl AttentionConfig {
             causal: self.causal && visible.goes_by_order(),
             window: self.window.filter(|_| visible.goes_by_order()),
             mask: visible.mask(),
+            documents,
             bias,
             dropout: cx.dropout("attention_probabilities", self.dropout)?,
             shard: heads.shard,
@@ -250,7 +251,8 @@ impl Attention {
 
     /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
     fn attend(&self, qkv: Var, scope: &AttentionContext, cache: Option<&mut KeyValues>, cx: &mut Ctx) -> Result<Var> {
-        let options = &self.config.options(&self.heads, &scope.visible, scope.bias.as_ref(), cx)?;
+        let options =
+            &self.config.options(&self.heads, (&scope.visible, scope.documents.as_ref()), scope.bias.as_ref(), cx)?;
         let LocalHeads { query: num_heads, kv: num_heads_kv, .. } = self.heads;
         let Some(norms) = &self.head_norms else {
             let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
@@ -361,7 +363,7 @@ impl CrossAttention {
     }
 
     fn attend(&self, q: &Var, kv: &Var, visible: &Visible, cx: &mut Ctx) -> Result<Var> {
-        let options = self.config.options(&self.heads, visible, None, cx)?;
+        let options = self.config.options(&self.heads, (visible, None), None, cx)?;
         Ok(ops::attention_cross(cx, q, kv, &options)?) // [B, L, N H]
     }
 

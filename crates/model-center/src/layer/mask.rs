@@ -3,7 +3,7 @@
 //! Defines [`AttentionContext`] with its parts and [`Memory`], an encoder's output for cross-attention.
 //! Made by [`super::Positions`], read by [`super::Attention`].
 
-use bmtrain_core::ops::{AttentionMask, TokenShard};
+use bmtrain_core::ops::{AttentionMask, Documents, TokenShard};
 use bmtrain_core::{Tensor, Var};
 use bmtrain_dist::block::Bundle;
 
@@ -54,12 +54,14 @@ pub struct Angles {
 pub struct AttentionContext {
     /// The attention mask.
     pub visible: Visible,
+    /// Documents packed into the sequences: a query attends to keys of its own document alone.
+    pub documents: Option<Documents>,
     /// Added to the attention scores, `[1 or B, N, 1 or L, S]`.
     pub bias: Option<Var>,
     /// For blocks with rotary embedding.
     pub angles: Option<Angles>,
-    /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. Mask, bias and angles
-    /// are of all tokens.
+    /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. Mask, documents, bias
+    /// and angles are of all tokens.
     pub tokens: Option<TokenShard>,
 }
 

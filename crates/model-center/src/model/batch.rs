@@ -3,7 +3,7 @@
 //! Defines [`DeviceBatch`], made of a [`Batch`] by [`super::Transformer`]'s `upload` and read by its layers.
 
 use super::architecture::{Spec, StackSpec};
-use super::batch_checks::check;
+use super::batch_checks::{check, longest_document};
 use super::decoder_inputs;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::layer::{PositionsConfig, TokensRead};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::limits::make_room;
-use bmtrain_core::ops::TokenShard;
+use bmtrain_core::ops::{Documents, TokenShard};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::sync::Arc;
 
@@ -30,10 +30,12 @@ pub struct Sequences {
     pub token_type_ids: Option<Tensor>,
     /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
     pub padding: Option<Tensor>,
-    /// i64 `[B, L]`, the index of each token in its sequence; `None` if positions do not need it.
+    /// i64 `[B, L]`, the index of each token in its sequence or document; `None` if positions do not need it.
     pub numbers: Option<Tensor>,
     /// u8 `[B, L, L]`, 1 for a key that a query attends to; `None` for the stack's own attention mask.
     pub visible: Option<Tensor>,
+    /// Documents packed into the sequences; `None` for one for each.
+    pub documents: Option<Documents>,
     /// Which tokens this tensor-parallel rank has of the hidden states; `None` where it has all. All the above are of
     /// all tokens.
     pub tokens: Option<TokenShard>,
@@ -41,29 +43,54 @@ pub struct Sequences {
     pub reads: TokensRead,
 }
 
+/// Sequences in host memory, before [`Sequences::upload`].
+pub(super) struct SequenceInput<'a> {
+    /// Token ids, B × L.
+    pub ids: &'a [i64],
+    /// B and L.
+    pub shape: [usize; 2],
+    /// B × L, 1 for tokens and 0 for padding, and what errors call it.
+    pub mask: (&'static str, Option<&'a [u8]>),
+    /// B × L, 1 for the tokens that positions count.
+    pub counted: Option<&'a [u8]>,
+    /// B × L, the index in its sequence of the first token of each token's document.
+    pub documents: Option<&'a [u32]>,
+    /// Tokens of the longest document, or of a sequence.
+    pub longest: usize,
+}
+
+impl<'a> SequenceInput<'a> {
+    /// One document for each sequence; positions count what is not padding.
+    pub(super) fn new(ids: &'a [i64], shape: [usize; 2], mask: (&'static str, Option<&'a [u8]>)) -> Self {
+        SequenceInput { ids, shape, mask, counted: mask.1, documents: None, longest: shape[1] }
+    }
+}
+
 impl Sequences {
-    /// Copies sequences to the device. `counted` is 1 for the tokens that positions count; errors call `mask` by
-    /// `name`.
-    pub(super) fn upload(
-        device: &Device,
-        stack: &StackSpec,
-        (ids, [rows, length]): (&[i64], [usize; 2]),
-        (name, mask): (&str, Option<&[u8]>),
-        counted: Option<&[u8]>,
-    ) -> Result<Self> {
+    /// Copies sequences to the device.
+    pub(super) fn upload(device: &Device, stack: &StackSpec, input: SequenceInput<'_>) -> Result<Self> {
+        let SequenceInput { ids, shape: [rows, length], mask: (name, mask), counted, documents, longest } = input;
         let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_mask(device, name, [rows, length], ids.len(), mask)?;
         let table = stack.added.table();
         let by_token = PositionTable { first: 0, count: Count::Tokens };
-        let has_numbers = padding.is_some() && matches!(stack.positions, PositionsConfig::Alibi(_));
+        // Rotary positions are indices, whether or not there is padding before them.
+        let (has_numbers, numbered) = match stack.positions {
+            PositionsConfig::Alibi(_) => (padding.is_some() || documents.is_some(), mask),
+            PositionsConfig::Rotary(_) => (documents.is_some(), None),
+            PositionsConfig::None | PositionsConfig::Relative(_) => (false, None),
+        };
+        let rows_of =
+            |table: PositionTable, counted: Option<&[u8]>| grid(&table.rows_of([rows, length], counted, documents));
         Ok(Sequences {
             ids: grid(ids)?,
-            position_ids: table.map(|table| grid(&table.rows_of(rows, length, counted))).transpose()?,
-            reach: length,
+            position_ids: table.map(|table| rows_of(table, counted)).transpose()?,
+            reach: longest,
             token_type_ids: None,
             padding,
-            numbers: has_numbers.then(|| grid(&by_token.rows_of(rows, length, mask))).transpose()?,
+            numbers: has_numbers.then(|| rows_of(by_token, numbered)).transpose()?,
             visible: None,
+            documents: documents.map(|starts| Documents::new(device, [rows, length], starts)).transpose()?,
             tokens: None,
             reads: TokensRead::All,
         })
@@ -128,7 +155,9 @@ impl DeviceBatch {
             let by_id = || ids.iter().map(|id| u8::from(Some(*id) != pad)).collect::<Vec<_>>();
             let counted = stack.counts_ids.then(by_id);
             let counted = counted.as_deref().or(mask);
-            let first = Sequences::upload(device, stack, (ids, [rows, length]), ("attention_mask", mask), counted)?;
+            let input = SequenceInput::new(ids, [rows, length], ("attention_mask", mask));
+            let (documents, longest) = (packed(batch), longest_document(batch));
+            let first = Sequences::upload(device, stack, SequenceInput { counted, documents, longest, ..input })?;
             let types = stack.type_size.map(|_| batch.token_type_ids.clone().unwrap_or_else(|| vec![0; ids.len()]));
             let token_type_ids = types.map(|types| grid([rows, length], &types)).transpose()?;
             let visible = visible_keys(batch)?
@@ -140,7 +169,8 @@ impl DeviceBatch {
         if let Some(stack) = spec.stacks.get(1) {
             let (shape, ids) = decoder_inputs::of(batch, spec, head)?;
             let mask = batch.decoder_attention_mask.as_deref();
-            sequences.push(Sequences::upload(device, stack, (&ids, shape), ("decoder_attention_mask", mask), mask)?);
+            let input = SequenceInput::new(&ids, shape, ("decoder_attention_mask", mask));
+            sequences.push(Sequences::upload(device, stack, input)?);
             target = shape;
         }
         if let [sequences] = sequences.as_mut_slice() {
@@ -210,7 +240,7 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         || matches!(labels, Labels::Target(_) | Labels::Predicted(_));
     let tokens = match are_at_positions {
         true => grid(ids)?,
-        false => grid(&next_tokens(ids, batch.attention_mask.as_deref(), batch.length))?,
+        false => grid(&next_tokens(ids, batch))?,
     };
     Ok(Some(Targets::Classes(tokens)))
 }
@@ -266,16 +296,25 @@ pub(super) fn visible_keys(batch: &Batch) -> Result<Option<Vec<u8>>> {
     Ok(Some(keys))
 }
 
-/// Next-token targets: the label of the position that follows. The last position of a sequence has none, nor has
-/// padding: with padding on the left, the first token is not a target.
+/// The documents of a batch, if sequences are packed with several.
+fn packed(batch: &Batch) -> Option<&[u32]> {
+    batch.document_starts.as_deref().filter(|starts| starts.iter().any(|start| *start != 0))
+}
+
+/// Next-token targets: the label of the position that follows. The last position of a sequence or of a document has
+/// none, nor has padding: with padding on the left, the first token is not a target.
 ///
 /// Source: transformers shifts labels the same way. It also counts predictions at padding positions, for which its
 /// attention implementations disagree.
-fn next_tokens(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
+fn next_tokens(labels: &[i64], batch: &Batch) -> Vec<i64> {
+    let (mask, starts) = (batch.attention_mask.as_ref(), batch.document_starts.as_ref());
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
+    let starts_document = |at: usize| {
+        let index = at % batch.length.max(1);
+        index == 0 || starts.is_some_and(|starts| starts.get(at).is_some_and(|start| *start as usize == index))
+    };
     let next = |at: usize| {
-        let ends_row = (at + 1).is_multiple_of(length);
-        let next = labels.get(at + 1).filter(|_| !ends_row && is_token(at));
+        let next = labels.get(at + 1).filter(|_| !starts_document(at + 1) && is_token(at));
         next.copied().unwrap_or(IGNORED)
     };
     (0..labels.len()).map(next).collect()
@@ -290,7 +329,7 @@ fn prompt_tokens(batch: &Batch) -> Option<(Vec<i64>, f32)> {
     let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
     let ids = batch.input_ids.iter().enumerate();
     let own: Vec<i64> = ids.map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
-    let mut next = next_tokens(&own, mask, batch.length);
+    let mut next = next_tokens(&own, batch);
     for (place, class) in places.iter().zip(classes) {
         let (at, word) =
             (usize::try_from(*place).ok(), usize::try_from(*class).ok().and_then(|class| words.get(class)));
@@ -339,9 +378,13 @@ mod tests {
     #[test]
     fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {
         let labels = [10, 11, 12, 20, 21, -100];
-        assert_eq!(next_tokens(&labels, None, 3), [11, 12, -100, 21, -100, -100]);
-        assert_eq!(next_tokens(&labels, Some(&[0, 1, 1, 1, 1, 0]), 3), [-100, 12, -100, 21, -100, -100]);
-        assert_eq!(next_tokens(&[7, 8], None, 1), [-100, -100]);
+        let batch = |length, attention_mask| Batch { attention_mask, ..Batch::new(length, labels.to_vec()) };
+        let next = |batch| next_tokens(&labels, &batch);
+        assert_eq!(next(batch(3, None)), [11, 12, -100, 21, -100, -100]);
+        assert_eq!(next(batch(3, Some(vec![0, 1, 1, 1, 1, 0]))), [-100, 12, -100, 21, -100, -100]);
+        assert_eq!(next(batch(1, None)), [-100; 6]);
+        let packed = Batch { document_starts: Some(vec![0, 0, 2, 2, 4, 4]), ..batch(6, None) };
+        assert_eq!(next(packed), [11, -100, 20, -100, -100, -100]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// Whether ids and labels are valid for the model.
 pub(super) fn check(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
     let is_encoder_decoder = spec.is_encoder_decoder();
-    check_length(batch.length, spec.max_length)?;
+    check_length(longest_document(batch), spec.max_length)?;
+    check_documents(spec, head, batch)?;
     if !is_encoder_decoder {
         refuse_decoder_inputs(batch)?;
     }
@@ -130,6 +131,43 @@ pub(super) fn refuse_decoder_inputs(batch: &Batch) -> Result<()> {
         ("decoder_attention_mask", batch.decoder_attention_mask.is_some()),
     ];
     refuse_given(given, "it is for models with an encoder and a decoder, and this model has one stack")
+}
+
+/// Tokens of the longest document, or of a sequence where none are packed.
+pub(super) fn longest_document(batch: &Batch) -> usize {
+    let Some(starts) = &batch.document_starts else { return batch.length };
+    let length = batch.length.max(1);
+    starts.iter().enumerate().map(|(at, start)| (at % length + 1).saturating_sub(*start as usize)).max().unwrap_or(0)
+}
+
+/// Whether packed documents have a place in a model with this head.
+///
+/// # Errors
+/// [`Error::Data`] with what reads or predicts one thing for each sequence.
+fn check_documents(spec: &Spec, head: Head, batch: &Batch) -> Result<()> {
+    if spec.is_encoder_decoder() {
+        return refuse_documents(batch, "a decoder attends to the encoder's whole sequence");
+    }
+    match head {
+        Head::Classifier { .. } | Head::NextSentence => {
+            refuse_documents(batch, "this model's head classifies sequences, and these are packed with several texts")
+        }
+        Head::Pretraining if batch.next_sentence.is_some() => {
+            refuse_documents(batch, "the next sentence is predicted once for each sequence")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses packed documents.
+///
+/// # Errors
+/// [`Error::Data`] with this reason.
+pub(super) fn refuse_documents(batch: &Batch, reason: &str) -> Result<()> {
+    match &batch.document_starts {
+        None => Ok(()),
+        Some(_) => Err(Error::data("document_starts", reason, "give each document as a sequence of its own")),
+    }
 }
 
 /// Refuses fields that only families with contexts and spans support.

@@ -124,7 +124,7 @@ impl Past {
     pub(super) fn numbers(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(mask) = &self.mask else { return Ok(None) };
         let by_token = PositionTable { first: 0, count: Count::Tokens };
-        let numbers = by_token.rows_of(self.rows, self.length, Some(mask));
+        let numbers = by_token.rows_of([self.rows, self.length], Some(mask), None);
         Ok(Some(Tensor::from_slice_in(device, [self.rows, self.length], &numbers, Segment::Data)?))
     }
 
@@ -139,7 +139,9 @@ impl Past {
                 let first = (table.first + self.length - length) as i64;
                 (0..self.rows).flat_map(|_| first..first + length as i64).collect()
             }
-            Some(mask) => last_columns(&by_token.rows_of(self.rows, self.length, Some(mask)), self.length, length),
+            Some(mask) => {
+                last_columns(&by_token.rows_of([self.rows, self.length], Some(mask), None), self.length, length)
+            }
         };
         Ok(Tensor::from_slice_in(device, [self.rows, length], &ids, Segment::Data)?)
     }

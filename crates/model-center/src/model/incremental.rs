@@ -3,8 +3,8 @@
 //! pipeline stages each keeps the KV cache of its blocks, and all get the logits.
 
 use super::architecture::Architecture;
-use super::batch::{Sequences, visible_keys};
-use super::batch_checks::{check_length, refuse_spans};
+use super::batch::{SequenceInput, Sequences, visible_keys};
+use super::batch_checks::{check_length, refuse_documents, refuse_spans};
 use super::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, join, last_places};
 use super::head::Head;
 use super::labels::Numbers;
@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, PositionsConfig, TokensRead, Visible, cache};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::pipeline::ModelPart;
+
+/// Why documents are refused.
+const GENERATED_ALONE: &str = "generation continues one text for each sequence, and these are packed with several";
 
 /// Sequences in incremental decoding.
 pub(super) struct Incremental<'a, A: Architecture> {
@@ -45,12 +48,13 @@ impl Source {
         check_tokens(batch)?;
         Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
         refuse_spans(batch)?;
+        refuse_documents(batch, GENERATED_ALONE)?;
         check_mask(batch)?;
         check_length(batch.length, spec.max_length)?;
         let shape = [batch.rows, batch.length];
         let mask = batch.attention_mask.as_deref();
-        let input = (batch.input_ids.as_slice(), shape);
-        let sequences = Sequences::upload(&device, &spec.stacks[0], input, ("attention_mask", mask), mask)?;
+        let input = SequenceInput::new(&batch.input_ids, shape, ("attention_mask", mask));
+        let sequences = Sequences::upload(&device, &spec.stacks[0], input)?;
         let visible = Visible::but(sequences.padding.as_ref());
         let encoded = model.run_staged_stack(0, (&sequences, None), None, cx)?;
         // Every stage with blocks of the decoder attends to it.
@@ -138,6 +142,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
         check_tokens(tokens)?;
         Numbers::grid("input_ids", &tokens.input_ids, tokens, spec.vocab_size).check(false)?;
         check_length(past.longest(), spec.max_length)?;
+        refuse_documents(tokens, GENERATED_ALONE)?;
         if !spec.has_spans {
             return refuse_spans(tokens);
         }
@@ -168,6 +173,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             padding: past.padding(device)?,
             numbers: if has_numbers { past.numbers(device)? } else { None },
             visible: visible.transpose()?,
+            documents: None,
             tokens: None,
             reads: TokensRead::All,
         })

@@ -9,7 +9,7 @@ pub struct PositionTable {
     pub count: Count,
 }
 
-/// What positions count.
+/// What positions count, from the beginning of the sequence or of the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Count {
     /// All positions before it, padding included.
@@ -19,23 +19,29 @@ pub enum Count {
 }
 
 impl PositionTable {
-    /// The table's row of each of `rows * length` positions.
-    pub(super) fn rows_of(self, rows: usize, length: usize, mask: Option<&[u8]>) -> Vec<i64> {
+    /// The table's row of each of `rows * length` positions. `documents` has the index in its sequence of the first
+    /// token of each token's document.
+    pub(super) fn rows_of(
+        self,
+        [rows, length]: [usize; 2],
+        mask: Option<&[u8]>,
+        documents: Option<&[u32]>,
+    ) -> Vec<i64> {
         let first = self.first as i64;
-        let (Count::Tokens, Some(mask)) = (self.count, mask) else {
-            return (0..rows).flat_map(|_| first..first + length as i64).collect();
+        let mask = mask.filter(|_| self.count == Count::Tokens);
+        let mut next = first;
+        let row_of = |at: usize| {
+            let index = at % length;
+            let start = documents.and_then(|starts| starts.get(at)).map_or(0, |start| *start as usize);
+            if index == start {
+                next = first;
+            }
+            let is_token = mask.is_none_or(|mask| mask.get(at) == Some(&1));
+            next += i64::from(is_token);
+            // Padding tokens get the row before the first token's, if the table has such a row.
+            if is_token { next - 1 } else { (first - 1).max(0) }
         };
-        let number = |row: &[u8]| {
-            let mut next = first;
-            row.iter()
-                .map(|&is_token| {
-                    next += i64::from(is_token);
-                    // Padding tokens get the row before the first token's, if the table has such a row.
-                    if is_token == 1 { next - 1 } else { (first - 1).max(0) }
-                })
-                .collect::<Vec<_>>()
-        };
-        mask.chunks(length.max(1)).flat_map(number).collect()
+        (0..rows * length).map(row_of).collect()
     }
 }
 
@@ -46,11 +52,15 @@ mod tests {
     #[test]
     fn positions_count_places_or_tokens() {
         let (places, tokens) = (Count::Places, Count::Tokens);
-        let rows = |first, count, mask| PositionTable { first, count }.rows_of(2, 3, mask);
+        let rows = |first, count, mask| PositionTable { first, count }.rows_of([2, 3], mask, None);
         let mask = [0, 1, 1, 1, 0, 1];
         assert_eq!(rows(0, places, Some(&mask)), [0, 1, 2, 0, 1, 2]);
         assert_eq!(rows(2, tokens, Some(&mask)), [1, 2, 3, 2, 1, 3]);
         assert_eq!(rows(0, tokens, Some(&mask)), [0, 0, 1, 0, 0, 1]);
         assert_eq!(rows(2, tokens, None), [2, 3, 4, 2, 3, 4]);
+        let packed =
+            |first, count, mask| PositionTable { first, count }.rows_of([2, 3], mask, Some(&[0, 1, 1, 0, 0, 2]));
+        assert_eq!(packed(0, places, Some(&mask)), [0, 0, 1, 0, 1, 0]);
+        assert_eq!(packed(2, tokens, Some(&mask)), [1, 2, 3, 2, 1, 2]);
     }
 }

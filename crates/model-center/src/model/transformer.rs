@@ -100,12 +100,17 @@ impl<A: Architecture> Transformer<A> {
         let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.len());
         let tokens = sequences.tokens.as_ref();
         let [_, length] = sequences.ids.dims("stack")?;
-        let rows = Rows { past, length, numbers: sequences.numbers.as_ref() };
+        let reach = sequences.reach;
+        let rows = Rows { past, length, numbers: sequences.numbers.as_ref(), reach };
         if range.start == 0 {
             *bias = positions.bias(rows, cx)?; // [1, N, L, S]
         }
         let bias = if is_last { bias.take() } else { bias.clone() };
-        let scope = AttentionContext { tokens: tokens.cloned(), ..positions.scope(visible, rows, bias, cx)? };
+        let scope = AttentionContext {
+            documents: sequences.documents.clone(),
+            tokens: tokens.cloned(),
+            ..positions.scope(visible, rows, bias, cx)?
+        };
         let shared = Shared { scope, memory, reads: sequences.reads };
         let options = RunOptions { range, caches, return_hidden: false };
         let mut hidden = cx.at(name, |cx| layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]

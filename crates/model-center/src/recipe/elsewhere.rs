@@ -32,6 +32,8 @@ const TRANSFORMERS: &[(&str, &str)] = &[
     ("max_target_length", "data.target_length"),
     ("model_max_length", "data.max_length"),
     ("group_by_length", "data.length_grouped"),
+    ("packing", "data.packing"),
+    ("padding_free", "data.packing"),
     ("max_eval_samples", "data.eval_limit"),
     ("dataset_name", "data.task"),
     ("train_file", "data.train"),

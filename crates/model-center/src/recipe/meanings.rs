@@ -102,6 +102,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.eod_token", "The token that ends a document in token files."),
     second("data.eod_mask_loss", "Of `causal`: the token after EOD has no loss."),
     second(
+        "data.document_mask",
+        "Of `causal`: tokens attend to their own document alone, and positions count from its beginning.",
+    ),
+    second(
         "data.row_sampler",
         "Rows of tokens are packed documents, cut one after the other, or windows at random places.",
     ),
@@ -128,6 +132,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.on_bad_record", "Whether a record that cannot be used is an error or left out."),
     first("data.bad_record_limit", "Largest share of records that may be left out."),
     first("data.length_grouped", "Batch samples of similar length together."),
+    first(
+        "data.packing",
+        "Join the samples of a micro-batch to one sequence without padding; each attends to itself alone, at positions \
+         from 0.",
+    ),
     first("data.eval_limit", "Most records that are evaluated."),
     first(
         "train.epochs",

@@ -32,7 +32,7 @@ const KEYS: [&str; 9] = [
     "data.loading_threads",
 ];
 /// The keys of other tasks.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "data.path",
     "data.train",
     "data.eval",
@@ -54,6 +54,7 @@ const OTHERS: [&str; 22] = [
     "data.on_bad_record",
     "data.bad_record_limit",
     "data.length_grouped",
+    "data.packing",
     "data.eval_limit",
 ];
 

@@ -19,7 +19,7 @@ const HIDDEN: Range = Range::Within(0.001, 0.999);
 const MOST_NGRAM: u64 = 16;
 const EOD: Expected = Expected { what: "a token of the tokenizer", example: "<|endoftext|>" };
 
-const OF_CAUSAL: &[&str] = &["data.eod_mask_loss"];
+const OF_CAUSAL: &[&str] = &["data.eod_mask_loss", "data.document_mask"];
 const OF_ROWS: &[&str] = &["data.row_sampler"];
 const OF_MASKED: &[&str] = &[
     "data.masking.share",
@@ -53,6 +53,8 @@ pub struct ObjectiveSettings {
     pub eod_token: Option<String>,
     /// Of next tokens: whether the token after EOD has no loss.
     pub eod_mask_loss: bool,
+    /// Of next tokens: whether tokens attend to their own document alone, with positions from its beginning.
+    pub document_mask: bool,
     /// How rows of tokens are cut from documents.
     pub row_sampler: RowSampler,
     /// Of masked tokens.
@@ -119,6 +121,7 @@ pub(super) fn read(r: &mut Reader, kind: PretrainingObjective) -> ObjectiveSetti
         kind,
         eod_token: r.optional_text("data.eod_token", "not set: the tokenizer's EOS token", EOD),
         eod_mask_loss: r.flag("data.eod_mask_loss", false),
+        document_mask: r.flag("data.document_mask", false),
         row_sampler: r.choice("data.row_sampler", &rows, RowSampler::Packed),
         masking: MaskingSettings {
             share: r.float("data.masking.share", SHARE, MASKED),

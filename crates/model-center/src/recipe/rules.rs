@@ -295,7 +295,9 @@ fn check_plain_text(r: &mut Reader, s: &Settings, files: &[(&'static str, Option
             "plain text is cut into rows and none is too long",
             "remove it",
         );
-        r.without_effect("data.length_grouped", "data.format", "rows of plain text are of one length", "remove it");
+        for key in ["data.length_grouped", "data.packing"] {
+            r.without_effect(key, "data.format", "rows of plain text are of one length", "remove it");
+        }
     }
 }
 

@@ -108,6 +108,8 @@ pub struct DataSettings {
     pub on_bad_record: OnBadRecord,
     /// Whether inputs of like length are batched together.
     pub length_grouped: bool,
+    /// Whether the sequences of a micro-batch are joined to one without padding.
+    pub packing: bool,
     /// At most this many records are evaluated on; `None` is all.
     pub eval_limit: Option<u64>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.

@@ -140,6 +140,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         );
     }
     let length_grouped = r.flag("data.length_grouped", false);
+    let packing = read_packing(r, task);
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
     let class_weights = weights_of_classes(r, task, objective);
     let (mut max_length, mut target_length) = (max_length as usize, target_length);
@@ -155,9 +156,18 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         too_long,
         on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
         length_grouped,
+        packing,
         eval_limit,
         class_weights,
     }
+}
+
+fn read_packing(r: &mut Reader, task: Option<Task>) -> bool {
+    let packing = r.flag("data.packing", false);
+    if task.is_some_and(|task| !matches!(task, Task::Language)) {
+        r.without_effect("data.packing", "data.task", "it is for task language", "remove it");
+    }
+    packing
 }
 
 /// Weights of classes, which are for outputs of a head.

@@ -111,7 +111,7 @@ impl Objective<'_> {
         let of = &self.settings.objective;
         Ok(match of.kind {
             PretrainingObjective::Causal => {
-                let options = CausalOptions { eod_mask_loss: of.eod_mask_loss, reset_documents: false };
+                let options = CausalOptions { eod_mask_loss: of.eod_mask_loss, reset_documents: of.document_mask };
                 Arc::new(CausalLm::open(parts, &self.rows(part)?, options)?)
             }
             PretrainingObjective::Infilling => {

@@ -284,7 +284,8 @@ pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Re
         false => Order::Shuffled,
     };
     let micro_batch = resolved.micro_batch_on(team.data_size());
-    let options = LoaderOptions { order, ..LoaderOptions::training(micro_batch, resolved.train.seed) };
+    let packing = resolved.data.packing;
+    let options = LoaderOptions { order, packing, ..LoaderOptions::training(micro_batch, resolved.train.seed) };
     let threads = resolved.data.source.pretraining().map_or(0, |settings| settings.loading_threads);
     let part = (threads, team.data_rank(), team.data_size());
     Ok(Batches::training(&setup.train, options, part)?.weighing(setup.class_weights.clone()))

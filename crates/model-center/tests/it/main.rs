@@ -34,6 +34,7 @@ mod corpus;
 mod cpm1;
 mod cpm2;
 mod data;
+mod documents;
 mod evaluate;
 mod files;
 mod first_token;

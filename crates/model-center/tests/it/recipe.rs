@@ -120,6 +120,7 @@ too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
 length_grouped = false          # default
+# packing = false               # no effect: it is for task language
 # eval_limit                    # not set: all of them
 # class_weights                 # not set: all samples weigh the same
 # seed = 1234                   # no effect: it is for task pretrain
@@ -343,6 +344,7 @@ fn language_tasks_have_columns_lengths_and_a_metric_of_their_own() {
         (&["data.format=text", "data.columns.text=t"], "`data.columns.text` has no effect: plain text has no columns"),
         (&["data.format=text", "data.too_long=error"], "`data.too_long` has no effect"),
         (&["data.format=text", "data.length_grouped=true"], "`data.length_grouped` has no effect"),
+        (&["data.format=text", "data.packing=true"], "`data.packing` has no effect"),
     ] {
         let found = mistakes(&language, sets);
         assert!(found.len() == 1 && found[0].reason.contains(reason), "{sets:?}: {found:?}");

@@ -59,6 +59,7 @@ fn attention(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
             causal,
             window: None,
             mask: Mask::None,
+            documents: None,
             bias: None,
             dropout: None,
             q: heads(&q, &shape)?,

@@ -1,7 +1,7 @@
 //! Rows of attention: masks, windows, biases, dropout, grouped heads, projections in one, two and three tensors.
 
 use super::*;
-use crate::ops::{AttentionMask, AttentionOptions, KeyValues};
+use crate::ops::{AttentionMask, AttentionOptions, Documents, KeyValues};
 
 /// Which mask.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,6 +41,8 @@ struct Call {
     keys: usize,
     head_size: usize,
     masked: Masked,
+    /// Whether sequences are packed documents.
+    packed: bool,
     biased: Biased,
     causal: bool,
     window: Option<usize>,
@@ -57,6 +59,7 @@ const SMALL: Call = Call {
     keys: 5,
     head_size: 6,
     masked: Masked::None,
+    packed: false,
     biased: Biased::None,
     causal: false,
     window: None,
@@ -85,6 +88,10 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("dropout", Call { dropped: true, ..call });
         let all = Call { dropped: true, causal: true, masked: Masked::Full, biased: Biased::Shared, ..call };
         row("everything", all);
+        let packed = Call { packed: true, kv_heads: 2, ..call };
+        row("documents", packed);
+        row("documents, causal", Call { causal: true, ..packed });
+        row("documents, everything", Call { window: Some(2), packed: true, ..all });
         row("grouped heads", Call { kv_heads: 2, ..call });
         row("one kv head, everything", Call { kv_heads: 1, ..all });
         row("only bias for all queries", Call { role: Role::Constant, biased: Biased::Row, ..call });
@@ -153,6 +160,7 @@ fn borders(cases: &mut Vec<Case>) {
             (call.causal && call.window.is_none(), ", causal"),
             (call.window.is_some(), ", window"),
             (call.masked != Masked::None, ", mask"),
+            (call.packed, ", documents"),
             (call.biased != Biased::None, ", bias"),
             (call.dropped, ", dropout"),
         ];
@@ -164,6 +172,7 @@ fn borders(cases: &mut Vec<Case>) {
     let biased = Call { batch: 2, biased: Biased::PerSequence, ..one };
     let near = Call { causal: true, window: Some(40), ..one };
     let sloped = Call { batch: 2, biased: Biased::Row, ..one };
+    let packed = Call { packed: true, ..one };
     cases.extend([
         sized(32, 200, 200, Call { heads: 1, window: Some(16), ..near }),
         sized(64, 65, 333, near),
@@ -194,6 +203,13 @@ fn borders(cases: &mut Vec<Case>) {
         sized(160, 17, 33, Call { batch: 2, ..all }),
         sized(256, 15, 65, Call { heads: 1, ..causal }),
         sized(264, 3, 5, Call { heads: 1, ..all }),
+        sized(64, 200, 200, Call { batch: 2, ..packed }),
+        sized(64, 200, 200, Call { causal: true, kv_heads: 2, placed: Placed::Fused, ..packed }),
+        sized(32, 130, 130, Call { batch: 5, packed: true, heads: 1, ..all }),
+        sized(80, 150, 150, Call { masked: Masked::Padding, causal: true, window: Some(40), ..packed }),
+        sized(128, 65, 65, Call { heads: 1, biased: Biased::PerSequence, dropped: true, ..packed }),
+        sized(33, 150, 150, Call { heads: 1, packed: true, ..all }),
+        sized(160, 70, 70, Call { heads: 1, causal: true, ..packed }),
     ]);
 }
 
@@ -232,8 +248,9 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
         let (mut dq, mut dk, mut dv) = (copy(&t[0])?, like(&t[1])?, like(&t[2])?);
         let (q, k, v, dout) =
             (read(&t[0], 17, wide)?, read(&t[1], 33, narrow)?, read(&t[2], 33, narrow)?, read(&t[3], 17, wide)?);
-        let (mask, bias, dropout) = (Mask::None, None, None);
-        let inputs = AttentionInputs { shape, scale: -0.2, causal: true, window: None, mask, bias, dropout, q, k, v };
+        let (mask, documents, bias, dropout) = (Mask::None, None, None, None);
+        let inputs =
+            AttentionInputs { shape, scale: -0.2, causal: true, window: None, mask, documents, bias, dropout, q, k, v };
         let (to, sums) = (written(&mut out, 17, wide, false)?, lse.view_mut()?);
         device.launch(AttentionForward { inputs, out: to, lse: sums })?;
         device.launch(AttentionBackward {
@@ -254,6 +271,22 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
     case.constant("v", [2, 33, narrow]).constant("dout", [2, 17, wide])
 }
 
+/// The first token of each token's document, of documents of other lengths in each sequence.
+fn document_starts(batch: usize, length: usize) -> Vec<u32> {
+    let lengths = [2, 1, 30, 64, 3, 70, 16];
+    let mut starts = Vec::with_capacity(batch * length);
+    for b in 0..batch {
+        let (mut start, mut document) = (0, b);
+        for at in 0..length {
+            if at == start + lengths[document % lengths.len()] {
+                (start, document) = (at, document + 1);
+            }
+            starts.push(start as u32);
+        }
+    }
+    starts
+}
+
 fn case(name: &str, call: Call) -> Case {
     let Call {
         batch,
@@ -263,6 +296,7 @@ fn case(name: &str, call: Call) -> Case {
         keys,
         head_size,
         masked,
+        packed,
         biased,
         causal,
         window,
@@ -284,6 +318,10 @@ fn case(name: &str, call: Call) -> Case {
                 extra.next().map_or(AttentionMask::None, |mask| AttentionMask::Full(mask.value()))
             }
         };
+        let documents = match packed {
+            true => Some(Documents::new(cx.device(), [batch, queries], &document_starts(batch, queries))?),
+            false => None,
+        };
         let bias = extra.next();
         let dropout = Dropout::new(0.3, Key::new(11, "attention"), 2, 1)?.filter(|_| dropped);
         let options = AttentionOptions {
@@ -291,6 +329,7 @@ fn case(name: &str, call: Call) -> Case {
             causal,
             window,
             mask,
+            documents: documents.as_ref(),
             bias,
             dropout,
             ..AttentionOptions::new(heads, head_size)

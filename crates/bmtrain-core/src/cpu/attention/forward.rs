@@ -5,6 +5,7 @@
 //! heads are together do not show in its bits.
 #![allow(unsafe_code)]
 
+use super::extent::{Extent, Extents};
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
 use super::rows::{self, Soften};
@@ -32,8 +33,9 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
         lse: access::write_rows(op, a.lse)?,
         tiles: settings.tiles_for(&shape),
     };
-    let blocks = tiles::blocks(0..shape.queries, pass.tiles.queries, 1);
-    let count = blocks.clone().count();
+    let extents = Extents::new(op, &a.inputs)?;
+    // Of the longest extent; others have fewer, and their last pieces are empty.
+    let count = extents.longest().0.div_ceil(pass.tiles.queries);
     let group = shape.heads / shape.kv_heads;
     let together = if shape.queries == 1 { group.min(pass.tiles.queries.min(MOST_TOGETHER)) } else { 1 };
     let per_group = group.div_ceil(together);
@@ -41,15 +43,16 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     let failure = OnceLock::new();
     let work = |piece: usize| {
         let (part, block) = (piece / count, piece % count);
-        let Some(queries) = blocks.clone().nth(block) else { return };
-        let (b, kv, first) = (part / parts, part % parts / per_group, part % per_group * together);
+        let Some(extent) = extents.get(part / parts) else { return };
+        let Some(queries) = tiles::blocks(extent.queries.clone(), pass.tiles.queries, 1).nth(block) else { return };
+        let (kv, first) = (part % parts / per_group, part % per_group * together);
         let heads = kv * group + first..kv * group + group.min(first + together);
-        let done = scratch::with(|scratch| pass.block(b, heads, queries, scratch));
+        let done = scratch::with(|scratch| pass.block(&extent, heads, queries, scratch));
         if let Err(error) = done {
             let _ = failure.set(error);
         }
     };
-    let pieces = shape.batch * parts * count;
+    let pieces = extents.count() * parts * count;
     match is_small(&shape) {
         true => (0..pieces).for_each(work),
         false => threads.for_each(pieces, work),
@@ -82,9 +85,9 @@ struct Forward<'a> {
 }
 
 impl Forward<'_> {
-    /// All keys for one block of queries of a head of sequence `b`, or for one query of some heads with the same keys.
-    fn block(&self, b: usize, heads: Range<usize>, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
-        let rules = &self.rules;
+    /// All keys for one block of queries of a head, or for one query of some heads with the same keys.
+    fn block(&self, extent: &Extent, heads: Range<usize>, queries: Range<usize>, scratch: &mut Scratch) -> Result<()> {
+        let (rules, b) = (&self.rules, extent.b);
         // Decoding: keys and values are met once, and laying them out would take longer than to read them in place.
         let one = rules.shape.queries == 1;
         let h = rules.shape.head_size;
@@ -104,7 +107,7 @@ impl Forward<'_> {
         out[..rows * head].fill(0.0);
         largest[..rows].fill(f32::NEG_INFINITY);
         sum[..rows].fill(0.0);
-        let seen = rules.keys(b);
+        let seen = rules.keys(extent);
         let (start, end) = (rules.window_start(queries.start), seen.end.min(rules.causal_end(queries.end - 1)));
         for keys in tiles::blocks(seen, most_keys, 16) {
             let keys = keys.start..keys.end.min(end);

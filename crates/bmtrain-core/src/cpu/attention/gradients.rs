@@ -3,6 +3,7 @@
 //! `backward.rs` puts the steps in order.
 #![allow(unsafe_code)]
 
+use super::extent::{Extent, Extents};
 use super::operand::{ReadHeads, WriteHeads};
 use super::product::{Left, Right, Size, multiply, transpose_panels};
 use super::rows::{self, Differentiate, RowDots};
@@ -22,6 +23,7 @@ pub(super) const WHOLE_LIMIT: usize = 1 << 18;
 /// Results are written without locks: the caller gives every step's rows to one piece of work at a time.
 pub(super) struct Pass<'a> {
     pub(super) rules: Rules<'a>,
+    pub(super) extents: Extents,
     pub(super) tiles: Tiles,
     pub(super) settings: Settings,
     q: ReadHeads<'a>,
@@ -82,6 +84,7 @@ impl<'a> Pass<'a> {
         let delta = access::write(op, a.delta)?;
         let pass = Pass {
             rules: Rules::new(op, &a.inputs)?,
+            extents: Extents::new(op, &a.inputs)?,
             tiles: settings.tiles_for(&a.inputs.shape),
             settings,
             q: ReadHeads::new(op, a.inputs.q, h)?,
@@ -104,13 +107,13 @@ impl<'a> Pass<'a> {
         kv * group..(kv + 1) * group
     }
 
-    pub(super) fn query_blocks(&self) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
-        tiles::blocks(0..self.rules.shape.queries, self.tiles.queries, 1)
+    pub(super) fn query_blocks(&self, queries: &Range<usize>) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
+        tiles::blocks(queries.clone(), self.tiles.queries, 1)
     }
 
-    /// The keys of sequence `b` that padding leaves, block by block.
-    pub(super) fn key_blocks(&self, b: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
-        tiles::blocks(self.rules.keys(b), self.tiles.keys, 16)
+    /// The keys of an extent that padding leaves, block by block.
+    pub(super) fn key_blocks(&self, extent: &Extent) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
+        tiles::blocks(self.rules.keys(extent), self.tiles.keys, 16)
     }
 
     /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no
@@ -128,13 +131,14 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Sums of `out * dout` for every query of head `n`.
-    pub(super) fn deltas(&self, b: usize, n: usize, delta: &mut [f32], work: &mut Work<'_>) {
+    /// Sums of `out * dout` for these queries of head `n`.
+    pub(super) fn deltas(&self, b: usize, n: usize, queries: &Range<usize>, delta: &mut [f32], work: &mut Work<'_>) {
         let (head, h) = (self.tiles.head, self.rules.shape.head_size);
-        for block in self.query_blocks() {
+        for block in self.query_blocks(queries) {
             self.out.rows(b, n, block.clone(), work.query, head);
             self.dout.rows(b, n, block.clone(), work.dout, head);
-            let rows = RowDots { x: work.query, y: work.dout, stride: head, length: h, out: &mut delta[block] };
+            let out = &mut delta[block.start - queries.start..block.end - queries.start];
+            let rows = RowDots { x: work.query, y: work.dout, stride: head, length: h, out };
             rows::row_dots(rows);
         }
     }
@@ -211,11 +215,11 @@ impl<'a> Pass<'a> {
     }
 
     /// Write zeros for the keys that padding hides.
-    pub(super) fn finish_unseen_keys(&self, b: usize, kv: usize, work: &mut Work<'_>) {
-        let seen = self.rules.keys(b);
+    pub(super) fn finish_unseen_keys(&self, extent: &Extent, kv: usize, work: &mut Work<'_>) {
+        let (b, seen) = (extent.b, self.rules.keys(extent));
         let zeros = &mut work.key[..self.rules.shape.head_size];
         zeros.fill(0.0);
-        for s in (0..seen.start).chain(seen.end..self.rules.shape.keys) {
+        for s in (extent.keys.start..seen.start).chain(seen.end..extent.keys.end) {
             // SAFETY: no block of keys holds these rows, and one piece alone calls this for a head.
             unsafe {
                 self.dk.row(b, kv, s, zeros, 1.0);

@@ -4,6 +4,7 @@
 //! scratch that each thread keeps:
 //!
 //! - `forward.rs`: online softmax over blocks of keys; `backward.rs` and `gradients.rs`: the gradients.
+//! - `extent.rs`: sequences, or the documents packed into them, each computed apart from the others.
 //! - `tiles.rs`: sizes of tiles. `score.rs`: masks and bias. `rows.rs`: softmax, its gradient and dropout, row by row.
 //! - `product.rs`: products of tiles in registers.
 //! - `operand.rs`: strided heads of any dtype. `scratch.rs`: memory for tiles.
@@ -15,6 +16,7 @@
 //! by zero.
 
 mod backward;
+mod extent;
 mod forward;
 mod gradients;
 mod operand;

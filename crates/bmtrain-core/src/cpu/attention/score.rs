@@ -1,5 +1,6 @@
 //! Between raw scores and the softmax: the keys that a query sees, and the additive bias.
 
+use super::extent::Extent;
 use crate::cpu::access;
 use crate::cpu::floats::Floats;
 use crate::dtype::Float;
@@ -69,16 +70,16 @@ impl<'a> Rules<'a> {
         Ok(Rules { shape, scale, causal, window, mask, bias, dropout })
     }
 
-    /// The keys of a sequence from the first to the last that padding leaves, widened to where tiles may start.
+    /// The keys of an extent from the first to the last that padding leaves, widened to where tiles may start.
     ///
     /// Nothing outside is read or multiplied: padding costs nothing.
-    pub(super) fn keys(&self, b: usize) -> Range<usize> {
-        let keys = self.shape.keys;
-        let Bytes::Padding(bytes) = self.mask else { return 0..keys };
-        let bytes = &bytes[b * keys..][..keys];
+    pub(super) fn keys(&self, extent: &Extent) -> Range<usize> {
+        let Range { start, end } = extent.keys;
+        let Bytes::Padding(bytes) = self.mask else { return start..end };
+        let bytes = &bytes[extent.b * self.shape.keys..][start..end];
         match (bytes.iter().position(|&byte| byte != 0), bytes.iter().rposition(|&byte| byte != 0)) {
-            (Some(first), Some(last)) => first / 16 * 16..last + 1,
-            _ => 0..0,
+            (Some(first), Some(last)) => start + first / 16 * 16..start + last + 1,
+            _ => start..start,
         }
     }
 

@@ -135,7 +135,7 @@ fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, leng
 /// last.
 ///
 /// # Errors
-/// An input on the tape; a cache of other rows.
+/// An input on the tape; a cache of other rows; documents.
 pub fn attention_cached(
     cx: &Ctx,
     [q, k, v]: [&Var; 3],
@@ -143,6 +143,7 @@ pub fn attention_cached(
     options: &AttentionOptions<'_>,
 ) -> Result<Var> {
     refuse_tape(&[q, k, v])?;
+    refuse_documents(options)?;
     let [batch, length, _] = q.dims(OP)?;
     let call = Call::new(OP, options, batch, length, cache.length + length)?;
     expect_shape(OP, "q", Shape::from([batch, length, call.width()]), q.shape())?;
@@ -167,6 +168,7 @@ pub fn attention_fused_cached(
     options: &AttentionOptions<'_>,
 ) -> Result<Var> {
     refuse_tape(&[qkv])?;
+    refuse_documents(options)?;
     let [batch, length, _] = qkv.dims("attention_fused_cached")?;
     let call = Call::new("attention_fused_cached", options, batch, length, cache.length + length)?;
     let (width, kv) = (call.width(), call.kv_width());
@@ -182,6 +184,13 @@ fn refuse_tape(inputs: &[&Var]) -> Result<()> {
     match inputs.iter().any(|input| input.needs_grad()) {
         true => Err(Error::argument(OP, "there is no backward pass to an input on the tape: run without one")),
         false => Ok(()),
+    }
+}
+
+fn refuse_documents(options: &AttentionOptions<'_>) -> Result<()> {
+    match options.documents {
+        None => Ok(()),
+        Some(_) => Err(Error::argument(OP, "a cache holds one document of each sequence: leave the documents out")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! One call of attention, with its heads in one to three tensors: checks, launch, and saved tensors.
 
-use super::{AttentionMask, AttentionOptions, HeadShard};
+use super::{AttentionMask, AttentionOptions, Documents, HeadShard};
 use crate::buffer::ViewMut;
 use crate::kernel::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, ColumnSum, Dropout, Heads, HeadsMut,
@@ -23,6 +23,7 @@ pub(super) struct Call {
     causal: bool,
     window: Option<usize>,
     mask: SavedMask,
+    documents: Option<Documents>,
     bias: Option<Tensor>,
     dropout: Option<Dropout>,
     shard: Option<HeadShard>,
@@ -52,6 +53,10 @@ impl Call {
                 SavedMask::Full(mask.clone())
             }
         };
+        if let Some(documents) = options.documents {
+            let bounds = documents.bounds().shape();
+            expect_shape(op, "documents", Shape::from([batch, 2, queries]), bounds)?;
+        }
         if let Some(bias) = options.bias {
             let [sequences, _, rows, _] = bias.dims::<4>(op)?;
             let sequences = if sequences == batch { batch } else { 1 };
@@ -61,9 +66,9 @@ impl Call {
         if let Some(HeadShard { first, total }) = shard.filter(|shard| shard.first + heads > shard.total) {
             return Err(Error::shape(op, "heads", format!("at most {total}"), format!("{heads} from {first}")));
         }
-        let bias = options.bias.map(|bias| bias.value().clone());
+        let (bias, documents) = (options.bias.map(|bias| bias.value().clone()), options.documents.cloned());
         let shape = AttentionShape { batch, heads, kv_heads, queries, keys, head_size };
-        Ok(Call { op, shape, scale, causal, window, mask, bias, dropout, shard })
+        Ok(Call { op, shape, scale, causal, window, mask, documents, bias, dropout, shard })
     }
 
     /// L.
@@ -123,6 +128,12 @@ impl Call {
         })
     }
 
+    fn documents(&self, of: Sequences) -> Result<Option<View<'_>>> {
+        let bounds =
+            self.documents.as_ref().map(|documents| of.part(documents.bounds().view()?, 2 * self.shape.queries));
+        bounds.transpose()
+    }
+
     fn bias(&self, of: Sequences) -> Result<Option<Bias<'_>>> {
         let Some(bias) = &self.bias else { return Ok(None) };
         let [sequences, heads, rows, keys] = bias.dims::<4>(self.op)?;
@@ -152,10 +163,11 @@ impl Call {
 
     fn inputs<'a>(&'a self, [q, k, v]: [Heads<'a>; 3], of: Sequences) -> Result<AttentionInputs<'a>> {
         let Call { shape, scale, causal, window, .. } = *self;
-        let (mask, bias, dropout) = (self.mask(of)?, self.bias(of)?, self.dropout(of));
+        let (mask, documents, bias) = (self.mask(of)?, self.documents(of)?, self.bias(of)?);
+        let dropout = self.dropout(of);
         let (shape, [q, k, v]) =
             (AttentionShape { batch: of.count, ..shape }, [of.heads(q)?, of.heads(k)?, of.heads(v)?]);
-        Ok(AttentionInputs { shape, scale, causal, window, mask, bias, dropout, q, k, v })
+        Ok(AttentionInputs { shape, scale, causal, window, mask, documents, bias, dropout, q, k, v })
     }
 
     /// Queries, keys and values in three tensors, in two, or in one.

@@ -3,12 +3,15 @@
 //! [`attention_cached`] and [`attention_fused_cached`].
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
-//! nothing is permuted, and no `[L, S]` matrix of scores is kept. What they have in common is in `call.rs`.
+//! nothing is permuted, and no `[L, S]` matrix of scores is kept. Packed documents ([`Documents`]) attend to
+//! themselves, and what they do not see takes no time. What the ops have in common is in `call.rs`.
 
 mod cached;
 mod call;
+mod documents;
 
 pub use cached::{KeyValues, attention_cached, attention_fused_cached};
+pub use documents::Documents;
 
 use super::*;
 use crate::kernel::Dropout;
@@ -43,6 +46,8 @@ pub struct AttentionOptions<'a> {
     pub window: Option<usize>,
     /// Further restriction of the keys.
     pub mask: AttentionMask<'a>,
+    /// Documents packed into sequences that attend to themselves: a query sees the keys of its own document alone.
+    pub documents: Option<&'a Documents>,
     /// Added to the scaled scores, `[1 or B, N, 1 or L, S]`; a single row is for every query, such as the slopes times
     /// positions of keys of Press et al. (2021). Its gradient, if wanted, is made for every query before it is summed
     /// up.
@@ -74,6 +79,7 @@ impl AttentionOptions<'_> {
             causal: false,
             window: None,
             mask: AttentionMask::None,
+            documents: None,
             bias: None,
             dropout: None,
             shard: None,
@@ -87,7 +93,7 @@ impl AttentionOptions<'_> {
 /// Numerics: scores, softmax and sums in f32. Saves q, k, v, the result and one number for each row and head.
 ///
 /// # Errors
-/// Shapes that do not fit, a mask that is not u8, a window without `causal`.
+/// Shapes that do not fit, a mask that is not u8, a window without `causal`, documents where L is not S.
 pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
     let [batch, queries, _] = q.dims("attention")?;
     let [_, keys, _] = k.dims("attention")?;

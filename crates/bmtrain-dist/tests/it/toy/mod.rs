@@ -93,6 +93,7 @@ impl ToyBlock {
             window: None,
             causal,
             mask: AttentionMask::None,
+            documents: None,
             bias,
             dropout: cx.dropout(name, 0.1)?,
             shard: None,

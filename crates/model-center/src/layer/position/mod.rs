@@ -68,8 +68,11 @@ pub struct Rows<'a> {
     pub past: usize,
     /// L, tokens of a row that are read now.
     pub length: usize,
-    /// i64 `[B, S]`, the position of each token in its sequence, past and present; `None` where nothing is padded.
+    /// i64 `[B, S]`, the position of each token in its sequence or document, past and present; `None` where it is the
+    /// token's index in its sequence.
     pub numbers: Option<&'a Tensor>,
+    /// All positions are below this.
+    pub reach: usize,
 }
 
 impl Rows<'_> {
@@ -118,9 +121,7 @@ impl Positions {
         let scope = AttentionContext { visible, ..AttentionContext::default() };
         Ok(match self {
             Positions::None => scope,
-            Positions::Rotary(angles) => {
-                AttentionContext { angles: Some(angles.of(rows.past, rows.length, cx)?), ..scope }
-            }
+            Positions::Rotary(angles) => AttentionContext { angles: Some(angles.of(rows, cx)?), ..scope },
             Positions::Alibi(alibi) => AttentionContext { bias: Some(alibi.bias(rows, cx)?), ..scope },
             Positions::Relative(_) => AttentionContext { bias, ..scope },
         })

@@ -1,5 +1,6 @@
 //! Rotary positions (Su et al., 2021) and the ways of stretching them over longer texts than a model was trained on.
 
+use super::Rows;
 use crate::layer::mask::Angles;
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::Result;
@@ -174,9 +175,13 @@ impl RotaryAngles {
         &self.config
     }
 
-    /// The angles of `length` tokens after `past` others, each token at its position in the sequence.
-    pub fn of(&self, past: usize, length: usize, cx: &Ctx) -> Result<Angles> {
-        let all = past + length;
+    /// The angles of these tokens. Where the angles depend on the length of a text, all documents packed into
+    /// sequences have the angles of the longest one.
+    pub fn of(&self, rows: Rows<'_>, cx: &Ctx) -> Result<Angles> {
+        let (past, all) = (rows.past, rows.keys());
+        if let Some(numbers) = rows.numbers {
+            return Ok(Angles { table: self.table_for(rows.reach, cx)?, positions: Some(numbers.clone()) });
+        }
         let table = self.table_for(all, cx)?; // [all or more, R]
         // Rows of the table from the first new token on.
         let table = if past == 0 { table } else { table.slice(past..all)? }; // [L or more, R]
@@ -255,8 +260,15 @@ mod tests {
         assert_eq!((table[16], table[20]), (2f64.cos() as f32, 2f64.sin() as f32));
         let device = bmtrain_core::Device::cpu(1).unwrap();
         let (angles, cx) = (RotaryAngles::new(PLAIN), Ctx::inference(&device));
-        assert_eq!(angles.of(0, 5, &cx).unwrap().table.shape().dims(), [64, 8]);
-        assert_eq!(angles.of(60, 5, &cx).unwrap().table.shape().dims(), [5, 8]);
-        assert_eq!(angles.of(0, 3, &cx).unwrap().table.shape().dims(), [128, 8]);
+        let rows = |past, length| Rows { past, length, numbers: None, reach: past + length };
+        let table = |rows| angles.of(rows, &cx).unwrap().table.shape().dims().to_vec();
+        assert_eq!(table(rows(0, 5)), [64, 8]);
+        assert_eq!(table(rows(60, 5)), [5, 8]);
+        assert_eq!(table(rows(0, 3)), [128, 8]);
+        // Documents of at most 7 tokens in a longer sequence.
+        let (angles, numbers) =
+            (RotaryAngles::new(PLAIN), Tensor::from_slice(&device, [1, 200], &[0i64; 200]).unwrap());
+        let packed = angles.of(Rows { numbers: Some(&numbers), reach: 7, ..rows(0, 200) }, &cx).unwrap();
+        assert_eq!(packed.table.shape().dims(), [64, 8]);
     }
 }

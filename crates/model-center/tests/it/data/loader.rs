@@ -20,7 +20,7 @@ fn dataset(samples: usize) -> Arc<Dataset> {
 }
 
 fn options(order: Order, batch_size: usize, drop_last: bool) -> LoaderOptions {
-    LoaderOptions { batch_size, order, drop_last, pad_to_multiple_of: 1, seed: 5 }
+    LoaderOptions { batch_size, order, drop_last, pad_to_multiple_of: 1, packing: false, seed: 5 }
 }
 
 const ORDERS: [Order; 4] =

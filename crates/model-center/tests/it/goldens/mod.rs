@@ -66,7 +66,7 @@ pub fn inputs(model: &str, head: &str) -> Batch {
     batch(&SafetensorsFile::open(&directory(model, head).join("inputs.safetensors")).unwrap(), "")
 }
 
-fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> Box<dyn TextModel> {
+pub fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> Box<dyn TextModel> {
     let options = OpenOptions { recompute, ..OpenOptions::new(device) };
     let opened = Registry::default().open(&directory(model, head), &options).unwrap();
     assert!(opened.initialized.is_empty() && opened.unused.is_empty(), "{model} {head}: {:?}", opened.initialized);

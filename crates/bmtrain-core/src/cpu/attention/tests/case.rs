@@ -9,6 +9,7 @@ use crate::kernel::{
     Arguments, AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Dest, Dropout, Heads,
     HeadsMut, Kernel, Mask,
 };
+use crate::ops::Documents;
 use crate::philox::{Key, block, unit};
 use crate::{Device, Segment, Storage};
 use half::{bf16, f16};
@@ -33,6 +34,8 @@ pub(super) struct Case {
     pub(super) keys: usize,
     pub(super) head_size: usize,
     pub(super) mask: Masking,
+    /// Whether sequences are packed documents, with bounds of their own in each; as many keys as queries.
+    pub(super) packed: bool,
     pub(super) causal: bool,
     pub(super) window: Option<usize>,
     /// Whether there is a bias, and one per sequence.
@@ -57,6 +60,7 @@ impl Default for Case {
             keys: 13,
             head_size: 16,
             mask: Masking::None,
+            packed: false,
             causal: false,
             window: None,
             bias: None,
@@ -73,6 +77,21 @@ impl Case {
     pub(super) fn shape(&self) -> AttentionShape {
         let Case { batch, heads, kv_heads, queries, keys, head_size, .. } = *self;
         AttentionShape { batch, heads, kv_heads, queries, keys, head_size }
+    }
+
+    /// The first token of each token's document: documents of 1, 4, 20, 37 and 60 tokens in turn.
+    pub(super) fn starts(&self) -> Vec<u32> {
+        let of_sequence = |b: usize| {
+            let mut lengths = [1, 4, 20, 37, 60].into_iter().cycle().skip(b + 1);
+            let (mut start, mut end) = (0, 0);
+            (0..self.queries).map(move |at| {
+                if at == end {
+                    (start, end) = (at, at + lengths.next().unwrap());
+                }
+                start as u32
+            })
+        };
+        (0..self.batch).flat_map(of_sequence).collect()
     }
 
     pub(super) fn dbias_len(&self) -> usize {
@@ -350,12 +369,15 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
             Bias { view, per_sequence, per_query: case.per_query }
         })
     };
+    let packed = case.packed.then(|| Documents::new(&device, [case.batch, queries], &case.starts()).unwrap());
+    let documents = || packed.as_ref().map(|documents| documents.bounds().view().unwrap());
     let inputs = AttentionInputs {
         shape: case.shape(),
         scale: case.scale(),
         causal: case.causal,
         window: case.window,
         mask: mask(),
+        documents: documents(),
         bias: bias(),
         dropout: case.dropout(),
         q: read(0),

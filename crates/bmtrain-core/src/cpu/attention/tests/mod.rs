@@ -75,6 +75,96 @@ fn windows_and_biases_for_all_queries_equal_f64_arithmetic() {
 }
 
 #[test]
+fn packed_documents_equal_f64_arithmetic() {
+    for (mask, causal, window) in [
+        (Masking::None, false, None),
+        (Masking::Padding, true, None),
+        (Masking::Full, false, None),
+        (Masking::Padding, true, Some(9)),
+    ] {
+        for bias in [None, Some(false), Some(true)] {
+            let case = Case { queries: 150, keys: 150, packed: true, mask, causal, window, bias, ..Case::default() };
+            let case = Case { heads: 4, per_query: !causal, dropout: 0.2, fused: causal, add: !causal, ..case };
+            check(&case, settings());
+            check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Whole });
+            check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Split });
+        }
+    }
+}
+
+#[test]
+fn a_packed_document_has_the_bits_of_a_sequence_of_its_own() {
+    for causal in [false, true] {
+        let packed = Case { batch: 1, queries: 150, keys: 150, packed: true, causal, ..Case::default() };
+        let data = Data::new(&packed);
+        let together = run(&packed, &data, 2, settings());
+        let starts = packed.starts();
+        let width = packed.heads * packed.head_size;
+        for document in starts.chunk_by(|a, b| a == b) {
+            let (start, length) = (document[0] as usize, document.len());
+            let alone = Case { queries: length, keys: length, packed: false, ..packed };
+            let cut = |x: &[f32]| x[start * width..(start + length) * width].to_vec();
+            let own = Data { q: cut(&data.q), k: cut(&data.k), v: cut(&data.v), dout: cut(&data.dout), ..data.clone() };
+            let alone = run(&alone, &own, 2, settings());
+            for (name, together, alone) in [
+                ("out", &together.out, &alone.out),
+                ("dq", &together.dq, &alone.dq),
+                ("dk", &together.dk, &alone.dk),
+                ("dv", &together.dv, &alone.dv),
+            ] {
+                assert_eq!(cut(together), *alone, "{name} of the document at {start}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_document_for_each_sequence_changes_no_bit() {
+    // A sequence of the four tokens of its first document.
+    let case = Case { batch: 1, queries: 4, keys: 4, mask: Masking::Padding, bias: Some(false), ..Case::default() };
+    let data = Data::new(&case);
+    let (without, with) = (run(&case, &data, 1, settings()), run(&Case { packed: true, ..case }, &data, 1, settings()));
+    for ((name, x), (_, y)) in without.all().into_iter().zip(with.all()) {
+        assert_eq!(x, y, "{name}");
+    }
+}
+
+#[test]
+fn bounds_that_do_not_divide_a_sequence_are_refused() {
+    let device = crate::Device::cpu(1).unwrap();
+    for (bounds, refused) in [
+        ([0, 0, 2, 2, 2, 3], None),
+        ([0, 0, 2, 2, 2, 4], Some(2)),
+        ([0, 0, 1, 2, 2, 3], Some(2)),
+        ([-1, 0, 2, 2, 2, 3], Some(0)),
+        ([0, 0, 2, 0, 2, 3], Some(0)),
+    ] {
+        let bounds = crate::Tensor::from_slice_in(&device, [1, 2, 3], &bounds, crate::Segment::Data).unwrap();
+        let q = crate::Tensor::full_in(&device, [1, 3, 4], crate::DType::F32, 1.0, crate::Segment::Data).unwrap();
+        let heads = || crate::kernel::Heads { view: q.view().unwrap(), batch_stride: 12, row_stride: 4 };
+        let inputs = crate::kernel::AttentionInputs {
+            shape: Case { batch: 1, heads: 1, kv_heads: 1, queries: 3, keys: 3, head_size: 4, ..Case::default() }
+                .shape(),
+            scale: 1.0,
+            causal: false,
+            window: None,
+            mask: crate::kernel::Mask::None,
+            documents: Some(bounds.view().unwrap()),
+            bias: None,
+            dropout: None,
+            q: heads(),
+            k: heads(),
+            v: heads(),
+        };
+        let extents = super::extent::Extents::new("attention_forward", &inputs);
+        let expected = refused.map(|token| format!("no document has its bounds at token {token} of sequence 0"));
+        let error = extents.err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), refused.is_some());
+        assert!(error.zip(expected).is_none_or(|(error, expected)| error.contains(&expected)));
+    }
+}
+
+#[test]
 fn every_combination_of_rules_equals_f64_arithmetic() {
     for mask in [Masking::None, Masking::Padding, Masking::Full] {
         for causal in [false, true] {
@@ -148,6 +238,8 @@ fn threads_and_schemes_give_the_same_bits() {
         Case { mask: Masking::Padding, ..base },
         Case { bias: Some(false), causal: true, ..base },
         Case { bias: Some(true), mask: Masking::Full, dtype: crate::DType::BF16, ..base },
+        Case { packed: true, keys: 140, mask: Masking::Padding, causal: true, ..base },
+        Case { packed: true, keys: 140, bias: Some(false), ..base },
     ] {
         let data = Data::new(&case);
         let one = run(&case, &data, 1, Settings { scheme: Scheme::Whole, ..settings() });

@@ -34,6 +34,8 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
     let dbias_row = (head * case.queries + l) * case.keys;
     let dot = |x: &[f32], y: &[f32]| -> f64 { x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum() };
     let (q, dout) = (&data.q[of_query..][..h], &data.dout[of_query..][..h]);
+    let starts = case.starts();
+    let document = |row: usize| starts[b * case.queries + row];
     let seen = |s: usize| {
         let allowed = match case.mask {
             Masking::None => true,
@@ -41,7 +43,8 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
             Masking::Full | Masking::NothingFull => data.mask[(b * case.queries + l) * case.keys + s] != 0,
         };
         let near = case.window.is_none_or(|window| l + case.keys < s + case.queries + window);
-        allowed && near && (!case.causal || s + case.queries <= l + case.keys)
+        let together = !case.packed || document(l) == document(s);
+        allowed && together && near && (!case.causal || s + case.queries <= l + case.keys)
     };
     let scores: Vec<f64> = (0..case.keys)
         .map(|s| {

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# 16 documents of 128 tokens packed into one sequence of 2,048 against 16 sequences of 128: the time of attention alone
+# and of a training step of GPT-2; each at most 1.25.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+need python3 "install Python 3.9 or newer"
+build step_bench
+(cd "$root" && cargo build --release --locked --quiet --package bmtrain-core --example attention_bench) >&2
+exec python3 "$root/scripts/claims/document_mask.py" "$bin/step_bench" "$bin/examples/attention_bench" "$@"
