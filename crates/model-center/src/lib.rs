@@ -49,6 +49,7 @@ pub mod error;
 pub mod file;
 pub mod formats;
 pub mod generate;
+pub mod import;
 pub mod inference;
 pub mod layer;
 pub mod metrics;

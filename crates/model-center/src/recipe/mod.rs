@@ -40,6 +40,7 @@ pub use mistake::{Group, Mistake, as_error, list};
 pub use page::settings_page;
 pub use parallel::Parallel;
 pub use ranks::Mismatch;
+pub(crate) use kinds::quote;
 pub(crate) use ranks::nearest;
 pub use resolved::Resolved;
 pub use rules::{model_directory, preflight};

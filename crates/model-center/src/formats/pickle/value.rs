@@ -30,8 +30,10 @@ pub(super) enum Value {
     /// `None`.
     Nothing,
     Truth(bool),
-    /// A number whose value plays no part: a float.
+    /// A float beyond those that are kept.
     Number,
+    /// A float.
+    Float(f64),
     /// An integer of up to eight bytes.
     Integer(i64),
     /// A longer integer, little endian.
@@ -52,6 +54,8 @@ pub(super) enum Value {
     Tensor(Id),
     /// An object of a class that means nothing here, by its class. Its state is dropped.
     Foreign(Id),
+    /// The arguments of a command line, by the dictionary of their values.
+    Namespace(Id),
 }
 
 /// One unpickled object with everything it refers to.
@@ -97,6 +101,15 @@ impl Object {
         }
     }
 
+    /// The members of a list or tuple.
+    pub(super) fn items(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Some(Value::Tuple(items)) => Some(items),
+            Some(Value::List(items)) => Some(items),
+            _ => None,
+        }
+    }
+
     pub(super) fn get(&self, dict: Id, key: &str) -> Option<Id> {
         self.dict(dict)?.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
     }
@@ -120,7 +133,7 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
         None | Some(Value::Integer(_) | Value::Long(_)) => "an integer",
         Some(Value::Nothing) => "None",
         Some(Value::Truth(_)) => "a truth value",
-        Some(Value::Number) => "a float",
+        Some(Value::Number | Value::Float(_)) => "a float",
         Some(Value::Text(_)) => "a text",
         Some(Value::Bytes) => "bytes",
         Some(Value::Set) => "a set",
@@ -130,6 +143,7 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
         Some(Value::Global(global)) => return format!("the name {global}"),
         Some(Value::Storage(_)) => "a storage",
         Some(Value::Tensor(_)) => "a tensor",
+        Some(Value::Namespace(_)) => "the arguments of a command line",
         Some(Value::Foreign(class)) => match value(values, *class) {
             Some(Value::Global(global)) => return format!("an object of the class {global}"),
             _ => "an object of an unknown class",
