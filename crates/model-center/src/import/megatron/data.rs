@@ -161,7 +161,10 @@ impl Translation<'_> {
         if let Some(name) = decoder {
             let found = flags.whole(name, 512)?;
             match self.program {
-                Program::T5 => sheet.whole(keys::TARGET_LENGTH, found.value, found.from),
+                Program::T5 => {
+                    let why = "targets have the length that the masked spans of a sample give";
+                    sheet.note(NoteKind::Differs, found.from, why);
+                }
                 _ => sheet.note(NoteKind::Unused, found.from, "there is no decoder apart"),
             }
         }

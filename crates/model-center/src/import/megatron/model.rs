@@ -30,9 +30,12 @@ impl Translation<'_> {
             let reason = format!("{} does not divide {} ({})", heads.from, hidden.value, hidden.from);
             return Err(Error::argument("--num-attention-heads", reason, "choose a divisor of --hidden-size"));
         }
-        let sizes = [(keys::LAYERS, layers), (keys::HIDDEN, hidden), (keys::HEADS, heads), (keys::POSITIONS, positions)];
-        for (key, found) in sizes {
+        for (key, found) in [(keys::LAYERS, layers), (keys::HIDDEN, hidden), (keys::HEADS, heads)] {
             sheet.whole(key, found.value, found.from);
+        }
+        match self.program {
+            Program::T5 => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
+            _ => sheet.whole(keys::POSITIONS, positions.value, positions.from),
         }
         if let Some(found) = head_size {
             sheet.whole(keys::HEAD_SIZE, found.value, found.from);
@@ -40,7 +43,16 @@ impl Translation<'_> {
         self.feed_forward(sheet)?;
         self.kv_heads(sheet)?;
         let std = flags.number("--init-method-std", 0.02)?;
-        sheet.number(keys::INIT_STD, std.value, std.from);
+        match self.program {
+            Program::T5 => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
+            _ => sheet.number(keys::INIT_STD, std.value, std.from),
+        }
+        if self.program == Program::T5 {
+            self.dropout(sheet)?;
+            let why = "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
+            sheet.note(NoteKind::Differs, "pretrain_t5.py", why);
+            return self.dtype(sheet);
+        }
         let scales = self.program != Program::Bert || flags.is_given("--deep-init") || !self.is_2019;
         let from = match (self.program, flags.is_given("--deep-init")) {
             (_, true) => "--deep-init",
@@ -235,6 +247,10 @@ impl Translation<'_> {
                 let from = format!("{}: the directory of its tokenizer", printable(kind, 60));
                 sheet.text(keys::TOKENIZER, name, from);
             }
+        }
+        if vocabulary.is_some() || model.is_some() {
+            let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
+            sheet.note(NoteKind::Differs, "model.vocabulary", why);
         }
         if kind.starts_with("CharacterLevel") {
             let reason = "a vocabulary of 256 characters has no file";
