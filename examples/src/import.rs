@@ -78,8 +78,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         let reason = format!("{} exists, and nothing is overwritten", out.display());
         return Err(Error::argument("--out", reason, "name another file"));
     }
-    let asked =
-        ImportOptions { ranks: options.ranks, leave: options.leave.clone(), sets: options.sets.clone() };
+    let asked = ImportOptions { ranks: options.ranks, leave: options.leave.clone(), sets: options.sets.clone() };
     let sheet = match &options.system {
         System::Megatron(command) => import::megatron(&text(command)?, &asked)?,
         System::Cpm(command) => import::cpm(&text(command)?, &asked)?,

@@ -14,8 +14,8 @@ use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
 use model_center::formats::{
-    DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory, is_ranked,
-    ranked_to_directory, shortened,
+    DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
+    is_ranked, ranked_to_directory, shortened,
 };
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::run::ExitStatus;

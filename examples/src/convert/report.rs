@@ -1,6 +1,8 @@
 //! What became of every tensor of a converted model, one JSON object a line.
 
-use model_center::formats::{NameTable, RankedReport, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf};
+use model_center::formats::{
+    NameTable, RankedReport, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf,
+};
 use model_center::model::OpenedModel;
 use model_center::{Error, Result};
 use serde_json::json;

@@ -24,7 +24,8 @@ impl BatchParts {
     /// [`Error::Argument`] if the parts contradict each other.
     pub(super) fn write(&self, sheet: &mut Sheet) -> Result<()> {
         let bad = |reason: String| Error::argument("the batch equation", reason, "correct one of the numbers");
-        for (name, part) in [("batch", &self.batch), ("micro-batch", &self.micro), ("accumulation", &self.accumulation)] {
+        for (name, part) in [("batch", &self.batch), ("micro-batch", &self.micro), ("accumulation", &self.accumulation)]
+        {
             if let Some((0, from)) = part {
                 return Err(bad(format!("a {name} of 0 ({from})")));
             }
@@ -55,11 +56,8 @@ impl BatchParts {
                 return Err(bad(format!("{from} {is_no} {micro}{steps}{ranks} ({micro_from})")));
             }
         }
-        let parts = [
-            (keys::BATCH, &self.batch),
-            (keys::MICRO_BATCH, &self.micro),
-            (keys::ACCUMULATION, &self.accumulation),
-        ];
+        let parts =
+            [(keys::BATCH, &self.batch), (keys::MICRO_BATCH, &self.micro), (keys::ACCUMULATION, &self.accumulation)];
         for (key, part) in parts {
             sheet.remove(key);
             if let Some((value, from)) = part {

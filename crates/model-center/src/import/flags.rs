@@ -72,7 +72,7 @@ pub(super) const fn refused_switch(name: &'static str, why: &'static str) -> Fla
 
 /// A value and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct From<T> {
+pub(super) struct Sourced<T> {
     pub(super) value: T,
     pub(super) from: String,
     pub(super) is_given: bool,
@@ -154,24 +154,24 @@ impl Flags {
     }
 
     /// A number, or the default that the other program has.
-    pub(super) fn number(&self, name: &'static str, default: f64) -> Result<From<f64>> {
+    pub(super) fn number(&self, name: &'static str, default: f64) -> Result<Sourced<f64>> {
         match self.text(name)? {
             Some(text) => Ok(given(name, parse(name, text)?, text)),
-            None => Ok(From { value: default, from: format!("{name}, default {default}"), is_given: false }),
+            None => Ok(Sourced { value: default, from: format!("{name}, default {default}"), is_given: false }),
         }
     }
 
     /// The same without a default.
-    pub(super) fn maybe_number(&self, name: &'static str) -> Result<Option<From<f64>>> {
+    pub(super) fn maybe_number(&self, name: &'static str) -> Result<Option<Sourced<f64>>> {
         self.text(name)?.map(|text| Ok(given(name, parse(name, text)?, text))).transpose()
     }
 
-    pub(super) fn whole(&self, name: &'static str, default: u64) -> Result<From<u64>> {
+    pub(super) fn whole(&self, name: &'static str, default: u64) -> Result<Sourced<u64>> {
         let found = self.number(name, default as f64)?;
         whole(name, found)
     }
 
-    pub(super) fn maybe_whole(&self, name: &'static str) -> Result<Option<From<u64>>> {
+    pub(super) fn maybe_whole(&self, name: &'static str) -> Result<Option<Sourced<u64>>> {
         self.maybe_number(name)?.map(|found| whole(name, found)).transpose()
     }
 
@@ -186,7 +186,8 @@ impl Flags {
     /// # Errors
     /// [`Error::Argument`] with the first refused flag and the names of others.
     pub(super) fn account(&self, table: &'static [Flag], leave: &[String], sheet: &mut Sheet) -> Result<()> {
-        let is_left = |name: &str| leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
+        let is_left =
+            |name: &str| leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
         let mut refused: Vec<(&'static str, &'static str)> = Vec::new();
         for flag in table.iter().filter(|flag| self.given.contains_key(flag.name)) {
             match flag.role {
@@ -240,8 +241,8 @@ fn shown(word: &str) -> String {
     printable(word, 80)
 }
 
-fn given(name: &'static str, value: f64, text: &str) -> From<f64> {
-    From { value, from: format!("{name} {}", shown(text)), is_given: true }
+fn given(name: &'static str, value: f64, text: &str) -> Sourced<f64> {
+    Sourced { value, from: format!("{name} {}", shown(text)), is_given: true }
 }
 
 /// A finite number; thousands may be separated by `_` or `,` as Python's sources and READMEs do.
@@ -251,10 +252,10 @@ pub(super) fn parse(name: &str, text: &str) -> Result<f64> {
     value.ok_or_else(|| Error::argument(name, format!("{} is not a number", shown(text)), "write a number"))
 }
 
-fn whole(name: &'static str, found: From<f64>) -> Result<From<u64>> {
+fn whole(name: &'static str, found: Sourced<f64>) -> Result<Sourced<u64>> {
     if found.value < 0.0 || found.value.fract() != 0.0 || found.value > 9e15 {
         let reason = format!("{} is not a whole number of at least 0", found.value);
         return Err(Error::argument(name, reason, "write a whole number"));
     }
-    Ok(From { value: found.value as u64, from: found.from, is_given: found.is_given })
+    Ok(Sourced { value: found.value as u64, from: found.from, is_given: found.is_given })
 }

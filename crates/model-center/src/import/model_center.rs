@@ -82,9 +82,8 @@ fn model(flags: &Flags, program: &str, sheet: &mut Sheet) -> Result<&'static str
     };
     let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
     let of_program = ["bert", "gptj", "gpt2", "llama", "t5", "cpm1", "cpm2", "roberta"];
-    let family = family_of(last)
-        .or_else(|| of_program.into_iter().find(|family| program.contains(family)))
-        .unwrap_or("bert");
+    let family =
+        family_of(last).or_else(|| of_program.into_iter().find(|family| program.contains(family))).unwrap_or("bert");
     if ["glm", "longformer", "vit"].contains(&family) {
         let reason = format!("the family {family} is not available");
         return Err(Error::argument("--model-config", reason, "choose a model of another family"));
@@ -212,7 +211,11 @@ fn files(flags: &Flags, sheet: &mut Sheet) -> Result<()> {
     };
     sheet.text(keys::OUTPUT, &path, from);
     if let Some(found) = flags.maybe_whole("--save-iters")? {
-        sheet.note(NoteKind::Unused, found.from, "its fine-tuning programs do not read it; checkpoint.every does it here");
+        sheet.note(
+            NoteKind::Unused,
+            found.from,
+            "its fine-tuning programs do not read it; checkpoint.every does it here",
+        );
     }
     if let Some(load) = flags.text("--load")? {
         let why = format!("`convert` makes a directory of {load} and its config.json: model.path = that directory");

@@ -319,6 +319,8 @@ fn sample(flag: &str) -> &'static str {
         "--rampup-batch-size" => "1 1 10",
         "--tokenizer-type" => "GPT2BPETokenizer",
         "--lr" => "1",
+        "--max-position-embeddings" => "2048",
+        "--data-path" => "data/x",
         "--global-batch-size" => "4",
         _ => "64",
     }

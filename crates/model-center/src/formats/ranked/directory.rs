@@ -67,7 +67,9 @@ pub struct RankedReport {
 impl fmt::Display for RankedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let system = if self.system == RankedSystem::Megatron { "Megatron-LM" } else { "DeepSpeed" };
-        let ranks = if self.ranks == 1 { "1 tensor-parallel rank".to_owned() } else {
+        let ranks = if self.ranks == 1 {
+            "1 tensor-parallel rank".to_owned()
+        } else {
             format!("{} tensor-parallel ranks", self.ranks)
         };
         write!(f, "{} of {system}, {ranks}: {} tensors written as {}", self.family, self.written.len(), self.dtype)?;

@@ -238,8 +238,7 @@ impl RankPieces {
         }
         let Some(zero) = &self.zero else { return };
         for (name, shape) in zero.parameters() {
-            let piece =
-                Piece { shape: shape.to_vec(), dtype: StoredDtype::F32, held: Held::Zero(name.to_owned()) };
+            let piece = Piece { shape: shape.to_vec(), dtype: StoredDtype::F32, held: Held::Zero(name.to_owned()) };
             self.pieces.insert(format!("0:{name}"), piece);
         }
     }

@@ -35,7 +35,11 @@ impl Translation<'_> {
         if self.is_2019 {
             sheet.flag(keys::PERMUTE, true, "the list of 2019 splits a random order of documents");
         } else {
-            sheet.text(keys::SAMPLE_ORDER, if self.is_cpm { "megatron-v1" } else { "megatron" }, "order of Megatron-LM");
+            sheet.text(
+                keys::SAMPLE_ORDER,
+                if self.is_cpm { "megatron-v1" } else { "megatron" },
+                "order of Megatron-LM",
+            );
         }
         self.lengths(sheet)?;
         let workers = flags.whole("--num-workers", 2)?;
@@ -79,6 +83,10 @@ impl Translation<'_> {
     fn corpora(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let is_npy = flags.is_given("--use-npy-data-loader");
+        if is_npy {
+            let why = "the token file of this name takes the place of the directory of arrays";
+            sheet.note(NoteKind::Unused, "--use-npy-data-loader", why);
+        }
         let names = ["--data-path", "--train-data", "--train-data-path"];
         let Some(name) = self.first(&names) else {
             let fix = "give --data-path, or --set data.corpora=[\"data/books\"] with the token files of `corpus build`";
@@ -100,10 +108,6 @@ impl Translation<'_> {
                 }
             }
         }
-        if is_npy {
-            let why = "`corpus build --format npy` turns the directory of arrays into the token file of this name";
-            sheet.note(NoteKind::Unused, "--use-npy-data-loader", why);
-        }
         if name != "--data-path" && !is_npy {
             let end = if self.program == Program::Bert { SENTENCE_PAIRS } else { "with --append-eod" };
             let why = format!("text is tokenized once, by `corpus build FILE --tokenizer DIR --out NAME`; {end}");
@@ -116,7 +120,7 @@ impl Translation<'_> {
     fn corpus_list(&self, key: &str, name: &'static str, values: &[String], sheet: &mut Sheet) -> Result<()> {
         values.iter().try_for_each(|value| check_set(name, value))?;
         let from = self.flags.shown(name);
-        let is_number = |value: &String| value.parse::<f64>().is_ok();
+        let is_number = |value: &String| name == "--data-path" && value.parse::<f64>().is_ok();
         let paths: Vec<String> = values.iter().filter(|value| !is_number(value)).map(|path| token_file(path)).collect();
         if paths.is_empty() {
             return Err(Error::argument(name, "it names no file", "name token files without .bin and .idx"));

@@ -15,7 +15,7 @@ const COMPLETE: &str = "a checkpoint here is complete, so that a resumed run has
 const NO_MODEL: &str = "there is no such layer here";
 const MOE: &str = "mixtures of experts are not available";
 
-pub(super) const MEGATRON: &[Flag] = &[
+pub(in crate::import) const MEGATRON: &[Flag] = &[
     // Model.
     read("--num-layers"),
     read("--hidden-size"),

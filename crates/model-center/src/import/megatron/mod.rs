@@ -126,10 +126,12 @@ impl Translation<'_> {
             // CPM-Pretrain writes 0 for none.
             let stages = found.value.max(1);
             sheet.whole(keys::PIPELINE, stages, found.from);
-            if let Some(found) = flags.maybe_whole("--num-layers-per-virtual-pipeline-stage")?
-                && stages > 1
-                && found.value > 0
+            let chunk = flags.maybe_whole("--num-layers-per-virtual-pipeline-stage")?;
+            if let Some(found) = &chunk
+                && (stages == 1 || found.value == 0)
             {
+                sheet.note(NoteKind::Unused, found.from.clone(), "there is one stage");
+            } else if let Some(found) = chunk {
                 let layers = flags.whole("--num-layers", 24)?.value;
                 let chunks = layers / stages / found.value;
                 sheet.whole(keys::VIRTUAL_STAGES, chunks.max(1), found.from.clone());
@@ -211,7 +213,8 @@ fn ranks(command: &Command) -> Result<Option<u64>> {
         let mut words = command.launcher.iter();
         while let Some(word) = words.next() {
             let bare = word.trim_start_matches('-').replace('_', "-");
-            let (name, joined) = bare.split_once('=').map_or((bare.as_str(), None), |(name, value)| (name, Some(value)));
+            let (name, joined) =
+                bare.split_once('=').map_or((bare.as_str(), None), |(name, value)| (name, Some(value)));
             if names.contains(&name) {
                 return joined.map(str::to_owned).or_else(|| words.next().cloned());
             }

@@ -2,7 +2,7 @@
 
 use super::{Program, Translation};
 use crate::file::printable;
-use crate::import::flags::From;
+use crate::import::flags::Sourced;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
@@ -49,7 +49,8 @@ impl Translation<'_> {
         }
         if self.program == Program::T5 {
             self.dropout(sheet)?;
-            let why = "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
+            let why =
+                "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
             sheet.note(NoteKind::Differs, "pretrain_t5.py", why);
             return self.dtype(sheet);
         }
@@ -84,7 +85,7 @@ impl Translation<'_> {
         }
     }
 
-    fn head_size(&self, sheet: &mut Sheet) -> Result<Option<From<u64>>> {
+    fn head_size(&self, sheet: &mut Sheet) -> Result<Option<Sourced<u64>>> {
         let Some(name) = self.first(&["--kv-channels", "--kv-hidden-size"]) else { return Ok(None) };
         let found = self.flags.maybe_whole(name)?;
         if name == "--kv-hidden-size" && self.program == Program::Gpt {
@@ -111,13 +112,17 @@ impl Translation<'_> {
         match self.flags.maybe_whole("--num-query-groups")? {
             Some(found) if is_grouped => sheet.whole(keys::KV_HEADS, found.value, found.from),
             Some(found) => sheet.note(NoteKind::Unused, found.from, "it is for --group-query-attention"),
+            None if is_grouped => {
+                sheet.note(NoteKind::Unused, "--group-query-attention", "there is no --num-query-groups");
+            }
             None => {}
         }
         Ok(())
     }
 
     fn dropout(&self, sheet: &mut Sheet) -> Result<()> {
-        for (key, name) in [(keys::HIDDEN_DROPOUT, "--hidden-dropout"), (keys::ATTENTION_DROPOUT, "--attention-dropout")]
+        for (key, name) in
+            [(keys::HIDDEN_DROPOUT, "--hidden-dropout"), (keys::ATTENTION_DROPOUT, "--attention-dropout")]
         {
             let found = self.flags.number(name, 0.1)?;
             sheet.number(key, found.value, found.from);
@@ -256,6 +261,12 @@ impl Translation<'_> {
             let reason = "a vocabulary of 256 characters has no file";
             let fix = "train one with `tokenizer train`, and give its directory with --set model.tokenizer=DIR";
             return Err(Error::argument("--tokenizer-type", reason, fix));
+        }
+        if has_merges && vocabulary.is_none() {
+            sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is for --vocab-file");
+        }
+        if flags.is_given("--tokenizer-model-type") && !kind.starts_with("BertWordPiece") {
+            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-model-type"), "the tokenizer has no such type");
         }
         if flags.is_given("--tokenizer-type") {
             let why = "the files of the tokenizer tell its kind";

@@ -1,7 +1,7 @@
 //! `[train]` and the files of a run of a command of Megatron-LM.
 
 use super::Translation;
-use crate::import::flags::From;
+use crate::import::flags::Sourced;
 use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
@@ -50,12 +50,12 @@ impl Translation<'_> {
         self.recompute(sheet)
     }
 
-    fn steps(&self, sheet: &Sheet) -> Result<From<u64>> {
+    fn steps(&self, sheet: &Sheet) -> Result<Sourced<u64>> {
         let flags = self.flags;
         let Some(samples) = flags.maybe_whole("--train-samples")? else {
             return flags.whole("--train-iters", 1_000_000);
         };
-        Ok(From { value: self.to_steps(samples.value, &samples.from, sheet)?, ..samples })
+        Ok(Sourced { value: self.to_steps(samples.value, &samples.from, sheet)?, ..samples })
     }
 
     /// The steps that have this number of samples.
@@ -73,7 +73,7 @@ impl Translation<'_> {
         Ok(samples.div_ceil(batch))
     }
 
-    fn schedule(&self, steps: &From<u64>, sheet: &mut Sheet) -> Result<()> {
+    fn schedule(&self, steps: &Sourced<u64>, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let lr = flags.number("--lr", 1e-4)?;
         sheet.number(keys::LR, lr.value, lr.from.clone());
@@ -81,12 +81,14 @@ impl Translation<'_> {
             (Some(found), _) => found,
             (None, Some(found)) => {
                 let value = self.to_steps(found.value, &found.from, sheet)?;
-                From { value, from: found.from, is_given: true }
+                Sourced { value, from: found.from, is_given: true }
             }
-            (None, None) => From { value: steps.value, from: steps.from.clone(), is_given: false },
+            (None, None) => Sourced { value: steps.value, from: steps.from.clone(), is_given: false },
         };
         if end.value != steps.value {
             sheet.whole(keys::DECAY_STEPS, end.value.max(1), end.from.clone());
+        } else if end.is_given {
+            sheet.note(NoteKind::Unused, end.from.clone(), "the schedule ends with the run");
         }
         let warmup = self.warmup(&end, sheet)?;
         sheet.whole(keys::WARMUP, warmup.value, warmup.from);
@@ -98,7 +100,9 @@ impl Translation<'_> {
         match style {
             "linear" | "cosine" | "constant" => sheet.text(keys::SCHEDULE, style, from),
             // In 2019 its formula was not written yet.
-            "exponential" if self.is_2019 => sheet.text(keys::SCHEDULE, "constant", format!("{from}, constant in 2019")),
+            "exponential" if self.is_2019 => {
+                sheet.text(keys::SCHEDULE, "constant", format!("{from}, constant in 2019"))
+            }
             "exponential" => {
                 sheet.text(keys::SCHEDULE, "exponential", from);
                 let gamma = (-0.693 / end.value.max(1) as f64).exp();
@@ -128,13 +132,13 @@ impl Translation<'_> {
     }
 
     /// Steps of the warm-up; a fraction is one of the steps of decay.
-    fn warmup(&self, end: &From<u64>, sheet: &Sheet) -> Result<From<u64>> {
+    fn warmup(&self, end: &Sourced<u64>, sheet: &Sheet) -> Result<Sourced<u64>> {
         let flags = self.flags;
         if let Some(found) = flags.maybe_whole("--lr-warmup-iters")? {
             return Ok(found);
         }
         if let Some(found) = flags.maybe_whole("--lr-warmup-samples")? {
-            return Ok(From { value: self.to_steps(found.value, &found.from, sheet)?, ..found });
+            return Ok(Sourced { value: self.to_steps(found.value, &found.from, sheet)?, ..found });
         }
         let found = match self.first(&["--lr-warmup-fraction", "--warmup"]) {
             Some(name) => flags.number(name, 0.01)?,
@@ -145,7 +149,7 @@ impl Translation<'_> {
             return Err(Error::argument("--warmup", reason, "give a fraction of the steps, such as 0.01"));
         }
         let value = (found.value * end.value as f64).round() as u64;
-        Ok(From { value, from: format!("{} of {} steps", found.from, end.value), is_given: found.is_given })
+        Ok(Sourced { value, from: format!("{} of {} steps", found.from, end.value), is_given: found.is_given })
     }
 
     fn loss_scale(&self, sheet: &mut Sheet) -> Result<()> {
@@ -158,7 +162,17 @@ impl Translation<'_> {
             Some(name) => flags.maybe_number(name)?,
             None => None,
         };
-        if sheet.get(keys::DTYPE) != Some("\"f16\"") {
+        let is_half = sheet.get(keys::DTYPE) == Some("\"f16\"");
+        let numbers =
+            ["--loss-scale-window", "--hysteresis", "--min-scale", "--min-loss-scale", "--initial-loss-scale"];
+        for name in ["--loss-scale"].into_iter().chain(numbers) {
+            let has_effect = is_half && (name == "--loss-scale" || fixed.is_none());
+            if flags.is_given(name) && !has_effect {
+                let why = if is_half { "the scale is static" } else { "losses are scaled with --fp16 alone" };
+                sheet.note(NoteKind::Unused, flags.shown(name), why);
+            }
+        }
+        if !is_half {
             return Ok(());
         }
         if let Some(fixed) = fixed {
@@ -190,7 +204,8 @@ impl Translation<'_> {
         let method = flags.text("--recompute-method")?;
         let is_selective = flags.is_given("--recompute-activations") || granularity == Some("selective");
         if is_selective {
-            sheet.text(keys::RECOMPUTE, "attention", "selective recomputation");
+            let name = self.first(&["--recompute-activations", "--recompute-granularity"]).unwrap_or_default();
+            sheet.text(keys::RECOMPUTE, "attention", flags.shown(name));
         } else if let Some(from) = whole.or(granularity.map(|_| "--recompute-granularity full")) {
             let every = match method {
                 Some("block") => {
@@ -198,13 +213,25 @@ impl Translation<'_> {
                     sheet.note(NoteKind::Differs, flags.shown("--recompute-method"), why);
                     None
                 }
-                _ => every.or(later),
+                Some(_) => {
+                    sheet.note(NoteKind::Unused, flags.shown("--recompute-method"), "blocks are alike");
+                    every.or(later)
+                }
+                None => every.or(later),
             };
             match every {
                 Some(found) if found.value > 1 => {
                     sheet.whole(keys::RECOMPUTE, found.value, format!("{from}, {}", found.from));
                 }
-                _ => sheet.text(keys::RECOMPUTE, "blocks", from),
+                Some(found) => sheet.text(keys::RECOMPUTE, "blocks", format!("{from}, {}", found.from)),
+                None => sheet.text(keys::RECOMPUTE, "blocks", from),
+            }
+        }
+        if sheet.get(keys::RECOMPUTE).is_none_or(|value| value == "\"attention\"") {
+            for name in ["--checkpoint-num-layers", "--recompute-num-layers", "--recompute-method"] {
+                if flags.is_given(name) {
+                    sheet.note(NoteKind::Unused, flags.shown(name), "no block is recomputed as a whole");
+                }
             }
         }
         let recomputes_blocks = sheet.get(keys::RECOMPUTE).is_some_and(|value| value != "\"attention\"");
@@ -256,14 +283,17 @@ impl Translation<'_> {
                 sheet.note(NoteKind::Unused, flags.shown("--load"), "the same command resumes the run in output.dir");
             }
             Some(load) => {
-                let why = format!("`convert {load} DIR` makes a model of the checkpoint: model.path = DIR, and remove \
-                                   model.init and the sizes");
+                let why = format!(
+                    "`convert {load} DIR` makes a model of the checkpoint: model.path = DIR, and remove \
+                                   model.init and the sizes"
+                );
                 sheet.note(NoteKind::Differs, flags.shown("--load"), why);
             }
             None => {}
         }
-        if weights_only && load.is_none() {
-            sheet.note(NoteKind::Unused, "--finetune", "it is for --load");
+        if weights_only {
+            let why = if load.is_none() { "it is for --load" } else { "a model has no optimizer state and no step" };
+            sheet.note(NoteKind::Unused, "--finetune", why);
         }
         if flags.is_given("--deepspeed") || flags.is_given("--deepspeed-config") {
             let what = flags.shown(self.first(&["--deepspeed-config", "--deepspeed"]).unwrap_or("--deepspeed"));
