@@ -96,3 +96,70 @@ fn checkpoints_of_ranks_are_converted_with_a_report() {
     let model = golden("gpt2_a", "lm").display().to_string();
     assert!(fixture.convert(&[model.as_str(), "other", "--heads", "4"]).refused().contains("--heads"));
 }
+
+/// ModelCenter's commands, in the flags that differ from its defaults, and the recipes that have their values.
+const PREDECESSORS: [(&str, &str); 8] = [
+    (
+        "boolq_bert.toml",
+        "finetune_bert.py --model-config bert-large-cased --dataset BoolQ --batch-size 64 --train-iters 1400 --lr 1e-5 \
+         --lr-decay-style constant --warmup-iters 0 --weight-decay 1e-2 --clip-grad 10 --loss-scale 128",
+    ),
+    (
+        "boolq_gpt2.toml",
+        "finetune_gpt2.py --model-config gpt2-base --dataset BoolQ --batch-size 64 --train-iters 1400 --lr 5e-5 \
+         --lr-decay-style constant --warmup-iters 100 --clip-grad 10",
+    ),
+    (
+        "rte_gptj.toml",
+        "finetune_gptj.py --model-config gptj-6b --dataset RTE --batch-size 16 --lr 1e-5 --warmup-iters 40 --clip-grad 10",
+    ),
+    (
+        "rte_t5.toml",
+        "finetune_t5.py --model-config t5-11b --dataset RTE --batch-size 16 --lr 1e-5 --lr-decay-style constant \
+         --warmup-iters 100 --clip-grad 10 --max-decoder-length 2",
+    ),
+    (
+        "squad_t5.toml",
+        "finetune_t5_squad.py --model-config t5-3b --batch-size 16 --lr 1e-5 --lr-decay-style constant \
+         --warmup-iters 0 --max-decoder-length 32",
+    ),
+    (
+        "rte_llama.toml",
+        "finetune_llama.py --model-config llama-7b --dataset RTE --batch-size 16 --lr 1e-5 --lr-decay-style constant \
+         --warmup-iters 140 --loss-scale 1048576",
+    ),
+    (
+        "lcqmc_cpm1.toml",
+        "finetune_cpm1.py --model-config cpm1-large --dataset LCQMC --batch-size 64 --lr .02 --warmup-iters 200 \
+         --loss-scale 1048576",
+    ),
+    (
+        "lcqmc_cpm2.toml",
+        "finetune_cpm2.py --model-config cpm2-large --dataset LCQMC --batch-size 64 --lr .002 --warmup-iters 200 \
+         --loss-scale 1048576",
+    ),
+];
+
+#[test]
+fn recipes_have_the_values_of_model_centers_commands() {
+    use model_center::import::{ImportOptions, model_center};
+    use model_center::recipe::Recipe;
+    let recipes = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
+    for (name, command) in PREDECESSORS {
+        let resolved = Recipe::load(Some(&recipes.join(name)), &[]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let config = resolved.print_config();
+        let sheet = model_center(command, &ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // Where a program runs and what fits into memory is another matter.
+        let keys = ["task", "max_length", "target_length", "epochs", "batch_size", "lr", "schedule", "warmup"];
+        let more = ["weight_decay", "clip_norm", "seed"];
+        for line in sheet.lines() {
+            let (table, key) = line.key.rsplit_once('.').unwrap();
+            if !(keys.contains(&key) || more.contains(&key)) || !["data", "train"].contains(&table) {
+                continue;
+            }
+            let start = format!("{key} = {}", line.value);
+            let has = config.lines().any(|line| line.split('#').next().unwrap().trim() == start);
+            assert!(has, "{name}: {start}, {} is not in\n{config}", line.from);
+        }
+    }
+}

@@ -157,12 +157,15 @@ impl Maker<'_> {
     fn add(&mut self, theirs: &str, name: String, shape: &[usize], join: Join, is_transposed: bool) -> Result<()> {
         let ranks = self.pieces.ranks.len();
         let piece = self.shape(theirs)?.to_vec();
+        if piece.len() != shape.len() {
+            return Err(self.bad(format!("{theirs} of shape {piece:?} does not make {shape:?}")));
+        }
         let mut whole = piece.clone();
         match join {
             Join::Replicated => {}
-            Join::Rows | Join::Thirds => whole[0] *= ranks,
-            Join::Columns => whole[1] *= ranks,
-            Join::Third(_) => whole[0] = whole[0] * ranks / 3,
+            Join::Rows | Join::Thirds => whole[0] = whole[0].saturating_mul(ranks),
+            Join::Columns => whole[1] = whole[1].saturating_mul(ranks),
+            Join::Third(_) => whole[0] = whole[0].saturating_mul(ranks) / 3,
         }
         if is_transposed {
             whole.reverse();

@@ -118,7 +118,7 @@ impl Pieces {
         });
         let mut pieces = Pieces { ranks, settings, place: found.root.clone(), is_megatron };
         if is_megatron {
-            pieces.to_plain_names(found)?;
+            pieces.name_plainly(found)?;
         } else {
             pieces.without_stages();
         }
@@ -150,7 +150,7 @@ impl Pieces {
     }
 
     /// Names with layers counted over all stages, and without what wraps the model.
-    fn to_plain_names(&mut self, found: &RankFiles) -> Result<()> {
+    fn name_plainly(&mut self, found: &RankFiles) -> Result<()> {
         for rank in &mut self.ranks {
             let mut layers_of: BTreeMap<usize, usize> = BTreeMap::new();
             for name in rank.pieces.keys() {
@@ -206,7 +206,7 @@ impl RankPieces {
         names: &mut Vec<(usize, String, String)>,
     ) -> Result<()> {
         let mut block = 0;
-        for ((_, _), path) in found.layers.iter().filter(|((_, rank), _)| *rank == tensor) {
+        for (_, path) in found.layers.iter().filter(|((_, rank), _)| *rank == tensor) {
             let file = PickleFile::open(path)?;
             let own: Vec<String> = file.tensors().iter().map(|entry| entry.name.clone()).collect();
             let is_block = own.iter().any(|name| name.contains("query_key_value"));
@@ -252,7 +252,8 @@ fn stage_of(name: &str) -> Option<usize> {
 fn layer_of(name: &str) -> Option<(usize, &str)> {
     let (_, rest) = name.split_once("layers.")?;
     let (number, rest) = rest.split_once('.')?;
-    Some((number.parse().ok()?, rest))
+    // More layers than any model has.
+    Some((number.parse().ok().filter(|number| *number < 1 << 16)?, rest))
 }
 
 enum Plain {

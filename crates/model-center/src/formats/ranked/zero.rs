@@ -40,6 +40,11 @@ impl ZeroShards {
             is_divided |= divided;
             vectors.push(found);
         }
+        if let Some(other) = vectors.iter().position(|found| found.len() != vectors[0].len()) {
+            let place = paths[other].display().to_string();
+            let reason = format!("{} parameter groups, the first rank has {}", vectors[other].len(), vectors[0].len());
+            return Err(Error::model(place, reason, "copy the checkpoint again, with the files of all ranks"));
+        }
         let mut shards = ZeroShards { files, vectors, is_divided, parameters: Vec::new() };
         shards.locate(model)?;
         Ok(shards)
