@@ -47,12 +47,12 @@ fn precision(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         (false, None) => {}
     }
     let accumulated = ["data_types.grad_accum_dtype", "communication_data_type"];
+    let mut from: Vec<String> = Vec::new();
     for path in accumulated {
-        match config.text(path)? {
-            Some("fp32" | "float32") => sheet.text(keys::GRADIENT_DTYPE, "f32", config.shown(path)),
-            Some(_) => sheet.text(keys::GRADIENT_DTYPE, "model", config.shown(path)),
-            None => {}
-        }
+        let Some(dtype) = config.text(path)? else { continue };
+        from.push(config.shown(path));
+        let value = if ["fp32", "float32"].contains(&dtype) { "f32" } else { "model" };
+        sheet.text(keys::GRADIENT_DTYPE, value, from.join(", "));
     }
     if half {
         loss_scale(config, sheet)?;
@@ -240,7 +240,9 @@ fn clipping(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Result
 fn zero(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
     // In the first versions the table was a truth value, for stage 1.
     let (stage, from) = match config.get("zero_optimization") {
-        Some(value) if value.is_boolean() => (u64::from(value == true), config.shown("zero_optimization")),
+        Some(value) if value.is_boolean() => {
+            (u64::from(value.as_bool() == Some(true)), config.shown("zero_optimization"))
+        }
         Some(_) => {
             let stage = config.whole("zero_optimization.stage")?.unwrap_or(0);
             (stage, config.shown("zero_optimization.stage"))

@@ -103,8 +103,9 @@ impl Translation<'_> {
             if let Some(name) = self.first(&names) {
                 let values = flags.values(name).unwrap_or_default();
                 // An empty text is the default of the npy loader.
-                if values.iter().any(|value| !value.is_empty()) {
-                    self.corpus_list(key, name, values, sheet)?;
+                match values.iter().any(|value| !value.is_empty()) {
+                    true => self.corpus_list(key, name, values, sheet)?,
+                    false => sheet.note(NoteKind::Unused, name, "it names no file"),
                 }
             }
         }

@@ -37,8 +37,12 @@ impl Translation<'_> {
             Program::T5 => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
             _ => sheet.whole(keys::POSITIONS, positions.value, positions.from),
         }
-        if let Some(found) = head_size {
-            sheet.whole(keys::HEAD_SIZE, found.value, found.from);
+        match head_size {
+            Some(found) if found.value.checked_mul(heads_of(sheet)) == Some(hidden_of(sheet)) => {
+                sheet.note(NoteKind::Unused, found.from, "it is the hidden size divided by the heads");
+            }
+            Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
+            None => {}
         }
         self.feed_forward(sheet)?;
         self.kv_heads(sheet)?;
@@ -125,6 +129,11 @@ impl Translation<'_> {
             [(keys::HIDDEN_DROPOUT, "--hidden-dropout"), (keys::ATTENTION_DROPOUT, "--attention-dropout")]
         {
             let found = self.flags.number(name, 0.1)?;
+            if sheet.get(keys::FAMILY) == Some("\"llama\"") {
+                let kind = if found.value == 0.0 { NoteKind::Unused } else { NoteKind::Differs };
+                sheet.note(kind, found.from, "llama has no dropout");
+                continue;
+            }
             sheet.number(key, found.value, found.from);
         }
         Ok(())
@@ -133,7 +142,11 @@ impl Translation<'_> {
     /// What of a block has no key: it is the family's, or training differs.
     fn architecture(&self, family: &str, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
-        let own = if self.program == Program::Bert { 1e-12 } else { 1e-5 };
+        let own = match family {
+            "bert" => 1e-12,
+            "llama" => 1e-6,
+            _ => 1e-5,
+        };
         let eps = match self.first(&["--norm-epsilon", "--layernorm-epsilon"]) {
             Some(name) => flags.number(name, 1e-5)?,
             None => flags.number("--layernorm-epsilon", 1e-5)?,
@@ -249,7 +262,11 @@ impl Translation<'_> {
             }
             (None, None) => {
                 let name = flags.text("--tokenizer-model-type")?.unwrap_or("bert-large-uncased");
-                let from = format!("{}: the directory of its tokenizer", printable(kind, 60));
+                let given = match flags.is_given("--tokenizer-model-type") {
+                    true => flags.shown("--tokenizer-model-type"),
+                    false => printable(kind, 60),
+                };
+                let from = format!("{given}: the directory of its tokenizer");
                 sheet.text(keys::TOKENIZER, name, from);
             }
         }
@@ -274,6 +291,14 @@ impl Translation<'_> {
         }
         Ok(())
     }
+}
+
+fn heads_of(sheet: &Sheet) -> u64 {
+    sheet.get(keys::HEADS).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+fn hidden_of(sheet: &Sheet) -> u64 {
+    sheet.get(keys::HIDDEN).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
 impl Program {
