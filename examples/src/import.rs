@@ -54,7 +54,7 @@ pub enum System {
 #[derive(Debug, Args)]
 pub struct Command {
     /// A script, the text of a command in quotes, or - for standard input.
-    #[arg(value_name = "COMMAND", required_unless_present = "words")]
+    #[arg(value_name = "COMMAND", required_unless_present = "words", allow_hyphen_values = true)]
     pub command: Option<String>,
     /// The command as words of its own.
     #[arg(last = true, value_name = "WORD")]
@@ -68,7 +68,7 @@ pub struct Configuration {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The command of Megatron-LM that it belongs to: a script, or its text in quotes.
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", allow_hyphen_values = true)]
     pub flags: Option<String>,
 }
 

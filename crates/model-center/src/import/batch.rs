@@ -32,7 +32,7 @@ impl BatchParts {
         }
         let model_ranks = self.model_ranks.max(1);
         let data_ranks = match self.ranks {
-            Some(ranks) if ranks == 0 || ranks % model_ranks != 0 => {
+            Some(ranks) if ranks == 0 || !ranks.is_multiple_of(model_ranks) => {
                 let reason = format!("{ranks} ranks are no multiple of {model_ranks} tensor x pipeline ranks");
                 return Err(bad(reason));
             }

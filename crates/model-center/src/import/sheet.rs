@@ -150,7 +150,7 @@ impl Sheet {
                 let fix = "write --set model.path=models/bert";
                 return Err(Error::argument(printable(set, 80), "this is not KEY=VALUE", fix));
             };
-            let is_toml = format!("x = {value}").parse::<toml::Table>().is_ok_and(|table| table.len() == 1);
+            let is_toml = toml::from_str::<toml::Table>(&format!("x = {value}")).is_ok_and(|table| table.len() == 1);
             let value = if is_toml { value.to_owned() } else { quote(value) };
             self.raw(key.trim(), value, "--set");
         }

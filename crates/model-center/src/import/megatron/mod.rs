@@ -236,7 +236,8 @@ fn ranks(command: &Command) -> Result<Option<u64>> {
 }
 
 fn launcher(command: &Command, sheet: &mut Sheet) {
-    if command.launcher.iter().any(|word| !word.starts_with('-')) {
+    let interpreters = ["python", "python3", "eval", "exec", "nohup"];
+    if command.launcher.iter().any(|word| !interpreters.contains(&word.as_str())) {
         let words = printable(&command.launcher.join(" "), 160);
         let why = "`finetune --ranks N` starts the ranks of a host; docs/launch.md has launchers of several hosts";
         sheet.note(NoteKind::Unused, words, why);
