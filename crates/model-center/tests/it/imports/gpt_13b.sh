@@ -9,7 +9,8 @@ MODEL_ARGS="
     --seq-length 2048 --max-position-embeddings 2048 --init-method-std 0.002
 "
 MODEL_ARGS+=" --attention-dropout 0 --hidden-dropout 0.0"
-DATA_ARGS="--data-path 0.6 data/books_text_document 0.4 data/news_text_document --split 100,0,0 --vocab-file data/vocab.json"
+DATA_ARGS="--data-path 0.6 data/books_text_document 0.4 data/news_text_document --split 100,0,0"
+DATA_ARGS+=" --vocab-file data/vocab.json"
 
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py \
     --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 $MODEL_ARGS $DATA_ARGS \
