@@ -1,6 +1,6 @@
 """Golden data for checkpoints of Megatron-LM and DeepSpeed: the models gpt2_a and bert_a in the layouts of both.
 
-Writes crates/model-center/tests/golden/ranked; crates/model-center/tests/golden/README.md describes every directory. The
+Writes crates/model-center/tests/golden/ranked; crates/model-center/tests/golden/README.md describes each directory. The
 data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
