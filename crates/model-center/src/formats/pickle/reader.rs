@@ -69,7 +69,7 @@ impl PickleFile {
             let reason = format!("the tensor {} appears twice", printable(&pair[0].0.name, 200));
             return Err(damaged(path.display(), reason));
         }
-        let State { tensors, others, scalars } = state;
+        let State { tensors, others, scalars, .. } = state;
         let (tensors, views) = tensors.into_iter().unzip();
         Ok(Self { path: path.to_path_buf(), file, tensors, views, others, scalars })
     }
