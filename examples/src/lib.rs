@@ -17,6 +17,8 @@ pub mod fetch;
 #[cfg(feature = "testing")]
 pub mod gpu_check;
 #[cfg(feature = "tools")]
+pub mod import;
+#[cfg(feature = "tools")]
 pub mod profile;
 #[cfg(feature = "tools")]
 pub mod simulate;

@@ -50,6 +50,7 @@ pub mod evaluate;
 pub mod file;
 pub mod formats;
 pub mod generate;
+pub mod import;
 pub mod inference;
 pub mod layer;
 pub mod metrics;

@@ -1,5 +1,5 @@
-//! The convert program: a model directory of Hugging Face or of ModelCenter, or a GGUF file, in; a directory of either
-//! out.
+//! The convert program: a model directory of Hugging Face or of ModelCenter, a GGUF file, or a checkpoint of Megatron-LM
+//! or DeepSpeed in; a directory of Hugging Face or ModelCenter out.
 //!
 //! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left
 //! out with leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by
@@ -14,7 +14,8 @@ use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
 use model_center::formats::{
-    DirectoryLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_directory, shortened,
+    DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
+    is_ranked, ranked_to_directory, shortened,
 };
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::run::ExitStatus;
@@ -26,14 +27,16 @@ use std::process::ExitCode;
 const NAMED: usize = 8;
 
 /// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or
-/// PyTorch's own files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a directory of
-/// Hugging Face or of ModelCenter. Reports what became of every tensor.
+/// PyTorch's own files (which are read without being run), from a GGUF file of a Llama or Qwen, or from a checkpoint of
+/// Megatron-LM or DeepSpeed with one file for each rank; to a directory of Hugging Face or of ModelCenter. Reports what
+/// became of every tensor.
 ///
 /// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
 #[derive(Debug, Clone, Parser)]
 #[command(name = "convert", version)]
 pub struct Options {
-    /// A model directory, the name of a model in the local cache, or a GGUF file.
+    /// A model directory, the name of a model in the local cache, a GGUF file, or the directory of a checkpoint or run
+    /// of Megatron-LM or DeepSpeed.
     #[arg(value_name = "MODEL")]
     pub from: String,
     /// The directory to write. It must be empty or not exist yet.
@@ -59,6 +62,16 @@ pub struct Options {
     /// Heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
+    /// Attention heads, for a checkpoint of Megatron-LM or DeepSpeed whose files do not tell them.
+    #[arg(long, value_name = "N")]
+    pub heads: Option<usize>,
+    /// Tokens of the vocabulary without padding, for a checkpoint of Megatron-LM or DeepSpeed.
+    #[arg(long, value_name = "N")]
+    pub vocab_size: Option<usize>,
+    /// Directory of config.json and tokenizer of the model that a checkpoint of DeepSpeed is of; of a checkpoint of
+    /// Megatron-LM, of the tokenizer.
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
     /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON
     /// object a line.
     #[arg(long, value_name = "FILE")]
@@ -116,8 +129,52 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         warn_of(&written.not_finite);
         return Ok(ExitStatus::Done);
     }
+    if path.is_dir() && is_ranked(path) {
+        return of_ranks(path, options);
+    }
+    let only_of_ranks = [
+        ("--heads", options.heads.is_some()),
+        ("--vocab-size", options.vocab_size.is_some()),
+        ("--config", options.config.is_some()),
+    ];
+    if let Some((option, _)) = only_of_ranks.into_iter().find(|(_, is_given)| *is_given) {
+        let reason = "it is for checkpoints of Megatron-LM and DeepSpeed";
+        return Err(Error::argument(option, reason, "leave it out"));
+    }
     let directory = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
     directory_to_directory(&directory, options, registry)?;
+    Ok(ExitStatus::Done)
+}
+
+/// A checkpoint with one file for each rank.
+fn of_ranks(directory: &Path, options: &Options) -> Result<ExitStatus> {
+    if options.layout != Layout::HuggingFace {
+        let reason = "a checkpoint of ranks is brought into Hugging Face's files only";
+        let fix = "leave it out, and convert the directory in a second step";
+        return Err(Error::argument("--layout", reason, fix));
+    }
+    let without_effect = [
+        ("--family", options.family.is_some(), "the tensors of the checkpoint tell the family"),
+        ("--head", options.head.is_some(), "the heads of the checkpoint are written"),
+        ("--leave", !options.leave.is_empty(), "unknown tensors of a checkpoint are an error"),
+        ("--revision", options.revision.is_some(), "a directory has no revisions"),
+    ];
+    if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
+        return Err(Error::argument(option, reason, "leave it out"));
+    }
+    let asked = RankedOptions {
+        dtype: options.dtype.map(Stored::dtype),
+        heads: options.heads,
+        vocabulary: options.vocab_size,
+        config: options.config.clone(),
+    };
+    let was_there = options.to.exists();
+    let written = ranked_to_directory(directory, &options.to, &asked).inspect_err(|_| clear(&options.to, was_there))?;
+    let lines = report::of_ranks(&written)?;
+    say(&format!("{written}\ntensors: {}", report::summary(&lines)), options)?;
+    warn_of_narrowed(&lines, options);
+    options.report.iter().try_for_each(|to| report::write(&lines, to))?;
+    warn_of(&written.not_finite);
     Ok(ExitStatus::Done)
 }
 

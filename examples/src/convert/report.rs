@@ -1,6 +1,8 @@
 //! What became of every tensor of a converted model, one JSON object a line.
 
-use model_center::formats::{NameTable, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf};
+use model_center::formats::{
+    NameTable, RankedReport, StoredDtype, TensorEntry, TensorPart, TensorSource, Weights, gguf,
+};
 use model_center::model::OpenedModel;
 use model_center::{Error, Result};
 use serde_json::json;
@@ -96,6 +98,23 @@ pub fn of_gguf(report: &gguf::Report) -> Result<Vec<Line>> {
         Line { entry, stored: Some(mapped.stored.to_string().to_lowercase()), action, to: vec![to] }
     };
     Ok(report.mapped.iter().map(of_mapped).collect())
+}
+
+/// The tensors of a checkpoint of ranks; each line is of the pieces of one name on all ranks.
+pub fn of_ranks(report: &RankedReport) -> Result<Vec<Line>> {
+    let dtype = model_center::formats::safetensors::stored(report.dtype)?;
+    let mut lines: Vec<Line> = Vec::new();
+    for tensor in &report.written {
+        let to = TensorEntry::new(tensor.entry.name.clone(), dtype, tensor.entry.shape.clone());
+        // A tensor that is split has a line with all it became.
+        if let Some(line) = lines.iter_mut().find(|line| line.entry.name == tensor.theirs) {
+            line.to.push(to);
+            continue;
+        }
+        let entry = TensorEntry::new(tensor.theirs.clone(), tensor.stored, tensor.piece.clone());
+        lines.push(Line { to: vec![to], ..Line::new(&entry, tensor.action(report.ranks)) });
+    }
+    Ok(lines)
 }
 
 /// The tensors of a directory that was written to `to`, whose tensors are named by `names`.

@@ -1,6 +1,7 @@
 //! The contents of one file while they arrive: how far they are, what they hash to, and whether they are what was
 //! announced.
 
+use super::crc64::Crc64;
 use super::hub::{About, Named, Trouble};
 use super::place::{in_the_way, kind, open_blob, open_partial, refused};
 use super::transfer::Answer;
@@ -89,10 +90,10 @@ impl<'a> Growing<'a> {
 
     /// Check what has arrived and flush it to the disk.
     pub(super) fn finish(self) -> Result<()> {
-        if let Err(found) = self.hash.check(&self.about.etag) {
+        if let Err(found) = self.hash.check(self.about) {
             // It would be continued by every later command.
             fs::remove_file(self.path).map_err(|e| refused(self.path, e))?;
-            let reason = format!("what arrived has the {found}, the server announced {}", self.about.etag);
+            let reason = format!("what arrived has the {found}, the server announced {}", self.about.announced());
             let fix = "the download was damaged and is removed: give the same command again";
             return Err(Error::model(self.name, reason, fix));
         }
@@ -113,6 +114,7 @@ enum Hash {
     Sha256(Sha256),
     /// Of git's object and of the bytes alone.
     Sha1([Sha1; 2]),
+    Crc64(Crc64),
     None,
 }
 
@@ -121,6 +123,7 @@ impl Hash {
         match about.named() {
             Named::Sha256 => Hash::Sha256(Sha256::new()),
             Named::Sha1 => Hash::Sha1([Sha1::new_with_prefix(format!("blob {}\0", about.size)), Sha1::new()]),
+            Named::Crc64 => Hash::Crc64(Crc64::new()),
             Named::Opaque => Hash::None,
         }
     }
@@ -129,6 +132,7 @@ impl Hash {
         match self {
             Hash::Sha256(hash) => hash.update(bytes),
             Hash::Sha1(hashes) => hashes.iter_mut().for_each(|hash| hash.update(bytes)),
+            Hash::Crc64(hash) => hash.update(bytes),
             Hash::None => {}
         }
     }
@@ -148,11 +152,14 @@ impl Hash {
     }
 
     /// Whether contents have the hash that is their name; else the hash they have, as text.
-    fn check(self, etag: &str) -> Result<(), String> {
+    fn check(self, about: &About) -> Result<(), String> {
+        let etag = &about.etag;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (kind, found) = match self {
             Hash::Sha256(hash) => ("SHA-256", vec![hex(&hash.finalize())]),
             Hash::Sha1(hashes) => ("SHA-1", hashes.into_iter().map(|hash| hex(&hash.finalize())).collect()),
+            Hash::Crc64(hash) if about.crc64 == Some(hash.value()) => return Ok(()),
+            Hash::Crc64(hash) => return Err(format!("CRC-64 {}", hash.value())),
             Hash::None => return Ok(()),
         };
         match found.iter().any(|found| etag.eq_ignore_ascii_case(found)) {
@@ -175,5 +182,5 @@ pub(super) fn is_whole(blob: &Path, about: &About) -> Result<bool> {
     }
     let mut hash = Hash::of(about);
     open_blob(blob).and_then(|mut file| hash.read(&mut file)).map_err(|e| Error::file("read", blob, e, "remove it"))?;
-    Ok(hash.check(&about.etag).is_ok())
+    Ok(hash.check(about).is_ok())
 }

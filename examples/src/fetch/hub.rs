@@ -3,10 +3,10 @@
 //! Addresses follow Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
 //! [`transfer`](super::transfer) their time limits.
 
-use super::Request;
 use super::address::{escape, origin, shown};
 use super::ask::Question;
 use super::transfer::{Answer, Line};
+use super::{Request, ServerLayout};
 use model_center::file::{check_name, printable};
 use model_center::formats::pretrained::name::is_commit;
 use model_center::{Error, Result};
@@ -38,6 +38,8 @@ pub(super) struct About {
     /// The server's name for its contents, fit for a file name.
     pub(super) etag: String,
     pub(super) size: u64,
+    /// The CRC-64 of the contents, which stores of Aliyun give.
+    pub(super) crc64: Option<u64>,
 }
 
 /// The hash by which a server names contents, as far as its length tells.
@@ -47,15 +49,26 @@ pub(super) enum Named {
     Sha256,
     /// Small files of a hub, as git names them; other servers take the hash of the bytes alone.
     Sha1,
+    /// Contents that the server gives the CRC-64 of.
+    Crc64,
     /// A name that tells nothing of the bytes.
     Opaque,
 }
 
 impl About {
+    /// The hash by which the contents are checked, as text.
+    pub(super) fn announced(&self) -> String {
+        match (self.named(), self.crc64) {
+            (Named::Crc64, Some(crc64)) => crc64.to_string(),
+            _ => self.etag.clone(),
+        }
+    }
+
     pub(super) fn named(&self) -> Named {
         match self.etag.len() {
             64 if self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => Named::Sha256,
             40 if self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => Named::Sha1,
+            _ if self.crc64.is_some() => Named::Crc64,
             _ => Named::Opaque,
         }
     }
@@ -142,19 +155,32 @@ impl<'a> Hub<'a> {
 
     fn file_address(&self, commit: &str, name: &str) -> String {
         let path: Vec<String> = name.split('/').map(escape).collect();
+        if self.request.layout == ServerLayout::ModelCenter {
+            return format!("{}/model_center/{}/{}", self.request.endpoint, self.request.id, path.join("/"));
+        }
         format!("{}/{}/resolve/{commit}/{}", self.request.endpoint, self.request.id, path.join("/"))
     }
 
     /// What a file is, without its bytes; refused if it has more than `limit`.
     pub(super) fn about(&self, commit: &str, name: &str, limit: u64) -> Result<About> {
+        let about = self.about_if_there(commit, name, limit, false)?;
+        about.ok_or_else(|| Error::model(shown(&self.file_address(commit, name)), "there is no such file", NO_HUB))
+    }
+
+    /// The same; `None` where the server has no such file and `may_lack`.
+    pub(super) fn about_if_there(&self, commit: &str, name: &str, limit: u64, may_lack: bool) -> Result<Option<About>> {
         let address = self.file_address(commit, name);
         let question = Question { method: Method::HEAD, address: &address, start: None };
         let about = self.patiently(|| {
             // The hub describes a file where it redirects to a store on another host, which knows it under other names.
             let describes = |answer: &Answer<'_>, leaves: bool| {
-                answer.status().is_success() || (leaves && answer.header("x-linked-etag").is_some())
+                let lacks = may_lack && answer.status() == StatusCode::NOT_FOUND;
+                lacks || answer.status().is_success() || (leaves && answer.header("x-linked-etag").is_some())
             };
             let answer = self.ask(&question, &describes)?;
+            if answer.status() == StatusCode::NOT_FOUND {
+                return Ok(None);
+            }
             let wrong = |reason: String| Err(Trouble::Lasting(Error::model(shown(&address), reason, NO_HUB)));
             let etag = etag(&answer).unwrap_or_default();
             let is_name = etag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
@@ -170,15 +196,19 @@ impl<'a> Hub<'a> {
                 return wrong("the server does not announce the size of the file".into());
             };
             match size.parse() {
-                Ok(size) => Ok(About { etag: etag.to_owned(), size }),
+                Ok(size) => {
+                    let crc64 = answer.header("x-oss-hash-crc64ecma").and_then(|text| text.parse().ok());
+                    Ok(Some(About { etag: etag.to_owned(), size, crc64 }))
+                }
                 Err(_) => wrong(format!("the server announces \"{}\" bytes", printable(size, 60))),
             }
         })?;
+        let Some(about) = about else { return Ok(None) };
         if about.size > limit {
             let reason = format!("the server announces {} bytes, more than the {limit} of any such file", about.size);
             return Err(Error::model(shown(&address), reason, NO_HUB));
         }
-        Ok(about)
+        Ok(Some(about))
     }
 
     /// The bytes of a file from `start` on, and where they really begin: a server may not know how to begin later.
@@ -247,7 +277,7 @@ mod tests {
 
     #[test]
     fn hashes_are_told_from_other_names_by_their_form() {
-        let named = |etag: &str| About { etag: etag.to_owned(), size: 0 }.named();
+        let named = |etag: &str| About { etag: etag.to_owned(), size: 0, crc64: None }.named();
         assert_eq!(named(&"0aF".repeat(22)[..64]), Named::Sha256);
         assert_eq!(named(&"0aF".repeat(22)[..40]), Named::Sha1);
         assert_eq!(named(&"g".repeat(64)), Named::Opaque);

@@ -1,16 +1,18 @@
 //! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
 //!
 //! [`hub`] speaks with the server, over [`ask`], [`transfer`] and [`address`]; [`choose`] picks files; [`store`] writes
-//! the cache, with [`contents`] and [`place`]. Cut off at any moment, the same command continues where it was; several
-//! of them may run beside each other. Neither the server nor what is in the cache is trusted: docs/pretrained.md lists
-//! what is checked.
+//! the cache, with [`contents`] and [`place`]; [`predecessor`] fetches from ModelCenter's server, which has no list. Cut
+//! off at any moment, the same command continues where it was; several of them may run beside each other. Neither the
+//! server nor what is in the cache is trusted: docs/pretrained.md lists what is checked.
 
 mod address;
 mod ask;
 mod choose;
 mod contents;
+mod crc64;
 mod hub;
 mod place;
+mod predecessor;
 mod store;
 mod transfer;
 
@@ -36,8 +38,8 @@ const ENDPOINT: &str = "https://huggingface.co";
 const CERTIFICATES_LIMIT: u64 = 16 << 20;
 
 /// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
-/// safetensors, or as a pickle if there are no others. What is there already is kept; a download that was cut off goes
-/// on.
+/// safetensors, or as a pickle if there are no others. cpm1-large and cpm2-large come from ModelCenter's server into its
+/// cache. What is there already is kept; a download that was cut off goes on.
 ///
 /// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE set the cache's path; SSL_CERT_FILE names
 /// certificates to trust instead of the built-in ones.
@@ -75,14 +77,34 @@ pub struct Request {
     pub roots: RootCerts,
     /// How long to wait before the first of the further attempts; doubled each time.
     pub pause: Duration,
+    /// How the server addresses files.
+    pub layout: ServerLayout,
     /// The longest wait for a server: to be connected, to be answered, and for the least part of an answer that is
     /// worth waiting for.
     pub patience: Duration,
 }
 
+/// How a server addresses the files of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerLayout {
+    /// As Hugging Face's hub: with revisions and a list of files.
+    #[default]
+    Hub,
+    /// As ModelCenter's server: one directory for each identifier.
+    ModelCenter,
+}
+
+pub use predecessor::fetch as fetch_from_model_center;
+
 /// Run the program.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let places = model_places();
+    if predecessor::has(&options.model) {
+        let request = predecessor::request(options, &places)?;
+        let found = predecessor::fetch(&request)?;
+        terminal::print(&found.display().to_string())?;
+        return Ok(ExitStatus::Done);
+    }
     let request = request(options, &places)?;
     let commit = fetch(&request)?;
     // The other programs must find it, and whole.
@@ -92,6 +114,15 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
 }
 
 fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
+    let request = request_for(options, places)?;
+    let variable = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
+    let endpoint = options.endpoint.clone().or_else(|| variable("HF_ENDPOINT"));
+    let endpoint = endpoint.unwrap_or_else(|| ENDPOINT.to_owned()).trim_end_matches('/').to_owned();
+    Ok(Request { endpoint, ..request })
+}
+
+/// What is asked for, of no server yet.
+fn request_for(options: &Options, places: &ModelCaches) -> Result<Request> {
     let name = printable(&options.model, 120);
     if places.offline {
         let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";
@@ -100,6 +131,8 @@ fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
     let id = match hub_names(&options.model) {
         None => RepoId::parse(&options.model)
             .map_err(|why| Error::argument(name, format!("the name {why}"), "write it as the hub does: org/name"))?,
+        Some(_) if predecessor::has(&options.model) => RepoId::parse(&options.model)
+            .map_err(|why| Error::argument(name, format!("the name {why}"), "give one of ModelCenter's identifiers"))?,
         Some(names) => names.into_iter().next().ok_or_else(|| {
             Error::argument(name, "the hub has no such model", "put its directory into ModelCenter's cache by hand")
         })?,
@@ -112,16 +145,16 @@ fn request(options: &Options, places: &ModelCaches) -> Result<Request> {
         Error::argument("HF_HOME", "there is no cache to write to: neither HF_HOME nor HOME is set", "set HF_HOME")
     })?;
     let variable = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
-    let endpoint = options.endpoint.clone().or_else(|| variable("HF_ENDPOINT"));
     Ok(Request {
         id,
         revision,
         cache,
-        endpoint: endpoint.unwrap_or_else(|| ENDPOINT.to_owned()).trim_end_matches('/').to_owned(),
+        endpoint: String::new(),
         token: variable("HF_TOKEN").map(|token| token.trim().to_owned()),
         proxy: Proxy::try_from_env(),
         roots: variable("SSL_CERT_FILE").map_or(Ok(RootCerts::WebPki), |path| roots(Path::new(&path)))?,
         pause: Duration::from_secs(1),
+        layout: ServerLayout::Hub,
         patience: Duration::from_secs(60),
     })
 }

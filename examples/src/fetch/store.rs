@@ -50,45 +50,11 @@ impl<'a> Store<'a> {
         let shown = printable(name, 120);
         let _lock = lock(&locks.join(format!("{}.lock", about.etag)), &partial, &shown)?;
         if !is_whole(&blob, &about)? {
-            self.download(hub, name, &about, &partial)?;
+            download(hub, self.commit, name, &about, &partial)?;
             fs::rename(&partial, &blob).map_err(|e| refused(&blob, e))?;
             sync_directory(&blobs)?;
         }
         self.link(name, &about.etag)
-    }
-
-    /// Fetch contents into `partial`, from where it ends.
-    fn download(&self, hub: &Hub<'_>, name: &str, about: &About, partial: &Path) -> Result<()> {
-        let shown = printable(name, 120);
-        let mut growing = Growing::open(partial, &shown, about)?;
-        require_room(partial, about.size - growing.length)?;
-        terminal::note(&format!("{shown}: {}", growing.progress()));
-        // Attempts in a row without [`LEAST`] bytes more than ever before: a byte in each would go on for ever.
-        let (mut failed, mut best, mut restarts) = (0, growing.length, 0);
-        while growing.length < about.size {
-            let trouble = match hub.bytes(self.commit, name, about, growing.length) {
-                Err(trouble) => trouble,
-                Ok((begin, answer)) => {
-                    if begin != growing.length {
-                        restarts += 1;
-                        growing.begin_anew()?;
-                    }
-                    match growing.receive(answer)? {
-                        Ok(()) => break,
-                        Err(trouble) => trouble,
-                    }
-                }
-            };
-            if restarts >= MOST_RESTARTS {
-                let reason = format!("the server breaks off, and begins anew each time ({MOST_RESTARTS} times)");
-                return Err(Error::model(shown.as_str(), reason, "check the network, or give another --endpoint"));
-            }
-            if growing.length >= best.saturating_add(LEAST) {
-                (failed, best) = (0, growing.length);
-            }
-            hub.rest(trouble, &mut failed)?;
-        }
-        growing.finish()
     }
 
     /// A relative link from the snapshot to the contents, so that a cache may be moved.
@@ -125,6 +91,40 @@ impl<'a> Store<'a> {
     }
 }
 
+/// Fetch contents into `partial`, from where it ends.
+pub(super) fn download(hub: &Hub<'_>, commit: &str, name: &str, about: &About, partial: &Path) -> Result<()> {
+    let shown = printable(name, 120);
+    let mut growing = Growing::open(partial, &shown, about)?;
+    require_room(partial, about.size - growing.length)?;
+    terminal::note(&format!("{shown}: {}", growing.progress()));
+    // Attempts in a row without [`LEAST`] bytes more than ever before: a byte in each would go on for ever.
+    let (mut failed, mut best, mut restarts) = (0, growing.length, 0);
+    while growing.length < about.size {
+        let trouble = match hub.bytes(commit, name, about, growing.length) {
+            Err(trouble) => trouble,
+            Ok((begin, answer)) => {
+                if begin != growing.length {
+                    restarts += 1;
+                    growing.begin_anew()?;
+                }
+                match growing.receive(answer)? {
+                    Ok(()) => break,
+                    Err(trouble) => trouble,
+                }
+            }
+        };
+        if restarts >= MOST_RESTARTS {
+            let reason = format!("the server breaks off, and begins anew each time ({MOST_RESTARTS} times)");
+            return Err(Error::model(shown.as_str(), reason, "check the network, or give another --endpoint"));
+        }
+        if growing.length >= best.saturating_add(LEAST) {
+            (failed, best) = (0, growing.length);
+        }
+        hub.rest(trouble, &mut failed)?;
+    }
+    growing.finish()
+}
+
 /// Refuse what the disk has no room for before any of it arrives.
 fn require_room(partial: &Path, bytes: u64) -> Result<()> {
     let directory = partial.parent().unwrap_or(partial);
@@ -140,7 +140,7 @@ fn require_room(partial: &Path, bytes: u64) -> Result<()> {
 }
 
 /// Wait until no other process writes these contents. One that dies releases the lock.
-fn lock(path: &Path, partial: &Path, name: &str) -> Result<File> {
+pub(super) fn lock(path: &Path, partial: &Path, name: &str) -> Result<File> {
     let file = open_lock(path)?;
     let length = || fs::symlink_metadata(partial).map_or(0, |there| there.len());
     let (mut seen, mut since, mut is_said) = (length(), Instant::now(), false);

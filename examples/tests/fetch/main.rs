@@ -5,6 +5,7 @@
 
 mod cache;
 mod hostile;
+mod predecessor;
 mod server;
 
 use bmtrain_examples::fetch::{Request, fetch};

@@ -1,6 +1,6 @@
 //! A hub on this machine, as it should be and as it should not be, and a client with a cache of its own.
 
-use bmtrain_examples::fetch::{Request, fetch};
+use bmtrain_examples::fetch::{Request, ServerLayout, fetch};
 use model_center::formats::pretrained::{ModelCaches, Pretrained, RepoId, Revision};
 use model_center::run::layout_error;
 use sha1::Sha1;
@@ -259,6 +259,7 @@ impl Client {
             proxy: None,
             roots: RootCerts::WebPki,
             pause: Duration::from_millis(1),
+            layout: ServerLayout::Hub,
             patience: self.patience,
         }
     }

@@ -17,6 +17,7 @@ mod forward;
 mod generate;
 mod generate_gguf;
 mod hosts;
+mod import;
 mod kills;
 mod launch_scripts;
 mod objectives;

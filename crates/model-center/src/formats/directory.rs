@@ -179,6 +179,16 @@ pub fn hub_name(directory: &Path) -> Option<String> {
     (name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)).then_some(name)
 }
 
+/// Makes the directory of a converted model, which must have nothing in it: existing files, such as another model's
+/// tokenizer, would be mistaken for this model's.
+pub(super) fn require_empty(out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a directory that you may write"))?;
+    match std::fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
+        None => Ok(()),
+        Some(_) => Err(Error::model(out.display().to_string(), "the directory is not empty", "choose a new directory")),
+    }
+}
+
 /// Write `config.json`.
 pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()> {
     write_atomic(&directory.join("config.json"), json::to_text(config).as_bytes())

@@ -9,6 +9,7 @@
 //! - [`directory`]: `config.json`, tokenizer files and weights written together.
 //! - [`gguf`]: llama.cpp's format, quantised or not, and its conversion to a directory.
 //! - [`parameters`]: all parameters of any model in one safetensors file, saved and loaded by one call each.
+//! - [`ranked`]: checkpoints of Megatron-LM and DeepSpeed, one file for each rank, and their conversion.
 //! - [`pretrained`]: the local directory of a model's name, such as its snapshot in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
@@ -21,6 +22,7 @@ pub mod names;
 pub mod parameters;
 pub mod pickle;
 pub mod pretrained;
+pub mod ranked;
 pub mod safetensors;
 pub mod shard_index;
 pub mod shards;
@@ -35,6 +37,7 @@ pub use names::{
 };
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{ModelCaches, Pretrained};
+pub use ranked::{RankedOptions, RankedReport, is_ranked, ranked_to_directory};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;

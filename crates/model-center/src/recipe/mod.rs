@@ -42,6 +42,7 @@ pub use batch_ramp::BatchRamp;
 pub use class_weights::ClassWeights;
 pub use data_source::DataSource;
 pub use draft::Draft;
+pub(crate) use kinds::quote;
 pub use layers::Origin;
 pub use loss_scale::{LossScale, ScaleRule};
 pub use mistake::{Group, Mistake, as_error, list};

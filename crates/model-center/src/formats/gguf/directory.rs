@@ -13,8 +13,8 @@ use serde_json::json;
 use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope, tokenizer, tokenizer_files};
 use crate::config::HfHeader;
 use crate::config::json::to_text;
-use crate::file::{printable, unreadable, write_atomic};
-use crate::formats::directory::write_config;
+use crate::file::{printable, write_atomic};
+use crate::formats::directory::{require_empty, write_config};
 use crate::formats::names::NotFinite;
 use crate::formats::names::finite::{self, CheckedTensor};
 use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
@@ -106,15 +106,6 @@ pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report
 fn untied_values(source: &GgufAsHuggingFace) -> usize {
     let output = source.mapped().iter().find(|mapped| mapped.entry.name == "lm_head.weight");
     output.and_then(|mapped| mapped.entry.elements()).unwrap_or(0)
-}
-
-fn require_empty(out: &Path) -> Result<()> {
-    fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a directory that you may write"))?;
-    match fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
-        None => Ok(()),
-        // Existing files, such as another model's tokenizer, would be mistaken for this model's.
-        Some(_) => Err(Error::model(out.display().to_string(), "the directory is not empty", "choose a new directory")),
-    }
 }
 
 /// Writes the tokenizer's files and checks that they open; the inner error is the reason why there are none.

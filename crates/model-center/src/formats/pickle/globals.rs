@@ -27,6 +27,10 @@ pub(super) enum Meaning {
     Tensor,
     /// The tensor that is its first argument.
     Parameter,
+    /// The arguments of a command line.
+    Namespace,
+    /// The tuple that is its first argument.
+    Shape,
     /// A value of plain data whose contents play no part: an inert object.
     Plain,
 }
@@ -39,9 +43,12 @@ impl Global {
             ("collections", "OrderedDict" | "defaultdict" | "Counter") => Meaning::Dictionary,
             ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Meaning::Tensor,
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::Parameter,
-            ("argparse", "Namespace")
-            | ("torch", "Size" | "device")
+            ("argparse", "Namespace") => Meaning::Namespace,
+            ("torch", "Size") => Meaning::Shape,
+            ("torch", "device")
             | ("torch.serialization", "_get_layout")
+            | ("megatron.model.enums" | "megatron.core.enums" | "megatron.core.transformer.enums", _)
+            | ("deepspeed.runtime.zero.config", "ZeroStageEnum")
             | ("_codecs", "encode")
             | ("numpy", "dtype")
             | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar" | "_reconstruct")

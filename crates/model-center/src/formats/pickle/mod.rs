@@ -4,6 +4,7 @@
 //! - `archive`, `legacy`: the two containers, which locate storages.
 //! - `machine`, over `opcode`, `globals` and `value`: the pickle as inert values.
 //! - `state`: the dictionary of tensors and their views; `strided`: those that are not contiguous.
+//! - `tree`: tensors and other values anywhere in a file, by path.
 //! - `writer` over `archive_writer`: [`write_pickle`], the archive that `torch.load` opens.
 //! - `input`: a stretch of a file, with bounds.
 //! - `plain`: [`PlainPickle`], values other than tensors, for datasets.
@@ -26,10 +27,12 @@ mod plain;
 mod reader;
 mod state;
 mod strided;
+mod tree;
 mod value;
 mod writer;
 
 pub(crate) use plain::PlainPickle;
 pub use reader::PickleFile;
+pub use tree::Scalar;
 pub(crate) use value::{Id, Value};
 pub use writer::write_pickle;

@@ -10,8 +10,10 @@ use super::super::stored::{FLOATS, absent, damaged, read_at, require_length, req
 use super::archive::{self, Archive};
 use super::input::refused;
 use super::legacy::Legacy;
-use super::state::{self, State, View, element_bytes};
+use super::state::{self, State, Storage, View, element_bytes};
 use super::strided::{self, Elements};
+use super::tree::{self, Scalar};
+use super::value::Object;
 use crate::Result;
 use crate::file::{open_regular, printable};
 
@@ -26,6 +28,7 @@ pub struct PickleFile {
     tensors: Vec<TensorEntry>,
     views: Vec<View>,
     others: Vec<String>,
+    scalars: Vec<(String, Scalar)>,
 }
 
 impl PickleFile {
@@ -35,15 +38,29 @@ impl PickleFile {
     /// Nothing in the file is run, see [`crate::formats::pickle`]. Memory: some bytes per value of the pickle, at most
     /// 64 MiB more than the pickle has; data of tensors are not read.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, |path, object, locate| state::tensors(path, object, locate))
+    }
+
+    /// Open a file whose tensors are anywhere in its dictionaries and lists. Names are paths, joined by dots, such as
+    /// `optimizer_state_dict.single_partition_of_fp32_groups.0`; `is_read` chooses among the keys at the top. Other
+    /// values are [`PickleFile::scalars`].
+    pub fn open_tree(path: &Path, is_read: &dyn Fn(&str) -> bool) -> Result<Self> {
+        Self::open_with(path, |path, object, locate| tree::tensors(path, object, is_read, locate))
+    }
+
+    fn open_with(
+        path: &Path,
+        tensors_of: impl FnOnce(&Path, &Object, &mut dyn FnMut(&Storage<'_>) -> Result<u64>) -> Result<State>,
+    ) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let mut magic = vec![0; length.min(16) as usize];
         read_at(path, &file, 0, &mut magic, None)?;
         let mut state = if magic.starts_with(&archive::MAGIC) {
             let (archive, object) = Archive::open(path, &file, length)?;
-            state::tensors(path, &object, |storage| archive.locate(path, &file, storage))?
+            tensors_of(path, &object, &mut |storage| archive.locate(path, &file, storage))?
         } else if magic.first() == Some(&0x80) {
             let (legacy, object) = Legacy::open(path, &file, length)?;
-            state::tensors(path, &object, |storage| legacy.locate(path, storage))?
+            tensors_of(path, &object, &mut |storage| legacy.locate(path, storage))?
         } else {
             return Err(no_pickle(path, &magic));
         };
@@ -52,9 +69,9 @@ impl PickleFile {
             let reason = format!("the tensor {} appears twice", printable(&pair[0].0.name, 200));
             return Err(damaged(path.display(), reason));
         }
-        let State { tensors, others } = state;
+        let State { tensors, others, scalars, .. } = state;
         let (tensors, views) = tensors.into_iter().unzip();
-        Ok(Self { path: path.to_path_buf(), file, tensors, views, others })
+        Ok(Self { path: path.to_path_buf(), file, tensors, views, others, scalars })
     }
 
     /// The path it was opened from.
@@ -71,6 +88,16 @@ impl PickleFile {
     /// read.
     pub fn others(&self) -> &[String] {
         &self.others
+    }
+
+    /// Values of a file of [`PickleFile::open_tree`] that are no tensors, by path, in the order of the file.
+    pub fn scalars(&self) -> &[(String, Scalar)] {
+        &self.scalars
+    }
+
+    /// One of them.
+    pub fn scalar(&self, path: &str) -> Option<&Scalar> {
+        self.scalars.iter().find(|(name, _)| name == path).map(|(_, scalar)| scalar)
     }
 
     fn require(&self, name: &str) -> Result<usize> {

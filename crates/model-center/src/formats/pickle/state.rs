@@ -6,6 +6,7 @@ use super::super::safetensors::{RANK_LIMIT, StoredDtype, TensorEntry, is_tensor_
 use super::super::stored::damaged;
 use super::globals::stored_type;
 use super::input::refused;
+use super::tree::Scalar;
 use super::value::{Id, Object, Value};
 use crate::file::printable;
 use crate::{Error, Result};
@@ -54,16 +55,46 @@ pub(super) struct State {
     pub(super) tensors: Vec<(TensorEntry, View)>,
     /// Keys of values that are no tensors.
     pub(super) others: Vec<String>,
+    /// Other values by path, where they were asked for.
+    pub(super) scalars: Vec<(String, Scalar)>,
+    /// Dimensions of all tensors.
+    dimensions: usize,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        State { tensors: Vec::new(), others: Vec::new(), scalars: Vec::new(), dimensions: 0 }
+    }
+
+    /// Adds a tensor under `name`, which is checked.
+    pub(super) fn add(
+        &mut self,
+        path: &Path,
+        object: &Object,
+        (name, arguments): (&str, Id),
+        locate: &mut dyn FnMut(&Storage<'_>) -> Result<u64>,
+    ) -> Result<()> {
+        if !is_tensor_name(name) {
+            return Err(damaged(path.display(), "a tensor name is empty, too long or has control characters in it"));
+        }
+        let resolved = resolve(path, object, name, arguments, locate)?;
+        self.dimensions += resolved.0.shape.len();
+        if self.tensors.len() == TENSOR_LIMIT || self.dimensions > DIMENSION_LIMIT {
+            let reason = format!("more than {TENSOR_LIMIT} tensors or {DIMENSION_LIMIT} dimensions");
+            return Err(refused(path, reason));
+        }
+        self.tensors.push(resolved);
+        Ok(())
+    }
 }
 
 /// Finds the dictionary of tensors and checks each; `locate` returns the file offset of a storage.
 pub(super) fn tensors(
     path: &Path,
     object: &Object,
-    mut locate: impl FnMut(&Storage<'_>) -> Result<u64>,
+    locate: &mut dyn FnMut(&Storage<'_>) -> Result<u64>,
 ) -> Result<State> {
-    let mut state = State { tensors: Vec::new(), others: Vec::new() };
-    let mut dimensions = 0;
+    let mut state = State::new();
     let dict = dictionary(path, object)?;
     for &(key, value) in object.dict(dict).unwrap_or_default() {
         let Some(name) = object.text(key) else {
@@ -73,15 +104,7 @@ pub(super) fn tensors(
             return Err(damaged(path.display(), "a tensor name is empty, too long or has control characters in it"));
         }
         match object.value(value) {
-            Some(Value::Tensor(arguments)) => {
-                let resolved = resolve(path, object, name, *arguments, &mut locate)?;
-                dimensions += resolved.0.shape.len();
-                if state.tensors.len() == TENSOR_LIMIT || dimensions > DIMENSION_LIMIT {
-                    let reason = format!("more than {TENSOR_LIMIT} tensors or {DIMENSION_LIMIT} dimensions");
-                    return Err(refused(path, reason));
-                }
-                state.tensors.push(resolved);
-            }
+            Some(Value::Tensor(arguments)) => state.add(path, object, (name, *arguments), locate)?,
             Some(Value::Foreign(_) | Value::Global(_)) => {
                 let kind = object.describe(value);
                 let reason = format!("{} is {kind}, which is not read as a tensor", printable(name, 200));
@@ -151,7 +174,7 @@ fn resolve(
     object: &Object,
     name: &str,
     arguments: Id,
-    locate: &mut impl FnMut(&Storage<'_>) -> Result<u64>,
+    locate: &mut dyn FnMut(&Storage<'_>) -> Result<u64>,
 ) -> Result<(TensorEntry, View)> {
     let bad = |reason: String| damaged(path.display(), format!("tensor {}: {reason}", printable(name, 200)));
     let [held, offset, size, stride, ..] = object.tuple(arguments).unwrap_or_default() else {

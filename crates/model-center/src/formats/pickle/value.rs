@@ -30,8 +30,10 @@ pub(crate) enum Value {
     /// `None`.
     Nothing,
     Truth(bool),
-    /// A number whose value plays no part: a float.
+    /// A float beyond those that are kept.
     Number,
+    /// A float.
+    Float(f64),
     /// An integer of up to eight bytes.
     Integer(i64),
     /// A longer integer, little endian.
@@ -59,6 +61,8 @@ pub(crate) enum Value {
     Foreign(Id),
     /// The result of a call that was not made, where values are kept.
     Call(Box<Call>),
+    /// The arguments of a command line, by the dictionary of their values.
+    Namespace(Id),
 }
 
 /// A call that a pickle asks for, and the state that the result is given.
@@ -113,6 +117,15 @@ impl Object {
         }
     }
 
+    /// The members of a list or tuple.
+    pub(super) fn items(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Some(Value::Tuple(items)) => Some(items),
+            Some(Value::List(items)) => Some(items),
+            _ => None,
+        }
+    }
+
     pub(crate) fn get(&self, dict: Id, key: &str) -> Option<Id> {
         self.dict(dict)?.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
     }
@@ -136,7 +149,7 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
         None | Some(Value::Integer(_) | Value::Long(_)) => "an integer",
         Some(Value::Nothing) => "None",
         Some(Value::Truth(_)) => "a truth value",
-        Some(Value::Number) => "a float",
+        Some(Value::Number | Value::Float(_)) => "a float",
         Some(Value::Text(_)) => "a text",
         Some(Value::Bytes | Value::Stretch { .. }) => "bytes",
         Some(Value::Set) => "a set",
@@ -150,6 +163,7 @@ pub(super) fn describe(values: &[Value], id: Id) -> String {
             Some(Value::Global(global)) => return format!("what {global} returns"),
             _ => "what a call returns",
         },
+        Some(Value::Namespace(_)) => "the arguments of a command line",
         Some(Value::Foreign(class)) => match value(values, *class) {
             Some(Value::Global(global)) => return format!("an object of the class {global}"),
             _ => "an object of an unknown class",

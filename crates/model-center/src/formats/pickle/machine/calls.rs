@@ -5,7 +5,7 @@
 use super::super::globals::{Global, Meaning};
 use super::super::opcode;
 use super::super::value::{Call, Id, Value, describe, value, value_mut};
-use super::Machine;
+use super::{ITEM_LIMIT, Machine, NOTHING};
 use crate::Result;
 
 /// Different names of modules, classes and functions; each is kept once.
@@ -70,6 +70,11 @@ impl Machine<'_, '_> {
                 _ => self.damaged(format!("REDUCE calls the global {global} on something that is not a tensor")),
             },
             Some(Meaning::Plain) => self.make(Value::Foreign(callee)),
+            Some(Meaning::Namespace) => self.make(Value::Namespace(Id::of_index(NOTHING))),
+            Some(Meaning::Shape) => match first.map(|id| (id, value(&self.values, id))) {
+                Some((id, Some(Value::Tuple(_)))) => self.push(id),
+                _ => self.make(Value::Foreign(callee)),
+            },
             Some(Meaning::Dictionary) => {
                 let pairs = first.map_or_else(|| Ok(Vec::new()), |list| self.pairs(list))?;
                 self.count(2 * pairs.len())?;
@@ -111,7 +116,8 @@ impl Machine<'_, '_> {
             Some(Meaning::Tensor | Meaning::Parameter) => {
                 self.damaged(format!("{} of the global {global}, which is not a class", opcode::name(code)))
             }
-            Some(Meaning::Plain) | None => self.make(Value::Foreign(class)),
+            Some(Meaning::Namespace) => self.make(Value::Namespace(Id::of_index(NOTHING))),
+            Some(Meaning::Plain | Meaning::Shape) | None => self.make(Value::Foreign(class)),
         }
     }
 
@@ -119,11 +125,15 @@ impl Machine<'_, '_> {
     pub(super) fn build(&mut self) -> Result<()> {
         let state = self.pop()?;
         let top = self.top()?;
-        if let Some(Value::Call(call)) = value_mut(&mut self.values, top) {
-            call.state = Some(state);
-            return Ok(());
-        }
-        match value(&self.values, top) {
+        match value_mut(&mut self.values, top) {
+            Some(Value::Call(call)) => {
+                call.state = Some(state);
+                Ok(())
+            }
+            Some(Value::Namespace(held)) => {
+                *held = state;
+                Ok(())
+            }
             Some(Value::Dict(_) | Value::Foreign(_)) => Ok(()),
             _ => self.refused(format!("BUILD gives a state to {}", describe(&self.values, top))),
         }

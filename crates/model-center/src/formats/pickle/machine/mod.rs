@@ -34,6 +34,8 @@ const MARK_LIMIT: usize = 4096;
 const MEMO_LIMIT: usize = 1 << 20;
 /// Values of a pickle whose values are kept; an array takes about six.
 const KEPT_LIMIT: usize = 1 << 24;
+/// Different floats that are kept.
+const FLOAT_LIMIT: usize = 4096;
 
 /// Reads one pickle of at most `limit` values; `input` is then after its `STOP`.
 pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
@@ -75,6 +77,7 @@ fn run(input: &mut Input<'_>, limits: Limits, keeps: bool) -> Result<Object> {
         marks: Vec::new(),
         memo: Vec::new(),
         globals: HashMap::new(),
+        floats: HashMap::new(),
     };
     loop {
         machine.at = machine.input.offset();
@@ -111,6 +114,7 @@ struct Machine<'i, 'f> {
     marks: Vec<usize>,
     memo: Vec<Option<Id>>,
     globals: HashMap<(String, String), Id>,
+    floats: HashMap<u64, Id>,
 }
 
 impl Machine<'_, '_> {
@@ -155,8 +159,8 @@ impl Machine<'_, '_> {
             opcode::NEWFALSE => self.push(Id::of_index(FALSE)),
             opcode::NEWTRUE => self.push(Id::of_index(TRUE)),
             opcode::BINFLOAT => {
-                self.input.skip(8)?;
-                self.push(Id::of_index(NUMBER))
+                let number = f64::from_be_bytes(self.input.array()?);
+                self.float(number)
             }
             opcode::BINGET | opcode::LONG_BINGET => self.recall(code),
             opcode::BINPUT | opcode::LONG_BINPUT | opcode::MEMOIZE => self.remember(code),
@@ -169,6 +173,20 @@ impl Machine<'_, '_> {
             _ if opcode::is_collection(code) => self.collection(code),
             _ => self.refused(format!("the instruction {} is not read", opcode::name(code))),
         }
+    }
+
+    /// The first different floats are kept: settings are among them, and a history of losses may have any number.
+    fn float(&mut self, number: f64) -> Result<()> {
+        if let Some(known) = self.floats.get(&number.to_bits()) {
+            return self.push(*known);
+        }
+        if self.floats.len() == FLOAT_LIMIT {
+            return self.push(Id::of_index(NUMBER));
+        }
+        self.make(Value::Float(number))?;
+        let made = self.top()?;
+        self.floats.insert(number.to_bits(), made);
+        Ok(())
     }
 
     fn push(&mut self, id: Id) -> Result<()> {

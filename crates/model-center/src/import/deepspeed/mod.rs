@@ -1,0 +1,197 @@
+//! A configuration file of DeepSpeed as a recipe, or over the recipe of the command that it belongs to.
+//!
+//! Defines [`deepspeed`]; `keys` has every key, `settings` the translation.
+
+mod keys;
+mod settings;
+
+use super::ImportOptions;
+use super::batch::BatchParts;
+use super::flags::Role;
+use super::keys as recipe;
+use super::megatron::megatron;
+use super::sheet::{NoteKind, Sheet};
+use crate::config::json::parse_object;
+use crate::file::printable;
+use crate::recipe::suggest::closest;
+use crate::{Error, Result};
+use keys::KEYS;
+use serde_json::{Map, Value};
+
+/// The paths of all keys.
+pub(super) fn known_keys() -> Vec<&'static str> {
+    KEYS.iter().map(|(key, _)| *key).collect()
+}
+
+/// A recipe from the text of a configuration; `place` names it in errors, and `command` is the command of Megatron-LM
+/// that it belongs to. The configuration counts where both set something, as it does in DeepSpeed.
+///
+/// # Errors
+/// [`Error::Model`] for a text that is not JSON, [`Error::Argument`] for unknown and refused keys, and for a batch
+/// that is not micro-batch x accumulation x data ranks.
+pub fn deepspeed(text: &str, place: &str, command: Option<&str>, options: &ImportOptions) -> Result<Sheet> {
+    let config = parse_object(text, place)?;
+    let mut sheet = match command {
+        Some(command) => megatron(command, &ImportOptions { sets: Vec::new(), ..options.clone() })?,
+        None => Sheet::default(),
+    };
+    let source = if command.is_some() { format!("{place} and {}", sheet.source) } else { place.to_owned() };
+    sheet.source = format!("DeepSpeed, {}", printable(&source, 200));
+    let reader = Config { map: &config, place };
+    settings::translate(&reader, command.is_some(), &mut sheet)?;
+    batch(&reader, options, &mut sheet)?;
+    account(&reader, options, &mut sheet)?;
+    if command.is_none() && !options.sets.iter().any(|set| set.starts_with("model.path=")) {
+        let why = "the file has neither: add --set model.path=… --set data.task=…, or --flags with the command";
+        sheet.note(NoteKind::Differs, "model and data", why);
+    }
+    sheet.apply(&options.sets)?;
+    Ok(sheet)
+}
+
+/// The configuration, by paths.
+struct Config<'a> {
+    map: &'a Map<String, Value>,
+    place: &'a str,
+}
+
+impl Config<'_> {
+    /// A value; `None` where it is absent, null, or "auto", which the Trainer of transformers fills in.
+    fn get(&self, path: &str) -> Option<&Value> {
+        let (last, tables) = path.split('.').collect::<Vec<_>>().split_last().map(|(l, t)| (*l, t.to_vec()))?;
+        let mut map = self.map;
+        for table in tables {
+            map = map.get(table)?.as_object()?;
+        }
+        map.get(last).filter(|value| !value.is_null() && value.as_str() != Some("auto"))
+    }
+
+    fn wrong(&self, path: &str, value: &Value, wanted: &str) -> Error {
+        let reason = format!("{} is not {wanted}", printable(&value.to_string(), 80));
+        Error::argument(format!("{}, {path}", self.place), reason, format!("write {wanted}"))
+    }
+
+    fn number(&self, path: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(path) else { return Ok(None) };
+        // PyYAML reads 1e-5 as a text, and so do many files.
+        let number = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
+        let number = number.filter(|number| number.is_finite());
+        number.map(Some).ok_or_else(|| self.wrong(path, value, "a number"))
+    }
+
+    fn whole(&self, path: &str) -> Result<Option<u64>> {
+        let Some(number) = self.number(path)? else { return Ok(None) };
+        if number < 0.0 || number.fract() != 0.0 || number > 9e15 {
+            return Err(self.wrong(path, &Value::from(number), "a whole number"));
+        }
+        Ok(Some(number as u64))
+    }
+
+    fn flag(&self, path: &str) -> Result<Option<bool>> {
+        let Some(value) = self.get(path) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(path, value, "true or false"))
+    }
+
+    fn text(&self, path: &str) -> Result<Option<&str>> {
+        let Some(value) = self.get(path) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(path, value, "a text"))
+    }
+
+    fn shown(&self, path: &str) -> String {
+        let value = self.get(path).map(Value::to_string).unwrap_or_default();
+        printable(&format!("{path} {value}"), 120)
+    }
+}
+
+fn batch(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    let of = |key: &str| sheet.get(key).and_then(|value| value.parse::<u64>().ok());
+    let held = |key: &str| {
+        let line = sheet.lines().iter().find(|line| line.key == key)?;
+        Some((line.value.parse::<u64>().ok()?, line.from.clone()))
+    };
+    let part = |path: &str| -> Result<Option<(u64, String)>> {
+        Ok(config.whole(path)?.map(|value| (value, format!("{path} {value}"))))
+    };
+    let batch = part("train_batch_size")?;
+    let mut micro = part("train_micro_batch_size_per_gpu")?;
+    let mut accumulation = part("gradient_accumulation_steps")?;
+    if batch.is_none() || (micro.is_none() && accumulation.is_none()) {
+        micro = micro.or_else(|| held(recipe::MICRO_BATCH));
+    }
+    if batch.is_none() && accumulation.is_none() && micro.is_some() {
+        accumulation = Some((1, "DeepSpeed's default".to_owned()));
+    }
+    if batch.is_none() && micro.is_none() && accumulation.is_none() {
+        return Ok(());
+    }
+    let parts = BatchParts {
+        batch,
+        micro,
+        accumulation,
+        ranks: options.ranks.or(sheet.ranks),
+        model_ranks: of(recipe::TENSOR).unwrap_or(1) * of(recipe::PIPELINE).unwrap_or(1),
+    };
+    parts.write(sheet)
+}
+
+/// Notes every key that has no line, and refuses what cannot be kept.
+fn account(config: &Config<'_>, options: &ImportOptions, sheet: &mut Sheet) -> Result<()> {
+    let mut refused: Vec<(String, String, String)> = Vec::new();
+    walk(config.map, "", &mut |path, value| {
+        let is_left = options.leave.iter().any(|left| left == path);
+        if value.as_str() == Some("auto") {
+            sheet.note(NoteKind::Unused, format!("{path} auto"), "the Trainer of transformers would fill it in");
+            return false;
+        }
+        let role = KEYS.iter().find(|(key, _)| *key == path).map(|(_, role)| *role);
+        // An object that is listed only as a whole is not looked into.
+        let is_table = value.is_object() && KEYS.iter().any(|(key, _)| key.starts_with(&format!("{path}.")));
+        let is_off = *value == Value::Bool(false)
+            || value.get("enabled") == Some(&Value::Bool(false))
+            || value.as_f64() == Some(0.0);
+        match role {
+            Some(Role::Read) => return is_table,
+            Some(Role::Unused(why)) => sheet.note(NoteKind::Unused, shown(path, value), why),
+            Some(Role::Refused(why)) if is_off || (path == "sequence_parallel_size" && value.as_f64() == Some(1.0)) => {
+                sheet.note(NoteKind::Unused, shown(path, value), format!("it is off; {why}"));
+            }
+            Some(Role::Refused(why)) if is_left => {
+                sheet.note(NoteKind::Differs, shown(path, value), format!("left out as asked: {why}"));
+            }
+            Some(Role::Refused(why)) => {
+                refused.push((path.to_owned(), why.to_owned(), format!("pass it over with --leave {path}")));
+            }
+            None if is_left => sheet.note(NoteKind::Differs, shown(path, value), "unknown; left out as asked"),
+            None => {
+                let near = closest(path, KEYS.iter().map(|(key, _)| *key));
+                let fix = near.map_or_else(
+                    || format!("remove it, or pass it over with --leave {path}"),
+                    |near| format!("did you mean {near}? or pass it over with --leave {path}"),
+                );
+                refused.push((path.to_owned(), "unknown key".to_owned(), fix));
+            }
+        }
+        false
+    });
+    let [(path, why, fix), others @ ..] = refused.as_slice() else { return Ok(()) };
+    let names: Vec<&str> = others.iter().map(|(path, ..)| path.as_str()).collect();
+    let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
+    let place = format!("{}, {}", config.place, printable(path, 80));
+    Err(Error::argument(place, printable(&format!("{why}{also}"), 400), printable(fix, 200)))
+}
+
+/// Calls `visit` with each path; whether it returns true decides if an object is looked into.
+fn walk(map: &Map<String, Value>, prefix: &str, visit: &mut impl FnMut(&str, &Value) -> bool) {
+    for (key, value) in map {
+        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        if visit(&path, value)
+            && let Some(inner) = value.as_object()
+        {
+            walk(inner, &path, visit);
+        }
+    }
+}
+
+fn shown(path: &str, value: &Value) -> String {
+    printable(&format!("{path} {value}"), 120)
+}

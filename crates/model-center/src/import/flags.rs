@@ -1,0 +1,261 @@
+//! The flags of a command against the table of those that its program knows.
+//!
+//! Defines [`Flag`], the entry of a table, and [`Flags`], what a command gives. Called by the translations.
+
+use super::sheet::{NoteKind, Sheet};
+use crate::file::printable;
+use crate::recipe::suggest::closest;
+use crate::{Error, Result};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many values follow a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// None.
+    Nothing,
+    /// One.
+    One,
+    /// All up to the next flag.
+    Many,
+}
+
+/// What a flag is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Translated.
+    Read,
+    /// It has no meaning here; the text is why.
+    Unused(&'static str),
+    /// It is refused; the text is why.
+    Refused(&'static str),
+}
+
+/// A flag of another system.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag {
+    /// Its name with dashes.
+    pub name: &'static str,
+    /// Its values.
+    pub takes: Takes,
+    /// What it is here.
+    pub role: Role,
+}
+
+pub(super) const fn read(name: &'static str) -> Flag {
+    Flag { name, takes: Takes::One, role: Role::Read }
+}
+
+pub(super) const fn switch(name: &'static str) -> Flag {
+    Flag { name, takes: Takes::Nothing, role: Role::Read }
+}
+
+pub(super) const fn many(name: &'static str) -> Flag {
+    Flag { name, takes: Takes::Many, role: Role::Read }
+}
+
+pub(super) const fn unused(name: &'static str, why: &'static str) -> Flag {
+    Flag { name, takes: Takes::One, role: Role::Unused(why) }
+}
+
+pub(super) const fn unused_switch(name: &'static str, why: &'static str) -> Flag {
+    Flag { name, takes: Takes::Nothing, role: Role::Unused(why) }
+}
+
+pub(super) const fn refused(name: &'static str, why: &'static str) -> Flag {
+    Flag { name, takes: Takes::One, role: Role::Refused(why) }
+}
+
+pub(super) const fn refused_switch(name: &'static str, why: &'static str) -> Flag {
+    Flag { name, takes: Takes::Nothing, role: Role::Refused(why) }
+}
+
+/// A value and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sourced<T> {
+    pub(super) value: T,
+    pub(super) from: String,
+    pub(super) is_given: bool,
+}
+
+/// What a command gives.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    given: BTreeMap<&'static str, Vec<String>>,
+    /// Those that the translation asked for.
+    asked: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Flags {
+    /// Sorts words by the table. Names may be abbreviated and have underscores, as argparse allows.
+    ///
+    /// # Errors
+    /// A word that belongs to no flag, a flag that is unknown, ambiguous, or without its value.
+    pub(super) fn parse(words: &[String], table: &'static [Flag], leave: &[String]) -> Result<Flags> {
+        let mut flags = Flags::default();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let Some(bare) = word.strip_prefix("--") else {
+                return Err(Error::argument(shown(word), "this value belongs to no flag", "quote values with blanks"));
+            };
+            let (name, joined) = bare.split_once('=').map_or((bare, None), |(name, value)| (name, Some(value)));
+            let name = format!("--{}", name.replace('_', "-"));
+            let Some(flag) = find(&name, table)? else {
+                let is_left = leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
+                if is_left {
+                    while words.next_if(|next| !next.starts_with("--")).is_some() {}
+                    continue;
+                }
+                let near = closest(&name, table.iter().map(|flag| flag.name));
+                let fix = near.map_or_else(
+                    || format!("remove it, or pass it over with --leave {}", name.trim_start_matches('-')),
+                    |near| format!("did you mean {near}?"),
+                );
+                return Err(Error::argument(shown(word), "unknown flag", fix));
+            };
+            let mut values: Vec<String> = joined.map(str::to_owned).into_iter().collect();
+            let is_value = |next: &&String| !next.starts_with("--");
+            match flag.takes {
+                Takes::Nothing => {
+                    // `true` after a switch, which some programs accept.
+                    words.next_if(|next| ["true", "True"].contains(&next.as_str()));
+                }
+                Takes::One if joined.is_none() => values.extend(words.next_if(is_value).cloned()),
+                Takes::One => {}
+                Takes::Many => {
+                    while let Some(value) = words.next_if(is_value) {
+                        values.push(value.clone());
+                    }
+                }
+            }
+            if flag.takes != Takes::Nothing && values.is_empty() {
+                return Err(Error::argument(flag.name, "its value is missing", format!("write {} VALUE", flag.name)));
+            }
+            flags.given.insert(flag.name, values);
+        }
+        Ok(flags)
+    }
+
+    pub(super) fn is_given(&self, name: &'static str) -> bool {
+        self.asked.borrow_mut().insert(name);
+        self.given.contains_key(name)
+    }
+
+    pub(super) fn values(&self, name: &'static str) -> Option<&[String]> {
+        self.asked.borrow_mut().insert(name);
+        self.given.get(name).map(Vec::as_slice)
+    }
+
+    /// A text; one with a variable that is not set is an error.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>> {
+        let Some(value) = self.values(name).and_then(|values| values.last()) else { return Ok(None) };
+        check_set(name, value)?;
+        Ok(Some(value))
+    }
+
+    /// A number, or the default that the other program has.
+    pub(super) fn number(&self, name: &'static str, default: f64) -> Result<Sourced<f64>> {
+        match self.text(name)? {
+            Some(text) => Ok(given(name, parse(name, text)?, text)),
+            None => Ok(Sourced { value: default, from: format!("{name}, default {default}"), is_given: false }),
+        }
+    }
+
+    /// The same without a default.
+    pub(super) fn maybe_number(&self, name: &'static str) -> Result<Option<Sourced<f64>>> {
+        self.text(name)?.map(|text| Ok(given(name, parse(name, text)?, text))).transpose()
+    }
+
+    pub(super) fn whole(&self, name: &'static str, default: u64) -> Result<Sourced<u64>> {
+        let found = self.number(name, default as f64)?;
+        whole(name, found)
+    }
+
+    pub(super) fn maybe_whole(&self, name: &'static str) -> Result<Option<Sourced<u64>>> {
+        self.maybe_number(name)?.map(|found| whole(name, found)).transpose()
+    }
+
+    /// A flag as it was given.
+    pub(super) fn shown(&self, name: &str) -> String {
+        let values = self.given.get(name).map(|values| values.join(" ")).unwrap_or_default();
+        printable(format!("{name} {values}").trim_end(), 120)
+    }
+
+    /// Notes what has no meaning here, and reports what is refused. Every flag that was given is then accounted for.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] with the first refused flag and the names of others.
+    pub(super) fn account(&self, table: &'static [Flag], leave: &[String], sheet: &mut Sheet) -> Result<()> {
+        let is_left =
+            |name: &str| leave.iter().any(|left| left.trim_start_matches('-') == name.trim_start_matches('-'));
+        let mut refused: Vec<(&'static str, &'static str)> = Vec::new();
+        for flag in table.iter().filter(|flag| self.given.contains_key(flag.name)) {
+            match flag.role {
+                Role::Read if self.asked.borrow().contains(flag.name) => {}
+                Role::Read => sheet.note(NoteKind::Unused, self.shown(flag.name), "the other flags leave it no effect"),
+                Role::Unused(why) => sheet.note(NoteKind::Unused, self.shown(flag.name), why),
+                Role::Refused(why) if is_left(flag.name) => {
+                    sheet.note(NoteKind::Differs, self.shown(flag.name), format!("left out as asked: {why}"));
+                }
+                Role::Refused(why) => refused.push((flag.name, why)),
+            }
+        }
+        let [(name, why), others @ ..] = refused.as_slice() else { return Ok(()) };
+        let names: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
+        let also = if names.is_empty() { String::new() } else { format!("; also refused: {}", names.join(", ")) };
+        let fix = format!("pass it over with --leave {}", name.trim_start_matches('-'));
+        Err(Error::argument(*name, format!("{why}{also}"), fix))
+    }
+}
+
+/// The entry of this name, or the only one that begins so.
+fn find(name: &str, table: &'static [Flag]) -> Result<Option<&'static Flag>> {
+    if let Some(flag) = table.iter().find(|flag| flag.name.eq_ignore_ascii_case(name)) {
+        return Ok(Some(flag));
+    }
+    let begun: Vec<&Flag> = table.iter().filter(|flag| name.len() > 4 && flag.name.starts_with(name)).collect();
+    match begun.as_slice() {
+        [] => Ok(None),
+        [flag] => Ok(Some(flag)),
+        several => {
+            let names: Vec<&str> = several.iter().map(|flag| flag.name).collect();
+            let reason = format!("the abbreviation is ambiguous: {}", names.join(", "));
+            Err(Error::argument(shown(name), reason, "write the flag in full"))
+        }
+    }
+}
+
+pub(super) fn check_set(name: &str, value: &str) -> Result<()> {
+    let Some((_, variable)) = value.split_once('$') else { return Ok(()) };
+    let end = variable.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(variable.len());
+    if end == 0 {
+        let reason = format!("its value {} is something that a shell computes", shown(value));
+        return Err(Error::argument(name, reason, "write the value itself"));
+    }
+    let variable = &variable[..end];
+    let reason = format!("the variable {} has no value", printable(variable, 60));
+    Err(Error::argument(name, reason, format!("write {}=VALUE before the command", printable(variable, 60))))
+}
+
+fn shown(word: &str) -> String {
+    printable(word, 80)
+}
+
+fn given(name: &'static str, value: f64, text: &str) -> Sourced<f64> {
+    Sourced { value, from: format!("{name} {}", shown(text)), is_given: true }
+}
+
+/// A finite number; thousands may be separated by `_` or `,` as Python's sources and READMEs do.
+pub(super) fn parse(name: &str, text: &str) -> Result<f64> {
+    let plain = text.replace(['_', ','], "");
+    let value = plain.parse().ok().filter(|value: &f64| value.is_finite());
+    value.ok_or_else(|| Error::argument(name, format!("{} is not a number", shown(text)), "write a number"))
+}
+
+fn whole(name: &'static str, found: Sourced<f64>) -> Result<Sourced<u64>> {
+    if found.value < 0.0 || found.value.fract() != 0.0 || found.value > 9e15 {
+        let reason = format!("{} is not a whole number of at least 0", found.value);
+        return Err(Error::argument(name, reason, "write a whole number"));
+    }
+    Ok(Sourced { value: found.value as u64, from: found.from, is_given: found.is_given })
+}

@@ -1,0 +1,82 @@
+//! Names of the recipe keys that translations write, each once.
+
+pub(super) const MODEL_INIT: &str = "model.init";
+pub(super) const MODEL_PATH: &str = "model.path";
+pub(super) const FAMILY: &str = "model.family";
+pub(super) const TOKENIZER: &str = "model.tokenizer";
+pub(super) const LAYERS: &str = "model.layers";
+pub(super) const HIDDEN: &str = "model.hidden";
+pub(super) const HEADS: &str = "model.heads";
+pub(super) const KV_HEADS: &str = "model.kv_heads";
+pub(super) const HEAD_SIZE: &str = "model.head_size";
+pub(super) const FEED_FORWARD: &str = "model.feed_forward";
+pub(super) const POSITIONS: &str = "model.positions";
+pub(super) const INIT_STD: &str = "model.init_std";
+pub(super) const SCALE_INIT: &str = "model.scale_init_by_depth";
+pub(super) const DTYPE: &str = "model.dtype";
+pub(super) const HIDDEN_DROPOUT: &str = "model.hidden_dropout";
+pub(super) const ATTENTION_DROPOUT: &str = "model.attention_dropout";
+
+pub(super) const TASK: &str = "data.task";
+pub(super) const OBJECTIVE: &str = "data.objective";
+pub(super) const DATA_PATH: &str = "data.path";
+pub(super) const MAX_LENGTH: &str = "data.max_length";
+pub(super) const TARGET_LENGTH: &str = "data.target_length";
+pub(super) const CORPORA: &str = "data.corpora";
+pub(super) const VALID: &str = "data.valid";
+pub(super) const TEST: &str = "data.test";
+pub(super) const SPLIT: &str = "data.split";
+pub(super) const PERMUTE: &str = "data.permute_documents";
+pub(super) const SEQUENCE_LENGTH: &str = "data.sequence_length";
+pub(super) const SAMPLE_ORDER: &str = "data.sample_order";
+pub(super) const LOADING_THREADS: &str = "data.loading_threads";
+
+pub(super) const EPOCHS: &str = "train.epochs";
+pub(super) const STEPS: &str = "train.steps";
+pub(super) const BATCH: &str = "train.batch_size";
+pub(super) const MICRO_BATCH: &str = "train.micro_batch_size";
+pub(super) const ACCUMULATION: &str = "train.accumulation";
+pub(super) const LR: &str = "train.lr";
+pub(super) const SCHEDULE: &str = "train.schedule";
+pub(super) const DECAY_STEPS: &str = "train.decay_steps";
+pub(super) const DECAY_ENDPOINT: &str = "train.decay_endpoint";
+pub(super) const RAMP_START: &str = "train.batch_ramp.start";
+pub(super) const RAMP_INCREMENT: &str = "train.batch_ramp.increment";
+pub(super) const RAMP_SAMPLES: &str = "train.batch_ramp.samples";
+pub(super) const GAMMA: &str = "train.gamma";
+pub(super) const WARMUP: &str = "train.warmup";
+pub(super) const FINAL_LR: &str = "train.final_lr_ratio";
+pub(super) const WEIGHT_DECAY: &str = "train.weight_decay";
+pub(super) const DECAY_ALL: &str = "train.decay_norms_and_biases";
+pub(super) const DECOUPLED: &str = "train.decoupled";
+pub(super) const BETAS: &str = "train.betas";
+pub(super) const EPS: &str = "train.eps";
+pub(super) const CLIP_NORM: &str = "train.clip_norm";
+pub(super) const CLIP_KIND: &str = "train.clip_kind";
+pub(super) const SEED: &str = "train.seed";
+pub(super) const RECOMPUTE: &str = "train.recompute";
+pub(super) const RECOMPUTE_INPUTS: &str = "train.recompute_inputs";
+pub(super) const GRADIENT_DTYPE: &str = "train.gradient_dtype";
+pub(super) const LOSS_SCALE: &str = "train.loss_scale";
+pub(super) const LOSS_SCALE_START: &str = "train.loss_scale_start";
+pub(super) const LOSS_SCALE_WINDOW: &str = "train.loss_scale_window";
+pub(super) const LOSS_SCALE_HYSTERESIS: &str = "train.loss_scale_hysteresis";
+pub(super) const LOSS_SCALE_FLOOR: &str = "train.loss_scale_floor";
+pub(super) const OFFLOAD: &str = "train.offload";
+pub(super) const OFFLOAD_PARAMETERS: &str = "train.offload_parameters";
+
+pub(super) const EVAL_EVERY: &str = "eval.every";
+pub(super) const EVAL_ITERATIONS: &str = "eval.iterations";
+pub(super) const EVAL_BATCH: &str = "eval.batch_size";
+
+pub(super) const CHECKPOINT_EVERY: &str = "checkpoint.every";
+pub(super) const CHECKPOINT_MINUTES: &str = "checkpoint.minutes";
+pub(super) const LOG_EVERY: &str = "log.every";
+pub(super) const OUTPUT: &str = "output.dir";
+
+pub(super) const ZERO: &str = "parallel.zero";
+pub(super) const TENSOR: &str = "parallel.tensor";
+pub(super) const SEQUENCE: &str = "parallel.sequence";
+pub(super) const PIPELINE: &str = "parallel.pipeline";
+pub(super) const VIRTUAL_STAGES: &str = "parallel.virtual_stages";
+pub(super) const PIPELINE_SCHEDULE: &str = "parallel.schedule";

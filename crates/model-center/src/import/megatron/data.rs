@@ -1,0 +1,209 @@
+//! `[data]` and `[eval]` of a command of Megatron-LM.
+
+use super::{Program, Translation};
+use crate::import::flags::check_set;
+use crate::import::keys;
+use crate::import::sheet::{NoteKind, Sheet};
+use crate::recipe::quote;
+use crate::{Error, Result};
+
+const SENTENCE_PAIRS: &str = "`corpus build --split-lines` makes a sequence of each sentence";
+
+impl Translation<'_> {
+    pub(super) fn data(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        sheet.text(keys::TASK, "pretrain", "Megatron-LM pretrains");
+        let objective = match self.program {
+            Program::Gpt => "causal",
+            Program::Bert => "masked",
+            Program::T5 => "span",
+        };
+        sheet.text(keys::OBJECTIVE, objective, self.objective_from());
+        self.corpora(sheet)?;
+        let split = match flags.values("--split") {
+            Some(parts) => {
+                check_set("--split", parts.last().map_or("", String::as_str))?;
+                let text: String = parts.concat().split_whitespace().collect();
+                (text, flags.shown("--split"))
+            }
+            None if self.is_2019 => ("1000,1,1".to_owned(), "--split, default 1000,1,1".to_owned()),
+            None => ("969,30,1".to_owned(), "--split, default 969,30,1".to_owned()),
+        };
+        let has_eval = split.0.split([',', '/']).nth(1).is_some_and(|share| share.trim().parse() != Ok(0.0))
+            || sheet.get(keys::VALID).is_some();
+        sheet.text(keys::SPLIT, &split.0.replace('/', ","), split.1);
+        if self.is_2019 {
+            sheet.flag(keys::PERMUTE, true, "the list of 2019 splits a random order of documents");
+        } else {
+            sheet.text(
+                keys::SAMPLE_ORDER,
+                if self.is_cpm { "megatron-v1" } else { "megatron" },
+                "order of Megatron-LM",
+            );
+        }
+        self.lengths(sheet)?;
+        let workers = flags.whole("--num-workers", 2)?;
+        sheet.whole(keys::LOADING_THREADS, workers.value.clamp(1, 64), workers.from);
+        if flags.is_given("--shuffle") {
+            let why = "samples always have a random order; here each comes once in an epoch";
+            sheet.note(NoteKind::Unused, "--shuffle", why);
+        }
+        for name in ["--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"] {
+            if flags.is_given(name) {
+                let why = match name {
+                    "--eod-mask-loss" => "the token after the end of a document is predicted too",
+                    _ => "documents of a sample see those before them, and positions go on",
+                };
+                sheet.note(NoteKind::Differs, name, why);
+            }
+        }
+        for (name, has_it) in [("--mask-prob", 0.15), ("--short-seq-prob", 0.1)] {
+            let Some(found) = flags.maybe_number(name)? else { continue };
+            match self.program {
+                Program::Gpt => sheet.note(NoteKind::Unused, found.from, "GPT-2 masks nothing"),
+                _ if found.value == has_it => sheet.note(NoteKind::Unused, found.from, "it is so"),
+                _ => sheet.note(NoteKind::Differs, found.from, format!("it is {has_it}")),
+            }
+        }
+        if let Some(found) = flags.maybe_whole("--max-preds-per-seq")? {
+            let why = "as many tokens are masked as their share gives, 15 in 100";
+            sheet.note(NoteKind::Unused, found.from, why);
+        }
+        self.eval(has_eval, sheet)
+    }
+
+    fn objective_from(&self) -> &'static str {
+        match self.program {
+            Program::Gpt => "next tokens",
+            Program::Bert => "masked tokens and sentence order",
+            Program::T5 => "masked spans",
+        }
+    }
+
+    fn corpora(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let is_npy = flags.is_given("--use-npy-data-loader");
+        if is_npy {
+            let why = "the token file of this name takes the place of the directory of arrays";
+            sheet.note(NoteKind::Unused, "--use-npy-data-loader", why);
+        }
+        let names = ["--data-path", "--train-data", "--train-data-path"];
+        let Some(name) = self.first(&names) else {
+            let fix = "give --data-path, or --set data.corpora=[\"data/books\"] with the token files of `corpus build`";
+            sheet.note(NoteKind::Differs, "no --data-path", format!("there is nothing to learn from: {fix}"));
+            return Ok(());
+        };
+        let values = flags.values(name).unwrap_or_default();
+        self.corpus_list(keys::CORPORA, name, values, sheet)?;
+        let further = [
+            (keys::VALID, ["--valid-data", "--valid-data-path", "--val-data-path"]),
+            (keys::TEST, ["--test-data", "--test-data-path", "--test-data-path"]),
+        ];
+        for (key, names) in further {
+            if let Some(name) = self.first(&names) {
+                let values = flags.values(name).unwrap_or_default();
+                // An empty text is the default of the npy loader.
+                match values.iter().any(|value| !value.is_empty()) {
+                    true => self.corpus_list(key, name, values, sheet)?,
+                    false => sheet.note(NoteKind::Unused, name, "it names no file"),
+                }
+            }
+        }
+        if name != "--data-path" && !is_npy {
+            let end = if self.program == Program::Bert { SENTENCE_PAIRS } else { "with --append-eod" };
+            let why = format!("text is tokenized once, by `corpus build FILE --tokenizer DIR --out NAME`; {end}");
+            sheet.note(NoteKind::Unused, name, why);
+        }
+        Ok(())
+    }
+
+    /// A list of token files, `[weight] path …`.
+    fn corpus_list(&self, key: &str, name: &'static str, values: &[String], sheet: &mut Sheet) -> Result<()> {
+        values.iter().try_for_each(|value| check_set(name, value))?;
+        let from = self.flags.shown(name);
+        let is_number = |value: &String| name == "--data-path" && value.parse::<f64>().is_ok();
+        let paths: Vec<String> = values.iter().filter(|value| !is_number(value)).map(|path| token_file(path)).collect();
+        if paths.is_empty() {
+            return Err(Error::argument(name, "it names no file", "name token files without .bin and .idx"));
+        }
+        let has_weights = name == "--data-path" && values.len() > 1 && is_number(&values[0]);
+        if !has_weights {
+            sheet.list(key, &paths, from);
+            return Ok(());
+        }
+        let (pairs, rest) = values.as_chunks::<2>();
+        let is_pair = |[weight, path]: &[String; 2]| is_number(weight) && !is_number(path);
+        if !rest.is_empty() || !pairs.iter().all(is_pair) {
+            let reason = "weights and paths do not alternate";
+            return Err(Error::argument(name, reason, "write --data-path 0.3 data/a 0.7 data/b"));
+        }
+        let entries: Vec<String> = pairs
+            .iter()
+            .map(|[weight, path]| {
+                let weight = weight.parse::<f64>().unwrap_or(1.0);
+                format!("{{ path = {}, weight = {weight:?} }}", quote(&token_file(path)))
+            })
+            .collect();
+        sheet.raw(key, format!("[{}]", entries.join(", ")), from);
+        Ok(())
+    }
+
+    fn lengths(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let encoder = self.first(&["--encoder-seq-length", "--enc-seq-length"]);
+        let decoder = self.first(&["--decoder-seq-length", "--dec-seq-length"]);
+        let found = match encoder {
+            Some(name) if self.program != Program::Gpt || !flags.is_given("--seq-length") => flags.whole(name, 512)?,
+            _ => flags.whole("--seq-length", if self.is_2019 { 512 } else { 1024 })?,
+        };
+        flags.is_given("--seq-length");
+        let positions = sheet.get(keys::POSITIONS).and_then(|value| value.parse::<u64>().ok());
+        if positions.is_some_and(|positions| positions < found.value) {
+            let reason = format!("{} is more than --max-position-embeddings", found.from);
+            return Err(Error::argument("--seq-length", reason, "give at most the number of positions"));
+        }
+        sheet.whole(keys::SEQUENCE_LENGTH, found.value, found.from);
+        if let Some(name) = decoder {
+            let found = flags.whole(name, 512)?;
+            match self.program {
+                Program::T5 => {
+                    let why = "targets have the length that the masked spans of a sample give";
+                    sheet.note(NoteKind::Differs, found.from, why);
+                }
+                _ => sheet.note(NoteKind::Unused, found.from, "there is no decoder apart"),
+            }
+        }
+        Ok(())
+    }
+
+    fn eval(&self, has_eval: bool, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let every = flags.whole("--eval-interval", 1000)?;
+        let iterations = flags.whole("--eval-iters", 100)?;
+        let batch = flags.maybe_whole("--eval-batch-size")?;
+        if !has_eval || iterations.value == 0 {
+            let what = format!("{}, {}", every.from, iterations.from);
+            let why = "there is nothing to evaluate on, or no iteration";
+            sheet.note(NoteKind::Unused, what, why);
+            return Ok(());
+        }
+        sheet.text(keys::EVAL_EVERY, &format!("{} steps", every.value.max(1)), every.from);
+        sheet.whole(keys::EVAL_ITERATIONS, iterations.value, iterations.from);
+        if let Some(batch) = batch {
+            sheet.whole(keys::EVAL_BATCH, batch.value, batch.from);
+        }
+        if let Some(length) = flags.maybe_whole("--eval-seq-length")? {
+            let is_same = sheet.get(keys::SEQUENCE_LENGTH) == Some(length.value.to_string().as_str());
+            let kind = if is_same { NoteKind::Unused } else { NoteKind::Differs };
+            sheet.note(kind, length.from, "evaluation has sequences of the length of training");
+        }
+        Ok(())
+    }
+}
+
+/// The name that the token file of a text has: without the ending of a data file.
+fn token_file(path: &str) -> String {
+    let endings = [".jsonl", ".json", ".csv", ".tsv", ".txt", ".bin", ".idx"];
+    let end = endings.iter().find_map(|end| path.strip_suffix(end));
+    end.unwrap_or(path.trim_end_matches('/')).to_owned()
+}

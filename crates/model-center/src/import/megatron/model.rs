@@ -1,0 +1,312 @@
+//! `[model]` of a command of Megatron-LM.
+
+use super::{Program, Translation};
+use crate::file::printable;
+use crate::import::flags::Sourced;
+use crate::import::keys;
+use crate::import::sheet::{NoteKind, Sheet};
+use crate::{Error, Result};
+
+impl Translation<'_> {
+    pub(super) fn model(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let family = self.family()?;
+        if flags.is_given("--pretrained-bert") {
+            sheet.text(keys::MODEL_PATH, "bert-large-uncased", "--pretrained-bert");
+            sheet.note(NoteKind::Unused, "sizes of the model", "--pretrained-bert has those of bert-large-uncased");
+            self.dropout(sheet)?;
+            return self.dtype(sheet);
+        }
+        sheet.text(keys::MODEL_INIT, "random", "Megatron-LM initializes the model randomly");
+        sheet.text(keys::FAMILY, family, self.program.family_from());
+        self.tokenizer(sheet)?;
+        let layers = flags.whole("--num-layers", 24)?;
+        let hidden = flags.whole("--hidden-size", 1024)?;
+        let heads = flags.whole("--num-attention-heads", 16)?;
+        let default = if self.is_2019 { 512 } else { flags.whole("--seq-length", 1024)?.value };
+        let positions = flags.whole("--max-position-embeddings", default)?;
+        let head_size = self.head_size(sheet)?;
+        if head_size.is_none() && (heads.value == 0 || !hidden.value.is_multiple_of(heads.value)) {
+            let reason = format!("{} does not divide {} ({})", heads.from, hidden.value, hidden.from);
+            return Err(Error::argument("--num-attention-heads", reason, "choose a divisor of --hidden-size"));
+        }
+        for (key, found) in [(keys::LAYERS, layers), (keys::HIDDEN, hidden), (keys::HEADS, heads)] {
+            sheet.whole(key, found.value, found.from);
+        }
+        match self.program {
+            Program::T5 => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
+            _ => sheet.whole(keys::POSITIONS, positions.value, positions.from),
+        }
+        match head_size {
+            Some(found) if found.value.checked_mul(heads_of(sheet)) == Some(hidden_of(sheet)) => {
+                sheet.note(NoteKind::Unused, found.from, "it is the hidden size divided by the heads");
+            }
+            Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
+            None => {}
+        }
+        self.feed_forward(sheet)?;
+        self.kv_heads(sheet)?;
+        let std = flags.number("--init-method-std", 0.02)?;
+        match self.program {
+            Program::T5 => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
+            _ => sheet.number(keys::INIT_STD, std.value, std.from),
+        }
+        if self.program == Program::T5 {
+            self.dropout(sheet)?;
+            let why =
+                "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
+            sheet.note(NoteKind::Differs, "pretrain_t5.py", why);
+            return self.dtype(sheet);
+        }
+        let scales = self.program != Program::Bert || flags.is_given("--deep-init") || !self.is_2019;
+        let from = match (self.program, flags.is_given("--deep-init")) {
+            (_, true) => "--deep-init",
+            (Program::Bert, false) if !scales => "no --deep-init",
+            _ => "Megatron-LM divides the initial output projections of a block by the root of 2 x layers",
+        };
+        sheet.flag(keys::SCALE_INIT, scales, from);
+        self.dropout(sheet)?;
+        self.architecture(family, sheet)?;
+        self.dtype(sheet)
+    }
+
+    /// The family that has these layers.
+    fn family(&self) -> Result<&'static str> {
+        let flags = self.flags;
+        let rotary = flags.is_given("--use-rotary-position-embeddings")
+            || flags.text("--position-embedding-type")? == Some("rope");
+        let rms = flags.text("--normalization")? == Some("RMSNorm");
+        let gated = flags.is_given("--swiglu");
+        match (self.program, rotary, rms, gated) {
+            (Program::Gpt, true, true, true) => Ok("llama"),
+            (Program::Gpt, false, false, false) => Ok("gpt2"),
+            (Program::Bert, false, false, false) => Ok("bert"),
+            (Program::T5, false, false, false) => Ok("t5"),
+            _ => {
+                let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and no family here has some";
+                Err(Error::argument("--position-embedding-type", reason, "give all three, or none"))
+            }
+        }
+    }
+
+    fn head_size(&self, sheet: &mut Sheet) -> Result<Option<Sourced<u64>>> {
+        let Some(name) = self.first(&["--kv-channels", "--kv-hidden-size"]) else { return Ok(None) };
+        let found = self.flags.maybe_whole(name)?;
+        if name == "--kv-hidden-size" && self.program == Program::Gpt {
+            sheet.note(NoteKind::Unused, self.flags.shown(name), "CPM-Pretrain's GPT-2 does not read it");
+            return Ok(None);
+        }
+        Ok(found)
+    }
+
+    fn feed_forward(&self, sheet: &mut Sheet) -> Result<()> {
+        let names = ["--ffn-hidden-size", "--ff-hidden-size", "--intermediate-size"];
+        let Some(name) = self.first(&names) else { return Ok(()) };
+        if name == "--ff-hidden-size" && self.program == Program::Gpt {
+            sheet.note(NoteKind::Unused, self.flags.shown(name), "CPM-Pretrain's GPT-2 does not read it");
+            return Ok(());
+        }
+        let found = self.flags.whole(name, 4096)?;
+        sheet.whole(keys::FEED_FORWARD, found.value, found.from);
+        Ok(())
+    }
+
+    fn kv_heads(&self, sheet: &mut Sheet) -> Result<()> {
+        let is_grouped = self.flags.is_given("--group-query-attention");
+        match self.flags.maybe_whole("--num-query-groups")? {
+            Some(found) if is_grouped => sheet.whole(keys::KV_HEADS, found.value, found.from),
+            Some(found) => sheet.note(NoteKind::Unused, found.from, "it is for --group-query-attention"),
+            None if is_grouped => {
+                sheet.note(NoteKind::Unused, "--group-query-attention", "there is no --num-query-groups");
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn dropout(&self, sheet: &mut Sheet) -> Result<()> {
+        for (key, name) in
+            [(keys::HIDDEN_DROPOUT, "--hidden-dropout"), (keys::ATTENTION_DROPOUT, "--attention-dropout")]
+        {
+            let found = self.flags.number(name, 0.1)?;
+            if sheet.get(keys::FAMILY) == Some("\"llama\"") {
+                let kind = if found.value == 0.0 { NoteKind::Unused } else { NoteKind::Differs };
+                sheet.note(kind, found.from, "llama has no dropout");
+                continue;
+            }
+            sheet.number(key, found.value, found.from);
+        }
+        Ok(())
+    }
+
+    /// What of a block has no key: it is the family's, or training differs.
+    fn architecture(&self, family: &str, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let own = match family {
+            "bert" => 1e-12,
+            "llama" => 1e-6,
+            _ => 1e-5,
+        };
+        let eps = match self.first(&["--norm-epsilon", "--layernorm-epsilon"]) {
+            Some(name) => flags.number(name, 1e-5)?,
+            None => flags.number("--layernorm-epsilon", 1e-5)?,
+        };
+        match eps.value == own {
+            true => sheet.note(NoteKind::Unused, eps.from, format!("{family} has this epsilon")),
+            false => {
+                let why = format!("{family} has {own:e}; a config.json that model.path names sets another");
+                sheet.note(NoteKind::Differs, eps.from, why);
+            }
+        }
+        let is_post = flags.is_given("--apply-residual-connection-post-layernorm");
+        let name = "--apply-residual-connection-post-layernorm";
+        match self.program {
+            Program::Bert if is_post || self.is_2019 => {
+                if is_post {
+                    sheet.note(NoteKind::Unused, name, "bert has its norms after the sums");
+                }
+            }
+            Program::Bert => {
+                let why = "bert has its norms after the sums, and without this flag Megatron-LM has them before layers";
+                sheet.note(NoteKind::Differs, format!("no {name}"), why);
+            }
+            _ if is_post => {
+                let reason = format!("{family} has its norms before layers");
+                return Err(Error::argument(name, reason, "remove it"));
+            }
+            _ => {}
+        }
+        let is_tanh = self.program == Program::Gpt;
+        if flags.is_given("--openai-gelu") {
+            let kind = if is_tanh { NoteKind::Unused } else { NoteKind::Differs };
+            let why = if is_tanh { "gpt2 has this form of GELU" } else { "bert has the exact GELU" };
+            sheet.note(kind, "--openai-gelu", why);
+        }
+        for (name, of_llama) in [
+            ("--swiglu", true),
+            ("--disable-bias-linear", true),
+            ("--untie-embeddings-and-output-weights", true),
+            ("--use-rotary-position-embeddings", true),
+            ("--normalization", true),
+            ("--position-embedding-type", true),
+            ("--hidden-bias", false),
+        ] {
+            if !flags.is_given(name) {
+                continue;
+            }
+            match (of_llama, family) {
+                (true, "llama") => sheet.note(NoteKind::Unused, flags.shown(name), "llama is so"),
+                (true, _) if ["--normalization", "--position-embedding-type"].contains(&name) => {
+                    sheet.note(NoteKind::Unused, flags.shown(name), format!("{family} is so"));
+                }
+                (false, "gpt2" | "bert") => sheet.note(NoteKind::Unused, name, format!("{family} has biases")),
+                _ => {
+                    let why = format!("{family} is not so; a config.json that model.path names may set it");
+                    sheet.note(NoteKind::Differs, flags.shown(name), why);
+                }
+            }
+        }
+        if let Some(base) = flags.maybe_number("--rotary-base")? {
+            let is_same = family != "llama" || base.value == 10_000.0;
+            let kind = if is_same { NoteKind::Unused } else { NoteKind::Differs };
+            sheet.note(kind, base.from, "llama has 10000; a config.json that model.path names sets another");
+        }
+        Ok(())
+    }
+
+    fn dtype(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let (half, wide) = (flags.is_given("--fp16"), flags.is_given("--bf16"));
+        match (half, wide) {
+            (true, true) => {
+                return Err(Error::argument("--bf16", "--fp16 is given too", "choose one"));
+            }
+            (true, false) => sheet.text(keys::DTYPE, "f16", "--fp16"),
+            (false, true) => sheet.text(keys::DTYPE, "bf16", "--bf16"),
+            (false, false) => sheet.text(keys::DTYPE, "f32", "neither --fp16 nor --bf16"),
+        }
+        Ok(())
+    }
+
+    /// The directory or file of the tokenizer.
+    fn tokenizer(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let kind = flags.text("--tokenizer-type")?.unwrap_or(match self.program {
+            Program::Bert => "BertWordPieceTokenizer",
+            _ => "GPT2BPETokenizer",
+        });
+        let vocabulary = self.first(&["--vocab-file", "--vocab-path"]);
+        let model = self.first(&["--tokenizer-model", "--tokenizer-path"]);
+        let has_merges = flags.is_given("--merge-file");
+        match (vocabulary, model) {
+            (Some(name), _) => {
+                let path = flags.text(name)?.unwrap_or_default();
+                // CPM-Pretrain's T5 names the directory.
+                let is_file = path.rsplit('/').next().is_some_and(|last| last.contains('.'));
+                let directory = match path.rsplit_once('/') {
+                    Some((directory, _)) if is_file => directory,
+                    None if is_file => ".",
+                    _ => path.trim_end_matches('/'),
+                };
+                sheet.text(keys::TOKENIZER, directory, flags.shown(name));
+                if has_merges {
+                    sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is looked for beside the vocabulary");
+                }
+            }
+            (None, Some(name)) => {
+                let path = flags.text(name)?.unwrap_or_default();
+                sheet.text(keys::TOKENIZER, path, flags.shown(name));
+            }
+            (None, None) if kind.starts_with("GPT2BPE") => {
+                sheet.text(keys::TOKENIZER, "gpt2", format!("{kind}: the directory of GPT-2's tokenizer"));
+            }
+            (None, None) => {
+                let name = flags.text("--tokenizer-model-type")?.unwrap_or("bert-large-uncased");
+                let given = match flags.is_given("--tokenizer-model-type") {
+                    true => flags.shown("--tokenizer-model-type"),
+                    false => printable(kind, 60),
+                };
+                let from = format!("{given}: the directory of its tokenizer");
+                sheet.text(keys::TOKENIZER, name, from);
+            }
+        }
+        if vocabulary.is_some() || model.is_some() {
+            let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
+            sheet.note(NoteKind::Differs, "model.vocabulary", why);
+        }
+        if kind.starts_with("CharacterLevel") {
+            let reason = "a vocabulary of 256 characters has no file";
+            let fix = "train one with `tokenizer train`, and give its directory with --set model.tokenizer=DIR";
+            return Err(Error::argument("--tokenizer-type", reason, fix));
+        }
+        if has_merges && vocabulary.is_none() {
+            sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is for --vocab-file");
+        }
+        if flags.is_given("--tokenizer-model-type") && !kind.starts_with("BertWordPiece") {
+            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-model-type"), "the tokenizer has no such type");
+        }
+        if flags.is_given("--tokenizer-type") {
+            let why = "the files of the tokenizer tell its kind";
+            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-type"), why);
+        }
+        Ok(())
+    }
+}
+
+fn heads_of(sheet: &Sheet) -> u64 {
+    sheet.get(keys::HEADS).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+fn hidden_of(sheet: &Sheet) -> u64 {
+    sheet.get(keys::HIDDEN).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+impl Program {
+    fn family_from(self) -> &'static str {
+        match self {
+            Program::Gpt => "pretraining of a decoder",
+            Program::Bert => "pretraining of BERT",
+            Program::T5 => "pretraining of T5",
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! `[train]` and the files of a run of a command of Megatron-LM.
+
+use super::Translation;
+use crate::import::flags::Sourced;
+use crate::import::keys;
+use crate::import::sheet::{NoteKind, Sheet};
+use crate::{Error, Result};
+
+impl Translation<'_> {
+    pub(super) fn train(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let steps = self.steps(sheet)?;
+        sheet.whole(keys::STEPS, steps.value, steps.from.clone());
+        self.schedule(&steps, sheet)?;
+        if let Some("sgd") = flags.text("--optimizer")? {
+            return Err(Error::argument("--optimizer", "recipes train with Adam", "give --optimizer adam"));
+        }
+        if flags.is_given("--optimizer") {
+            sheet.note(NoteKind::Unused, flags.shown("--optimizer"), "recipes train with Adam");
+        }
+        let decay = flags.number("--weight-decay", 0.01)?;
+        sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);
+        sheet.flag(keys::DECAY_ALL, false, "Megatron-LM does not decay norms and biases");
+        sheet.flag(keys::DECOUPLED, true, "its Adam decays apart from the gradient");
+        let (first, second) = (flags.number("--adam-beta1", 0.9)?, flags.number("--adam-beta2", 0.999)?);
+        sheet.raw(
+            keys::BETAS,
+            format!("[{:?}, {:?}]", first.value, second.value),
+            format!("{}, {}", first.from, second.from),
+        );
+        let eps = flags.number("--adam-eps", 1e-8)?;
+        sheet.number(keys::EPS, eps.value, eps.from);
+        let clip = flags.number("--clip-grad", 1.0)?;
+        match clip.value > 0.0 {
+            true => sheet.number(keys::CLIP_NORM, clip.value, clip.from),
+            false => sheet.text(keys::CLIP_KIND, "none", clip.from),
+        }
+        let seed = flags.whole("--seed", 1234)?;
+        sheet.whole(keys::SEED, seed.value, seed.from);
+        if flags.is_given("--cpu-optimizer") {
+            sheet.flag(keys::OFFLOAD, true, "--cpu-optimizer");
+        }
+        let wide = self.first(&["--fp32-allreduce", "--accumulate-allreduce-grads-in-fp32"]);
+        match wide {
+            Some(name) => sheet.text(keys::GRADIENT_DTYPE, "f32", name),
+            None if sheet.get(keys::DTYPE) == Some("\"f32\"") => {}
+            None => sheet.text(keys::GRADIENT_DTYPE, "model", "no --fp32-allreduce"),
+        }
+        self.loss_scale(sheet)?;
+        self.recompute(sheet)
+    }
+
+    fn steps(&self, sheet: &Sheet) -> Result<Sourced<u64>> {
+        let flags = self.flags;
+        let Some(samples) = flags.maybe_whole("--train-samples")? else {
+            return flags.whole("--train-iters", 1_000_000);
+        };
+        Ok(Sourced { value: self.to_steps(samples.value, &samples.from, sheet)?, ..samples })
+    }
+
+    /// The steps that have this number of samples.
+    fn to_steps(&self, samples: u64, from: &str, sheet: &Sheet) -> Result<u64> {
+        let of = |key: &str| sheet.get(key).and_then(|value| value.parse::<u64>().ok());
+        let model_ranks = of(keys::TENSOR).unwrap_or(1) * of(keys::PIPELINE).unwrap_or(1);
+        let product = || {
+            let ranks = sheet.ranks? / model_ranks.max(1);
+            of(keys::MICRO_BATCH)?.checked_mul(of(keys::ACCUMULATION)?)?.checked_mul(ranks)
+        };
+        let batch = of(keys::BATCH).or_else(product).filter(|batch| *batch > 0).ok_or_else(|| {
+            let reason = format!("{from} are a number of steps only with the samples of a step");
+            Error::argument("--train-samples", reason, "give --global-batch-size, or --ranks to `import`")
+        })?;
+        Ok(samples.div_ceil(batch))
+    }
+
+    fn schedule(&self, steps: &Sourced<u64>, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let lr = flags.number("--lr", 1e-4)?;
+        sheet.number(keys::LR, lr.value, lr.from.clone());
+        let end = match (flags.maybe_whole("--lr-decay-iters")?, flags.maybe_whole("--lr-decay-samples")?) {
+            (Some(found), _) => found,
+            (None, Some(found)) => {
+                let value = self.to_steps(found.value, &found.from, sheet)?;
+                Sourced { value, from: found.from, is_given: true }
+            }
+            (None, None) => Sourced { value: steps.value, from: steps.from.clone(), is_given: false },
+        };
+        if end.value != steps.value {
+            sheet.whole(keys::DECAY_STEPS, end.value.max(1), end.from.clone());
+        } else if end.is_given {
+            sheet.note(NoteKind::Unused, end.from.clone(), "the schedule ends with the run");
+        }
+        let warmup = self.warmup(&end, sheet)?;
+        sheet.whole(keys::WARMUP, warmup.value, warmup.from);
+        let style = flags.text("--lr-decay-style")?.unwrap_or("linear");
+        let from = match flags.is_given("--lr-decay-style") {
+            true => flags.shown("--lr-decay-style"),
+            false => "--lr-decay-style, default linear".to_owned(),
+        };
+        match style {
+            "linear" | "cosine" | "constant" => sheet.text(keys::SCHEDULE, style, from),
+            // In 2019 its formula was not written yet.
+            "exponential" if self.is_2019 => {
+                sheet.text(keys::SCHEDULE, "constant", format!("{from}, constant in 2019"))
+            }
+            "exponential" => {
+                sheet.text(keys::SCHEDULE, "exponential", from);
+                let gamma = (-0.693 / end.value.max(1) as f64).exp();
+                sheet.number(keys::GAMMA, gamma, "exp(-0.693 / decay steps), as Megatron-LM's formula");
+            }
+            other => {
+                let reason = format!("the schedule {other} has no counterpart");
+                let fix = "linear, cosine, constant or exponential";
+                return Err(Error::argument("--lr-decay-style", reason, fix));
+            }
+        }
+        let least = flags.number("--min-lr", 0.0)?;
+        if least.value > lr.value {
+            let reason = format!("{} is above {}", least.from, lr.from);
+            return Err(Error::argument("--min-lr", reason, "give at most --lr"));
+        }
+        if lr.value > 0.0 {
+            sheet.number(keys::FINAL_LR, least.value / lr.value, format!("{} / {}", least.from, lr.from));
+        }
+        // Version 2 mended the formulas, and has flags of its own for the warm-up.
+        let is_mended = self.flags.is_given("--micro-batch-size") || self.flags.is_given("--lr-warmup-samples");
+        if matches!(style, "linear" | "cosine") && !is_mended {
+            let from = "Megatron-LM's formulas before version 2 end one warm-up later";
+            sheet.text(keys::DECAY_ENDPOINT, "megatron-2019", from);
+        }
+        Ok(())
+    }
+
+    /// Steps of the warm-up; a fraction is one of the steps of decay.
+    fn warmup(&self, end: &Sourced<u64>, sheet: &Sheet) -> Result<Sourced<u64>> {
+        let flags = self.flags;
+        if let Some(found) = flags.maybe_whole("--lr-warmup-iters")? {
+            return Ok(found);
+        }
+        if let Some(found) = flags.maybe_whole("--lr-warmup-samples")? {
+            return Ok(Sourced { value: self.to_steps(found.value, &found.from, sheet)?, ..found });
+        }
+        let found = match self.first(&["--lr-warmup-fraction", "--warmup"]) {
+            Some(name) => flags.number(name, 0.01)?,
+            None => flags.number("--warmup", 0.01)?,
+        };
+        if !(0.0..1.0).contains(&found.value) {
+            let reason = format!("{} is not a fraction below 1", found.from);
+            return Err(Error::argument("--warmup", reason, "give a fraction of the steps, such as 0.01"));
+        }
+        let value = (found.value * end.value as f64).round() as u64;
+        Ok(Sourced { value, from: format!("{} of {} steps", found.from, end.value), is_given: found.is_given })
+    }
+
+    fn loss_scale(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let fixed = flags.maybe_number("--loss-scale")?;
+        let start = flags.maybe_number("--initial-loss-scale")?;
+        let window = flags.maybe_whole("--loss-scale-window")?;
+        let hysteresis = flags.maybe_whole("--hysteresis")?;
+        let floor = match self.first(&["--min-loss-scale", "--min-scale"]) {
+            Some(name) => flags.maybe_number(name)?,
+            None => None,
+        };
+        let is_half = sheet.get(keys::DTYPE) == Some("\"f16\"");
+        let numbers =
+            ["--loss-scale-window", "--hysteresis", "--min-scale", "--min-loss-scale", "--initial-loss-scale"];
+        for name in ["--loss-scale"].into_iter().chain(numbers) {
+            let has_effect = is_half && (name == "--loss-scale" || fixed.is_none());
+            if flags.is_given(name) && !has_effect {
+                let why = if is_half { "the scale is static" } else { "losses are scaled with --fp16 alone" };
+                sheet.note(NoteKind::Unused, flags.shown(name), why);
+            }
+        }
+        if !is_half {
+            return Ok(());
+        }
+        if let Some(fixed) = fixed {
+            return sheet.static_loss_scale(fixed.value, "--loss-scale", fixed.from);
+        }
+        sheet.text(keys::LOSS_SCALE, "megatron", "no --loss-scale: dynamic");
+        if let Some(found) = start {
+            sheet.power(keys::LOSS_SCALE_START, found.value, "--initial-loss-scale", found.from)?;
+        }
+        if let Some(found) = window {
+            sheet.whole(keys::LOSS_SCALE_WINDOW, found.value, found.from);
+        }
+        if let Some(found) = hysteresis {
+            sheet.whole(keys::LOSS_SCALE_HYSTERESIS, found.value, found.from);
+        }
+        if let Some(found) = floor {
+            sheet.power(keys::LOSS_SCALE_FLOOR, found.value, "--min-scale", found.from)?;
+        }
+        Ok(())
+    }
+
+    fn recompute(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        let switches = ["--checkpoint-activations", "--deepspeed-activation-checkpointing"];
+        let whole = self.first(&switches);
+        let granularity = flags.text("--recompute-granularity")?;
+        let every = flags.maybe_whole("--checkpoint-num-layers")?;
+        let later = flags.maybe_whole("--recompute-num-layers")?;
+        let method = flags.text("--recompute-method")?;
+        let is_selective = flags.is_given("--recompute-activations") || granularity == Some("selective");
+        if is_selective {
+            let name = self.first(&["--recompute-activations", "--recompute-granularity"]).unwrap_or_default();
+            sheet.text(keys::RECOMPUTE, "attention", flags.shown(name));
+        } else if let Some(from) = whole.or(granularity.map(|_| "--recompute-granularity full")) {
+            let every = match method {
+                Some("block") => {
+                    let why = "the first blocks are recomputed as memory requires: train.recompute = \"auto\"";
+                    sheet.note(NoteKind::Differs, flags.shown("--recompute-method"), why);
+                    None
+                }
+                Some(_) => {
+                    sheet.note(NoteKind::Unused, flags.shown("--recompute-method"), "blocks are alike");
+                    every.or(later)
+                }
+                None => every.or(later),
+            };
+            match every {
+                Some(found) if found.value > 1 => {
+                    sheet.whole(keys::RECOMPUTE, found.value, format!("{from}, {}", found.from));
+                }
+                Some(found) => sheet.text(keys::RECOMPUTE, "blocks", format!("{from}, {}", found.from)),
+                None => sheet.text(keys::RECOMPUTE, "blocks", from),
+            }
+        }
+        if sheet.get(keys::RECOMPUTE).is_none_or(|value| value == "\"attention\"") {
+            for name in ["--checkpoint-num-layers", "--recompute-num-layers", "--recompute-method"] {
+                if flags.is_given(name) {
+                    sheet.note(NoteKind::Unused, flags.shown(name), "no block is recomputed as a whole");
+                }
+            }
+        }
+        let recomputes_blocks = sheet.get(keys::RECOMPUTE).is_some_and(|value| value != "\"attention\"");
+        let sharded = self.first(&[
+            "--distribute-checkpointed-activations",
+            "--distribute-saved-activations",
+            "--partition-activations",
+        ]);
+        let host = self.first(&["--checkpoint-in-cpu"]);
+        let has_ranks = sheet.get(keys::TENSOR).is_some_and(|value| value != "1");
+        match (host, sharded) {
+            (Some(from), _) if recomputes_blocks => sheet.text(keys::RECOMPUTE_INPUTS, "host", from),
+            (None, Some(from)) if recomputes_blocks && has_ranks => sheet.text(keys::RECOMPUTE_INPUTS, "sharded", from),
+            (None, None) => {}
+            (host, sharded) => {
+                let what = host.or(sharded).unwrap_or_default();
+                let why = "no block is recomputed, or there is one tensor-parallel rank";
+                sheet.note(NoteKind::Unused, what, why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Output, checkpoints and logs.
+    pub(super) fn files(&self, sheet: &mut Sheet) -> Result<()> {
+        let flags = self.flags;
+        match flags.text("--save")? {
+            Some(path) => sheet.text(keys::OUTPUT, path, flags.shown("--save")),
+            None => sheet.text(keys::OUTPUT, "runs/imported", "no --save"),
+        }
+        let every = flags.maybe_whole("--save-interval")?;
+        match (flags.is_given("--save"), every) {
+            (true, every) => {
+                let (steps, from) = every.map_or((5000, "--save-interval, default 5000".to_owned()), |found| {
+                    (found.value.max(1), found.from)
+                });
+                sheet.text(keys::CHECKPOINT_EVERY, &format!("{steps} steps"), from);
+                sheet.number(keys::CHECKPOINT_MINUTES, 0.0, "--save-interval counts steps alone");
+            }
+            (false, Some(every)) => sheet.note(NoteKind::Unused, every.from, "it is for --save"),
+            (false, None) => {}
+        }
+        let log = flags.whole("--log-interval", 100)?;
+        sheet.whole(keys::LOG_EVERY, log.value.max(1), log.from);
+        let (load, save) = (flags.text("--load")?, flags.text("--save")?);
+        let weights_only = flags.is_given("--finetune");
+        match load {
+            Some(load) if Some(load) == save && !weights_only => {
+                sheet.note(NoteKind::Unused, flags.shown("--load"), "the same command resumes the run in output.dir");
+            }
+            Some(load) => {
+                let why = format!(
+                    "`convert {load} DIR` makes a model of the checkpoint: model.path = DIR, and remove \
+                                   model.init and the sizes"
+                );
+                sheet.note(NoteKind::Differs, flags.shown("--load"), why);
+            }
+            None => {}
+        }
+        if weights_only {
+            let why = if load.is_none() { "it is for --load" } else { "a model has no optimizer state and no step" };
+            sheet.note(NoteKind::Unused, "--finetune", why);
+        }
+        if flags.is_given("--deepspeed") || flags.is_given("--deepspeed-config") {
+            let what = flags.shown(self.first(&["--deepspeed-config", "--deepspeed"]).unwrap_or("--deepspeed"));
+            let why = "its file is not read here: `import deepspeed FILE --flags \"…\"` reads both";
+            sheet.note(NoteKind::Differs, what, why);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! A recipe in the making: each line with where it comes from, and what has no line with the reason.
+//!
+//! Defines [`Sheet`] and its text; filled by the translations.
+
+use super::keys;
+use crate::file::printable;
+use crate::recipe::quote;
+use crate::{Error, Result};
+use std::fmt::{self, Display, Write};
+
+/// Tables in the order in which they are written.
+const TABLES: [&str; 12] = [
+    "model",
+    "data",
+    "data.columns",
+    "train",
+    "train.batch_ramp",
+    "train.early_stop",
+    "eval",
+    "save",
+    "checkpoint",
+    "log",
+    "output",
+    "parallel",
+];
+
+/// What becomes of a setting that has no line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoteKind {
+    /// It has no meaning here, or what it asks for is always so.
+    Unused,
+    /// Training differs here in what it asks for.
+    Differs,
+}
+
+/// A setting without a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Whether training differs by it.
+    pub kind: NoteKind,
+    /// The setting as it was given.
+    pub what: String,
+    /// Why it has no line.
+    pub why: String,
+}
+
+/// A line of the recipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The key.
+    pub key: String,
+    /// Its value as TOML.
+    pub value: String,
+    /// What it was made from.
+    pub from: String,
+}
+
+/// A recipe with the origin of each line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sheet {
+    /// What it was made from.
+    pub source: String,
+    /// Ranks that the source runs on, if it tells.
+    pub ranks: Option<u64>,
+    lines: Vec<Line>,
+    notes: Vec<Note>,
+}
+
+impl Sheet {
+    pub(super) fn new(source: impl Into<String>) -> Self {
+        Sheet { source: source.into(), ..Sheet::default() }
+    }
+
+    /// Sets a key to a TOML value, in place of an earlier one.
+    pub(super) fn raw(&mut self, key: &str, value: impl Into<String>, from: impl Into<String>) {
+        let line = Line { key: key.to_owned(), value: value.into(), from: from.into() };
+        match self.lines.iter_mut().find(|line| line.key == key) {
+            Some(held) => *held = line,
+            None => self.lines.push(line),
+        }
+    }
+
+    pub(super) fn text(&mut self, key: &str, value: &str, from: impl Into<String>) {
+        self.raw(key, quote(value), from);
+    }
+
+    /// A number, whole or not.
+    pub(super) fn number(&mut self, key: &str, value: f64, from: impl Into<String>) {
+        self.raw(key, format!("{value:?}"), from);
+    }
+
+    pub(super) fn whole(&mut self, key: &str, value: u64, from: impl Into<String>) {
+        self.raw(key, value.to_string(), from);
+    }
+
+    pub(super) fn flag(&mut self, key: &str, value: bool, from: impl Into<String>) {
+        self.raw(key, value.to_string(), from);
+    }
+
+    pub(super) fn list(&mut self, key: &str, values: &[String], from: impl Into<String>) {
+        let values: Vec<String> = values.iter().map(|value| quote(value)).collect();
+        self.raw(key, format!("[{}]", values.join(", ")), from);
+    }
+
+    /// A scale, which has to be a power of two.
+    pub(super) fn power(&mut self, key: &str, value: f64, place: &str, from: impl Into<String>) -> Result<()> {
+        let is_power = (0..=64).any(|power| 2f64.powi(power) == value);
+        if !is_power {
+            let reason = format!("{value} is not a power of two from 1 to 2^64");
+            return Err(Error::argument(place, reason, "65536 is usual for a first scale, 1 for the smallest"));
+        }
+        let text = if value < 9e18 { (value as u64).to_string() } else { format!("{value:?}") };
+        self.raw(key, text, from);
+        Ok(())
+    }
+
+    /// A scale that does not move.
+    pub(super) fn static_loss_scale(&mut self, value: f64, place: &str, from: String) -> Result<()> {
+        self.text(keys::LOSS_SCALE, "static", from.clone());
+        self.power(keys::LOSS_SCALE_START, value, place, from)
+    }
+
+    pub(super) fn remove(&mut self, key: &str) {
+        self.lines.retain(|line| line.key != key);
+    }
+
+    pub(super) fn note(&mut self, kind: NoteKind, what: impl Into<String>, why: impl Into<String>) {
+        self.notes.push(Note { kind, what: what.into(), why: why.into() });
+    }
+
+    /// Value of a key as TOML.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.lines.iter().find(|line| line.key == key).map(|line| line.value.as_str())
+    }
+
+    /// The lines, in the order of the source.
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// What has no line.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Applies `key=value` settings of a command line, whose value is TOML or a text without quotes.
+    pub fn apply(&mut self, sets: &[String]) -> Result<()> {
+        for set in sets {
+            let Some((key, value)) = set.split_once('=') else {
+                let fix = "write --set model.path=models/bert";
+                return Err(Error::argument(printable(set, 80), "this is not KEY=VALUE", fix));
+            };
+            let is_toml = toml::from_str::<toml::Table>(&format!("x = {value}")).is_ok_and(|table| table.len() == 1);
+            let value = if is_toml { value.to_owned() } else { quote(value) };
+            self.raw(key.trim(), value, "--set");
+        }
+        Ok(())
+    }
+
+    /// The recipe as TOML.
+    pub fn to_toml(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Display for Sheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = self.ranks.map_or_else(String::new, |ranks| format!(" --ranks {ranks}"));
+        writeln!(f, "# Made by `import` from {}.", comment(&self.source))?;
+        let is_pretraining = self.get("data.task") == Some("\"pretrain\"");
+        let program = if is_pretraining { "pretrain" } else { "finetune" };
+        writeln!(f, "# {program} --recipe FILE{ranks}")?;
+        let table_of = |line: &Line| line.key.rsplit_once('.').map_or_else(String::new, |(table, _)| table.to_owned());
+        let mut tables: Vec<String> = TABLES.iter().map(|table| (*table).to_owned()).collect();
+        for line in &self.lines {
+            if !tables.contains(&table_of(line)) {
+                tables.push(table_of(line));
+            }
+        }
+        for table in tables {
+            let lines: Vec<&Line> = self.lines.iter().filter(|line| table_of(line) == table).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            f.write_char('\n')?;
+            if !table.is_empty() {
+                writeln!(f, "[{table}]")?;
+            }
+            for line in lines {
+                let name = line.key.rsplit('.').next().unwrap_or(&line.key);
+                writeln!(f, "{name} = {} # {}", line.value, comment(&line.from))?;
+            }
+        }
+        let titles = [(NoteKind::Differs, "Training differs here:"), (NoteKind::Unused, "Without meaning here:")];
+        for (kind, title) in titles {
+            let notes: Vec<&Note> = self.notes.iter().filter(|note| note.kind == kind).collect();
+            if !notes.is_empty() {
+                writeln!(f, "\n# {title}")?;
+            }
+            for note in notes {
+                writeln!(f, "#   {}: {}", comment(&note.what), comment(&note.why))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text that stays inside of a comment.
+fn comment(text: &str) -> String {
+    printable(text, 400)
+}

@@ -1,0 +1,374 @@
+//! Recipes from other systems' commands and configurations: each of `imports/` becomes a recipe that can be read, with
+//! every flag and key accounted for.
+
+use model_center::Error;
+use model_center::import::{self, ImportOptions, NoteKind, Role, Sheet};
+use model_center::recipe::{Recipe, settings_page};
+use std::path::Path;
+
+fn file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/imports").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn on(ranks: u64) -> ImportOptions {
+    ImportOptions { ranks: Some(ranks), ..ImportOptions::default() }
+}
+
+fn megatron(name: &str) -> Sheet {
+    import::megatron(&file(name), &ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn deepspeed(name: &str, flags: Option<&str>, options: &ImportOptions) -> Sheet {
+    let flags = flags.map(file);
+    import::deepspeed(&file(name), name, flags.as_deref(), options).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn with_model(options: &ImportOptions) -> ImportOptions {
+    let sets = ["model.path=models/bert", "data.task=RTE", "data.path=data/superglue", "output.dir=runs/x"];
+    ImportOptions { sets: sets.map(str::to_owned).to_vec(), ..options.clone() }
+}
+
+/// All of them, by the file's name.
+fn all() -> Vec<(&'static str, Sheet)> {
+    let none = ImportOptions::default();
+    let cpm = import::cpm(&file("cpm_gpt2.sh"), &none).unwrap();
+    let boolq = import::model_center(&file("modelcenter_boolq.sh"), &none).unwrap();
+    vec![
+        ("bert_345m.sh", megatron("bert_345m.sh")),
+        ("gpt2_345m.sh", megatron("gpt2_345m.sh")),
+        ("gpt_13b.sh", megatron("gpt_13b.sh")),
+        ("llama_2b.sh", megatron("llama_2b.sh")),
+        ("cpm_gpt2.sh", cpm),
+        ("modelcenter_boolq.sh", boolq),
+        ("ds_cpm_gpt2.json", deepspeed("ds_cpm_gpt2.json", Some("cpm_gpt2.sh"), &none)),
+        ("ds_yuan.json", deepspeed("ds_yuan.json", Some("yuan.sh"), &none)),
+        ("ds_zero3_trainer.json", deepspeed("ds_zero3_trainer.json", None, &with_model(&none))),
+        ("ds_zero1_bf16.json", deepspeed("ds_zero1_bf16.json", None, &with_model(&on(8)))),
+        ("ds_zero2_decay.json", deepspeed("ds_zero2_decay.json", None, &with_model(&on(4)))),
+    ]
+}
+
+#[track_caller]
+fn expect(sheet: &Sheet, values: &[(&str, &str)]) {
+    for (key, value) in values {
+        assert_eq!(sheet.get(key), Some(*value), "{key} in\n{sheet}");
+    }
+}
+
+fn notes(sheet: &Sheet, kind: NoteKind) -> Vec<&str> {
+    sheet.notes().iter().filter(|note| note.kind == kind).map(|note| note.what.as_str()).collect()
+}
+
+#[test]
+fn every_import_is_a_recipe_that_can_be_read() {
+    let (sheets, page) = (all(), settings_page(&[]));
+    assert!(sheets.len() >= 10);
+    for (name, sheet) in sheets {
+        let text = sheet.to_toml();
+        let table: toml::Table = toml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+        assert!(table.len() >= 4, "{name}\n{text}");
+        // Each line tells where it comes from.
+        let is_setting = |line: &&str| line.contains(" = ") && !line.starts_with('#');
+        assert!(text.lines().filter(is_setting).all(|line| line.contains(" # ")), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() < 900), "{text}");
+        // The keys of pretraining and of the loss scale come with the trainer that reads them.
+        let is_ahead = |key: &str, word: &str| !page.contains(key) && text.contains(word);
+        if is_ahead("`data.corpora`", "\"pretrain\"") || is_ahead("`train.loss_scale_start`", "loss_scale_") {
+            continue;
+        }
+        if let Err(mistakes) = Recipe::read_text(name, &text, &[]) {
+            panic!("{}\n{text}", model_center::recipe::list(&mistakes));
+        }
+    }
+}
+
+#[test]
+fn every_flag_and_key_that_is_given_is_in_the_recipe() {
+    for (name, sheet) in all() {
+        let text = sheet.to_toml();
+        if name.ends_with(".json") {
+            let config: serde_json::Value = serde_json::from_str(&file(name)).unwrap();
+            for key in config.as_object().unwrap().keys() {
+                assert!(text.contains(key.as_str()), "{name}: {key} is not in\n{text}");
+            }
+            continue;
+        }
+        let script = file(name);
+        let words = script.split(|c: char| c.is_whitespace() || c == '"');
+        // The launcher's are named as one.
+        let launcher = ["--nproc", "--nnodes", "--node_rank", "--master", "--num_gpus"];
+        for flag in words.filter(|word| word.starts_with("--") && !launcher.iter().any(|own| word.starts_with(own))) {
+            let flag = flag.split('=').next().unwrap().replace('_', "-");
+            assert!(text.contains(&flag), "{name}: {flag} is not in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn the_values_are_those_of_the_source() {
+    expect(
+        &megatron("bert_345m.sh"),
+        &[
+            ("model.family", "\"bert\""),
+            ("model.layers", "24"),
+            ("model.scale_init_by_depth", "false"),
+            ("data.objective", "\"masked\""),
+            ("data.corpora", "[\"wikipedia\"]"),
+            ("data.split", "\"949,50,1\""),
+            ("data.permute_documents", "true"),
+            ("train.steps", "1000000"),
+            ("train.decay_steps", "990000"),
+            ("train.decay_endpoint", "\"megatron-2019\""),
+            ("train.warmup", "9900"),
+            ("train.lr", "0.0001"),
+            ("train.micro_batch_size", "4"),
+            ("train.accumulation", "1"),
+            ("train.loss_scale", "\"megatron\""),
+            ("checkpoint.every", "\"5000 steps\""),
+            ("output.dir", "\"checkpoints/bert_345m\""),
+        ],
+    );
+    let gpt2 = megatron("gpt2_345m.sh");
+    expect(
+        &gpt2,
+        &[
+            ("data.corpora", "[\"data/webtext\"]"),
+            ("train.recompute", "2"),
+            ("train.loss_scale_window", "500"),
+            ("train.loss_scale_hysteresis", "1"),
+            ("train.seed", "42"),
+            ("parallel.tensor", "2"),
+            ("eval.every", "\"500 steps\""),
+            ("output.dir", "\"checkpoints/gpt2 345m\""),
+        ],
+    );
+    assert_eq!((gpt2.get("data.valid"), gpt2.get("data.test"), gpt2.ranks), (None, None, None));
+    let large = megatron("gpt_13b.sh");
+    expect(
+        &large,
+        &[
+            ("model.hidden", "5120"),
+            ("model.init_std", "0.002"),
+            ("model.hidden_dropout", "0.0"),
+            (
+                "data.corpora",
+                "[{ path = \"data/books_text_document\", weight = 0.6 }, \
+                 { path = \"data/news_text_document\", weight = 0.4 }]",
+            ),
+            ("train.batch_size", "2688"),
+            ("train.micro_batch_size", "4"),
+            ("train.steps", "54496"),
+            ("train.warmup", "182"),
+            ("train.final_lr_ratio", "0.1"),
+            ("train.betas", "[0.9, 0.95]"),
+            ("train.loss_scale_start", "65536"),
+            ("train.recompute", "\"blocks\""),
+            ("parallel.pipeline", "2"),
+        ],
+    );
+    assert_eq!(large.ranks, Some(1792));
+    assert!(notes(&large, NoteKind::Differs).iter().any(|what| what.starts_with("--rampup-batch-size")));
+    expect(
+        &megatron("llama_2b.sh"),
+        &[
+            ("model.family", "\"llama\""),
+            ("model.kv_heads", "4"),
+            ("model.feed_forward", "5632"),
+            ("model.tokenizer", "\"models/tokenizer.model\""),
+            ("parallel.sequence", "true"),
+            ("parallel.zero", "1"),
+            ("train.recompute", "\"attention\""),
+        ],
+    );
+}
+
+#[test]
+fn a_configuration_of_deepspeed_decides_over_its_command() {
+    let cpm = deepspeed("ds_cpm_gpt2.json", Some("cpm_gpt2.sh"), &ImportOptions::default());
+    expect(
+        &cpm,
+        &[
+            ("train.batch_size", "128"),
+            ("train.micro_batch_size", "4"),
+            ("train.loss_scale", "\"deepspeed\""),
+            ("train.loss_scale_start", "65536"),
+            ("log.every", "10"),
+            ("parallel.zero", "0"),
+        ],
+    );
+    let yuan = deepspeed("ds_yuan.json", Some("yuan.sh"), &ImportOptions::default());
+    expect(
+        &yuan,
+        &[
+            ("train.micro_batch_size", "1"),
+            ("train.accumulation", "16"),
+            ("train.loss_scale", "\"static\""),
+            ("train.loss_scale_start", "4096"),
+            ("train.offload", "true"),
+            ("train.recompute", "40"),
+            ("train.recompute_inputs", "\"host\""),
+            ("train.schedule", "\"range-test\""),
+            ("parallel.zero", "2"),
+            ("parallel.tensor", "8"),
+        ],
+    );
+    let decay = deepspeed("ds_zero2_decay.json", None, &with_model(&on(4)));
+    expect(
+        &decay,
+        &[
+            ("train.batch_size", "256"),
+            ("train.decoupled", "false"),
+            ("train.weight_decay", "0.0"),
+            ("train.schedule", "\"linear\""),
+            ("train.warmup", "1000"),
+            ("train.steps", "20000"),
+            ("train.clip_norm", "0.5"),
+            ("train.recompute_inputs", "\"host\""),
+        ],
+    );
+    assert!(notes(&decay, NoteKind::Differs).contains(&"warmup_type log"));
+}
+
+#[test]
+fn model_centers_quick_start_has_all_its_settings() {
+    let sheet = import::model_center(&file("modelcenter_boolq.sh"), &ImportOptions::default()).unwrap();
+    expect(
+        &sheet,
+        &[
+            ("model.path", "\"bert-large-cased\""),
+            ("model.dtype", "\"f16\""),
+            ("data.task", "\"BoolQ\""),
+            ("data.max_length", "512"),
+            ("train.epochs", "12"),
+            ("train.batch_size", "64"),
+            ("train.lr", "1e-5"),
+            ("train.schedule", "\"constant\""),
+            ("train.clip_norm", "10.0"),
+            ("train.weight_decay", "0.01"),
+            ("train.loss_scale_start", "128"),
+            ("output.dir", "\"results/finetune-bert-ckpt\""),
+        ],
+    );
+    assert_eq!(sheet.ranks, Some(1));
+}
+
+#[test]
+fn the_batch_equation_is_checked() {
+    let refused = |ranks: u64| {
+        import::deepspeed(&file("ds_zero1_bf16.json"), "c.json", None, &with_model(&on(ranks))).unwrap_err().to_string()
+    };
+    assert!(refused(4).contains("train_batch_size 512 is not 2 x 32 x 4 data ranks"), "{}", refused(4));
+    let flags = "--tensor-model-parallel-size 8 --micro-batch-size 3 --global-batch-size 64 --train-iters 5";
+    let error = import::megatron(flags, &on(8)).unwrap_err().to_string();
+    assert!(error.contains("--global-batch-size 64 is no multiple of 3 x 1 data ranks"), "{error}");
+    let error = import::megatron("--model-parallel-size 3 --train-iters 5", &on(8)).unwrap_err().to_string();
+    assert!(error.contains("8 ranks are no multiple of 3"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
+    let command = "pretrain_gpt2.py --num-layers 2 --num-experts 8 --use-tfrecords";
+    let error = import::megatron(command, &ImportOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }));
+    let text = error.to_string();
+    assert!(text.contains("--num-experts: mixtures of experts are not available"), "{text}");
+    assert!(text.contains("also refused: --use-tfrecords") && text.contains("--leave num-experts"), "{text}");
+    let leave = ["num-experts", "use-tfrecords"].map(str::to_owned).to_vec();
+    let sheet = import::megatron(command, &ImportOptions { leave, ..ImportOptions::default() }).unwrap();
+    assert!(notes(&sheet, NoteKind::Differs).contains(&"--num-experts 8"));
+    for (command, words) in [
+        ("--seq-lenght 5", "did you mean --seq-length?"),
+        ("--lr fast", "fast is not a number"),
+        ("--seq-length $LENGTH", "the variable LENGTH has no value"),
+        ("--lr", "its value is missing"),
+        ("python pretrain_bert.py", "there is no flag in it"),
+        ("--hidden-size 100 --num-attention-heads 3", "does not divide"),
+        ("--fp16 --loss-scale 1000", "1000 is not a power of two"),
+        ("--recompute-gran full --lr 1 --l 5", "unknown flag"),
+    ] {
+        let error = import::megatron(command, &ImportOptions::default()).unwrap_err().to_string();
+        assert!(error.contains(words), "{command}: {error}");
+    }
+    for (json, words) in [
+        ("{\"zero_optimization\": {\"stage\": 4}}", "stage 4 is none of 0 to 3"),
+        ("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}", "there is no offload to nvme"),
+        ("{\"optimizer\": {\"type\": \"Lamb\"}}", "recipes train with Adam"),
+        ("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "both enabled"),
+        ("{\"sparse_attention\": {\"mode\": \"fixed\"}}", "block-sparse attention is not available"),
+        ("{\"gradient_cliping\": 1}", "did you mean gradient_clipping?"),
+        ("{\"train_batch_size\": 1, \"train_batch_size\": 2}", "train_batch_size"),
+        ("[1]", "not a JSON object"),
+    ] {
+        let error = import::deepspeed(json, "c.json", None, &with_model(&on(1))).unwrap_err().to_string();
+        assert!(error.contains(words), "{json}: {error}");
+    }
+}
+
+/// A value that a flag of this name accepts.
+fn sample(flag: &str) -> &'static str {
+    match flag {
+        "--lr-decay-style" => "cosine",
+        "--optimizer" => "adam",
+        "--normalization" => "LayerNorm",
+        "--position-embedding-type" => "learned_absolute",
+        "--recompute-granularity" => "full",
+        "--recompute-method" => "uniform",
+        "--warmup" | "--lr-warmup-fraction" => "0.02",
+        "--num-attention-heads" | "--seq-length" | "--enc-seq-length" | "--encoder-seq-length" => "8",
+        "--hidden-dropout" | "--attention-dropout" | "--min-lr" => "0",
+        "--rampup-batch-size" => "1 1 10",
+        "--tokenizer-type" => "GPT2BPETokenizer",
+        "--lr" => "1",
+        "--max-position-embeddings" => "2048",
+        "--data-path" => "data/x",
+        "--global-batch-size" => "4",
+        _ => "64",
+    }
+}
+
+#[test]
+fn every_flag_of_the_list_alone_is_accounted_for() {
+    let none = ImportOptions::default();
+    for flag in import::megatron_flags() {
+        let mut command = format!("--hidden-size 64 --num-attention-heads 8 --train-iters 100 {} ", flag.name);
+        if flag.takes != import::Takes::Nothing {
+            command += sample(flag.name);
+        }
+        if flag.name.contains("samples") {
+            command += " --global-batch-size 4";
+        }
+        let read = import::megatron(&command, &none);
+        // Refused with a reason, or those that need others.
+        let needs = ["--swiglu", "--use-rotary-position-embeddings", "--apply-residual-connection-post-layernorm"];
+        if matches!(flag.role, Role::Refused(_)) || needs.contains(&flag.name) {
+            assert!(read.is_err(), "{command}");
+            continue;
+        }
+        let text = read.unwrap_or_else(|error| panic!("{command}: {error}")).to_toml();
+        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
+    }
+    let program = "finetune_bert.py --model-config bert-base-cased --dataset RTE";
+    for flag in import::model_center_flags() {
+        let value = match flag.name {
+            "--model-config" => "bert-large-cased",
+            "--dataset-name" => "BoolQ",
+            other => sample(other),
+        };
+        let text = import::model_center(&format!("{program} {} {value}", flag.name), &none)
+            .unwrap_or_else(|error| panic!("{}: {error}", flag.name))
+            .to_toml();
+        assert!(text.contains(flag.name), "{} is not in\n{text}", flag.name);
+    }
+}
+
+#[test]
+fn settings_of_the_command_line_come_last() {
+    let sets = ["train.lr=1e-3", "output.dir=runs/it", "data.corpora=[\"a\"]"].map(str::to_owned).to_vec();
+    let options = ImportOptions { sets, ..ImportOptions::default() };
+    let sheet = import::megatron("--lr 1 --train-iters 5", &options).unwrap();
+    let values = [("train.lr", "1e-3"), ("output.dir", "\"runs/it\""), ("data.corpora", "[\"a\"]")];
+    expect(&sheet, &values);
+    let wrong = ImportOptions { sets: vec!["lr".into()], ..ImportOptions::default() };
+    assert!(import::megatron("--lr 1", &wrong).is_err());
+}
