@@ -5,7 +5,8 @@ use super::data_source::DataSource;
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Expected, Range, quote};
 use super::layers::Value;
-use super::pretraining::{self, PretrainingObjective};
+use super::pretraining;
+use super::pretraining_objective::PretrainingObjective;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{

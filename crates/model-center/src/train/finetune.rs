@@ -10,7 +10,6 @@ use super::setup::{self, Setup};
 use super::start::compare_ranks;
 use super::trainer::Trainer;
 use super::{memory_limit, profile, timed_partition, waiting};
-use crate::Result;
 use crate::model::Registry;
 use crate::recipe::{Resolved, Threads};
 use crate::run::{

@@ -144,7 +144,7 @@ impl Trainer {
             schedule: StepSchedule {
                 micro_batches: micro_batches as u64,
                 steps_per_epoch: setup.steps_per_epoch,
-                ramp: train.batch_ramp.map(|ramp| (micro_batch as u64, ramp)),
+                ramp: train.batch_ramp.map(|ramp| (resolved.micro_batch_on(team.data_size()) as u64, ramp)),
             },
             progress: TrainingProgress::default(),
             clock: TrainingClock::default(),

@@ -99,7 +99,7 @@ impl SharedRun {
         let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
         let open = on_groups(open_options(options, &device), &groups)?;
-        let opened = registry.open(&setup.start.directory, &setup.start.with_config(open))?;
+        let opened = registry.open(&setup.directory, &open)?;
         let may_continue = || self.check_stop();
         let generator = Generator::new(&*opened.model, setup.tokenizer.as_deref(), settings.options.clone())?
             .on_ranks(Arc::clone(groups.world()))

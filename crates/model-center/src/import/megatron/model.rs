@@ -161,11 +161,8 @@ impl Translation<'_> {
         let is_post = flags.is_given("--apply-residual-connection-post-layernorm");
         let name = "--apply-residual-connection-post-layernorm";
         match self.program {
-            Program::Bert if is_post || self.is_2019 => {
-                if is_post {
-                    sheet.note(NoteKind::Unused, name, "bert has its norms after the sums");
-                }
-            }
+            Program::Bert if is_post => sheet.note(NoteKind::Unused, name, "bert has its norms after the sums"),
+            Program::Bert if self.is_2019 => {}
             Program::Bert => {
                 let why = "bert has its norms after the sums, and without this flag Megatron-LM has them before layers";
                 sheet.note(NoteKind::Differs, format!("no {name}"), why);

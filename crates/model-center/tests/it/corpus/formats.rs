@@ -126,7 +126,8 @@ fn documents_are_cut_off_and_sequences_become_documents() {
         let options = ConvertOptions { by_sequence, max_tokens };
         let write = WriteOptions { token, ..Default::default() };
         let target = (&*out, CorpusFormat::Npy);
-        let report = convert(&[source.clone()], &ReadOptions::default(), target, &write, options, &mut |_, _| {})?;
+        let report =
+            convert(std::slice::from_ref(&source), &ReadOptions::default(), target, &write, options, &mut |_, _| {})?;
         let read = contents(&out, &ReadOptions::default())?;
         fs::remove_dir_all(&out).unwrap();
         Ok::<_, Error>((report.cut, read))

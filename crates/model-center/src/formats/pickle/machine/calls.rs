@@ -5,7 +5,7 @@
 use super::super::globals::{Global, Meaning};
 use super::super::opcode;
 use super::super::value::{Call, Id, Value, describe, value, value_mut};
-use super::{ITEM_LIMIT, Machine, NOTHING};
+use super::{Machine, NOTHING};
 use crate::Result;
 
 /// Different names of modules, classes and functions; each is kept once.
