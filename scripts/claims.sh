@@ -24,6 +24,7 @@ esac
 claims | awk -v id="$1" '$1 == id { found = 1 } END { exit !found }' ||
     fail "claims.sh $1" "there is no claim of this name" "run scripts/claims.sh for the list"
 case "$1" in
+pretrain-*) exec "$root/scripts/claims/pretrain.sh" "${1#pretrain-}" ;;
 parity-*) exec "$root/scripts/claims/parity.sh" "${1#parity-}" ;;
 *) exec "$root/scripts/claims/$1.sh" "${@:2}" ;;
 esac

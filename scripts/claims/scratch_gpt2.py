@@ -132,22 +132,22 @@ def rate(train, step):
     return train["lr"] * (step / warmup if step < warmup else (steps - step) / (steps - warmup))
 
 
-def learn(model, rows, train):
-    """The losses of all steps."""
+def learn(model, next_loss, train):
+    """The losses of all steps; `next_loss` computes the mean loss of the next batch."""
     decays = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decays, "weight_decay": train["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=train["lr"], betas=tuple(train["betas"]), eps=1e-8, fused=True)
-    source, losses = batches(rows, train["batch_size"], train["seed"]), []
+    losses = []
     for step in range(train["steps"]):
         for group in optimizer.param_groups:
             group["lr"] = rate(train, step)
-        total, tokens = loss_sum(model, next(source))
-        (total / tokens).backward()
+        loss = next_loss()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), train["clip_norm"])
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(total.item() / tokens)
+        losses.append(loss.item())
         if (step + 1) % 50 == 0:
             say(f"PyTorch: step {step + 1}, loss {losses[-1]:.4f}")
     return losses
@@ -175,7 +175,13 @@ def compare(directory, recipe):
     rows = pack(tokenizer, directory / "train", data["max_length"])
     held_out = pack(tokenizer, directory / "eval", data["max_length"])[:data["eval_limit"]]
     say(f"{len(rows)} rows to learn from, {len(held_out)} held out; untrained loss {judge(model, held_out):.4f}")
-    losses = learn(model, rows, train)
+    source = batches(rows, train["batch_size"], train["seed"])
+
+    def next_loss():
+        total, tokens = loss_sum(model, next(source))
+        return total / tokens
+
+    losses = learn(model, next_loss, train)
     # Other rows, weights or rates show at once; later both runs drift apart by rounding.
     for step, (mine, other) in enumerate(zip(steps[:SAME_STEPS], losses), start=1):
         if not abs(mine - other) <= (1e-4 if step == 1 else 1e-3) * other:

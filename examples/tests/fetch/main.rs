@@ -226,7 +226,7 @@ fn the_program_prints_the_directory_and_reports_wrong_arguments() {
     assert!(refused(&["../x", "--endpoint", address], &[]).contains("begins or ends with"));
     assert!(refused(&["org/name", "--revision", "../x", "--endpoint", address], &[]).contains("the revision has `..`"));
     assert!(refused(&["org/name", "--endpoint", address], &[("HF_HUB_OFFLINE", "1")]).contains("forbids to use"));
-    assert!(refused(&["cpm1-large", "--endpoint", address], &[]).contains("the hub has no such model"));
+    assert!(refused(&["kv-plm", "--endpoint", address], &[]).contains("the hub has no such model"));
     assert!(refused(&["org/name", "--endpoint", "file:///x"], &[]).contains("address"));
     let text = refused(&["org/name"], &[("HF_ENDPOINT", "http://example.invalid"), ("HF_TOKEN", "hf_secret")]);
     assert!(text.contains("unencrypted") && !text.contains("hf_secret"), "{text}");

@@ -4,7 +4,7 @@
 use crate::fixture::{Fixture, golden, vocabulary};
 use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
 use model_center::model::MODELS;
-use model_center::recipe::{DataSource, Recipe, Resolved};
+use model_center::recipe::{DataSource, PretrainingObjective, Recipe, Resolved};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,8 @@ fn load(name: &str, sets: &[String]) -> Resolved {
 fn family(name: &str) -> &str {
     match name {
         "quickstart.toml" | "classify_jsonl.toml" => "bert",
-        "pretrain_gpt2_345m.toml" => "gpt2",
+        "pretrain_gpt2_345m.toml" | "pretrain_yuan_4b.toml" => "gpt2",
+        "pretrain_bert_345m.toml" => "bert",
         _ => name.trim_end_matches(".toml").rsplit_once('_').map_or("", |(_, family)| family),
     }
 }
@@ -162,15 +163,7 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
             vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
         }
-        DataSource::Pretraining(_) => {
-            fixture.write("texts.jsonl", &lines.repeat(40));
-            let build = ["build", "texts.jsonl", "--tokenizer", "model", "--eod-token", "[SEP]", "--out", "tokens"];
-            fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
-            let small = ["layers=2", "hidden=16", "heads=2", "positions=32"].map(|size| format!("model.{size}"));
-            let rest =
-                ["model.tokenizer=model", "model.vocabulary=97", "data.corpora=tokens", "data.sequence_length=12"];
-            small.into_iter().chain(rest.map(str::to_owned)).collect()
-        }
+        DataSource::Pretraining(_) => pretraining_data(fixture, resolved),
         DataSource::Squad { .. } => {
             let questions: Vec<Value> = (0..4).map(record).collect();
             let paragraph = json!({"context": texts[0], "qas": questions});
@@ -199,13 +192,43 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     }
 }
 
+/// Token files of documents with two sentences, and the settings of a tiny model that is pretrained on them.
+fn pretraining_data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
+    let document = json!({"text": "the film was good\nit is a bad plot ."});
+    fixture.write("texts.jsonl", &format!("{document}\n").repeat(160));
+    let build = ["build", "texts.jsonl", "--tokenizer", "model", "--out", "tokens"];
+    let objective = resolved.data.source.pretraining().map(|settings| settings.objective.kind);
+    let sentences = objective == Some(PretrainingObjective::Masked);
+    let ends = if sentences { &["--split-lines"][..] } else { &["--eod-token", "<eod>"] };
+    fixture.run(env!("CARGO_BIN_EXE_corpus"), &[&build, ends].concat()).succeeded();
+    let mut sets = vec!["data.corpora=tokens".to_owned(), "data.sequence_length=12".to_owned()];
+    if !sentences {
+        sets.push("data.eod_token=<eod>".into());
+    }
+    let sizes: &[&str] = match resolved.model.family.as_deref() {
+        None => &["path=model"],
+        Some("t5") => &["layers=2", "hidden=16", "heads=2", "head_size=8", "feed_forward=32"],
+        Some(_) => &["layers=2", "hidden=16", "heads=2", "positions=32"],
+    };
+    sets.extend(sizes.iter().map(|size| format!("model.{size}")));
+    if resolved.model.family.is_some() {
+        sets.extend(["model.tokenizer=model".to_owned(), "model.vocabulary=97".to_owned()]);
+    }
+    if resolved.parallel.tensor > 1 {
+        sets.push("parallel.tensor=1".into());
+    }
+    sets
+}
+
 /// `vocab.txt` of the given size with the label words of prompts and their special tokens.
 fn with_answers(size: usize) -> String {
     let own = vocabulary(size);
     let special = own.lines().take(5);
-    let answers = ["<extra_id_0>", "<extra_id_1>", "<s_0>", "<s_1>", "no", "yes", "bad", "good", "有", "无", "关"];
+    let ends = ["</s>", "<eod>", "<s_0>", "<s_1>", "<s_2>", "<extra_id_2>", "<extra_id_1>", "<extra_id_0>"];
+    let words = ["no", "yes", "bad", "good", "有", "无", "关"];
+    let answers: Vec<&str> = ends.into_iter().chain(words).collect();
     let others = own.lines().skip(5).filter(|token| !answers.contains(token));
-    special.chain(answers).chain(others).take(size).map(|token| format!("{token}\n")).collect()
+    special.chain(answers.iter().copied()).chain(others).take(size).map(|token| format!("{token}\n")).collect()
 }
 
 /// A tokenizer with the given number of tokens that joins pairs as RoBERTa's does, without token types.

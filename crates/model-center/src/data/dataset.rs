@@ -333,7 +333,10 @@ impl Dataset {
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
             references: Vec::new(),
             tags: Vec::new(),
-            spans: None,
+            // Its answers have no text: what is counted are the sizes.
+            spans: self.spans.as_ref().map(|spans| {
+                Arc::new(SpanWindows { windows: Vec::new(), search: spans.search, may_be_none: spans.may_be_none })
+            }),
             repeats: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),

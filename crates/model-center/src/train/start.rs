@@ -186,5 +186,7 @@ pub(super) fn compare_ranks(config: &RunConfig, ranks: &ControlGroup) -> Result<
     let names = ["settings", "training data", "evaluation data"];
     let what: Vec<&str> = parts.zip(names).filter(|((a, b), _)| a != b).map(|(_, name)| name).collect();
     let reason = format!("it has other {} than rank 0", what.join(", "));
+    // A rank that ends stops the others, so that one which has not read all texts by then would report that instead.
+    let _ = ranks.gather_texts("");
     Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
 }
