@@ -69,6 +69,7 @@ pub(super) const EVAL_EVERY: &str = "eval.every";
 pub(super) const EVAL_ITERATIONS: &str = "eval.iterations";
 pub(super) const EVAL_BATCH: &str = "eval.batch_size";
 
+pub(super) const SAVE_WHICH: &str = "save.which";
 pub(super) const CHECKPOINT_EVERY: &str = "checkpoint.every";
 pub(super) const CHECKPOINT_MINUTES: &str = "checkpoint.minutes";
 pub(super) const LOG_EVERY: &str = "log.every";

@@ -113,7 +113,6 @@ pub(super) fn read(r: &mut Reader, objective: PretrainingObjective) -> Pretraini
     let orders = [SampleOrder::Addressed, SampleOrder::Megatron, SampleOrder::MegatronV1];
     let orders = orders.map(|order| (order.name(), order));
     PretrainingSettings {
-        objective: pretraining_objective::read(r, objective),
         corpora: read_corpora(r, "data.corpora", "not set").unwrap_or_default(),
         split: read_split(r),
         permute_documents: r.flag("data.permute_documents", false),
@@ -123,6 +122,7 @@ pub(super) fn read(r: &mut Reader, objective: PretrainingObjective) -> Pretraini
         order: r.choice("data.sample_order", &orders, SampleOrder::Addressed),
         maps: r.optional_path("data.maps", "not set: beside the token files", MAP_DIRECTORY),
         loading_threads: r.integer("data.loading_threads", 1, 1..=MOST_THREADS) as usize,
+        objective: pretraining_objective::read(r, objective),
         seed: 0,
         iterations: 0,
     }

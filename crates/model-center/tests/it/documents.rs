@@ -13,7 +13,7 @@ const MODELS: [(&str, &str); 12] = [
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
     ("bert_a", "mlm"),
-    ("bert_b", "pretraining"),
+    ("bert_b", "mlm"),
     ("roberta_a", "mlm"),
     ("bloom_b", "lm"),
     ("opt_a", "lm"),
@@ -57,7 +57,7 @@ fn packed() -> Batch {
 
 /// Tokens of a document that are predicted.
 fn targets(document: &[i64], head: &str) -> usize {
-    if matches!(head, "mlm" | "pretraining") { document.len() } else { document.len() - 1 }
+    if head == "mlm" { document.len() } else { document.len() - 1 }
 }
 
 /// The loss of a batch; its gradients, times `weight`, are added to the model's.

@@ -114,6 +114,10 @@ path = "sg"                     # r.toml:5
 # sample_order = "addressed"    # no effect: it is for task pretrain
 # maps                          # no effect: it is for task pretrain
 # loading_threads = 1           # no effect: it is for task pretrain
+# eod_token                     # no effect: it is for task pretrain
+# eod_mask_loss = false         # no effect: it is for task pretrain
+# document_mask = false         # no effect: it is for task pretrain
+# row_sampler = "packed"        # no effect: it is for task pretrain
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
@@ -133,6 +137,18 @@ length_grouped = false          # default
 # target = "target"             # no effect: task RTE knows its columns
 # tokens = "tokens"             # no effect: task RTE knows its columns
 # tags = "ner_tags"             # no effect: task RTE knows its columns
+
+[data.masking]
+# share = 0.15                  # no effect: it is for task pretrain
+# second_sentence = "next"      # no effect: it is for task pretrain
+# whole_words = false           # no effect: it is for task pretrain
+# longest_ngram = 1             # no effect: it is for task pretrain
+# short = 0.1                   # no effect: it is for task pretrain
+# pair_sampler = "groups"       # no effect: it is for task pretrain
+
+[data.spans]
+# preset = "t5"                 # no effect: it is for task pretrain
+# share = 0.15                  # no effect: it is for task pretrain
 
 [train]
 # epochs                        # not set: no such limit

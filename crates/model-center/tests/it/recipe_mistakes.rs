@@ -40,11 +40,12 @@ fn unknown_keys_elsewhere_are_found_too() {
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, data, \
-        data.columns, train, train.batch_ramp, eval, train.early_stop, train.divergence, save, checkpoint, log, \
+        data.columns, data.masking, data.spans, train, train.batch_ramp, eval, train.early_stop, \
+        train.divergence, save, checkpoint, log, \
         output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
-        belongs to a table: model, data, data.columns, train, train.batch_ramp, eval, train.early_stop, \
+        belongs to a table: model, data, data.columns, data.masking, data.spans, train, train.batch_ramp, eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
         output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
@@ -98,8 +99,8 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         ),
         (
             "schedule = \"lineer\"",
-            "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", got \
-                the string \"lineer\"",
+            "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", \
+                \"range-test\", got the string \"lineer\"",
             "9:12",
             "did you mean \"linear\"?",
         ),
@@ -158,7 +159,7 @@ fn a_task_in_the_wrong_case_is_recognised() {
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
         \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
         \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
-        \"token-classification\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
+        \"token-classification\", \"pretrain\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }

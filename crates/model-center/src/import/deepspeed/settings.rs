@@ -173,6 +173,7 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         let lr = config.number(&param("lr_range_test_min_lr"))?.unwrap_or(1e-3);
         sheet.number(keys::LR, lr, param("lr_range_test_min_lr"));
         sheet.whole(keys::WARMUP, 0, from.clone());
+        sheet.text(keys::SAVE_WHICH, "none", "a range test ends at a rate that is too high");
         let why = "the rate grows by the same factor at each step, up to train.range_test_lr";
         sheet.note(NoteKind::Differs, from, why);
         return Ok(());

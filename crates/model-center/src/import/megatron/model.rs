@@ -114,7 +114,9 @@ impl Translation<'_> {
     fn kv_heads(&self, sheet: &mut Sheet) -> Result<()> {
         let is_grouped = self.flags.is_given("--group-query-attention");
         match self.flags.maybe_whole("--num-query-groups")? {
-            Some(found) if is_grouped => sheet.whole(keys::KV_HEADS, found.value, found.from),
+            Some(found) if is_grouped => {
+                sheet.whole(keys::KV_HEADS, found.value, format!("--group-query-attention, {}", found.from));
+            }
             Some(found) => sheet.note(NoteKind::Unused, found.from, "it is for --group-query-attention"),
             None if is_grouped => {
                 sheet.note(NoteKind::Unused, "--group-query-attention", "there is no --num-query-groups");
