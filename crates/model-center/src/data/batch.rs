@@ -19,8 +19,7 @@ pub enum Labels {
     TokenClasses(Vec<i64>),
     /// The first and the last token of the answer in each sequence, R.
     Spans(Vec<[i64; 2]>),
-    /// Token ids of target sequences, R × T. A model with one stack takes them as the tokens to predict at its
-    /// positions, R × L.
+    /// Token ids of target sequences, R × T, for encoder-decoders.
     Target(Vec<i64>),
     /// The token id that each position predicts, R × L, whatever the head: masked tokens, or the tokens that follow
     /// where the sequence itself does not have the last of them.

@@ -230,7 +230,7 @@ fn padded(sequences: &[ScoredSequence]) -> Result<Batch> {
         }
     }
     let attention_mask = mask.contains(&0).then_some(mask);
-    Ok(Batch { attention_mask, labels: Some(Labels::Target(labels)), ..Batch::new(length, ids) })
+    Ok(Batch { attention_mask, labels: Some(Labels::Predicted(labels)), ..Batch::new(length, ids) })
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
         let batch = padded(&[long, short]).unwrap();
         assert_eq!(batch.input_ids, [4, 5, 6, 7, 0, 0]);
         assert_eq!(batch.attention_mask, Some(vec![1, 1, 1, 1, 0, 0]));
-        assert_eq!(batch.labels, Some(Labels::Target(vec![-100, 9, 8, 3, -100, -100])));
+        assert_eq!(batch.labels, Some(Labels::Predicted(vec![-100, 9, 8, 3, -100, -100])));
         assert!(padded(&[ScoredSequence::default()]).is_err());
     }
 }

@@ -234,10 +234,9 @@ fn targets(device: &Device, batch: &Batch, (spec, head): (&Spec, Head), shape: [
         return Ok(Some(Targets::upload(device, labels, batch.rows / batch.choices.max(1))?));
     };
     let grid = |values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
-    // Targets and predicted tokens belong to their positions; other labels are the tokens of the sequence itself.
-    let are_at_positions = !matches!(head, Head::CausalLm { .. })
-        || spec.is_encoder_decoder()
-        || matches!(labels, Labels::Target(_) | Labels::Predicted(_));
+    // Predicted tokens belong to their positions; other labels of a decoder are the tokens of the sequence itself.
+    let are_at_positions =
+        !matches!(head, Head::CausalLm { .. }) || spec.is_encoder_decoder() || matches!(labels, Labels::Predicted(_));
     let tokens = match are_at_positions {
         true => grid(ids)?,
         false => grid(&next_tokens(ids, batch))?,
