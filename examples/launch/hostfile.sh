@@ -36,7 +36,8 @@ hosts=()
 declare -A slots all
 while read -r host count rest || [ -n "$host" ]; do
     case "$host" in '' | '#'*) continue ;; esac
-    [[ "$host" =~ ^[A-Za-z0-9._@-]+$ && "$host" != -* ]] || refuse "$file" "'$host' is no name of a host" "correct it"
+    [[ "$host" =~ ^[A-Za-z0-9._@-]+$ && "$host" != -* ]] ||
+        refuse "$file" "'$host' cannot be the name of a host" "correct it"
     [[ "$count" =~ ^slots=[1-9][0-9]{0,3}$ && ("$rest" = '' || "$rest" = '#'*) ]] ||
         refuse "$file" "'$host $count' has no number of slots" "write '$host slots=8'"
     [ -z "${all[$host]:-}" ] || refuse "$file" "$host comes twice" "give it one line with all its slots"
@@ -122,7 +123,7 @@ watch=$!
 status=0
 for rank in "${ranks[@]}"; do
     wait "$rank" && code=0 || code=$?
-    # A status other than that of a lost rank is the cause.
+    # A status other than a lost rank's is the cause.
     if [ $code -ne 0 ] && { [ $status -eq 0 ] || [ $status -eq 6 ]; }; then status=$code; fi
 done
 kill $watch 2>/dev/null

@@ -7,7 +7,7 @@ data are committed; run this only to change them:
     "$python" scripts/golden/make_ranked.py            # writes the directory
     "$python" scripts/golden/make_ranked.py --check    # takes every file apart and compares with the models
 
-The weights are those of gpt2_a/lm and bert_a/pretraining, for which transformers computed logits and gradients. Each
+The weights are from gpt2_a/lm and bert_a/pretraining, for which transformers computed logits and gradients. Each
 layout divides them as Megatron-LM and DeepSpeed do, so that a reader that joins them has the same bits again.
 """
 

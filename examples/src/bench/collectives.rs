@@ -1,10 +1,10 @@
 //! `bench collectives`: every collective and a message between two ranks, over a range of sizes.
 //!
 //! Its options, and how its ranks start: as threads, processes, ranks of MPI or with a device each. What a rank then
-//! does is in `exchange.rs`.
+//! does is in `measure.rs`.
 
-use super::exchange::{NAMES, dtype, measure};
 use super::figures::names;
+use super::measure::{NAMES, dtype, measure};
 use crate::comm::Comm;
 use crate::terminal;
 use bmtrain_core::comm::Communicator;

@@ -3,8 +3,8 @@
 
 pub mod collectives;
 pub mod decode;
-mod exchange;
 mod figures;
+mod measure;
 #[cfg(feature = "testing")]
 pub mod steps;
 

@@ -1,5 +1,5 @@
-//! The convert program: a model directory of Hugging Face or of ModelCenter, a GGUF file, or a checkpoint of Megatron-LM
-//! or DeepSpeed in; a directory of Hugging Face or ModelCenter out.
+//! The convert program: a model directory of Hugging Face or of ModelCenter, a GGUF file, or a checkpoint of
+//! Megatron-LM or DeepSpeed in; a directory of Hugging Face or ModelCenter out.
 //!
 //! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left
 //! out with leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by

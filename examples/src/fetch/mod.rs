@@ -1,7 +1,7 @@
 //! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
 //!
 //! [`hub`] speaks with the server, over [`ask`], [`transfer`] and [`address`]; [`choose`] picks files; [`store`] writes
-//! the cache, with [`contents`] and [`place`]; [`predecessor`] fetches from ModelCenter's server, which has no list. Cut
+//! the cache, with [`contents`] and [`place`]; [`predecessor`] fetches from ModelCenter's server, without a list. Cut
 //! off at any moment, the same command continues where it was; several of them may run beside each other. Neither the
 //! server nor what is in the cache is trusted: docs/pretrained.md lists what is checked.
 
@@ -38,8 +38,8 @@ const ENDPOINT: &str = "https://huggingface.co";
 const CERTIFICATES_LIMIT: u64 = 16 << 20;
 
 /// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
-/// safetensors, or as a pickle if there are no others. cpm1-large and cpm2-large come from ModelCenter's server into its
-/// cache. What is there already is kept; a download that was cut off goes on.
+/// safetensors, or as a pickle if there are no others. cpm1-large and cpm2-large come from ModelCenter's server into
+/// its cache. What is there already is kept; a download that was cut off goes on.
 ///
 /// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE set the cache's path; SSL_CERT_FILE names
 /// certificates to trust instead of the built-in ones.

@@ -1,7 +1,8 @@
 //! Models that ModelCenter's server alone has: `cpm1-large` and `cpm2-large`, into ModelCenter's cache.
 //!
-//! The server has no list of files and no revisions: each file of a directory has a fixed name, and those of tokenizers
-//! may be missing. It gives the CRC-64 of every file, which is compared with what arrives; a file without one is refused.
+//! The server has no list of files and no revisions: each file of a directory has a fixed name, and tokenizers' files
+//! may be missing. It gives the CRC-64 of every file, which is compared with what arrives; a file without one is
+//! refused.
 
 use super::address::shown;
 use super::contents::is_whole;
@@ -20,7 +21,7 @@ const ENDPOINT: &str = "https://openbmb.oss-cn-hongkong.aliyuncs.com";
 const MODELS: [&str; 2] = ["cpm1-large", "cpm2-large"];
 /// The longest of all files but weights.
 const TEXT_LIMIT: u64 = 64 << 20;
-/// Files of tokenizers, of which a model has some.
+/// Files of tokenizers; a model has some of them.
 const TOKENIZER: [&str; 4] = ["vocab.txt", "vocab.json", "vocab.model", "tokenizer_config.json"];
 
 /// Whether a model comes from there.
@@ -44,7 +45,7 @@ pub(super) fn request(options: &Options, places: &ModelCaches) -> Result<Request
     Ok(Request { cache, endpoint, token: None, layout: ServerLayout::ModelCenter, ..own })
 }
 
-/// Fetch a model into the cache and return its directory. Weights come last: without them it is no model.
+/// Fetch a model into the cache and return its directory. Weights come last: without them it is not a model.
 pub fn fetch(request: &Request) -> Result<PathBuf> {
     let hub = Hub::new(request)?;
     let directory = create_directories(&request.cache, Path::new(request.id.as_str()))?;

@@ -64,7 +64,7 @@ fn a_file_that_breaks_off_is_continued_and_still_checked() {
 
 #[test]
 fn wrong_missing_and_absent_checksums_leave_no_model() {
-    for (files, crc, words) in [
+    for (files, crc, reason) in [
         (ALL, Some(CRC + 1), "CRC-64"),
         (ALL, None, "gives no checksum of config.json"),
         (&["config.json", "pytorch_model.pt"][..], Some(CRC), "no vocabulary of cpm1-large"),
@@ -72,7 +72,7 @@ fn wrong_missing_and_absent_checksums_leave_no_model() {
     ] {
         let (client, server) = (Client::new(), server(files, crc, 0));
         let error = fetch_from_model_center(&request(&client, &server)).unwrap_err().to_string();
-        assert!(error.contains(words), "{words}: {error}");
+        assert!(error.contains(reason), "{reason}: {error}");
         assert!(!client.cache().join("cpm1-large/pytorch_model.pt").exists());
     }
 }

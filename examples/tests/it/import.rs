@@ -44,7 +44,7 @@ fn a_configuration_of_deepspeed_trains() {
     let finetune = env!("CARGO_BIN_EXE_finetune");
     fixture.run(finetune, &["--recipe", "recipe2.toml", "--ranks", "2", "--dry-run"]).succeeded();
     fixture.run(finetune, &["--recipe", "recipe2.toml", "--ranks", "2"]).succeeded();
-    assert!(fixture.path("imported/config.json").exists());
+    assert!(fixture.path("imported/model/config.json").exists());
     // Nothing is overwritten.
     assert!(import(&fixture, &[&ask[..], &RUN].concat()).refused().contains("recipe2.toml exists"));
 }
@@ -110,7 +110,8 @@ const PREDECESSORS: [(&str, &str); 8] = [
     ),
     (
         "rte_gptj.toml",
-        "finetune_gptj.py --model-config gptj-6b --dataset RTE --batch-size 16 --lr 1e-5 --warmup-iters 40 --clip-grad 10",
+        "finetune_gptj.py --model-config gptj-6b --dataset RTE --batch-size 16 --lr 1e-5 --warmup-iters 40 \
+         --clip-grad 10",
     ),
     (
         "rte_t5.toml",

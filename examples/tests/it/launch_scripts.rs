@@ -160,6 +160,6 @@ fn mistakes_in_a_hostfile_and_its_options_are_named() {
     refused("node1 slots=0\n", &[], "'node1 slots=0' has no number of slots; write 'node1 slots=8'");
     refused("node1\n", &[], "has no number of slots");
     refused("node1 slots=2\nnode1 slots=2\n", &[], "node1 comes twice");
-    refused("-oProxyCommand=x slots=2\n", &[], "is no name of a host");
+    refused("-oProxyCommand=x slots=2\n", &[], "cannot be the name of a host");
     refused("", &[], "no slot is left");
 }

@@ -2,8 +2,8 @@
 //!
 //! Every rank looks at what it owns, and the parts are merged: nothing is gathered, whatever the ZeRO level, and no
 //! value counts twice, over data-parallel and tensor-parallel ranks and pipeline stages. One all-gather for all
-//! parameters on each of the three, beside those that bring gradients to their owners where that has not happened yet, and an all-reduce
-//! for each parameter whose gradient tensor-parallel ranks have in terms.
+//! parameters on each of the three, and an all-reduce for each parameter whose gradient tensor-parallel ranks have in
+//! terms; gradients that their owners do not have yet are reduced to them first.
 
 use super::moments::Moments;
 use super::table::SummaryRow;
@@ -20,8 +20,8 @@ use std::rc::Rc;
 /// `gradient_scale`, which is what losses were multiplied by
 /// ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1 without scaling. Look between the backward pass
 /// and the step; the step that follows is the same as without a look. A parameter that is split over tensor-parallel
-/// ranks has one row for all of it, without padding, and every pipeline stage gets the rows of all stages. Waits for the
-/// device; all ranks have to call it.
+/// ranks has one row for all of it, without padding, and every pipeline stage gets the rows of all stages. Waits for
+/// the device; all ranks have to call it.
 pub fn inspect_model(parameters: &Parameters, pattern: &str, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
     if !gradient_scale.is_finite() || gradient_scale <= 0.0 {
         let reason = format!("gradient scale {gradient_scale} must be above 0: it is the loss scale, or 1");

@@ -18,7 +18,7 @@ struct SentRow {
     gradient: Option<[i64; Moments::WORDS]>,
 }
 
-/// The rows of all stages, in the order of the forward pass. `own` has those of each chunk of this stage, such as the
+/// The rows of all stages, in the order of the forward pass. `own` has the rows of each chunk of this stage: the
 /// [summary](super::TensorInspector::summary) of the observer that [`Pipeline::set_observers`] gave to it. Collective:
 /// all stages get the same. Waits for the device.
 ///

@@ -52,7 +52,7 @@ impl BatchParts {
             if !fits {
                 let ranks = data_ranks.map_or_else(String::new, |ranks| format!(" x {ranks} data ranks"));
                 let steps = if is_exact { format!(" x {of_step}") } else { String::new() };
-                let is_no = if is_exact && data_ranks.is_some() { "is not" } else { "is no multiple of" };
+                let is_no = if is_exact && data_ranks.is_some() { "is not" } else { "is not a multiple of" };
                 return Err(bad(format!("{from} {is_no} {micro}{steps}{ranks} ({micro_from})")));
             }
         }

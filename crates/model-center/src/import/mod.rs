@@ -1,6 +1,6 @@
 //! Recipes from the command lines and configurations of other systems.
 //!
-//! [`megatron`] reads commands of Megatron-LM, [`cpm`] those of CPM-Pretrain, which add its shell variables,
+//! [`megatron`] reads commands of Megatron-LM, [`cpm`] commands of CPM-Pretrain, which add its shell variables,
 //! [`deepspeed`] a configuration of DeepSpeed, and [`model_center`] commands of ModelCenter's examples. Each gives a
 //! [`Sheet`]: the lines of a recipe with what each was made from, and every other setting with the reason why it has
 //! none. A setting that cannot be kept is an error, unless [`ImportOptions::leave`] names it.

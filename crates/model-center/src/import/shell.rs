@@ -178,7 +178,7 @@ fn lines(text: &str) -> Result<Vec<Vec<Word>>> {
                 }
             }
             '\n' | ';' | '&' | '|' | '>' => {
-                // `2>` and `&>`: a digit before it is no argument.
+                // `2>` and `&>`: a digit before it is not an argument.
                 if c == '>' && word.as_ref().is_some_and(|word| word.text.len() == 1) {
                     word = None;
                 }

@@ -31,7 +31,7 @@ use verdict::Verdict;
 
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
-/// What a plan says of a partition that is not known before the run measures its blocks.
+/// What a plan states of a partition that is not known before the run measures its blocks.
 pub(crate) const TIMED_PARTITION: &str =
     "blocks are divided by parameters here; the run divides them by the times that it measures at its start";
 /// More ranks than any machine room has.

@@ -113,7 +113,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second(
         "data.masking.second_sentence",
         "The second segment: the sentences that follow, in half of the samples of another document (`next`) or \
-         in exchanged order (`order`), or none.",
+         in swapped order (`order`), or none.",
     ),
     second("data.masking.whole_words", "Mask words with all their tokens."),
     second("data.masking.longest_ngram", "Words of the longest masked n-gram."),

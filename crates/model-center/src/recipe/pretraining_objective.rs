@@ -1,4 +1,4 @@
-//! The keys of `[data]` that say which tokens a pretraining run predicts, and from what.
+//! The keys of `[data]` that set which tokens a pretraining run predicts, and from what.
 //!
 //! Defines [`ObjectiveSettings`], a part of the [`PretrainingSettings`](super::PretrainingSettings). The objectives
 //! themselves are in [`crate::pretraining`].
@@ -44,7 +44,7 @@ pub enum PretrainingObjective {
     Infilling,
 }
 
-/// The objective and its settings; those of other objectives have their defaults.
+/// The objective and its settings; settings of other objectives have their defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectiveSettings {
     /// What is predicted.

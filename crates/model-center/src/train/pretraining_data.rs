@@ -42,9 +42,10 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenize
     let files = open_files(resolved, "data.corpora", &settings.corpora)?;
     let split = |part: Part<'_>| {
         let parts = files.iter().zip(&settings.corpora).filter_map(|(file, corpus)| {
-            let range = shares.ranges(file.sequences())[part.number].clone();
+            let count = objective.documents(file);
+            let range = shares.ranges(count)[part.number].clone();
             let documents = match settings.permute_documents {
-                true => DocumentSet::permuted(range, file.sequences(), settings.seed),
+                true => DocumentSet::permuted(range, count, settings.seed),
                 false => DocumentSet::range(range),
             };
             // Of a small corpus, a small part may be empty.
@@ -88,7 +89,7 @@ fn own_sets(
     let resolved = objective.resolved;
     let files = open_files(resolved, key, corpora)?;
     let set = |(file, corpus): (Arc<TokenFile>, &Corpus)| {
-        let documents = DocumentSet::range(0..file.sequences());
+        let documents = DocumentSet::range(0..objective.documents(&file));
         let parts = [CorpusPart { file, documents, weight: MixtureWeight::Number(1.0) }];
         let part = Part { name: PARTS[number], number, samples };
         let data = objective.open(&parts, &part).map_err(|error| of_key(resolved, key, error))?;
@@ -122,6 +123,17 @@ impl Objective<'_> {
                 Arc::new(SpanCorruption::open(parts, &self.rows(part)?, &self.spans()?)?)
             }
         })
+    }
+
+    /// How many documents a file has: objectives over sentences number those, and all others the sequences.
+    fn documents(&self, file: &TokenFile) -> u64 {
+        let of = &self.settings.objective;
+        match (of.kind, of.spans.preset) {
+            (PretrainingObjective::Masked, _) | (PretrainingObjective::SpanCorruption, SpanPreset::Megatron) => {
+                file.documents()
+            }
+            _ => file.sequences(),
+        }
     }
 
     /// How rows of tokens are cut.

@@ -25,7 +25,8 @@ fn deepspeed(name: &str, flags: Option<&str>, options: &ImportOptions) -> Sheet 
 }
 
 fn with_model(options: &ImportOptions) -> ImportOptions {
-    let sets = ["model.path=models/bert", "data.task=RTE", "data.path=data/superglue", "output.dir=runs/x"];
+    let sets =
+        ["model.path=models/bert", "data.task=RTE", "data.path=data/superglue", "train.epochs=3", "output.dir=runs/x"];
     ImportOptions { sets: sets.map(str::to_owned).to_vec(), ..options.clone() }
 }
 
@@ -256,7 +257,7 @@ fn the_batch_equation_is_checked() {
     assert!(refused(4).contains("train_batch_size 512 is not 2 x 32 x 4 data ranks"), "{}", refused(4));
     let flags = "--tensor-model-parallel-size 8 --micro-batch-size 3 --global-batch-size 64 --train-iters 5";
     let error = import::megatron(flags, &on(8)).unwrap_err().to_string();
-    assert!(error.contains("--global-batch-size 64 is no multiple of 3 x 1 data ranks"), "{error}");
+    assert!(error.contains("--global-batch-size 64 is not a multiple of 3 x 1 data ranks"), "{error}");
     let error = import::megatron("--model-parallel-size 3 --train-iters 5", &on(8)).unwrap_err().to_string();
     assert!(error.contains("8 ranks are no multiple of 3"), "{error}");
 }

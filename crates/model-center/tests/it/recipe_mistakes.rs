@@ -45,7 +45,8 @@ fn unknown_keys_elsewhere_are_found_too() {
         output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
-        belongs to a table: model, data, data.columns, data.masking, data.spans, train, train.batch_ramp, eval, train.early_stop, \
+        belongs to a table: model, data, data.columns, data.masking, data.spans, train, train.batch_ramp, \
+        eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
         output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);

@@ -16,7 +16,7 @@ const VISIT_LIMIT: usize = 1 << 20;
 /// The longest path.
 const PATH_LIMIT: usize = 1024;
 
-/// A value that is no tensor.
+/// A value that is not a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
     /// A truth value.

@@ -88,7 +88,7 @@ impl fmt::Display for RankedReport {
 /// Write the checkpoint in `from`, or the newest of a run's directory, as the Hugging Face directory `out`, which is
 /// made if need be and must be empty. Nothing in the files is run.
 ///
-/// Numerics: values are those of the files, of ZeRO's f32 master weights where those are there, rounded to the dtype.
+/// Numerics: values are as in the files, or as in ZeRO's f32 master weights where there are any, rounded to the dtype.
 /// Memory: one tensor at a time. `config.json` comes last: a directory without it is not complete.
 ///
 /// # Errors

@@ -130,7 +130,7 @@ fn checkpoint_of(directory: &Path) -> Result<PathBuf> {
         };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
-            return Err(bad(file, format!("{} is no name of a directory", printable(&name, 60))));
+            return Err(bad(file, format!("{} cannot be the name of a directory", printable(&name, 60))));
         }
         if directory.join(&name).is_dir() {
             return resolve_inside(directory, &name);

@@ -37,7 +37,7 @@ pub struct JoinedTensor {
 }
 
 impl JoinedTensor {
-    /// What is done with the pieces, in a word.
+    /// What is done with the pieces, for the report.
     pub fn action(&self, ranks: usize) -> &'static str {
         match (self.join, self.is_transposed) {
             (Join::Third(_), _) => "split",

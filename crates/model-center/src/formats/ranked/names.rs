@@ -144,7 +144,7 @@ impl Maker<'_> {
         let (qkv, _) = self.rows_columns("layers.0.attention.query_key_value.weight")?;
         if heads == 0 || !heads.is_multiple_of(ranks) || qkv * ranks != 3 * hidden || !hidden.is_multiple_of(heads) {
             let reason = format!(
-                "{qkv} rows of queries, keys and values on each of {ranks} ranks are not those of {heads} heads of a \
+                "{qkv} rows of queries, keys and values on each of {ranks} ranks do not belong to {heads} heads of a \
                  hidden size of {hidden}"
             );
             return Err(self.bad(reason));

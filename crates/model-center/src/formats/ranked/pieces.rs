@@ -225,7 +225,7 @@ impl RankPieces {
         Ok(())
     }
 
-    /// The pieces of these names; ZeRO's f32 values come before those of the model.
+    /// The pieces of these names; ZeRO's f32 values come before the model's.
     fn collect(&mut self, names: Vec<(usize, String, String)>) {
         for (file, own, name) in names {
             if let Ok(index) = self.files[file].tensors().binary_search_by(|entry| entry.name.cmp(&own)) {

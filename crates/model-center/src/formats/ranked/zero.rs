@@ -84,7 +84,7 @@ impl ZeroShards {
         }
     }
 
-    /// A parameter of which each rank has a part.
+    /// A parameter that is divided among ranks.
     fn read_divided(&self, location: &Location, out: &mut [f32]) -> Result<()> {
         let part = location.elements.div_ceil(self.files.len());
         for (rank, piece) in out.chunks_mut(part.max(1)).enumerate() {
@@ -99,7 +99,7 @@ impl ZeroShards {
                 skipped += length;
             }
             if done != piece.len() {
-                return Err(self.bad(format!("rank {rank} has {skipped} values, not those of every parameter")));
+                return Err(self.bad(format!("rank {rank} has {skipped} values, which are not all parameters")));
             }
         }
         Ok(())

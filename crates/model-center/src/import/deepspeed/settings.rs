@@ -5,7 +5,7 @@ use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 
-/// Adds the lines of a configuration; `has_command` tells whether the sheet has those of a command.
+/// Adds the lines of a configuration; `has_command` tells whether the sheet has the lines of a command.
 pub(super) fn translate(config: &Config<'_>, has_command: bool, sheet: &mut Sheet) -> Result<()> {
     precision(config, sheet)?;
     optimizer(config, sheet)?;
@@ -174,7 +174,7 @@ fn scheduler(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
         sheet.number(keys::LR, lr, param("lr_range_test_min_lr"));
         sheet.whole(keys::WARMUP, 0, from.clone());
         sheet.text(keys::SAVE_WHICH, "none", "a range test ends at a rate that is too high");
-        let why = "the rate grows by the same factor at each step, up to train.range_test_lr";
+        let why = "the learning rate grows by the same factor at each step, up to train.range_test_lr";
         sheet.note(NoteKind::Differs, from, why);
         return Ok(());
     }

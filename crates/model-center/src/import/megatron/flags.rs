@@ -1,5 +1,5 @@
-//! The argument list of Megatron-LM: that of 2019, what versions 1 and 2 add, and what CPM-Pretrain and the ASC22 Yuan
-//! scripts add.
+//! The argument list of Megatron-LM: the list of 2019, what versions 1 and 2 add, and what CPM-Pretrain and the ASC22
+//! Yuan scripts add.
 
 use crate::import::flags::{Flag, many, read, refused, refused_switch, switch, unused, unused_switch};
 

@@ -13,7 +13,7 @@ impl Translation<'_> {
         let family = self.family()?;
         if flags.is_given("--pretrained-bert") {
             sheet.text(keys::MODEL_PATH, "bert-large-uncased", "--pretrained-bert");
-            sheet.note(NoteKind::Unused, "sizes of the model", "--pretrained-bert has those of bert-large-uncased");
+            sheet.note(NoteKind::Unused, "sizes of the model", "--pretrained-bert has the sizes of bert-large-uncased");
             self.dropout(sheet)?;
             return self.dtype(sheet);
         }

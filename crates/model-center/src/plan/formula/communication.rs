@@ -29,8 +29,8 @@ impl Communication {
         let stages = 0..schedule.stages();
         let most = |of: &dyn Fn(usize) -> f64| stages.clone().map(of).fold(0.0, f64::max);
         let messages = most(&|stage| messages(schedule, stage) as f64);
-        // Tensor-parallel ranks send parts of a message and gather those of what arrives: over each edge as many come as
-        // go.
+        // Tensor-parallel ranks send parts of a message and gather the parts that arrive: over each edge as many come
+        // as go.
         let gathered = messages * ring_share(layout.tensor) * layout.hidden_bytes(sizes);
         Communication {
             tensor: tensor(sizes, layout) + gathered,

@@ -196,7 +196,7 @@ fn tensor_parallel_ranks_send_a_part_each_over_the_edges_of_stages() {
     let directory = model("gpt2-untied");
     let sent = |run: LayoutRun, rank| count_rank(directory.path(), Registry::default(), &run, rank).unwrap().sent;
     let alone = sent(layout([1, 2, 1], ONE, 0), 1).pipeline;
-    // Gradients of 4 micro-batches of 2 x 32 x 64 values, and what stages exchange beside them.
+    // Gradients of 4 micro-batches of 2 x 32 x 64 values, and what stages send each other beside them.
     let flow = 4 * 2 * 32 * 64 * 4;
     assert!((flow..flow + 1024).contains(&alone), "{alone}");
     for (run, rank) in
