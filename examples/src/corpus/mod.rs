@@ -9,6 +9,7 @@ mod describe;
 mod display;
 mod maps;
 mod presplit;
+mod random;
 mod samples;
 mod sources;
 
@@ -70,6 +71,8 @@ pub enum Task {
     },
     /// Compute the index maps of a token file: which tokens each sample has. Training does it when they are missing.
     Maps(maps::MapArguments),
+    /// Write a token file of random ids, to measure training with.
+    Random(random::RandomArguments),
     /// Show samples of a pretraining recipe as the model reads them: masked, with hidden spans, with their labels.
     Samples(samples::SampleArguments),
     /// Deal the lines of files, as of JSONL, to train, valid and test files once, with the origin of each line in .map
@@ -140,6 +143,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
         Task::Merge(arguments) => convert::merge(arguments, options.json)?,
         Task::Blocks { task } => blocks::run(task, options.json)?,
         Task::Maps(arguments) => maps::run(arguments, options.json)?,
+        Task::Random(arguments) => random::run(arguments, options.json)?,
         Task::Samples(arguments) => samples::run(arguments, options.json)?,
         Task::Split(arguments) => split(arguments, options.json)?,
     }

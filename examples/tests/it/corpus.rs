@@ -207,6 +207,25 @@ fn corpora_go_to_every_format_and_back() {
 }
 
 #[test]
+fn random_tokens_are_of_the_vocabulary_and_depend_on_the_seed_alone() {
+    let fixture = with_texts();
+    let random = |out: &str, seed: &str| {
+        let sizes = ["--vocab-size", "300", "--documents", "50", "--length", "33"];
+        json(corpus(&fixture, &[&["random", out, "--seed", seed, "--json"][..], &sizes].concat()))
+    };
+    assert_eq!(random("r", "1")["tokens"], 1650);
+    let checked = json(corpus(&fixture, &["verify", "r", "--vocab-size", "300", "--json"]));
+    assert_eq!((&checked["documents"], &checked["tokens"]), (&50.into(), &1650.into()));
+    // Of 1,650 draws some are among the last hundred.
+    assert!(corpus(&fixture, &["verify", "r", "--vocab-size", "200"]).refused().contains("the vocabulary has 200"));
+    random("same", "1");
+    random("other", "2");
+    assert!(
+        fixture.bytes("r.bin") == fixture.bytes("same.bin") && fixture.bytes("r.bin") != fixture.bytes("other.bin")
+    );
+}
+
+#[test]
 fn another_text_is_a_line_break_where_it_is_named() {
     let fixture = with_texts();
     fixture.write("n.txt", "good film<n><n>the year\nfilm<n>\n");

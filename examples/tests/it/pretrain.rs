@@ -170,7 +170,7 @@ fn ranks_threads_and_prefetching_leave_the_bits_alone() {
 fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     let fixture = fixture();
     // Batches that grow, so that steps have different numbers of samples.
-    let ramp = ["train.batch_ramp.start=4", "train.batch_ramp.increment=2", "train.batch_ramp.samples=30"];
+    let ramp = ["train.batch_ramp.start=4", "train.batch_ramp.increment=4", "train.batch_ramp.samples=30"];
     let sets = [&["train.steps=12", "checkpoint.every=2 steps", "eval.every=5 steps"][..], &ramp].concat();
     pretrain(&fixture, "output.dir=whole", &sets).succeeded();
     let killed = [&sets[..], &["--fail-points", "save.after_commit=kill@2"]].concat();
@@ -178,7 +178,8 @@ fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     let stopped = pretrain(&fixture, "output.dir=killed", &[&sets[..], &["--exit-after-steps", "3"]].concat());
     assert_eq!(stopped.code, 75, "{}", stopped.stderr);
     assert!(stopped.stdout.contains("stopped after step "), "{}", stopped.stdout);
-    pretrain(&fixture, "output.dir=killed", &sets).succeeded();
+    // On other ranks, as sums are elastic.
+    pretrain(&fixture, "output.dir=killed", &[&sets[..], &["--ranks", "2"]].concat()).succeeded();
     assert_eq!(fixture.read("killed/metrics.jsonl").matches("\"kind\":\"resume\"").count(), 2);
     let samples = |dir: &str| -> Vec<(Value, Value)> {
         let steps = records(&fixture, dir, "step").into_iter();
@@ -186,11 +187,41 @@ fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     };
     assert_eq!(samples("killed"), samples("whole"));
     let counts: Vec<u64> = samples("whole").iter().map(|(_, samples)| samples.as_u64().unwrap()).collect();
-    assert_eq!(counts, [4, 8, 12, 16, 22, 28, 34, 42, 50, 58, 66, 74]);
+    assert_eq!(counts, [4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64]);
     assert!(fixture.bytes("killed/model/model.safetensors") == fixture.bytes("whole/model/model.safetensors"));
     // Its last checkpoint is a model directory, too, without the run.
     fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "killed", "exported"]).succeeded();
     assert_eq!(fixture.read("exported/config.json"), fixture.read("killed/model/config.json"));
+}
+
+#[test]
+fn masked_sentence_pairs_train_a_bert_alike_on_every_layout() {
+    let fixture = fixture();
+    let document = serde_json::json!({"text": "the film was good .\nit is a bad plot\nthe end is poor"});
+    fixture.write("sentences.jsonl", &format!("{document}\n").repeat(60));
+    let build = ["build", "sentences.jsonl", "--tokenizer", "tokenizer", "--split-lines", "--out", "pairs", "--quiet"];
+    fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
+    let masked = ["model.family=bert", "data.objective=masked", "data.corpora=pairs", "data.masking.share=0.3"];
+    pretrain(&fixture, "output.dir=alone", &masked).succeeded();
+    let alone = losses(&fixture, "alone");
+    // Of 101 tokens, and of two classes.
+    assert!((alone[0] - 101_f64.ln() - 2_f64.ln()).abs() < 0.3, "{alone:?}");
+    for (dir, sets) in [
+        ("output.dir=ranks", &["--ranks", "2", "parallel.zero=3"][..]),
+        ("output.dir=tensor", &["--ranks", "2", "parallel.tensor=2"]),
+        ("output.dir=stages", &["--ranks", "2", "parallel.pipeline=2", "train.gradient_sum=fast"]),
+    ] {
+        pretrain(&fixture, dir, &[&masked, sets].concat()).succeeded();
+        let found = losses(&fixture, dir.trim_start_matches("output.dir="));
+        let apart = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-4 && found.len() == alone.len(), "{dir}: {found:?} for {alone:?}");
+    }
+    let shown = fixture.run(
+        env!("CARGO_BIN_EXE_corpus"),
+        &[&["samples", "--recipe", "recipe.toml"][..], &masked.map(|set| ["--set", set]).concat()].concat(),
+    );
+    let shown = shown.succeeded().stdout;
+    assert!(shown.starts_with("sample 0: ") && shown.contains("[MASK]"), "{shown}");
 }
 
 #[test]

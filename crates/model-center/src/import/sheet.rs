@@ -154,7 +154,20 @@ impl Sheet {
             let value = if is_toml { value.to_owned() } else { quote(value) };
             self.raw(key.trim(), value, "--set");
         }
+        self.drop_rules_of_decay();
         Ok(())
+    }
+
+    /// How parameters decay is without effect where none does, and a recipe with such settings is refused.
+    fn drop_rules_of_decay(&mut self) {
+        if self.get(keys::WEIGHT_DECAY).and_then(|decay| decay.parse::<f64>().ok()) != Some(0.0) {
+            return;
+        }
+        let is_rule = |line: &Line| [keys::DECOUPLED, keys::DECAY_ALL].contains(&line.key.as_str());
+        let rules: Vec<Line> = self.lines.extract_if(.., |line| is_rule(line)).collect();
+        for rule in rules {
+            self.note(NoteKind::Unused, rule.from, "the weight decay is 0");
+        }
     }
 
     /// The recipe as TOML.
