@@ -14,7 +14,7 @@ use crate::{Error, Result};
 pub enum TextSource {
     /// Each line is a text.
     Lines,
-    /// Each record of JSONL, CSV or TSV has a text in the column of this name.
+    /// Each record of JSONL, CSV, TSV or Parquet has a text in the column of this name.
     Column(String),
 }
 
