@@ -261,8 +261,8 @@ fn a_footer_that_lies_is_found_out() {
     let sized = |size: u32| [&whole[..whole.len() - 8], &size.to_le_bytes(), b"PAR1"].concat();
     let huge = i64::MAX / 4;
     for (content, found) in [
-        (file_rows, "do not add up to those of the file"),
-        (group(&rows(-1)), "do not add up to those of the file"),
+        (file_rows, "do not add up to the rows of the file"),
+        (group(&rows(-1)), "do not add up to the rows of the file"),
         (group(&rows(4)), "the column \"text\" has fewer rows than the footer states: it ends before row 4"),
         (group(&rows(huge)), "fewer rows"),
         (group(&rows(2)), "the column \"text\" has more rows than the footer states"),

@@ -1,4 +1,4 @@
-//! What reads Parquet files in a build without the feature `parquet`: an error that says so.
+//! What stands for Parquet files in a build without the feature `parquet`: an error that names it.
 
 use std::convert::Infallible;
 use std::path::Path;

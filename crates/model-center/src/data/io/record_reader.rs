@@ -1,6 +1,7 @@
 //! From lines to records.
 //!
-//! Defines [`RecordReader`], which knows the file formats and tells flaws of one record from the end of a file's use. [`crate::data::read`] pulls records from it.
+//! Defines [`RecordReader`], which knows the file formats and tells flaws of one record from the end of a file's
+//! use. [`crate::data::read`] pulls records from it.
 
 use std::collections::HashSet;
 use std::path::Path;

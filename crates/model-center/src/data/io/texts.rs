@@ -45,7 +45,7 @@ pub fn read_texts(
                 Error::Data { place, reason, .. } => Error::data(
                     place,
                     reason,
-                    "name the file .jsonl, .csv or .tsv; without a column its lines are the texts",
+                    "name the file .jsonl, .csv, .tsv or .parquet; without a column its lines are the texts",
                 ),
                 other => other,
             })?;

@@ -47,7 +47,7 @@ pub(super) enum Cell {
 
 /// The columns that are wanted.
 ///
-/// Errors: a text is wanted that is no column, or one of another type.
+/// Errors: a text is wanted from a column that is missing, or that has another type.
 pub(super) fn choose(path: &Path, schema: &SchemaDescriptor, wanted: Wanted<'_>) -> Result<Vec<Column>> {
     let columns = schema.columns().iter().enumerate().filter_map(|(leaf, descriptor)| {
         let [name] = descriptor.path().parts() else { return None };

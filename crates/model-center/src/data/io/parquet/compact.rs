@@ -3,7 +3,7 @@
 //!
 //! Defines [`check_footer`] and [`PageHeader`].
 
-/// Structures in structures; those of Parquet are seven deep.
+/// Structures in structures; Parquet's are seven deep.
 const MAX_NESTING: usize = 16;
 /// Groups of columns in groups. The library descends by calls of itself.
 const MAX_SCHEMA_DEPTH: usize = 64;

@@ -34,7 +34,7 @@ use crate::{Error, Result};
 const MARK: &[u8; 4] = b"PAR1";
 /// The same of a file whose footer is encrypted.
 const ENCRYPTED: &[u8; 4] = b"PARE";
-/// The longest footer. That of a file of 10,000 row groups with ten columns has 10 MB.
+/// The longest footer. A file of 10,000 row groups with ten columns has one of 10 MB.
 const MAX_FOOTER_BYTES: u64 = 1 << 26;
 /// Pages of this size are read, whatever the limit of texts.
 const MIN_PAGE_LIMIT: usize = 1 << 26;
@@ -92,7 +92,7 @@ impl ParquetRows {
         let rows =
             groups.sum::<Option<u64>>().filter(|rows| i64::try_from(*rows) == Ok(metadata.file_metadata().num_rows()));
         let Some(rows) = rows else {
-            return Err(damaged(path, "the numbers of rows of its groups do not add up to those of the file"));
+            return Err(damaged(path, "the rows of its groups do not add up to the rows of the file"));
         };
         let columns = columns::choose(path, metadata.file_metadata().schema_descr(), wanted)?;
         Ok(ParquetRows {

@@ -165,7 +165,7 @@ impl Pages {
     }
 }
 
-/// The library reserves memory for as many lengths as there are said to be.
+/// The library reserves memory for as many lengths as a page states.
 fn check_deltas(encoding: Encoding, encoded: &[u8], values: u32) -> Result<(), ParquetError> {
     let lists = match encoding {
         Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
@@ -181,7 +181,7 @@ fn check_deltas(encoding: Encoding, encoded: &[u8], values: u32) -> Result<(), P
     Ok(())
 }
 
-/// Decompresses a page to exactly the bytes it is said to have.
+/// Decompresses a page to exactly the bytes that its header states.
 fn unpack(codec: Compression, stored: &[u8], plain_bytes: usize) -> Result<Vec<u8>, ParquetError> {
     let plain = match codec {
         Compression::UNCOMPRESSED => stored.to_vec(),
