@@ -155,7 +155,9 @@ fn a_file_of_pyarrow_has_its_rows() {
     let row = |at: usize| serde_json::Value::from(rows[at].fields.clone());
     assert_eq!(
         row(0),
-        serde_json::json!({"text": "one", "large": "large 0", "label": "yes", "id": -3, "unsigned": u64::MAX, "score": 0.1, "flag": true})
+        serde_json::json!({
+            "text": "one", "large": "large 0", "label": "yes", "id": -3, "unsigned": u64::MAX, "score": 0.1, "flag": true,
+        })
     );
     assert_eq!((&row(2)["score"], &row(2)["flag"], &row(1)["text"]), (&().into(), &().into(), &().into()));
 }
@@ -276,7 +278,7 @@ fn a_footer_that_lies_is_found_out() {
         (text(&|c| c.into_builder().set_compression(Compression::LZ4_RAW).build().unwrap()), "compressed with LZ4_RAW"),
         (text(&|c| c.into_builder().set_file_path("b".into()).build().unwrap()), "is in another file"),
         (sized(u32::MAX), "its footer has 4294967295 bytes"),
-        (sized(20), "its footer is broken"),
+        (sized(20), "the Parquet file is damaged"),
     ] {
         replace(&path, &content);
         let error = read(&path).unwrap_err();

@@ -71,12 +71,11 @@ fn no_text(path: &Path, schema: &SchemaDescriptor, columns: &[Column], text: &st
     let (place, shown) = (path.display().to_string(), list(&[text]));
     let field = fields.iter().find(|field| field.name() == text);
     if let Some(field) = field {
-        let kind = match columns.iter().find(|column| column.name == text) {
-            _ if field.is_primitive() && field.get_basic_info().repetition() != Repetition::REPEATED => {
-                let name = format!("{:?}", field.get_physical_type());
-                format!("of type {name}, not text")
-            }
-            _ => "nested: a list, a map or a structure".into(),
+        let is_single = field.is_primitive() && field.get_basic_info().repetition() != Repetition::REPEATED;
+        let kind = if is_single {
+            format!("of type {:?}, not text", field.get_physical_type())
+        } else {
+            "nested: a list, a map or a structure".into()
         };
         return Error::data(place, format!("the column \"{shown}\" is {kind}"), texts);
     }

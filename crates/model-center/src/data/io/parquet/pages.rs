@@ -184,7 +184,7 @@ fn check_deltas(encoding: Encoding, encoded: &[u8], values: u32) -> Result<(), P
 /// Decompresses a page to exactly the bytes that its header states.
 fn unpack(codec: Compression, stored: &[u8], plain_bytes: usize) -> Result<Vec<u8>, ParquetError> {
     let plain = match codec {
-        Compression::UNCOMPRESSED => stored.to_vec(),
+        Compression::UNCOMPRESSED => return Ok(stored.to_vec()),
         Compression::SNAPPY => {
             if snap::raw::decompress_len(stored).map_err(external)? != plain_bytes {
                 return Err(damaged("a page has not the length that its header states"));
