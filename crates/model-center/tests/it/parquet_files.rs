@@ -156,7 +156,8 @@ fn a_file_of_pyarrow_has_its_rows() {
     assert_eq!(
         row(0),
         serde_json::json!({
-            "text": "one", "large": "large 0", "label": "yes", "id": -3, "unsigned": u64::MAX, "score": 0.1, "flag": true,
+            "text": "one", "large": "large 0", "label": "yes",
+            "id": -3, "unsigned": u64::MAX, "score": 0.1, "flag": true,
         })
     );
     assert_eq!((&row(2)["score"], &row(2)["flag"], &row(1)["text"]), (&().into(), &().into(), &().into()));
