@@ -90,11 +90,11 @@ pub(super) fn run(arguments: &BuildArguments, as_json: bool) -> Result<ExitStatu
     let specials = if arguments.control { TextSpecials::AsTokens } else { TextSpecials::AsText };
     let tokenizer = super::open_tokenizer(&arguments.tokenizer, specials)?;
     let options = options(arguments, tokenizer.as_ref())?;
-    let source = arguments.source.source()?;
+    let sources = arguments.source.sources()?;
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
     let mut display = Display::new(arguments.quiet);
-    let report = build(source, tokenizer.as_ref(), &options, &stop, &mut |progress| show(&mut display, progress));
+    let report = build(sources, tokenizer.as_ref(), &options, &stop, &mut |progress| show(&mut display, progress));
     display.finish();
     print(arguments, &report?, as_json)
 }

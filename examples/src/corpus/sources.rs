@@ -9,8 +9,7 @@ use std::path::PathBuf;
 /// Files of documents, and how they are read.
 #[derive(Debug, Args)]
 pub struct SourceArguments {
-    /// Files and directories of documents, which gzip or zstd may have compressed; with --corpora, the name of a
-    /// corpus.
+    /// Files and directories of documents, which gzip or zstd may have compressed; with --corpora, names of corpora.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// A TOML file in which each table is a corpus: paths and, as needed, format, key, delimiter, encoding and
@@ -35,30 +34,43 @@ pub struct SourceArguments {
 }
 
 impl SourceArguments {
-    /// What the arguments ask for.
-    pub(super) fn source(&self) -> Result<TextSource> {
-        if let Some(path) = &self.corpora {
-            let mut table = read_table(path)?;
-            let [name] = &self.files[..] else {
-                let reason = format!("{} names of corpora", self.files.len());
-                return Err(Error::argument("FILES", reason, "build one corpus at a time"));
-            };
-            return table.remove(&*name.to_string_lossy()).ok_or_else(|| {
+    /// What the arguments ask for: files, or corpora one after the other.
+    pub(super) fn sources(&self) -> Result<Vec<TextSource>> {
+        let Some(path) = &self.corpora else { return Ok(vec![self.of_files()]) };
+        let table = read_table(path)?;
+        let corpus = |name: &PathBuf| {
+            table.get(&*name.to_string_lossy()).cloned().ok_or_else(|| {
                 let known: Vec<&str> = table.keys().map(String::as_str).collect();
                 let reason =
                     format!("unknown corpus {:?}; {} has {}", name.display(), path.display(), known.join(", "));
                 Error::argument("--corpora", reason, "name one of these")
-            });
+            })
+        };
+        self.files.iter().map(corpus).collect()
+    }
+
+    /// The same for tasks whose result has records with the text under the key of one corpus.
+    pub(super) fn source(&self) -> Result<TextSource> {
+        let mut sources = self.sources()?;
+        match (sources.pop(), sources.len()) {
+            (Some(source), 0) => Ok(source),
+            (_, more) => {
+                let reason = format!("{} names of corpora", more + 1);
+                Err(Error::argument("FILES", reason, "name one corpus at a time"))
+            }
         }
+    }
+
+    fn of_files(&self) -> TextSource {
         let SourceArguments { format, key, delimiter, encoding, max_document_bytes, .. } = self;
-        Ok(TextSource {
+        TextSource {
             format: *format,
             key: key.clone(),
             delimiter: *delimiter,
             encoding: *encoding,
             max_document_bytes: *max_document_bytes,
             ..TextSource::new(self.files.clone())
-        })
+        }
     }
 }
 

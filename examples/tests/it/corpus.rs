@@ -78,6 +78,22 @@ fn corpora_have_names() {
 }
 
 #[test]
+fn corpora_of_other_formats_follow_each_other() {
+    let fixture = with_texts();
+    fixture.write("reviews.csv", "n|body\n1|good film\n2|\n3|the year\n");
+    let table = "[films]\npaths = [\"texts.jsonl\"]\n\n[reviews]\npaths = [\"reviews.csv\"]\nkey = \"body\"\n\
+                 delimiter = \"|\"\n";
+    fixture.write("corpora.toml", table);
+    let arguments = |task: &'static str| {
+        [task, "films", "reviews", "--corpora", "corpora.toml", "--tokenizer", "model", "--out", "c", "--json"]
+    };
+    assert_eq!(json(corpus(&fixture, &arguments("build")))["documents"], 301);
+    let refused =
+        corpus(&fixture, &["presplit", "films", "reviews", "--corpora", "corpora.toml", "--out", "s"]).refused();
+    assert!(refused.contains("2 names of corpora") && refused.contains("one corpus at a time"), "{refused}");
+}
+
+#[test]
 fn lines_are_split_once() {
     let fixture = with_texts();
     std::fs::create_dir(fixture.path("parts")).unwrap();

@@ -266,6 +266,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         ("jsonl", Some(Format::Jsonl)),
         ("csv", Some(Format::Csv)),
         ("tsv", Some(Format::Tsv)),
+        ("parquet", Some(Format::Parquet)),
         ("text", Some(Format::Text)),
     ];
     let keys = Keys {

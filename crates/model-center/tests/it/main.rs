@@ -71,6 +71,8 @@ mod lm_loss;
 mod memory_saving;
 mod metrics;
 mod model_center;
+#[cfg(feature = "parquet")]
+mod parquet_files;
 mod pipeline;
 mod plan_formula;
 mod plan_layouts;

@@ -75,22 +75,22 @@ pub struct BuildReport {
     pub token: TokenType,
 }
 
-/// Builds a token file, or goes on with it; `show` is called after each batch.
+/// Builds a token file of sources one after the other, or goes on with it; `show` is called after each batch.
 ///
 /// # Errors
 /// [`Error::Argument`] if the result is there, another process is building it, or the type cannot hold the vocabulary;
 /// [`Error::Data`] for documents that cannot be used; [`Error::Model`] if the tokenizer fails; [`Error::File`] if
 /// reading or writing fails.
 pub fn build(
-    source: TextSource,
+    sources: Vec<TextSource>,
     tokenizer: &dyn Tokenizer,
     options: &BuildOptions,
     stop: &StopFlag,
     show: &mut dyn FnMut(&BuildProgress),
 ) -> Result<BuildReport> {
     let token = token_type(tokenizer, options)?;
-    let identity = state::identity(&source, tokenizer, options, token)?;
-    let mut documents = Documents::open(source, options.on_bad_record)?;
+    let identity = state::identity(&sources, tokenizer, options, token)?;
+    let mut documents = Documents::open_all(sources, options.on_bad_record)?;
     let earlier = state::load(&options.prefix, &identity);
     let (mut writer, counts) = match earlier {
         Some(BuildState { written, counts, .. }) => match TokenFileWriter::resume(&options.prefix, token, written)? {

@@ -36,7 +36,7 @@ fn path(prefix: &Path) -> PathBuf {
 
 /// A hash of all that decides about the bytes of the result: files with their lengths and times, tokenizer, options.
 pub(super) fn identity(
-    source: &TextSource,
+    sources: &[TextSource],
     tokenizer: &dyn Tokenizer,
     options: &BuildOptions,
     token: TokenType,
@@ -46,13 +46,15 @@ pub(super) fn identity(
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     };
-    for (file, format) in source.files()? {
-        let metadata = fs::metadata(&file).map_err(|e| crate::file::unreadable(&file, e))?;
-        let time = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        add(format!("{} {format:?} {} {time:?}", file.display(), metadata.len()));
+    for source in sources {
+        for (file, format) in source.files()? {
+            let metadata = fs::metadata(&file).map_err(|e| crate::file::unreadable(&file, e))?;
+            let time = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            add(format!("{} {format:?} {} {time:?}", file.display(), metadata.len()));
+        }
+        let TextSource { key, delimiter, encoding, max_document_bytes, .. } = source;
+        add(format!("{key} {delimiter} {encoding:?} {max_document_bytes}"));
     }
-    let TextSource { key, delimiter, encoding, max_document_bytes, .. } = source;
-    add(format!("{key} {delimiter} {encoding:?} {max_document_bytes}"));
     let BuildOptions { end_of_document, split_lines, newline, on_bad_record, .. } = options;
     add(format!("{} {end_of_document:?} {split_lines} {newline:?} {on_bad_record:?}", token.name()));
     let size = u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);

@@ -17,6 +17,7 @@ use crate::data::io::delimited::RowParser;
 use crate::data::io::flaws::Flaws;
 use crate::data::io::input::{TextInput, file_error, open_corpus_text};
 use crate::data::io::lines::{Flaw, LineReader};
+use crate::data::io::parquet::{ParquetRows, Wanted};
 use crate::data::io::record::Record;
 use crate::data::io::record_reader::RecordReader;
 use crate::{Error, Result};
@@ -51,11 +52,11 @@ impl TextRecord {
     }
 }
 
-/// Yields the documents of a [`TextSource`], one in memory at a time.
+/// Yields the documents of a [`TextSource`], or of several one after the other, one in memory at a time.
 #[derive(Debug)]
 pub struct Documents {
-    source: TextSource,
-    files: Vec<(PathBuf, TextFormat)>,
+    sources: Vec<TextSource>,
+    files: Vec<SourceFile>,
     next: usize,
     open: Option<OpenFile>,
     on_bad_record: OnBadRecord,
@@ -63,6 +64,14 @@ pub struct Documents {
     counts: DocumentCounts,
     read: Arc<AtomicU64>,
     total: u64,
+}
+
+/// A file, and which source it is of.
+#[derive(Debug)]
+struct SourceFile {
+    path: PathBuf,
+    format: TextFormat,
+    source: usize,
 }
 
 /// A file being read.
@@ -73,6 +82,7 @@ enum OpenFile {
     Lines(LineReader),
     Paragraphs(LineReader),
     Wiki(WikiReader),
+    Rows(ParquetRows),
     /// A file that is one document, until it is read.
     Whole(TextInput),
     Ended,
@@ -84,10 +94,22 @@ impl Documents {
     /// # Errors
     /// As [`TextSource::files`].
     pub fn open(source: TextSource, on_bad_record: OnBadRecord) -> Result<Documents> {
-        let files = source.files()?;
-        let total = files.iter().filter_map(|(path, _)| path.metadata().ok()).map(|metadata| metadata.len()).sum();
+        Documents::open_all(vec![source], on_bad_record)
+    }
+
+    /// As [`Documents::open`], with one source after the other.
+    ///
+    /// # Errors
+    /// As [`TextSource::files`].
+    pub fn open_all(sources: Vec<TextSource>, on_bad_record: OnBadRecord) -> Result<Documents> {
+        let mut files = Vec::new();
+        for (at, source) in sources.iter().enumerate() {
+            let of_source = |(path, format)| SourceFile { path, format, source: at };
+            files.extend(source.files()?.into_iter().map(of_source));
+        }
+        let total = files.iter().filter_map(|file| file.path.metadata().ok()).map(|metadata| metadata.len()).sum();
         Ok(Documents {
-            source,
+            sources,
             files,
             next: 0,
             open: None,
@@ -139,15 +161,19 @@ impl Documents {
     fn next(&mut self, with_fields: bool) -> Result<Option<TextRecord>> {
         loop {
             if self.open.is_none() {
-                let Some((path, format)) = self.files.get(self.next) else {
+                if self.next == self.files.len() {
                     self.check_flaws()?;
                     return Ok(None);
-                };
-                self.open = Some(open(path, *format, &self.source, &self.read)?);
+                }
                 self.next += 1;
             }
-            let (Some(open), Some((path, _))) = (&mut self.open, self.files.get(self.next - 1)) else { continue };
-            match open.advance(path, &self.source, with_fields)? {
+            let Some(file) = self.files.get(self.next - 1) else { continue };
+            let Some(source) = self.sources.get(file.source) else { continue };
+            let open = match &mut self.open {
+                Some(open) => open,
+                closed => closed.insert(open(file, source, (with_fields, &self.read))?),
+            };
+            match open.advance(&file.path, source, with_fields)? {
                 None => self.open = None,
                 Some(Ok(record)) if record.text.trim().is_empty() => self.counts.empty += 1,
                 Some(Ok(record)) => {
@@ -165,7 +191,7 @@ impl Documents {
 
     fn check_flaws(&self) -> Result<()> {
         let DocumentCounts { documents, empty, unusable, .. } = self.counts;
-        let path = self.files.last().map_or(Path::new(""), |(path, _)| path);
+        let path = self.files.last().map_or(Path::new(""), |file| &file.path);
         self.flaws.check(path, self.on_bad_record, documents + empty + unusable).map_err(|error| match error {
             Error::Data { place, reason, .. } => {
                 Error::data(place, reason, "correct the records, or accept a larger share of bad ones")
@@ -175,24 +201,36 @@ impl Documents {
     }
 }
 
-fn open(path: &Path, format: TextFormat, source: &TextSource, read: &Arc<AtomicU64>) -> Result<OpenFile> {
-    let mut input = open_corpus_text(path, source.encoding, read)?;
+fn open(
+    SourceFile { path, format, .. }: &SourceFile,
+    source: &TextSource,
+    (with_fields, read): (bool, &Arc<AtomicU64>),
+) -> Result<OpenFile> {
     let most = source.max_document_bytes;
+    let input = || open_corpus_text(path, source.encoding, read);
     let lines = |input| LineReader::over(path, input, most);
     Ok(match format {
         TextFormat::Json => {
+            let mut input = input()?;
             let start = input.fill_buf().map_err(|error| file_error(path, error))?;
             match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
                 Some(b'[') => OpenFile::Array(JsonArray::new(path, input, most)),
                 _ => OpenFile::Records(RecordReader::objects(lines(input))),
             }
         }
-        TextFormat::Csv => OpenFile::Records(RecordReader::rows(lines(input), RowParser::new(source.delimiter, true))?),
-        TextFormat::Tsv => OpenFile::Records(RecordReader::rows(lines(input), RowParser::new('\t', false))?),
-        TextFormat::Text => OpenFile::Whole(input),
-        TextFormat::Lines => OpenFile::Lines(lines(input)),
-        TextFormat::Paragraphs => OpenFile::Paragraphs(lines(input)),
-        TextFormat::Wiki => OpenFile::Wiki(WikiReader::new(lines(input))),
+        TextFormat::Csv => {
+            let parser = RowParser::new(source.delimiter, true);
+            OpenFile::Records(RecordReader::rows(lines(input()?), parser)?)
+        }
+        TextFormat::Tsv => OpenFile::Records(RecordReader::rows(lines(input()?), RowParser::new('\t', false))?),
+        TextFormat::Text => OpenFile::Whole(input()?),
+        TextFormat::Lines => OpenFile::Lines(lines(input()?)),
+        TextFormat::Paragraphs => OpenFile::Paragraphs(lines(input()?)),
+        TextFormat::Wiki => OpenFile::Wiki(WikiReader::new(lines(input()?))),
+        TextFormat::Parquet => {
+            let wanted = Wanted { text: Some(&source.key), others: with_fields };
+            OpenFile::Rows(ParquetRows::open(path, wanted, (most, source.encoding), read)?)
+        }
     })
 }
 
@@ -208,6 +246,10 @@ impl OpenFile {
             OpenFile::Records(records) => {
                 let Some(record) = records.next()? else { return Ok(None) };
                 return Ok(Some(record.and_then(|record| text_of(&record, &source.key, with_fields))));
+            }
+            OpenFile::Rows(rows) => {
+                let Some(row) = rows.advance()? else { return Ok(None) };
+                return Ok(Some(row.map(|fields| text_of_row(fields, &source.key, with_fields))));
             }
             OpenFile::Array(array) => return array.advance(|record| text_of(record, &source.key, with_fields)),
             OpenFile::Lines(lines) => lines.advance()?.map(|read| read.map(|()| lines.line().text.to_owned())),
@@ -232,6 +274,16 @@ fn text_of(record: &Record<'_>, key: &str, with_fields: bool) -> std::result::Re
         other => other,
     })?;
     Ok(TextRecord { text, fields: if with_fields { record.object() } else { Map::new() } })
+}
+
+/// The document of a row; one without a text is empty.
+fn text_of_row(mut fields: Map<String, Value>, key: &str, with_fields: bool) -> TextRecord {
+    let text = match fields.get_mut(key) {
+        Some(Value::String(text)) if with_fields => text.clone(),
+        Some(Value::String(text)) => std::mem::take(text),
+        _ => String::new(),
+    };
+    TextRecord { text, fields: if with_fields { fields } else { Map::new() } }
 }
 
 /// Lines up to an empty one.

@@ -42,11 +42,13 @@ pub enum TextFormat {
     Paragraphs,
     /// What WikiExtractor writes: documents between `<doc …>` and `</doc>`.
     Wiki,
+    /// Rows of a column of text, in builds with the feature `parquet`.
+    Parquet,
 }
 
 impl TextFormat {
     /// Every format with its name.
-    pub const ALL: [(TextFormat, &'static str); 7] = [
+    pub const ALL: [(TextFormat, &'static str); 8] = [
         (TextFormat::Json, "json"),
         (TextFormat::Csv, "csv"),
         (TextFormat::Tsv, "tsv"),
@@ -54,10 +56,11 @@ impl TextFormat {
         (TextFormat::Lines, "lines"),
         (TextFormat::Paragraphs, "paragraphs"),
         (TextFormat::Wiki, "wiki"),
+        (TextFormat::Parquet, "parquet"),
     ];
 
     /// The format that a file name stands for: `.json`, `.jsonl`, `.ndjson`, `.csv`, `.tsv`, `.tab`, `.txt`, each also
-    /// with `.gz`, `.zst` or `.zstd`, and WikiExtractor's `wiki_00`.
+    /// with `.gz`, `.zst` or `.zstd`, WikiExtractor's `wiki_00`, and `.parquet`.
     pub fn of(path: &Path) -> Option<TextFormat> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let compressed = [".gz", ".zst", ".zstd"].iter().find_map(|ending| name.strip_suffix(ending));
@@ -68,6 +71,8 @@ impl TextFormat {
             Some("csv") => Some(TextFormat::Csv),
             Some("tsv" | "tab") => Some(TextFormat::Tsv),
             Some("txt") => Some(TextFormat::Text),
+            // It compresses itself.
+            Some("parquet") if compressed.is_none() => Some(TextFormat::Parquet),
             _ => is_wiki.then_some(TextFormat::Wiki),
         }
     }

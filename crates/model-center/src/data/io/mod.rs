@@ -1,4 +1,4 @@
-//! Files of text: lines, records of JSONL, CSV and TSV, and plain text in chunks, read with bounded memory.
+//! Data files: lines, records of JSONL, CSV, TSV and Parquet, and plain text in chunks, read with bounded memory.
 
 pub(crate) mod chunks;
 pub(crate) mod delimited;
@@ -6,6 +6,11 @@ pub(crate) mod flaws;
 pub(crate) mod input;
 pub(crate) mod json_lines;
 pub(crate) mod lines;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "parquet_absent.rs"]
+pub(crate) mod parquet;
 pub(crate) mod record;
 pub(crate) mod record_reader;
 pub(crate) mod texts;

@@ -1,4 +1,4 @@
-//! One view of the records of JSONL, CSV and TSV files.
+//! One view of the records of JSONL, CSV, TSV and Parquet files.
 //!
 //! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so they
 //! are independent of the file format. [`super::record_reader`] yields records.
@@ -30,23 +30,27 @@ pub enum Format {
     Csv,
     /// Tab-separated with a header row, no quoting.
     Tsv,
+    /// Rows of Parquet, in builds with the feature `parquet`: their columns of texts, numbers and truth values.
+    Parquet,
     /// Plain text without records, one document a file; or a directory of such files.
     Text,
 }
 
 impl Format {
-    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.txt`.
+    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.parquet`,
+    /// `.txt`.
     pub fn of(path: &Path) -> Result<Format> {
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
         match ending.as_deref() {
             Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
             Some("csv") => Ok(Format::Csv),
             Some("tsv" | "tab") => Ok(Format::Tsv),
+            Some("parquet") => Ok(Format::Parquet),
             Some("txt") => Ok(Format::Text),
             _ => Err(Error::data(
                 path.display().to_string(),
                 "the file name does not determine the format",
-                "set data.format to \"jsonl\", \"csv\", \"tsv\" or \"text\"",
+                "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or \"text\"",
             )),
         }
     }
@@ -89,6 +93,8 @@ pub(crate) enum Fields<'a> {
     Json { text: &'a str, object: Map<String, Value> },
     /// An object in a list of such a line: the column of that list in the line, and the object.
     Item { text: &'a str, list: &'a str, object: &'a Map<String, Value> },
+    /// The values of a row of Parquet.
+    Columns { object: Map<String, Value> },
     /// A row and the names of its columns, equally many.
     Row { header: &'a [String], fields: &'a [Field] },
 }
@@ -99,7 +105,7 @@ pub(crate) fn unknown_label<S: AsRef<str>>(value: &str, known: &[S]) -> String {
 }
 
 impl Record<'_> {
-    /// The line of the file it begins in, from 1.
+    /// The line of the file it begins in, or the number of the row of Parquet, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
@@ -107,7 +113,7 @@ impl Record<'_> {
     /// All fields as one object; fields of CSV and TSV are texts.
     pub(crate) fn object(&self) -> Map<String, Value> {
         match &self.fields {
-            Fields::Json { object, .. } => object.clone(),
+            Fields::Json { object, .. } | Fields::Columns { object } => object.clone(),
             Fields::Item { object, .. } => (*object).clone(),
             Fields::Row { header, fields } => {
                 header.iter().zip(*fields).map(|(name, field)| (name.clone(), field.text.as_str().into())).collect()
@@ -134,7 +140,7 @@ impl Record<'_> {
                 let field = header.iter().position(|name| name == column).and_then(|at| fields.get(at));
                 field.map(|field| Scalar::Text(&field.text)).ok_or_else(|| self.missing(column, header))
             }
-            Fields::Json { .. } | Fields::Item { .. } => match self.value(column) {
+            Fields::Json { .. } | Fields::Item { .. } | Fields::Columns { .. } => match self.value(column) {
                 Ok(Value::String(text)) => Ok(Scalar::Text(text)),
                 Ok(Value::Number(number)) => Ok(Scalar::Number(number)),
                 Ok(Value::Bool(flag)) => Ok(Scalar::Flag(*flag)),
@@ -157,7 +163,7 @@ impl Record<'_> {
     pub fn has(&self, column: &str) -> bool {
         match &self.fields {
             Fields::Row { header, .. } => header.iter().any(|name| name == column),
-            Fields::Json { .. } | Fields::Item { .. } => self.value(column).is_ok(),
+            Fields::Json { .. } | Fields::Item { .. } | Fields::Columns { .. } => self.value(column).is_ok(),
         }
     }
 
@@ -167,7 +173,9 @@ impl Record<'_> {
             Err(self.error(column, format!("{column:?} {what}"), "write a list of JSON objects, [{…}, …]"))
         };
         let (text, list) = match &self.fields {
-            Fields::Row { .. } => return wrong("is asked for as a list, which this kind of file cannot hold"),
+            Fields::Row { .. } | Fields::Columns { .. } => {
+                return wrong("is asked for as a list, which this kind of file cannot hold");
+            }
             Fields::Json { text, .. } => (*text, column),
             // Of a list in a list the outer one can be found in the line.
             Fields::Item { text, list, .. } => (*text, *list),
@@ -203,7 +211,7 @@ impl Record<'_> {
     /// The value of a column of JSON.
     fn value(&self, column: &str) -> Result<&Value> {
         let found = match &self.fields {
-            Fields::Json { object, .. } => lookup(object, column),
+            Fields::Json { object, .. } | Fields::Columns { object } => lookup(object, column),
             Fields::Item { object, .. } => lookup(object, column),
             Fields::Row { header, .. } => return Err(self.missing(column, header)),
         };
@@ -239,6 +247,9 @@ impl Record<'_> {
                 .map_or((self.line, 1), |field| (field.line, field.column)),
             Fields::Json { text, .. } => (self.line, value_column(text, column)),
             Fields::Item { text, list, .. } => (self.line, value_column(text, list)),
+            Fields::Columns { .. } => {
+                return Error::data(format!("{}, row {}", self.path.display(), self.line), reason, fix);
+            }
         };
         Error::data(format!("{}:{line}:{at}", self.path.display()), reason, fix)
     }
@@ -262,7 +273,7 @@ impl Record<'_> {
         }
         let (parent, name) = match self.fields {
             Fields::Json { .. } | Fields::Item { .. } => column.rsplit_once('.').unwrap_or(("", column)),
-            Fields::Row { .. } => ("", column),
+            Fields::Row { .. } | Fields::Columns { .. } => ("", column),
         };
         let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };
         self.error(
@@ -282,7 +293,7 @@ fn is_conversation(value: &Value) -> bool {
 }
 
 /// At most twenty names, each of bounded length, for an error that fits a screen.
-fn list<S: AsRef<str>>(names: &[S]) -> String {
+pub(super) fn list<S: AsRef<str>>(names: &[S]) -> String {
     const SHOWN: usize = 20;
     let mut text: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name.as_ref(), 60)).collect();
     if names.len() > SHOWN {

@@ -1,41 +1,50 @@
 //! From lines to records.
 //!
-//! Defines [`RecordReader`], which knows the three file formats and tells flaws of one record from the end of a
-//! file's use. [`crate::data::read`] pulls records from it.
+//! Defines [`RecordReader`], which knows the file formats and tells flaws of one record from the end of a file's
+//! use. [`crate::data::read`] pulls records from it.
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::delimited::{Fed, RowParser};
+use super::input::TextEncoding;
 use super::lines::{Flaw, LineReader};
+use super::parquet::{ParquetRows, Wanted};
 use super::record::{Fields, Format, Record, shorten};
 use crate::{Error, Result};
 
 /// Reads the records of one file.
 #[derive(Debug)]
 pub(crate) struct RecordReader {
-    lines: LineReader,
     kind: Kind,
 }
 
 #[derive(Debug)]
 enum Kind {
-    Json,
-    Rows { parser: RowParser, header: Vec<String> },
+    Json(LineReader),
+    Rows { lines: LineReader, parser: RowParser, header: Vec<String> },
+    Columns(ParquetRows),
 }
 
 impl RecordReader {
-    /// Opens a file and, for CSV and TSV, reads its header row.
+    /// Opens a file and, for CSV and TSV, reads its header row; of Parquet, lines stand for texts.
     ///
-    /// Errors: as [`LineReader::open`], and a header that is missing, broken or names a column twice.
+    /// Errors: as [`LineReader::open`] or [`ParquetRows::open`], and a header that is missing, broken or names a column
+    /// twice.
     pub(crate) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
-        let lines = LineReader::open(path, max_line_bytes)?;
+        let lines = || LineReader::open(path, max_line_bytes);
         match format {
-            Format::Jsonl => Ok(RecordReader::objects(lines)),
-            Format::Csv => RecordReader::rows(lines, RowParser::new(',', true)),
-            Format::Tsv => RecordReader::rows(lines, RowParser::new('\t', false)),
+            Format::Jsonl => Ok(RecordReader::objects(lines()?)),
+            Format::Csv => RecordReader::rows(lines()?, RowParser::new(',', true)),
+            Format::Tsv => RecordReader::rows(lines()?, RowParser::new('\t', false)),
+            Format::Parquet => {
+                let (wanted, limits) = (Wanted { text: None, others: true }, (max_line_bytes, TextEncoding::Utf8));
+                let rows = ParquetRows::open(path, wanted, limits, &Arc::default())?;
+                Ok(RecordReader { kind: Kind::Columns(rows) })
+            }
             Format::Text => {
                 let fix =
                     "write JSON lines, CSV or TSV, or train on plain text: data.task = \"language\" without a prompt";
@@ -46,7 +55,7 @@ impl RecordReader {
 
     /// Reads one JSON object a line.
     pub(crate) fn objects(lines: LineReader) -> RecordReader {
-        RecordReader { lines, kind: Kind::Json }
+        RecordReader { kind: Kind::Json(lines) }
     }
 
     /// Reads rows after their header.
@@ -67,20 +76,26 @@ impl RecordReader {
                 "give every column its own name",
             ));
         }
-        Ok(RecordReader { lines, kind: Kind::Rows { parser, header } })
+        Ok(RecordReader { kind: Kind::Rows { lines, parser, header } })
     }
 
     /// The next record, `None` at the end. The inner error concerns this record alone, the outer one the file.
     pub(crate) fn next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
         match &mut self.kind {
-            Kind::Json => next_object(&mut self.lines),
-            Kind::Rows { parser, header } => {
-                let line = match next_row(&mut self.lines, parser)? {
+            Kind::Json(lines) => next_object(lines),
+            Kind::Columns(rows) => {
+                let Some(row) = rows.advance()? else { return Ok(None) };
+                let record =
+                    |object| Record { path: rows.path(), line: rows.row(), fields: Fields::Columns { object } };
+                Ok(Some(row.map(record)))
+            }
+            Kind::Rows { lines, parser, header } => {
+                let line = match next_row(lines, parser)? {
                     None => return Ok(None),
                     Some(Err(flaw)) => return Ok(Some(Err(flaw))),
                     Some(Ok(line)) => line,
                 };
-                let path = self.lines.path();
+                let path = lines.path();
                 let (found, expected) = (parser.fields.len(), header.len());
                 if found != expected {
                     let column = parser.fields.get(expected).or(parser.fields.last()).map_or(1, |field| field.column);

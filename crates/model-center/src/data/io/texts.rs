@@ -14,7 +14,7 @@ use crate::{Error, Result};
 pub enum TextSource {
     /// Each line is a text.
     Lines,
-    /// Each record of JSONL, CSV or TSV has a text in the column of this name.
+    /// Each record of JSONL, CSV, TSV or Parquet has a text in the column of this name.
     Column(String),
 }
 
@@ -45,7 +45,7 @@ pub fn read_texts(
                 Error::Data { place, reason, .. } => Error::data(
                     place,
                     reason,
-                    "name the file .jsonl, .csv or .tsv; without a column its lines are the texts",
+                    "name the file .jsonl, .csv, .tsv or .parquet; without a column its lines are the texts",
                 ),
                 other => other,
             })?;

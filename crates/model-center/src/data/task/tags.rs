@@ -73,6 +73,10 @@ impl TagTask {
                     add(sentence, &mut builder)?;
                 }
             }
+            Some(Format::Parquet) => {
+                let fix = "write JSON lines, or text of CoNLL";
+                return Err(Error::data(path.display().to_string(), "lists in Parquet files are not read", fix));
+            }
             _ => {
                 let mut lines = LineReader::open(path, options.max_line_bytes)?;
                 while builder.wants_more()? {

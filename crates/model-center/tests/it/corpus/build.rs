@@ -61,7 +61,7 @@ impl Fixture {
     }
 
     fn build(&self, options: &BuildOptions) -> Result<BuildReport, Error> {
-        build(self.source(), &self.tokenizer, options, &StopFlag::default(), &mut |_| {})
+        build(vec![self.source()], &self.tokenizer, options, &StopFlag::default(), &mut |_| {})
     }
 }
 
@@ -83,7 +83,7 @@ fn any_number_of_threads_and_of_interruptions_gives_the_same_bytes() {
     loop {
         let stop = StopFlag::default();
         let mut shown = 0;
-        let report = build(fixture.source(), &fixture.tokenizer, &options, &stop, &mut |progress| {
+        let report = build(vec![fixture.source()], &fixture.tokenizer, &options, &stop, &mut |progress| {
             shown += 1;
             assert!(progress.read_bytes <= progress.total_bytes);
             stop.request();
@@ -145,7 +145,7 @@ fn another_input_or_option_begins_anew() {
     let options = fixture.options("c", 1);
     let stopped = |options: &BuildOptions| {
         let stop = StopFlag::default();
-        build(fixture.source(), &fixture.tokenizer, options, &stop, &mut |_| stop.request()).unwrap()
+        build(vec![fixture.source()], &fixture.tokenizer, options, &stop, &mut |_| stop.request()).unwrap()
     };
     assert!(stopped(&options).stopped);
     let other = BuildOptions { end_of_document: None, ..options.clone() };
@@ -174,4 +174,31 @@ fn what_cannot_be_built_leaves_no_corpus() {
     assert_eq!(fixture.build(&skip).unwrap().progress.counts.unusable, 1);
     let error = fixture.build(&skip).unwrap_err().to_string();
     assert!(error.contains("c.idx is there already"), "{error}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_gives_the_bytes_of_json_lines_however_often_it_is_interrupted() {
+    use crate::parquet_files::write;
+    let fixture = Fixture::new();
+    fixture.build(&fixture.options("json", 2)).unwrap();
+    let texts = fs::read_to_string(fixture.path("a.jsonl")).unwrap();
+    let text =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["text"].as_str().map(str::to_owned);
+    let texts: Vec<Option<String>> = texts.lines().map(text).collect();
+    let path = fixture.path("a.parquet");
+    write(&path, &texts.chunks(700).collect::<Vec<_>>(), |properties| properties.set_data_page_row_count_limit(90));
+    let options = fixture.options("parquet", 2);
+    let mut resumed = Vec::new();
+    loop {
+        let stop = StopFlag::default();
+        let source = TextSource::new(vec![path.clone()]);
+        let report = build(vec![source], &fixture.tokenizer, &options, &stop, &mut |_| stop.request()).unwrap();
+        resumed.push(report.resumed);
+        if !report.stopped {
+            break;
+        }
+    }
+    assert!(resumed.is_sorted() && resumed.len() > 2, "{resumed:?}");
+    assert!(bytes(&fixture.path("json")) == bytes(&fixture.path("parquet")));
 }

@@ -95,6 +95,68 @@ fn compressed_files_are_read_by_what_they_are() {
 }
 
 #[test]
+fn tight_and_loose_json_rows_of_any_delimiter_and_latin_1_can_be_compressed() {
+    use std::io::Write;
+    let gzip = |content: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap()
+    };
+    let zstd = |content: &[u8]| zstd::encode_all(content, 1).unwrap();
+    let array = serde_json::json!(THREE.map(|text| serde_json::json!({"text": text}))).to_string();
+    assert_eq!(read("a.json.gz", gzip(array.as_bytes())).unwrap(), THREE);
+    assert_eq!(read("a.json.zst", zstd(array.as_bytes())).unwrap(), THREE);
+    let wiki = "<doc id=\"1\" url=\"u\" title=\"t\">\nt\n\nbody\n</doc>\n";
+    assert_eq!(read("wiki_12.gz", gzip(wiki.as_bytes())).unwrap(), ["t\n\nbody"]);
+    for delimiter in [';', '|', '\t', '\u{1}', '\u{A7}'] {
+        let rows = format!("n{delimiter}text\n1{delimiter}\"caf\u{E9}, {delimiter} \"\"b\"\"\"\n2{delimiter}\n");
+        let latin: Vec<u8> = rows.chars().map(|character| u8::try_from(u32::from(character)).unwrap()).collect();
+        let source = |source| TextSource { delimiter, encoding: TextEncoding::Latin1, ..source };
+        // A row without a text is an empty document.
+        let expected = [format!("caf\u{E9}, {delimiter} \"b\"")];
+        assert_eq!(read_with("a.csv", &latin, source).unwrap(), expected, "{delimiter:?}");
+        assert_eq!(read_with("a.csv.gz", gzip(&latin), source).unwrap(), expected, "{delimiter:?}");
+    }
+    let latin = |source| TextSource { encoding: TextEncoding::Latin1, ..source };
+    assert_eq!(read_with("a.txt", b"caf\xE9", latin).unwrap(), ["caf\u{E9}"]);
+    assert_eq!(read_with("a.tsv", b"text\ncaf\xE9\n", latin).unwrap(), ["caf\u{E9}"]);
+}
+
+#[test]
+fn sources_with_options_of_their_own_follow_each_other() {
+    let directory = tempdir().unwrap();
+    let write = |name: &str, content: &[u8]| {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        source(&path)
+    };
+    let sources = vec![
+        write("a.jsonl", b"{\"text\": \"first\"}\n"),
+        TextSource {
+            key: "body".into(),
+            delimiter: ';',
+            encoding: TextEncoding::Latin1,
+            ..write("a.csv", b"n;body\n1;caf\xE9\n")
+        },
+        write("a.txt", b"third"),
+    ];
+    let mut documents = Documents::open_all(sources, OnBadRecord::Error).unwrap();
+    for text in ["first", "caf\u{E9}", "third"] {
+        assert!(!documents.is_at_end());
+        assert_eq!(documents.advance().unwrap().unwrap(), text);
+    }
+    assert_eq!(documents.advance().unwrap(), None);
+    assert!(documents.is_at_end() && documents.counts().documents == 3);
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_build_without_parquet_says_so() {
+    let error = read("a.parquet", "PAR1").unwrap_err();
+    assert!(error.contains("built without the feature parquet") && error.contains("a.parquet"), "{error}");
+}
+
+#[test]
 fn directories_are_read_in_the_order_of_names() {
     let directory = tempdir().unwrap();
     for (name, text) in [("AB/wiki_00", "third"), ("AA/wiki_01", "second"), ("AA/wiki_00", "first"), (".git/x", "no")] {

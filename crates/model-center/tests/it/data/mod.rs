@@ -11,4 +11,4 @@ mod squad;
 mod superglue;
 mod tags;
 mod texts;
-mod words;
+pub mod words;

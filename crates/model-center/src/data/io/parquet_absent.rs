@@ -1,0 +1,51 @@
+//! What stands for Parquet files in a build without the feature `parquet`: an error that names it.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use serde_json::{Map, Value};
+
+use super::input::TextEncoding;
+use super::lines::Flaw;
+use crate::{Error, Result};
+
+/// What is read of each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted<'a> {
+    /// A column that must be there, of text.
+    pub(crate) text: Option<&'a str>,
+    /// Whether the other columns are read too.
+    pub(crate) others: bool,
+}
+
+/// Never there.
+#[derive(Debug)]
+pub(crate) struct ParquetRows(Infallible);
+
+impl ParquetRows {
+    /// Errors: always.
+    pub(crate) fn open(
+        path: &Path,
+        _: Wanted<'_>,
+        _: (usize, TextEncoding),
+        _: &Arc<AtomicU64>,
+    ) -> Result<ParquetRows> {
+        let reason = "this program was built without the feature parquet, and reads no Parquet files";
+        let fix = "build it with --features parquet, or write the file as JSON lines";
+        Err(Error::data(path.display().to_string(), reason, fix))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        match self.0 {}
+    }
+
+    pub(crate) fn row(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn advance(&mut self) -> Result<Option<std::result::Result<Map<String, Value>, Flaw>>> {
+        match self.0 {}
+    }
+}
