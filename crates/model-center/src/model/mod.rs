@@ -33,6 +33,7 @@ mod lm_head;
 mod lm_loss;
 pub mod load;
 pub mod marian;
+pub mod megatron_bert;
 pub mod mistral;
 mod open_options;
 pub mod opening;

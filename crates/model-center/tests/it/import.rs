@@ -254,6 +254,22 @@ fn model_centers_quick_start_has_all_its_settings() {
 }
 
 #[test]
+fn the_order_of_norms_of_a_bert_is_its_family() {
+    let common = "pretrain_bert.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --train-iters 10 \
+                  --data-path data/x --vocab-file models/bert/vocab.txt --layernorm-epsilon 1e-12";
+    let flag = "--apply-residual-connection-post-layernorm";
+    let imported = |command: &str| import::megatron(command, &ImportOptions::default()).unwrap();
+    for (command, family) in [(common.to_owned(), "megatron-bert"), (format!("{common} {flag}"), "bert")] {
+        let sheet = imported(&command);
+        expect(&sheet, &[("model.family", &format!("{family:?}")), ("model.scale_init_by_depth", "true")]);
+        let told = sheet.notes().iter().any(|note| note.what.contains("post-layernorm"));
+        assert!(!told && sheet.to_toml().contains(flag), "{}", sheet.to_toml());
+    }
+    let error = import::megatron(&format!("pretrain_gpt2.py --num-layers 2 {flag}"), &ImportOptions::default());
+    assert!(error.unwrap_err().to_string().contains("gpt2 has its norms before layers"));
+}
+
+#[test]
 fn the_batch_equation_is_checked() {
     let refused = |ranks: u64| {
         import::deepspeed(&file("ds_zero1_bf16.json"), "c.json", None, &with_model(&on(ranks))).unwrap_err().to_string()

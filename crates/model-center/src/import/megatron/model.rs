@@ -7,6 +7,9 @@ use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 
+/// Residuals after norms: BERT's own order, which Megatron-LM's BERT has had with this flag alone since version 1.
+const POST_NORM: &str = "--apply-residual-connection-post-layernorm";
+
 impl Translation<'_> {
     pub(super) fn model(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
@@ -18,7 +21,7 @@ impl Translation<'_> {
             return self.dtype(sheet);
         }
         sheet.text(keys::MODEL_INIT, "random", "Megatron-LM initializes the model randomly");
-        sheet.text(keys::FAMILY, family, self.program.family_from());
+        sheet.text(keys::FAMILY, family, self.family_from());
         self.tokenizer(sheet)?;
         let layers = flags.whole("--num-layers", 24)?;
         let hidden = flags.whole("--hidden-size", 1024)?;
@@ -80,12 +83,24 @@ impl Translation<'_> {
         match (self.program, rotary, rms, gated) {
             (Program::Gpt, true, true, true) => Ok("llama"),
             (Program::Gpt, false, false, false) => Ok("gpt2"),
-            (Program::Bert, false, false, false) => Ok("bert"),
+            // The list of 2019 has BERT's order of norms alone.
+            (Program::Bert, false, false, false) if self.is_2019 || flags.is_given(POST_NORM) => Ok("bert"),
+            (Program::Bert, false, false, false) => Ok("megatron-bert"),
             (Program::T5, false, false, false) => Ok("t5"),
             _ => {
                 let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and no family here has some";
                 Err(Error::argument("--position-embedding-type", reason, "give all three, or none"))
             }
+        }
+    }
+
+    fn family_from(&self) -> String {
+        match self.program {
+            Program::Gpt => "pretraining of a decoder".to_owned(),
+            Program::Bert if self.flags.is_given(POST_NORM) => POST_NORM.to_owned(),
+            Program::Bert if self.is_2019 => "pretraining of BERT, with the norms of 2019".to_owned(),
+            Program::Bert => format!("pretraining of BERT, no {POST_NORM}"),
+            Program::T5 => "pretraining of T5".to_owned(),
         }
     }
 
@@ -143,7 +158,7 @@ impl Translation<'_> {
     fn architecture(&self, family: &str, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let own = match family {
-            "bert" => 1e-12,
+            "bert" | "megatron-bert" => 1e-12,
             "llama" => 1e-6,
             _ => 1e-5,
         };
@@ -158,26 +173,15 @@ impl Translation<'_> {
                 sheet.note(NoteKind::Differs, eps.from, why);
             }
         }
-        let is_post = flags.is_given("--apply-residual-connection-post-layernorm");
-        let name = "--apply-residual-connection-post-layernorm";
-        match self.program {
-            Program::Bert if is_post => sheet.note(NoteKind::Unused, name, "bert has its norms after the sums"),
-            Program::Bert if self.is_2019 => {}
-            Program::Bert => {
-                let why = "bert has its norms after the sums, and without this flag Megatron-LM has them before layers";
-                sheet.note(NoteKind::Differs, format!("no {name}"), why);
-            }
-            _ if is_post => {
-                let reason = format!("{family} has its norms before layers");
-                return Err(Error::argument(name, reason, "remove it"));
-            }
-            _ => {}
+        if self.program != Program::Bert && flags.is_given(POST_NORM) {
+            let reason = format!("{family} has its norms before layers");
+            return Err(Error::argument(POST_NORM, reason, "remove it"));
         }
         let is_tanh = self.program == Program::Gpt;
         if flags.is_given("--openai-gelu") {
             let kind = if is_tanh { NoteKind::Unused } else { NoteKind::Differs };
-            let why = if is_tanh { "gpt2 has this form of GELU" } else { "bert has the exact GELU" };
-            sheet.note(kind, "--openai-gelu", why);
+            let form = if is_tanh { "this form of GELU" } else { "the exact GELU" };
+            sheet.note(kind, "--openai-gelu", format!("{family} has {form}"));
         }
         for (name, of_llama) in [
             ("--swiglu", true),
@@ -196,7 +200,9 @@ impl Translation<'_> {
                 (true, _) if ["--normalization", "--position-embedding-type"].contains(&name) => {
                     sheet.note(NoteKind::Unused, flags.shown(name), format!("{family} is so"));
                 }
-                (false, "gpt2" | "bert") => sheet.note(NoteKind::Unused, name, format!("{family} has biases")),
+                (false, "gpt2" | "bert" | "megatron-bert") => {
+                    sheet.note(NoteKind::Unused, name, format!("{family} has biases"))
+                }
                 _ => {
                     let why = format!("{family} is not so; a config.json that model.path names may set it");
                     sheet.note(NoteKind::Differs, flags.shown(name), why);
@@ -296,14 +302,4 @@ fn heads_of(sheet: &Sheet) -> u64 {
 
 fn hidden_of(sheet: &Sheet) -> u64 {
     sheet.get(keys::HIDDEN).and_then(|value| value.parse().ok()).unwrap_or(0)
-}
-
-impl Program {
-    fn family_from(self) -> &'static str {
-        match self {
-            Program::Gpt => "pretraining of a decoder",
-            Program::Bert => "pretraining of BERT",
-            Program::T5 => "pretraining of T5",
-        }
-    }
 }
