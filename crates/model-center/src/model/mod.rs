@@ -45,6 +45,7 @@ pub mod qwen3;
 pub mod registry;
 pub mod roberta;
 pub mod seq2seq;
+mod shared_layers;
 mod sinusoids;
 mod stack;
 mod staged_stack;

@@ -86,6 +86,7 @@ mod roberta;
 mod run;
 mod run_output;
 mod run_report;
+mod shared_layers;
 mod simulate;
 mod simulate_runs;
 mod t5;

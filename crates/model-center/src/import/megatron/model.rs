@@ -47,6 +47,7 @@ impl Translation<'_> {
             Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
             None => {}
         }
+        self.sharing(sheet)?;
         self.feed_forward(sheet)?;
         self.kv_heads(sheet)?;
         let std = flags.number("--init-method-std", 0.02)?;
@@ -123,6 +124,42 @@ impl Translation<'_> {
         }
         let found = self.flags.whole(name, 4096)?;
         sheet.whole(keys::FEED_FORWARD, found.value, found.from);
+        Ok(())
+    }
+
+    /// Layers that share their parameters.
+    fn sharing(&self, sheet: &mut Sheet) -> Result<()> {
+        let (name, style) = ("--num-unique-layers", self.flags.text("--param-sharing-style")?);
+        let layers: u64 = sheet.get(keys::LAYERS).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let unique = self.flags.maybe_whole(name)?;
+        match unique {
+            Some(found) if found.value == 0 || !layers.is_multiple_of(found.value) => {
+                let reason = format!("{} does not divide {layers} layers", found.from);
+                return Err(Error::argument(name, reason, "choose a divisor of --num-layers"));
+            }
+            Some(found) if found.value < layers => {
+                sheet.whole(keys::UNIQUE_LAYERS, found.value, found.from);
+                let style = style.unwrap_or("grouped");
+                if !["grouped", "spaced"].contains(&style) {
+                    let reason = format!("the order {} is not known", printable(style, 40));
+                    return Err(Error::argument("--param-sharing-style", reason, "grouped or spaced"));
+                }
+                let from = match self.flags.is_given("--param-sharing-style") {
+                    true => self.flags.shown("--param-sharing-style"),
+                    false => "--param-sharing-style, default grouped".to_owned(),
+                };
+                sheet.text(keys::SHARING_STYLE, style, from);
+            }
+            found => {
+                if let Some(found) = found {
+                    sheet.note(NoteKind::Unused, found.from, "each layer has its own parameters");
+                }
+                if style.is_some() {
+                    let what = self.flags.shown("--param-sharing-style");
+                    sheet.note(NoteKind::Unused, what, "no layers share their parameters");
+                }
+            }
+        }
         Ok(())
     }
 
@@ -227,70 +264,6 @@ impl Translation<'_> {
             (true, false) => sheet.text(keys::DTYPE, "f16", "--fp16"),
             (false, true) => sheet.text(keys::DTYPE, "bf16", "--bf16"),
             (false, false) => sheet.text(keys::DTYPE, "f32", "neither --fp16 nor --bf16"),
-        }
-        Ok(())
-    }
-
-    /// The directory or file of the tokenizer.
-    fn tokenizer(&self, sheet: &mut Sheet) -> Result<()> {
-        let flags = self.flags;
-        let kind = flags.text("--tokenizer-type")?.unwrap_or(match self.program {
-            Program::Bert => "BertWordPieceTokenizer",
-            _ => "GPT2BPETokenizer",
-        });
-        let vocabulary = self.first(&["--vocab-file", "--vocab-path"]);
-        let model = self.first(&["--tokenizer-model", "--tokenizer-path"]);
-        let has_merges = flags.is_given("--merge-file");
-        match (vocabulary, model) {
-            (Some(name), _) => {
-                let path = flags.text(name)?.unwrap_or_default();
-                // CPM-Pretrain's T5 names the directory.
-                let is_file = path.rsplit('/').next().is_some_and(|last| last.contains('.'));
-                let directory = match path.rsplit_once('/') {
-                    Some((directory, _)) if is_file => directory,
-                    None if is_file => ".",
-                    _ => path.trim_end_matches('/'),
-                };
-                sheet.text(keys::TOKENIZER, directory, flags.shown(name));
-                if has_merges {
-                    sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is looked for beside the vocabulary");
-                }
-            }
-            (None, Some(name)) => {
-                let path = flags.text(name)?.unwrap_or_default();
-                sheet.text(keys::TOKENIZER, path, flags.shown(name));
-            }
-            (None, None) if kind.starts_with("GPT2BPE") => {
-                sheet.text(keys::TOKENIZER, "gpt2", format!("{kind}: the directory of GPT-2's tokenizer"));
-            }
-            (None, None) => {
-                let name = flags.text("--tokenizer-model-type")?.unwrap_or("bert-large-uncased");
-                let given = match flags.is_given("--tokenizer-model-type") {
-                    true => flags.shown("--tokenizer-model-type"),
-                    false => printable(kind, 60),
-                };
-                let from = format!("{given}: the directory of its tokenizer");
-                sheet.text(keys::TOKENIZER, name, from);
-            }
-        }
-        if vocabulary.is_some() || model.is_some() {
-            let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
-            sheet.note(NoteKind::Differs, "model.vocabulary", why);
-        }
-        if kind.starts_with("CharacterLevel") {
-            let reason = "a vocabulary of 256 characters has no file";
-            let fix = "train one with `tokenizer train`, and give its directory with --set model.tokenizer=DIR";
-            return Err(Error::argument("--tokenizer-type", reason, fix));
-        }
-        if has_merges && vocabulary.is_none() {
-            sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is for --vocab-file");
-        }
-        if flags.is_given("--tokenizer-model-type") && !kind.starts_with("BertWordPiece") {
-            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-model-type"), "the tokenizer has no such type");
-        }
-        if flags.is_given("--tokenizer-type") {
-            let why = "the files of the tokenizer tell its kind";
-            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-type"), why);
         }
         Ok(())
     }
