@@ -4,7 +4,7 @@
 use crate::fixture::{Fixture, golden, vocabulary};
 use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskEntry, TaskFiles};
 use model_center::model::MODELS;
-use model_center::recipe::{DataSource, Recipe, Resolved};
+use model_center::recipe::{DataSource, PretrainingObjective, Recipe, Resolved};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -163,9 +163,17 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
             vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
         }
-        DataSource::Pretraining(_) => {
+        DataSource::Pretraining(settings) => {
+            let (lines, end) = match settings.objective.kind {
+                // Documents of sentences.
+                PretrainingObjective::Masked => {
+                    let document = texts.into_iter().cycle().take(5).collect::<Vec<_>>().join("\n");
+                    (format!("{}\n", json!({"text": document})).repeat(4), &["--split-lines"][..])
+                }
+                _ => (lines, &["--eod-token", "[SEP]"][..]),
+            };
             fixture.write("texts.jsonl", &lines.repeat(40));
-            let build = ["build", "texts.jsonl", "--tokenizer", "model", "--eod-token", "[SEP]", "--out", "tokens"];
+            let build = [&["build", "texts.jsonl", "--tokenizer", "model", "--out", "tokens"], end].concat();
             fixture.run(env!("CARGO_BIN_EXE_corpus"), &build).succeeded();
             let small = ["layers=2", "hidden=16", "heads=2", "positions=32"].map(|size| format!("model.{size}"));
             let rest =

@@ -105,8 +105,8 @@ impl WrittenParams {
         &self.shapes
     }
 
-    /// Values of these parameters in their order, from a `fill` for the model's parameters, which is called once for each.
-    /// Memory: one shared parameter more.
+    /// Values of these parameters in their order, from a `fill` for the model's parameters, which is called once for
+    /// each. Memory: one shared parameter more.
     pub(super) fn filled<'a>(&'a self, fill: Fill<'a>) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> + 'a {
         let mut last: Option<(&str, Vec<f32>)> = None;
         move |name, values| {

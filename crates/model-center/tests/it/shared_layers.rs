@@ -69,7 +69,7 @@ fn step(device: &Device, model: &dyn TextModel, batch: &Batch) -> (u32, BTreeMap
     let value = loss.value().item().unwrap().to_bits();
     let one = Tensor::from_slice_in(device, [1], &[1.0f32], Segment::Activations).unwrap();
     cx.take_tape().unwrap().backward(device, vec![(loss, one)], &[]).unwrap();
-    let gradient = |param: &bmtrain_dist::Param| Some(widen(&param.grad().unwrap()?).unwrap());
+    let gradient = |param: &bmtrain_dist::param::Param| Some(widen(&param.grad().unwrap()?).unwrap());
     let gradients = model.parameters().iter().filter_map(|p| Some((p.name().to_owned(), gradient(p)?)));
     (value, gradients.collect())
 }
