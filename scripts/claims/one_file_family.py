@@ -36,6 +36,7 @@ SHARED = {
     ("cpm2", "cpm1"): "the same blocks as an encoder-decoder",
     ("bert", "roberta"): "told apart by the prefix of tensor names",
     ("roberta", "bert"): "told apart by the prefix of tensor names",
+    ("megatron_bert", "bert"): "a BERT with its norms before the layers",
     ("t5", "mt5"): "one computation under two names",
     ("roberta", "xlm-roberta"): "one computation under three names",
     ("roberta", "camembert"): "one computation under three names",

@@ -1,7 +1,7 @@
 """Golden data of encoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Imported by make_bert.py and make_roberta.py, each for one family; crates/model-center/tests/golden/README.md
-describes every file and tensor.
+Imported by make_bert.py, make_megatron_bert.py and make_roberta.py, each for one family;
+crates/model-center/tests/golden/README.md describes every file and tensor.
 
 Weights are initialized in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit
 file starts from exactly the numbers the goldens were computed with.
@@ -43,7 +43,7 @@ TOKEN_CLASSES = 7
 
 def is_norm(name):
     """Whether a parameter is a layer norm's."""
-    return "LayerNorm" in name or "layer_norm" in name
+    return "LayerNorm" in name or "layer_norm" in name or ".ln." in name
 
 
 def sample_batch(spec, seed):

@@ -1,4 +1,4 @@
-"""Golden data for checkpoints of Megatron-LM and DeepSpeed: the models gpt2_a and bert_a in the layouts of both.
+"""Golden data for checkpoints of Megatron-LM and DeepSpeed: models of other goldens in the layouts of both.
 
 Writes crates/model-center/tests/golden/ranked; crates/model-center/tests/golden/README.md describes each directory. The
 data are committed; run this only to change them:
@@ -7,7 +7,7 @@ data are committed; run this only to change them:
     "$python" scripts/golden/make_ranked.py            # writes the directory
     "$python" scripts/golden/make_ranked.py --check    # takes every file apart and compares with the models
 
-The weights are from gpt2_a/lm and bert_a/pretraining, for which transformers computed logits and gradients. Each
+The weights are from gpt2_a/lm and the BERTs' pretraining, for which transformers computed logits and gradients. Each
 layout divides them as Megatron-LM and DeepSpeed do, so that a reader that joins them has the same bits again.
 """
 
@@ -85,8 +85,10 @@ def gpt2_rank(weights, rank, ranks, heads, version):
 
 
 def bert_rank(weights, rank, ranks, heads, version):
-    """The same of a BERT whose residuals follow its norms, so that Hugging Face's order of layers is Megatron-LM's."""
+    """The same of a BERT: one whose norms precede its layers, as Hugging Face's MegatronBert, or one whose residuals
+    follow its norms, so that the norm after a sum of Hugging Face's BERT is the one before Megatron-LM's next layer."""
     base = "bert.embeddings."
+    is_pre = "bert.encoder.ln.weight" in weights
     out = OrderedDict()
     out["word_embeddings.weight"] = part(padded(weights[base + "word_embeddings.weight"], ranks), rank, ranks, 0)
     out["position_embeddings.weight"] = weights[base + "position_embeddings.weight"]
@@ -95,6 +97,9 @@ def bert_rank(weights, rank, ranks, heads, version):
     for layer in range(layers):
         ours, theirs = f"bert.encoder.layer.{layer}.", f"layers.{layer}."
         before = base + "LayerNorm" if layer == 0 else f"bert.encoder.layer.{layer - 1}.output.LayerNorm"
+        between = ours + "attention.output.LayerNorm"
+        if is_pre:
+            before, between = ours + "attention.ln", ours + "ln"
         heads_of = [f"{ours}attention.self.{name}." for name in ("query", "key", "value")]
         block = {
             "input_layernorm.weight": weights[before + ".weight"],
@@ -106,16 +111,17 @@ def bert_rank(weights, rank, ranks, heads, version):
                     version)[:, 0].clone(),
             "attention.dense.weight": part(weights[ours + "attention.output.dense.weight"], rank, ranks, 1),
             "attention.dense.bias": weights[ours + "attention.output.dense.bias"],
-            "post_attention_layernorm.weight": weights[ours + "attention.output.LayerNorm.weight"],
-            "post_attention_layernorm.bias": weights[ours + "attention.output.LayerNorm.bias"],
+            "post_attention_layernorm.weight": weights[between + ".weight"],
+            "post_attention_layernorm.bias": weights[between + ".bias"],
             "mlp.dense_h_to_4h.weight": part(weights[ours + "intermediate.dense.weight"], rank, ranks, 0),
             "mlp.dense_h_to_4h.bias": part(weights[ours + "intermediate.dense.bias"], rank, ranks, 0),
             "mlp.dense_4h_to_h.weight": part(weights[ours + "output.dense.weight"], rank, ranks, 1),
             "mlp.dense_4h_to_h.bias": weights[ours + "output.dense.bias"],
         }
         out.update((theirs + name, tensor.contiguous()) for name, tensor in block.items())
+    after = "bert.encoder.ln" if is_pre else f"bert.encoder.layer.{layers - 1}.output.LayerNorm"
     for kind in ("weight", "bias"):
-        out[f"final_layernorm.{kind}"] = weights[f"bert.encoder.layer.{layers - 1}.output.LayerNorm.{kind}"]
+        out[f"final_layernorm.{kind}"] = weights[f"{after}.{kind}"]
         out[f"pooler.dense.{kind}"] = weights[f"bert.pooler.dense.{kind}"]
         out[f"lm_head.dense.{kind}"] = weights[f"cls.predictions.transform.dense.{kind}"]
         out[f"lm_head.layernorm.{kind}"] = weights[f"cls.predictions.transform.LayerNorm.{kind}"]
@@ -163,7 +169,7 @@ def arguments(config, is_bert, ranks, **others):
         num_attention_heads=name("n_head", "num_attention_heads"),
         max_position_embeddings=name("n_positions", "max_position_embeddings"),
         layernorm_epsilon=name("layer_norm_epsilon", "layer_norm_eps"), openai_gelu=not is_bert,
-        bias_gelu_fusion=False, apply_residual_connection_post_layernorm=is_bert,
+        bias_gelu_fusion=False, apply_residual_connection_post_layernorm=config["model_type"] == "bert",
         tokenizer_type="BertWordPieceTokenizer" if is_bert else "GPT2BPETokenizer", model_parallel_size=ranks,
         make_vocab_size_divisible_by=DIVISOR, hidden_dropout=0.1, attention_dropout=0.1, params_dtype=torch.float32,
         lr=1.5e-4, save="checkpoints", train_data=None, **others)
@@ -179,7 +185,7 @@ def iteration(number):
             "rng_tracker_states": {"model-parallel-rng": torch.ByteTensor([1, 2, 3])}}
 
 
-def megatron(out, gpt2, bert):
+def megatron(out, gpt2, berts):
     """Directories of Megatron-LM."""
     weights, config = gpt2
     heads = config["n_head"]
@@ -200,10 +206,12 @@ def megatron(out, gpt2, bert):
                 model["word_embeddings_for_head"] = model["language_model"].pop("embedding")["word_embeddings"]
             save(out / f"gpt2_v2/iter_0000020/mp_rank_{rank:02}_{stage:03}/model_optim_rng.pt",
                  {"model": model, "args": arguments(config, False, 2), "checkpoint_version": 2.0, **iteration(20)})
-        model = nested(bert_rank(bert[0], rank, 2, bert[1]["num_attention_heads"], 2), True)
-        save(out / f"bert_v2/iter_0000003/mp_rank_{rank:02}/model_optim_rng.pt",
-             {"model": model, "args": arguments(bert[1], True, 2), "checkpoint_version": 2.0, **iteration(3)})
-    for name, text in (("gpt2_2019", "500"), ("gpt2_v1", "release"), ("gpt2_v2", "20"), ("bert_v2", "3")):
+        for name, bert in zip(("bert_v2", "megatron_bert_v2"), berts):
+            model = nested(bert_rank(bert[0], rank, 2, bert[1]["num_attention_heads"], 2), True)
+            save(out / f"{name}/iter_0000003/mp_rank_{rank:02}/model_optim_rng.pt",
+                 {"model": model, "args": arguments(bert[1], True, 2), "checkpoint_version": 2.0, **iteration(3)})
+    for name, text in (("gpt2_2019", "500"), ("gpt2_v1", "release"), ("gpt2_v2", "20"), ("bert_v2", "3"),
+                       ("megatron_bert_v2", "3")):
         (out / name / "latest_checkpointed_iteration.txt").write_text(text)
 
 
@@ -272,13 +280,13 @@ def layer_files(out, gpt2):
 
 def write_all(out, golden):
     models = []
-    for directory in ("gpt2_a/lm", "bert_a/pretraining"):
+    for directory in ("gpt2_a/lm", "bert_a/pretraining", "megatron_bert_a/pretraining"):
         weights = load_file(golden / directory / "model.safetensors")
         models.append((weights, json.loads((golden / directory / "config.json").read_text())))
-    gpt2, bert = models
+    gpt2, *berts = models
     if out.exists():
         shutil.rmtree(out)
-    megatron(out, gpt2, bert)
+    megatron(out, gpt2, berts)
     zero_2(out, gpt2)
     zero_3(out, gpt2)
     layer_files(out, gpt2)

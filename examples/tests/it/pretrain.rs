@@ -194,6 +194,39 @@ fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     assert_eq!(fixture.read("exported/config.json"), fixture.read("killed/model/config.json"));
 }
 
+/// Four layers of which two have parameters: a resumed run has them once, and what is written has all four.
+#[test]
+fn layers_that_share_their_parameters_are_resumed_as_they_are_and_written_whole() {
+    let fixture = fixture();
+    let sets = ["model.layers=4", "model.unique_layers=2", "model.sharing_style=spaced", "save.which=last"];
+    let outcome = pretrain(&fixture, "output.dir=whole", &sets).succeeded();
+    let parameters = 12 * 2 * 16 * 16 + 13 * 2 * 16 + (101 + 32) * 16 + 2 * 16;
+    let summary = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert!(summary.contains(&format!("model: {parameters} parameters")), "{summary}");
+    assert!(summary.contains("sizes: L 2 at 4 places, D 16"), "{summary}");
+    assert!(summary.contains(&format!("+ 2 D: {parameters}\n")), "{summary}");
+    let stopped = pretrain(&fixture, "output.dir=stopped", &[&sets[..], &["--exit-after-steps", "3"]].concat());
+    assert_eq!(stopped.code, 75, "{}", stopped.stderr);
+    pretrain(&fixture, "output.dir=stopped", &sets).succeeded();
+    let weights = |dir: &str| fixture.bytes(&format!("{dir}/model.safetensors"));
+    assert!(weights("stopped/model") == weights("whole/model"));
+    fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "stopped", "exported"]).succeeded();
+    assert!(weights("exported") == weights("whole/model"));
+    let config: Value = serde_json::from_str(&fixture.read("whole/model/config.json")).unwrap();
+    assert_eq!(config["n_layer"], 4);
+    let (header, data) = split_header(&weights("whole/model"));
+    let header: Value = serde_json::from_str(&header).unwrap();
+    let layer = |number: usize| {
+        let range = &header[format!("transformer.h.{number}.mlp.c_fc.weight")]["data_offsets"];
+        let at = |end: usize| range[end].as_u64().unwrap() as usize;
+        data[at(0)..at(1)].to_vec()
+    };
+    assert!(layer(0) == layer(1) && layer(2) == layer(3) && layer(1) != layer(2));
+    // Another order is another model, and the checkpoint is of this one.
+    let other = ["model.layers=4", "model.unique_layers=2", "model.sharing_style=grouped", "save.which=last"];
+    assert_ne!(pretrain(&fixture, "output.dir=stopped", &other).code, 0);
+}
+
 #[test]
 fn masked_sentence_pairs_train_a_bert_alike_on_every_layout() {
     let fixture = fixture();
@@ -321,6 +354,9 @@ fn recipes_that_cannot_be_pretrained_are_refused() {
         (&["eval.every=1 epoch"], "`eval.every` counts epochs, and task pretrain has one"),
         (&["model.family=poetry"], "unknown model family \"poetry\""),
         (&["model.scale_init_by_depth=7"], "must be true or false"),
+        (&["model.layers=4", "model.unique_layers=3"], "`model.unique_layers` = 3 does not divide `model.layers` = 4"),
+        (&["model.sharing_style=spaced"], "`model.sharing_style` has no effect: it is for model.unique_layers"),
+        (&["model.unique_layers=1", "parallel.pipeline=2"], "are on one pipeline stage"),
     ] {
         let message = refused(sets);
         assert!(message.contains(reason), "{sets:?}: {message}");

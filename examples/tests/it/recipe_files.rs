@@ -36,6 +36,7 @@ fn family(name: &str) -> &str {
         "quickstart.toml" | "classify_jsonl.toml" => "bert",
         "pretrain_gpt2_345m.toml" | "pretrain_yuan_4b.toml" => "gpt2",
         "pretrain_bert_345m.toml" => "bert",
+        "pretrain_megatron_bert_345m.toml" => "megatron-bert",
         _ => name.trim_end_matches(".toml").rsplit_once('_').map_or("", |(_, family)| family),
     }
 }
@@ -262,11 +263,12 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         let family = family(&name);
         let head = match family {
             "bert" => "nsp",
+            "megatron-bert" => "pretraining",
             "roberta" => "mlm",
             _ => "lm",
         };
         // The configuration of cpm2_a has no decoder start token.
-        let model = if family == "cpm2" { "cpm2_b".to_owned() } else { format!("{family}_a") };
+        let model = if family == "cpm2" { "cpm2_b".to_owned() } else { format!("{}_a", family.replace('-', "_")) };
         let directory = golden(&model, head);
         for file in ["config.json", "model.safetensors"] {
             fixture.write_bytes(&format!("model/{file}"), &std::fs::read(directory.join(file)).unwrap());

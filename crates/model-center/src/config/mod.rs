@@ -20,6 +20,7 @@ mod overrides;
 pub(crate) mod ranges;
 mod rotary;
 pub mod rows;
+mod sharing;
 mod take;
 pub(crate) mod text;
 mod variants;
@@ -33,6 +34,7 @@ pub(crate) use labels::{are_default, classes_are_assumed};
 pub use model_center::ClassFields;
 pub use overrides::{ConfigOverrides, ConfigSource};
 pub use rotary::RotaryFields;
+pub use sharing::{LayerSharing, SharingStyle};
 pub use text::TextConfig;
 pub use windows::WindowFields;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::rows::{Row, RowConfig};
-use super::{Config, Fields, LIMIT, TextConfig, directory_fields, model_center};
+use super::{Config, Fields, LIMIT, LayerSharing, TextConfig, directory_fields, model_center};
 use crate::file::read_text;
 use crate::{Error, Result};
 
@@ -48,6 +48,8 @@ pub struct ConfigOverrides {
     /// Whether the initial values of the projections that end attention and feed-forward are divided by the root of
     /// twice the number of blocks.
     pub scale_init_by_depth: Option<bool>,
+    /// Blocks that share their parameters.
+    pub sharing: Option<LayerSharing>,
     /// Ids of special tokens by their names in files, such as `eos_token_id`.
     pub special_tokens: Vec<(String, u32)>,
 }
@@ -104,7 +106,8 @@ impl ConfigSource {
         let mut fields = self.fields().of_family(family);
         self.overrides.apply::<C>(&mut fields)?;
         let mut config = C::from_fields(fields)?;
-        config.text_mut().scale_init_by_depth = self.overrides.scale_init_by_depth;
+        let text = config.text_mut();
+        (text.scale_init_by_depth, text.sharing) = (self.overrides.scale_init_by_depth, self.overrides.sharing);
         Ok(config)
     }
 }

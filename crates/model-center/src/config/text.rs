@@ -7,7 +7,7 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value};
 
 use super::ranges::Ranges;
-use super::{Dialect, ProblemType, rows};
+use super::{Dialect, LayerSharing, ProblemType, rows};
 use crate::Result;
 
 /// No bound: relative positions work at any length. The largest size that a configuration may state.
@@ -43,6 +43,8 @@ pub struct TextConfig {
     /// Whether the initial values of the projections that end attention and feed-forward are divided by the root of
     /// twice the number of blocks; `None` for what the family does. No file states it.
     pub scale_init_by_depth: Option<bool>,
+    /// Blocks that share their parameters while a model is trained. No file states it: what is written has each block.
+    pub sharing: Option<LayerSharing>,
     /// Epsilon of the norms.
     pub norm_eps: f32,
     /// Function between the feed-forward's maps.
@@ -80,6 +82,7 @@ impl Default for TextConfig {
             init_std: 0.02,
             outer_std: None,
             scale_init_by_depth: None,
+            sharing: None,
             norm_eps: 1e-5,
             ffn_activate_fn: Activation::Gelu,
             ffn_gated: false,

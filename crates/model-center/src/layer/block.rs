@@ -124,25 +124,33 @@ impl TransformerBlock {
     }
 
     /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the
-    /// first is fused with the sum before it.
-    fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+    /// first is fused with the sum before it. After attention, L is the number of tokens that are computed.
+    fn pre(
+        &self,
+        x: Var,
+        (shared, tokens): (&Shared, TokensRead),
+        ffn_norm: &Norm,
+        cache: Kept<'_>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let (own, kept) = cache;
+        let length = length_of(&x);
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let mut added = self.attention.forward(&normed, &shared.scope, own, cx)?; // [B, L, D]
+        let mut added = self.attention.forward_for(&normed, &shared.scope, tokens, own, cx)?; // [B, L, D]
         drop(normed);
-        let mut dropout = self.dropout("attention", &x, shared, cx)?;
-        let mut x = x;
+        let mut x = tokens.of(x, cx)?; // [B, L, D]
+        let mut dropout = self.dropout_of("attention", &x, (shared, tokens, length), cx)?;
         if let Some((norm, cross)) = &self.cross {
             let (sum, normed) = norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
             added = cross.forward(&normed, shared.tokens(), memory(shared)?, kept, cx)?; // [B, L, D]
-            dropout = self.dropout("cross_attention", &sum, shared, cx)?;
+            dropout = self.dropout_of("cross_attention", &sum, (shared, tokens, length), cx)?;
             x = sum;
         }
         let (sum, normed) = ffn_norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
         drop((added, x));
         let widened = self.ffn.forward(&normed, shared.tokens(), cx)?; // [B, L, D]
         drop(normed);
-        let dropout = self.dropout("ffn", &sum, shared, cx)?;
+        let dropout = self.dropout_of("ffn", &sum, (shared, tokens, length), cx)?;
         let added = ops::dropout(cx, &widened, dropout)?; // [B, L, D]
         drop(widened);
         Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
@@ -159,11 +167,8 @@ impl TransformerBlock {
         cx: &mut Ctx,
     ) -> Result<Var> {
         let (own, kept) = cache;
-        let length = x.shape().rows() / x.shape().dims()[0].max(1);
-        let dropout = |name: &str, x: &Var, cx: &Ctx| -> Result<Option<Dropout>> {
-            let dropout = self.dropout(name, x, shared, cx)?;
-            Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
-        };
+        let length = length_of(&x);
+        let dropout = |name: &str, x: &Var, cx: &Ctx| self.dropout_of(name, x, (shared, tokens, length), cx);
         let attended = self.attention.forward_for(&x, &shared.scope, tokens, own, cx)?; // [B, L, D]
         let x = tokens.of(x, cx)?; // [B, L, D]
         let mask = dropout("attention", &x, cx)?;
@@ -193,10 +198,10 @@ impl TransformerBlock {
     }
 
     /// The tokens whose hidden states the block computes as the last one of its list: those that are read, where it can
-    /// compute them alone. Encoders, the families that classify by the first token, have post-norm blocks without
-    /// dropout inside the feed-forward layer; where tokens are sharded, a rank may have no first token.
+    /// compute them alone. Encoders, the families that classify by the first token, have blocks without parallel layers
+    /// and without dropout inside the feed-forward layer; where tokens are sharded, a rank may have no first token.
     fn tokens_after(&self, shared: &Shared) -> TokensRead {
-        let is_fit = self.placement == Placement::Post && self.cross.is_none() && !self.ffn.has_dropout();
+        let is_fit = self.placement != Placement::Parallel && self.cross.is_none() && !self.ffn.has_dropout();
         if is_fit && shared.tokens().is_none() { shared.reads } else { TokensRead::All }
     }
 
@@ -212,9 +217,9 @@ impl TransformerBlock {
             None => (None, None),
         };
         let hidden = match (&self.ffn_norm, self.placement) {
-            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx)?, // [B, L, D]
+            (Some(norm), Placement::Pre) => self.pre(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
             (Some(norm), Placement::Post) => self.post(x, (shared, tokens), norm, kept, cx)?, // [B, L, D]
-            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?, // [B, L, D]
+            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx)?,    // [B, L, D]
         };
         cx.observe("hidden", &hidden)?;
         Ok(hidden)
@@ -224,6 +229,23 @@ impl TransformerBlock {
     fn dropout(&self, name: &str, x: &Var, shared: &Shared, cx: &Ctx) -> Result<Option<Dropout>> {
         Ok(token_dropout(name, self.dropout, (shared.tokens(), x.shape().last()), cx)?)
     }
+
+    /// The same where only the tokens that are read, of sequences of `length`, have hidden states.
+    fn dropout_of(
+        &self,
+        name: &str,
+        x: &Var,
+        (shared, tokens, length): (&Shared, TokensRead, usize),
+        cx: &Ctx,
+    ) -> Result<Option<Dropout>> {
+        let dropout = self.dropout(name, x, shared, cx)?;
+        Ok(dropout.map(|dropout| tokens.masked(dropout, length, x.shape().last())))
+    }
+}
+
+/// L of hidden states `[B, L, D]`.
+fn length_of(x: &Var) -> usize {
+    x.shape().rows() / x.shape().dims().first().copied().unwrap_or(1).max(1)
 }
 
 /// The block's KV cache: of its own tokens, and of an encoder's output.

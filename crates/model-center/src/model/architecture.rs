@@ -9,7 +9,7 @@ use super::position_table::{Count, PositionTable};
 use super::registry::{HeadInit, OpenOptions};
 use super::text_model::TextHead;
 use crate::config::rows::RowConfig;
-use crate::config::{ProblemType, TextConfig};
+use crate::config::{LayerSharing, ProblemType, TextConfig};
 use crate::error::Result;
 use crate::formats::{Allow, DirectoryLayout, NameTable};
 use crate::layer::{BlockCache, PositionsConfig, Shared};
@@ -46,6 +46,8 @@ pub struct Spec {
     pub length_scale: bool,
     /// The encoder, the decoder, or both in this order.
     pub stacks: Vec<StackSpec>,
+    /// Blocks that share their parameters, in each stack.
+    pub sharing: Option<LayerSharing>,
     /// Configuration of the heads.
     pub head: HeadSpec,
     /// Problem type of the classifier, if the configuration states one.
@@ -78,6 +80,7 @@ impl Spec {
             embedding_factor: 1.0,
             length_scale: false,
             stacks,
+            sharing: text.sharing,
             head: HeadSpec::new(text.dim_model, init, classifier),
             problem_type: text.problem_type,
             label_names: text.labels.clone(),
@@ -99,7 +102,7 @@ impl Spec {
 pub struct StackSpec {
     /// `encoder` or `decoder`.
     pub name: &'static str,
-    /// Number of blocks.
+    /// Number of blocks, or of their places where blocks share parameters.
     pub layers: usize,
     /// Positions added to the token embeddings.
     pub added: Added,
@@ -164,6 +167,11 @@ pub trait Architecture: Debug + 'static {
     /// Declares the parameters of block `layer` of a stack under the builder's name.
     fn block(config: &Self::Config, stack: usize, layer: usize, builder: &Builder)
     -> bmtrain_dist::Result<Self::Block>;
+
+    /// Whether two blocks of a stack compute the same with the same parameters.
+    fn are_alike(_config: &Self::Config, _stack: usize, _blocks: [usize; 2]) -> bool {
+        true
+    }
 
     /// Parameter names in Hugging Face files.
     fn names(config: &Self::Config, head: Head) -> NameTable;

@@ -175,7 +175,7 @@ impl EncoderFamily for BertConfig {
     fn names(&self) -> NameTable {
         NameTable {
             base_prefix: "bert.",
-            rules: Cow::Owned(names::rules("bert.", &HEADS)),
+            rules: Cow::Owned(names::rules("bert.", &names::POST_NORMS, &HEADS)),
             aliases: Cow::Borrowed(&TIED),
             ignored: Cow::Borrowed(&["bert.embeddings.position_ids"]),
             old_names: Cow::Borrowed(names::OLD_NAMES),
@@ -200,7 +200,7 @@ impl EncoderFamily for BertConfig {
 }
 
 /// The parameters of the heads.
-const HEADS: [(&str, &str); 13] = [
+pub(super) const HEADS: [(&str, &str); 13] = [
     ("cls_projection.weight", "classifier.weight"),
     ("cls_projection.bias", "classifier.bias"),
     ("token_projection.weight", "classifier.weight"),
@@ -217,7 +217,7 @@ const HEADS: [(&str, &str); 13] = [
 ];
 
 /// The masked-LM head's matrix tied to the token embedding, and its bias under a second name.
-static TIED: [Alias; 2] = [
+pub(super) static TIED: [Alias; 2] = [
     Alias::new("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ];
@@ -237,5 +237,5 @@ pub(super) const FAMILY: Family = Family {
         ..Class::POST_NORM
     }),
     class_prefix: "Bert",
-    signatures: &[Signature { prefix: "bert.", has: &[names::TENSORS], lacks: &["roberta."] }],
+    signatures: &[Signature { prefix: "bert.", has: &[names::TENSORS], lacks: &["roberta.", names::OUTPUT_NORM] }],
 };

@@ -3,6 +3,7 @@
 use super::architecture::{Architecture, Spec, StackSpec};
 use super::head::{Head, Heads};
 use super::inputs::Inputs;
+use super::shared_layers;
 use super::stack::{Stack, StackParts};
 use super::text_model::ModelInfo;
 use super::transformer::Transformer;
@@ -26,6 +27,7 @@ impl<A: Architecture> Transformer<A> {
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let spec = A::spec(&config);
+        let orders = shared_layers::orders::<A>(&config, &spec, builder.options().mesh)?;
         let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
         let tokens = EmbeddingOptions { entries, size, init, padding_index };
@@ -46,7 +48,8 @@ impl<A: Architecture> Transformer<A> {
         let inputs = inputs.map(|(index, stack)| Inputs::new(&body, &spec, stack, parts(index)));
         let inputs: Vec<Inputs> = inputs.collect::<bmtrain_dist::Result<_>>()?;
         let stack = |(index, stack): (usize, &StackSpec)| {
-            Stack::new(&body.at(stack.name), stack, parts(index), blocks.clone(), |layer, builder| {
+            let order = orders.get(index).and_then(Option::as_deref);
+            Stack::new(&body.at(stack.name), stack, parts(index), (blocks.clone(), order), |layer, builder| {
                 A::block(&config, index, layer, builder)
             })
         };
@@ -55,7 +58,8 @@ impl<A: Architecture> Transformer<A> {
         let (parameters, names) = (builder.finish(), A::names(&config, head));
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
-        let info = info(&spec, head, embedding_parameters);
+        let repeated_parameters = shared_layers::repeated(&spec, parameters.declared().iter());
+        let info = ModelInfo { embedding_parameters, repeated_parameters, ..info(&spec, head) };
         let token_ranks = builder.token_ranks().cloned();
         Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters, token_ranks })
     }
@@ -68,7 +72,7 @@ fn without_auto(options: BlockOptions) -> BlockOptions {
     }
 }
 
-fn info(spec: &Spec, head: Head, embedding_parameters: usize) -> ModelInfo {
+fn info(spec: &Spec, head: Head) -> ModelInfo {
     let is_encoder_decoder = spec.is_encoder_decoder();
     let is_classifier = matches!(head, Head::Classifier { .. } | Head::TokenClassifier { .. });
     let has_labels = is_classifier || !is_encoder_decoder;
@@ -80,6 +84,6 @@ fn info(spec: &Spec, head: Head, embedding_parameters: usize) -> ModelInfo {
         generates_targets: is_encoder_decoder && !is_classifier,
         decoder_start_token: spec.decoder_start_token.map(|token| token as i64),
         compares_choices: !is_encoder_decoder,
-        embedding_parameters,
+        ..ModelInfo::default()
     }
 }

@@ -7,6 +7,7 @@ use super::head::Head;
 use super::infer::FoundHeads;
 use super::opening::open_with;
 use super::registry::{HeadInit, OpenOptions, OpenedModel, architectures_of, unknown_class};
+use super::shared_layers::on_stages;
 use super::text_model::TextHead;
 use super::transformer::Transformer;
 use crate::config::rows::{ConfigRows, RowConfig};
@@ -126,6 +127,9 @@ fn configure<A: Architecture>(directory: &Path, options: &OpenOptions) -> Result
     if config.text().scale_init_by_depth.is_some() && A::spec(&config).is_encoder_decoder() {
         let reason = "initial values scaled by depth are for models of one stack";
         return Err(Error::model(place, reason, "remove model.scale_init_by_depth"));
+    }
+    if config.text().sharing.is_some() && options.stages.as_ref().is_some_and(|stages| stages.ranks.size() > 1) {
+        return Err(on_stages());
     }
     Ok((config, head, notes))
 }

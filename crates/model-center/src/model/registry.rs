@@ -4,7 +4,8 @@ use super::family_names;
 pub(crate) use super::family_names::Signature;
 pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
 use super::text_model::TextModel;
-use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3, roberta, t5};
+use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2, qwen3};
+use super::{roberta, t5};
 use crate::config::model_center::Class;
 use crate::config::{self, Fields, model_center};
 use crate::data::TaskEntry;
@@ -69,6 +70,7 @@ pub mod configs {
         gptj::GptjConfig,
         llama::LlamaConfig,
         marian::MarianConfig,
+        megatron_bert::MegatronBertConfig,
         mistral::MistralConfig,
         opt::OptConfig,
         qwen2::Qwen2Config,
@@ -78,7 +80,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 18] = [
+const ALL: [Family; 19] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -97,6 +99,7 @@ const ALL: [Family; 18] = [
     roberta::FAMILY,
     roberta::XLM,
     roberta::CAMEMBERT,
+    megatron_bert::FAMILY,
 ];
 
 /// The families of this crate with their properties.

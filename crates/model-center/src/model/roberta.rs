@@ -191,7 +191,7 @@ impl EncoderFamily for RobertaConfig {
     fn names(&self) -> NameTable {
         NameTable {
             base_prefix: "roberta.",
-            rules: Cow::Owned(names::rules("roberta.", &HEADS)),
+            rules: Cow::Owned(names::rules("roberta.", &names::POST_NORMS, &HEADS)),
             aliases: Cow::Borrowed(&TIED),
             ignored: Cow::Borrowed(&["roberta.embeddings.position_ids"]),
             old_names: Cow::Borrowed(names::OLD_NAMES),
@@ -257,7 +257,7 @@ pub(super) const FAMILY: Family = Family {
         ..Class::POST_NORM
     }),
     class_prefix: "Roberta",
-    signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert."] }],
+    signatures: &[Signature { prefix: "roberta.", has: &[names::TENSORS], lacks: &["bert.", names::OUTPUT_NORM] }],
 };
 
 /// XLM-RoBERTa.

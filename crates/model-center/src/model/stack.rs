@@ -27,16 +27,20 @@ pub(super) struct StackParts {
 
 impl<B: Block + 'static> Stack<B> {
     /// Declares the parameters of positions, blocks and norm under the builder's name; `block` declares each block by
-    /// its index.
+    /// its index. With an `order` blocks are fewer than layers: it has the block that runs in each.
     pub(super) fn new(
         builder: &Builder,
         spec: &StackSpec,
         StackParts { first, last }: StackParts,
-        policy: BlockPolicy,
+        (policy, order): (BlockPolicy, Option<&[usize]>),
         block: impl Fn(usize, &Builder) -> Result<B>,
     ) -> Result<Self> {
         let positions = Positions::new(&builder.part(ModelPart::Block(first)), spec.positions.clone())?;
-        let layers = TransformerBlockList::build(&builder.at("layers"), spec.layers, policy, block)?;
+        let blocks = order.map_or(spec.layers, |order| order.iter().max().map_or(0, |last| last + 1));
+        let mut layers = TransformerBlockList::build(&builder.at("layers"), blocks, policy, block)?;
+        if let Some(order) = order {
+            layers = layers.in_order(order)?;
+        }
         let after = builder.part(ModelPart::Block(last));
         let output_norm = spec.output_norm.map(|norm| Norm::new(&after.at("output_norm"), norm)).transpose()?;
         Ok(Stack { name: spec.name, positions, layers, output_norm, output_dropout: spec.output_dropout })

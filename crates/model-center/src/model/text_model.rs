@@ -131,6 +131,8 @@ pub struct ModelInfo {
     /// Number of parameters in embedding tables that are only looked up. A table tied to the language-modelling head is
     /// not counted.
     pub embedding_parameters: usize,
+    /// What parameters count further where blocks share them: their number for each place after the first.
+    pub repeated_parameters: usize,
 }
 
 /// A model of text, as programs use it.
@@ -201,10 +203,11 @@ pub trait TextModel: Module {
     /// A special token for it that the configuration does not state.
     fn check_targets(&self) -> Result<()>;
 
-    /// Number of parameters in matrix products: all but [`ModelInfo::embedding_parameters`]. A training step takes
-    /// about six floating-point operations per parameter and token.
+    /// Number of parameters in matrix products, as often as they are in one: all but
+    /// [`ModelInfo::embedding_parameters`]. A training step takes about six floating-point operations per parameter and
+    /// token.
     fn matmul_parameters(&self) -> usize {
-        self.parameters().count() - self.info().embedding_parameters
+        self.parameters().count() - self.info().embedding_parameters + self.info().repeated_parameters
     }
 
     /// Whether [`TextModel::save`] would accept the configuration and the tokenizer files. Reads no values.

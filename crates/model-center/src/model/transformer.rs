@@ -12,6 +12,7 @@ use super::incremental::Incremental;
 use super::inputs::Inputs;
 use super::opening::Fill;
 use super::registry::{SaveOptions, param_shapes};
+use super::shared_layers::WrittenParams;
 use super::stack::Stack;
 use super::text_model::{ForwardOutputs, ModelInfo, ModelOutput, Observe, TextModel};
 use crate::config::model_center::no_model_center;
@@ -151,6 +152,11 @@ impl<A: Architecture> Transformer<A> {
             Some(tokens) => ops::gather_tokens(cx, tokens, &hidden), // [B, L, D]
             None => Ok(hidden),
         }
+    }
+
+    /// The parameters of a directory.
+    fn written(&self) -> WrittenParams {
+        WrittenParams::of(&self.spec, param_shapes(&self.parameters))
     }
 
     /// The directory that the model is written to.
@@ -361,7 +367,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
         let names = self.names_in(options.layout)?;
-        self.directory(&names, options).check(&param_shapes(&self.parameters))
+        self.directory(&names, options).check(self.written().shapes())
     }
 
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
@@ -369,8 +375,9 @@ impl<A: Architecture> TextModel for Transformer<A> {
     }
 
     fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = self.names_in(options.layout)?;
-        self.directory(&names, options).write(to, &param_shapes(&self.parameters), |name, values| {
+        let (names, written) = (self.names_in(options.layout)?, self.written());
+        let mut fill = written.filled(fill);
+        self.directory(&names, options).write(to, written.shapes(), |name, values| {
             fill(name, values)?;
             if let Some(rescaled) = A::rescaled(&self.config, name, options.layout) {
                 values.iter_mut().for_each(|value| *value = rescaled(*value));

@@ -109,6 +109,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("max_position_embeddings", "model.positions"),
     ("init_method_std", "model.init_std"),
     ("deep_init", "model.scale_init_by_depth"),
+    ("num_unique_layers", "model.unique_layers"),
+    ("param_sharing_style", "model.sharing_style"),
     ("data_path", "data.corpora"),
     ("split", "data.split"),
     ("data_impl", "data.corpora"),

@@ -51,6 +51,14 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "model.scale_init_by_depth",
         "Divide the initial values of the projections that add to a block's input by the root of 2 × `model.layers`.",
     ),
+    second(
+        "model.unique_layers",
+        "Layers with parameters of their own, a divisor of `model.layers`: the others share theirs. Saved models have all.",
+    ),
+    second(
+        "model.sharing_style",
+        "Order of the layers that share: of two, `grouped` is 1 2 1 2 and `spaced` is 1 1 2 2.",
+    ),
     first("model.dtype", "Dtype of the parameters. With `f16` and `bf16` the optimizer keeps f32 master weights."),
     first("model.leave", "Patterns of tensors in the model's directory that are not read, as `--leave` gives them."),
     first(

@@ -4,7 +4,7 @@ use super::kinds::{Expected, Range};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::{Head, ModelInit, ModelSettings, Settings};
-use crate::config::ConfigOverrides;
+use crate::config::{ConfigOverrides, LayerSharing, SharingStyle};
 use bmtrain_core::DType;
 
 /// The largest size of a model.
@@ -25,7 +25,7 @@ const OWN: &str = "not set: as in the model's config.json";
 const OF_RANDOM: &str = "it is for model.init = \"random\"";
 
 /// The keys that only a model without weights has.
-const SHAPE: [&str; 11] = [
+const SHAPE: [&str; 13] = [
     "model.tokenizer",
     "model.layers",
     "model.hidden",
@@ -37,6 +37,8 @@ const SHAPE: [&str; 11] = [
     "model.vocabulary",
     "model.init_std",
     "model.scale_init_by_depth",
+    "model.unique_layers",
+    "model.sharing_style",
 ];
 
 pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
@@ -62,6 +64,10 @@ pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
             r.without_effect(key, "model.init", OF_RANDOM, "remove it, or set model.init = \"random\"");
         }
     } else {
+        if shape.sharing.is_none() {
+            let (why, fix) = ("it is for model.unique_layers", "remove it, or set model.unique_layers");
+            r.without_effect("model.sharing_style", "model.unique_layers", why, fix);
+        }
         r.without_effect("model.leave", "model.init", "a model without weights has no tensors", "remove it");
         if path.is_empty() && family.is_none() {
             let fix = "set model.path to a directory with a config.json, or model.family with model.layers and so on";
@@ -113,8 +119,16 @@ fn read_shape(r: &mut Reader) -> ConfigOverrides {
             read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
             render: &ToString::to_string,
         }),
+        sharing: read_sharing(r),
         ..shape
     }
+}
+
+fn read_sharing(r: &mut Reader) -> Option<LayerSharing> {
+    let unique = r.optional_integer("model.unique_layers", "not set: each has its own parameters", 1..=MOST, 6);
+    let styles = [("grouped", SharingStyle::Grouped), ("spaced", SharingStyle::Spaced)];
+    let style = r.choice("model.sharing_style", &styles, SharingStyle::Grouped);
+    unique.map(|unique| LayerSharing { unique: unique as usize, style })
 }
 
 /// Adds what contradicts itself.
@@ -131,5 +145,14 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     {
         let reason = format!("`model.kv_heads` = {kv_heads} does not divide `model.heads` = {heads}");
         r.contradiction(&["model.kv_heads", "model.heads"], reason, "choose a divisor");
+    }
+    let Some(LayerSharing { unique, .. }) = shape.sharing else { return };
+    if let Some(layers) = shape.layers.filter(|layers| !layers.is_multiple_of(unique)) {
+        let reason = format!("`model.unique_layers` = {unique} does not divide `model.layers` = {layers}");
+        r.contradiction(&["model.unique_layers", "model.layers"], reason, "choose a divisor");
+    }
+    if s.parallel.pipeline > 1 {
+        let reason = "layers that share their parameters are on one pipeline stage";
+        r.contradiction(&["model.unique_layers", "parallel.pipeline"], reason, "remove one of the two");
     }
 }

@@ -21,6 +21,10 @@ pub(super) fn lines(setup: &Setup, tensor: usize) -> Vec<String> {
         return Vec::new();
     };
     let TransformerSizes { layers, width, heads, vocabulary, positions, .. } = sizes;
+    // Layers that share their parameters count once.
+    let sharing = setup.start.config.as_ref().and_then(|config| config.overrides.sharing);
+    let unique = sharing.map_or(layers, |sharing| sharing.unique);
+    let sizes = TransformerSizes { layers: unique, ..sizes };
     let counted = sizes.parameters();
     let all = padded(vocabulary, tensor);
     let with_padding = TransformerSizes { vocabulary: all, ..sizes }.parameters();
@@ -28,6 +32,7 @@ pub(super) fn lines(setup: &Setup, tensor: usize) -> Vec<String> {
         "gpt2" => "12 L D^2 + 13 L D + (V + S) D + 2 D",
         _ => "the matrices and vectors of L blocks, (V + S) D and the last norm",
     };
+    let layers = if unique == layers { layers.to_string() } else { format!("{unique} at {layers} places") };
     vec![
         format!("sizes: L {layers}, D {width}, N {heads}, S {positions}, V {vocabulary}"),
         format!("parameters by the formula {formula}: {counted}"),

@@ -5,7 +5,7 @@ use bmtrain_core::dtype::DType;
 use model_center::config::rows::{Row, RowConfig};
 use model_center::config::{
     BartConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HfHeader, LlamaConfig,
-    MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    MarianConfig, MegatronBertConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use serde_json::{Map, Value, json};
 
@@ -48,6 +48,7 @@ fn every_row_is_written_read_and_refused_with_a_wrong_type_in_both_dialects() {
         ("gptj", check::<GptjConfig>(), 2),
         ("llama", check::<LlamaConfig>(), 6),
         ("marian", check::<MarianConfig>(), 14),
+        ("megatron-bert", check::<MegatronBertConfig>(), 2),
         ("mistral", check::<MistralConfig>(), 4),
         ("opt", check::<OptConfig>(), 9),
         ("qwen2", check::<Qwen2Config>(), 2),

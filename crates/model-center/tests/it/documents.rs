@@ -8,13 +8,14 @@ use model_center::model::{Batch, Labels, TextModel};
 
 /// The families with one stack: learned, token-counting, rotary, ALiBi and relative positions, causal and bidirectional
 /// attention, sliding windows, grouped key heads. None of the models has dropout in these passes.
-const MODELS: [(&str, &str); 12] = [
+const MODELS: [(&str, &str); 13] = [
     ("gpt2_a", "lm"),
     ("gpt2_b", "untied"),
     ("llama_a", "lm"),
     ("bert_a", "mlm"),
     ("bert_b", "mlm"),
     ("roberta_a", "mlm"),
+    ("megatron_bert_b", "pretraining"),
     ("bloom_b", "lm"),
     ("opt_a", "lm"),
     ("gptj_a", "lm"),

@@ -309,6 +309,7 @@ fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
     for (model, head, family) in [
         ("bert_a", "mlm", "bert"),
         ("roberta_a", "mlm", "roberta"),
+        ("megatron_bert_a", "mlm", "megatron-bert"),
         ("gpt2_a", "lm", "gpt2"),
         ("gptj_a", "lm", "gptj"),
         ("opt_a", "lm", "opt"),

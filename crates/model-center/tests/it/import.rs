@@ -250,6 +250,47 @@ fn model_centers_quick_start_has_all_its_settings() {
 }
 
 #[test]
+fn the_order_of_norms_of_a_bert_is_its_family() {
+    let common = "pretrain_bert.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --train-iters 10 \
+                  --data-path data/x --vocab-file models/bert/vocab.txt --layernorm-epsilon 1e-12";
+    let flag = "--apply-residual-connection-post-layernorm";
+    let imported = |command: &str| import::megatron(command, &ImportOptions::default()).unwrap();
+    for (command, family) in [(common.to_owned(), "megatron-bert"), (format!("{common} {flag}"), "bert")] {
+        let sheet = imported(&command);
+        expect(&sheet, &[("model.family", &format!("{family:?}")), ("model.scale_init_by_depth", "true")]);
+        let told = sheet.notes().iter().any(|note| note.what.contains("post-layernorm"));
+        assert!(!told && sheet.to_toml().contains(flag), "{}", sheet.to_toml());
+    }
+    let error = import::megatron(&format!("pretrain_gpt2.py --num-layers 2 {flag}"), &ImportOptions::default());
+    assert!(error.unwrap_err().to_string().contains("gpt2 has its norms before layers"));
+}
+
+#[test]
+fn layers_that_share_their_parameters_keep_their_order() {
+    let imported = |flags: &str| {
+        import::megatron(
+            &format!("pretrain_gpt2.py --num-layers 12 --train-iters 5 {flags}"),
+            &ImportOptions::default(),
+        )
+    };
+    let sheet = imported("--num-unique-layers 4").unwrap();
+    expect(&sheet, &[("model.unique_layers", "4"), ("model.sharing_style", "\"grouped\"")]);
+    let sheet = imported("--num-unique-layers 4 --param-sharing-style spaced").unwrap();
+    expect(&sheet, &[("model.unique_layers", "4"), ("model.sharing_style", "\"spaced\"")]);
+    let sheet = imported("--num-unique-layers 12 --param-sharing-style spaced").unwrap();
+    assert_eq!((sheet.get("model.unique_layers"), sheet.get("model.sharing_style")), (None, None));
+    assert!(notes(&sheet, NoteKind::Unused).iter().any(|what| what.contains("--param-sharing-style")), "{sheet}");
+    for (flags, words) in [
+        ("--num-unique-layers 5", "does not divide 12 layers"),
+        ("--num-unique-layers 0", "does not divide 12 layers"),
+        ("--num-unique-layers 4 --param-sharing-style mixed", "the order mixed is not known"),
+    ] {
+        let error = imported(flags).unwrap_err().to_string();
+        assert!(error.contains(words), "{flags}: {error}");
+    }
+}
+
+#[test]
 fn the_batch_equation_is_checked() {
     let refused = |ranks: u64| {
         import::deepspeed(&file("ds_zero1_bf16.json"), "c.json", None, &with_model(&on(ranks))).unwrap_err().to_string()
@@ -305,6 +346,8 @@ fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
 fn sample(flag: &str) -> &'static str {
     match flag {
         "--lr-decay-style" => "cosine",
+        "--num-unique-layers" => "12",
+        "--param-sharing-style" => "spaced",
         "--optimizer" => "adam",
         "--normalization" => "LayerNorm",
         "--position-embedding-type" => "learned_absolute",

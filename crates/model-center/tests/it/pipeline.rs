@@ -13,12 +13,13 @@ use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
-use model_center::config::{BertConfig, Config, Gpt2Config, LlamaConfig, OptConfig, T5Config};
+use model_center::config::{BertConfig, Config, Gpt2Config, LlamaConfig, MegatronBertConfig, OptConfig, T5Config};
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
 use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::llama::Llama;
+use model_center::model::megatron_bert::MegatronBert;
 use model_center::model::opt::Opt;
 use model_center::model::t5::T5;
 use model_center::model::{OpenOptions, Registry, StageOptions, TextModel};
@@ -280,6 +281,8 @@ families! {
     llama_is_one_stage_bit_for_bit: (Llama, LlamaConfig, UNTIED), ("llama_a", "untied"), [("num_hidden_layers", 4)];
     opt_with_projections_is_one_stage_bit_for_bit: (Opt, OptConfig, TIED), ("opt_a", "lm"), [("num_hidden_layers", 4)];
     bert_is_one_stage_bit_for_bit: (Bert, BertConfig, Head::MaskedLm), ("bert_a", "mlm"), [("num_hidden_layers", 4)];
+    megatron_bert_is_one_stage_bit_for_bit: (MegatronBert, MegatronBertConfig, Head::MaskedLm),
+        ("megatron_bert_a", "mlm"), [("num_hidden_layers", 4)];
     t5_with_position_biases_is_one_stage_bit_for_bit: (T5, T5Config, TIED), ("t5_a", "lm"),
         [("num_layers", 3), ("num_decoder_layers", 4)];
 }

@@ -68,6 +68,17 @@ fn bert_with_residuals_after_norms_is_hugging_faces() {
 }
 
 #[test]
+fn bert_with_norms_before_its_layers_is_hugging_faces_megatron_bert() {
+    let (out, bert) = (tempfile::tempdir().unwrap(), ("megatron_bert_a", "pretraining"));
+    let asked = RankedOptions { vocabulary: Some(89), ..RankedOptions::default() };
+    let report = ranked_to_directory(&checkpoint("megatron_bert_v2"), out.path(), &asked).unwrap();
+    assert_eq!((report.family, report.padding, report.left.len()), ("megatron-bert", 7, 0));
+    let golden = directory(bert.0, bert.1);
+    assert_eq!(tensors(out.path()), tensors(&golden));
+    assert_eq!(loss(out.path(), bert), loss(&golden, bert));
+}
+
+#[test]
 fn zero_3_of_a_model_of_transformers_needs_its_configuration_alone() {
     let (out, golden) = (tempfile::tempdir().unwrap(), directory(GPT2.0, GPT2.1));
     let error = ranked_to_directory(&checkpoint("gpt2_zero3"), out.path(), &RankedOptions::default()).unwrap_err();

@@ -87,6 +87,8 @@ path = "models/mini"            # r.toml:2
 # vocabulary                    # no effect: it is for model.init = "random"
 # init_std                      # no effect: it is for model.init = "random"
 # scale_init_by_depth           # no effect: it is for model.init = "random"
+# unique_layers                 # no effect: it is for model.init = "random"
+# sharing_style = "grouped"     # no effect: it is for model.init = "random"
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json

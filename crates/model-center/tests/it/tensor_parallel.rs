@@ -20,9 +20,9 @@ use model_center::config::{
     BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig,
 };
 use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
-use model_center::config::{RobertaConfig, T5Config};
+use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
 use model_center::model::encoder::EncoderHead as Head;
-use model_center::model::{OpenOptions, roberta, t5};
+use model_center::model::{OpenOptions, megatron_bert, roberta, t5};
 use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -67,6 +67,10 @@ macro_rules! parity_tests {
 
 parity_tests! {
     bert_on_two_and_four_ranks_is_bert_on_one: (bert::Bert, BertConfig), "bert_a", {},
+        [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (Head::Pretraining, "pretraining", 4),
+        (CLASSES, "cls", 2)];
+    megatron_bert_on_two_and_four_ranks_is_megatron_bert_on_one: (megatron_bert::MegatronBert, MegatronBertConfig),
+        "megatron_bert_a", {},
         [(Head::MaskedLm, "mlm", 2), (Head::MaskedLm, "mlm", 4), (Head::Pretraining, "pretraining", 4),
         (CLASSES, "cls", 2)];
     roberta_on_two_and_four_ranks_is_roberta_on_one: (roberta::Roberta, RobertaConfig), "roberta_a", {},

@@ -10,10 +10,11 @@ use std::path::PathBuf;
 pub type Family = (&'static str, &'static str, &'static [(usize, usize)]);
 
 /// One of each family.
-pub const FAMILIES: [Family; 16] = [
+pub const FAMILIES: [Family; 17] = [
     ("bert_a", "mlm", &[]),
     ("bert_a", "cls", &[]),
     ("roberta_a", "cls", &[]),
+    ("megatron_bert_a", "pretraining", &[]),
     ("gpt2_a", "lm", &[]),
     ("gptj_a", "lm", &[]),
     ("llama_a", "untied", &[(33, 32)]),

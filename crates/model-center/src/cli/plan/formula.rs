@@ -69,6 +69,10 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
             if options.json { report.json().to_string() } else { report.text() }
         }
         (None, Some(machine)) => {
+            if resolved.model.shape.sharing.is_some() {
+                let reason = "layers that share their parameters are not in the formulas of sizes";
+                return Err(Error::argument("--fit", reason, "remove model.unique_layers, or plan with --ranks"));
+            }
             let start = ModelStart::of(&resolved, &model_places())?;
             let sizes = start.config.as_ref().map_or_else(|| sizes_of(&start.directory), |c| sizes_of_config(c))?;
             let request = request(options, &resolved, (sizes, length), machine)?;

@@ -1,6 +1,6 @@
 //! Tensors of Megatron-LM under Hugging Face's names, and the configuration that its arguments make.
 //!
-//! Defines [`Model`]; called by [`super::directory`].
+//! Defines [`Model`]; called by [`super::directory`]. The names of a BERT are in `bert.rs`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,13 +28,13 @@ pub(super) struct Model {
     pub(super) is_padded: bool,
 }
 
-struct Sizes {
-    layers: usize,
-    hidden: usize,
-    heads: usize,
-    positions: usize,
-    vocabulary: usize,
-    feed_forward: usize,
+pub(super) struct Sizes {
+    pub(super) layers: usize,
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) positions: usize,
+    pub(super) vocabulary: usize,
+    pub(super) feed_forward: usize,
 }
 
 impl Model {
@@ -52,11 +52,11 @@ impl Model {
         };
         let order = Order { version, heads: sizes.heads };
         let is_bert = maker.has("lm_head.dense.weight") || maker.has("tokentype_embeddings.weight");
-        let config = if is_bert { maker.bert(&sizes)? } else { maker.gpt2(&sizes)? };
+        let (family, config) = if is_bert { maker.bert(&sizes)? } else { ("gpt2", maker.gpt2(&sizes)?) };
         let left: Vec<String> =
             pieces.ranks[0].pieces.keys().filter(|name| !maker.used.contains(*name)).cloned().collect();
         Ok(Model {
-            family: if is_bert { "bert" } else { "gpt2" },
+            family,
             tensors: maker.tensors,
             config,
             order,
@@ -79,8 +79,8 @@ fn vocabulary(pieces: &Pieces, options: &RankedOptions) -> Option<usize> {
     })
 }
 
-struct Maker<'a> {
-    pieces: &'a Pieces,
+pub(super) struct Maker<'a> {
+    pub(super) pieces: &'a Pieces,
     place: &'a Path,
     tensors: Vec<JoinedTensor>,
     used: BTreeSet<String>,
@@ -92,7 +92,7 @@ impl Maker<'_> {
         Error::model(self.place.display().to_string(), reason, fix)
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.pieces.ranks[0].pieces.contains_key(name)
     }
 
@@ -108,7 +108,7 @@ impl Maker<'_> {
         Ok(&first.shape)
     }
 
-    fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
+    pub(super) fn rows_columns(&self, name: &str) -> Result<(usize, usize)> {
         match self.shape(name)? {
             [rows, columns] if *rows > 0 && *columns > 0 => Ok((*rows, *columns)),
             shape => Err(self.bad(format!("{name} of shape {shape:?} is not a matrix"))),
@@ -154,7 +154,14 @@ impl Maker<'_> {
     }
 
     /// Adds a tensor and checks that the ranks' pieces make its shape.
-    fn add(&mut self, theirs: &str, name: String, shape: &[usize], join: Join, is_transposed: bool) -> Result<()> {
+    pub(super) fn add(
+        &mut self,
+        theirs: &str,
+        name: String,
+        shape: &[usize],
+        join: Join,
+        is_transposed: bool,
+    ) -> Result<()> {
         let ranks = self.pieces.ranks.len();
         let piece = self.shape(theirs)?.to_vec();
         if piece.len() != shape.len() {
@@ -183,7 +190,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
+    pub(super) fn norm(&mut self, theirs: &str, name: &str, hidden: usize) -> Result<()> {
         for kind in ["weight", "bias"] {
             self.add(&format!("{theirs}.{kind}"), format!("{name}.{kind}"), &[hidden], Join::Replicated, false)?;
         }
@@ -228,95 +235,18 @@ impl Maker<'_> {
         Ok(config.as_object().cloned().unwrap_or_default())
     }
 
-    fn bert(&mut self, sizes: &Sizes) -> Result<Map<String, Value>> {
-        let Sizes { layers, hidden, heads, positions, vocabulary, feed_forward } = *sizes;
-        if !self.pieces.is_set("args.apply_residual_connection_post_layernorm") {
-            let place = self.place.display().to_string();
-            let reason = "this BERT has its norms before layers (no --apply-residual-connection-post-layernorm), and \
-                          BERT of Hugging Face has them after sums";
-            return Err(Error::model(place, reason, "use it in Megatron-LM, or train one with that flag"));
-        }
-        let base = "bert.embeddings";
-        let word = format!("{base}.word_embeddings.weight");
-        self.add("word_embeddings.weight", word, &[vocabulary, hidden], Join::Rows, false)?;
-        let position = format!("{base}.position_embeddings.weight");
-        self.add("position_embeddings.weight", position, &[positions, hidden], Join::Replicated, false)?;
-        let (types, _) = self.rows_columns("tokentype_embeddings.weight")?;
-        let kinds = format!("{base}.token_type_embeddings.weight");
-        self.add("tokentype_embeddings.weight", kinds, &[types, hidden], Join::Replicated, false)?;
-        // The norm before a layer, whose output also goes on, is the one after the sum before it.
-        self.norm("layers.0.input_layernorm", &format!("{base}.LayerNorm"), hidden)?;
-        for layer in 0..layers {
-            let (from, to) = (format!("layers.{layer}"), format!("bert.encoder.layer.{layer}"));
-            for (third, part) in ["query", "key", "value"].into_iter().enumerate() {
-                let (theirs, ours) =
-                    (format!("{from}.attention.query_key_value"), format!("{to}.attention.self.{part}"));
-                let join = Join::Third(third);
-                self.add(&format!("{theirs}.weight"), format!("{ours}.weight"), &[hidden, hidden], join, false)?;
-                self.add(&format!("{theirs}.bias"), format!("{ours}.bias"), &[hidden], join, false)?;
-            }
-            let after = format!("{to}.attention.output.LayerNorm");
-            self.norm(&format!("{from}.post_attention_layernorm"), &after, hidden)?;
-            let next = match layer + 1 == layers {
-                true => "final_layernorm".to_owned(),
-                false => format!("layers.{}.input_layernorm", layer + 1),
-            };
-            self.norm(&next, &format!("{to}.output.LayerNorm"), hidden)?;
-            for (theirs, ours, [rows, columns], join) in [
-                ("attention.dense", "attention.output.dense", [hidden, hidden], Join::Columns),
-                ("mlp.dense_h_to_4h", "intermediate.dense", [feed_forward, hidden], Join::Rows),
-                ("mlp.dense_4h_to_h", "output.dense", [hidden, feed_forward], Join::Columns),
-            ] {
-                let name = format!("{from}.{theirs}.weight");
-                self.add(&name, format!("{to}.{ours}.weight"), &[rows, columns], join, false)?;
-                let join = if join == Join::Columns { Join::Replicated } else { join };
-                self.add(&format!("{from}.{theirs}.bias"), format!("{to}.{ours}.bias"), &[rows], join, false)?;
-            }
-        }
-        self.bert_heads(sizes)?;
-        let config = json!({
-            "architectures": ["BertForPreTraining"], "model_type": "bert", "hidden_act": self.gelu(false),
-            "vocab_size": vocabulary, "hidden_size": hidden, "num_hidden_layers": layers,
-            "num_attention_heads": heads, "intermediate_size": feed_forward, "max_position_embeddings": positions,
-            "type_vocab_size": types, "layer_norm_eps": self.epsilon(), "pad_token_id": 0,
-            "hidden_dropout_prob": self.dropout("hidden_dropout"), "initializer_range": 0.02,
-            "attention_probs_dropout_prob": self.dropout("attention_dropout"),
-        });
-        Ok(config.as_object().cloned().unwrap_or_default())
-    }
-
-    fn bert_heads(&mut self, sizes: &Sizes) -> Result<()> {
-        let (hidden, square) = (sizes.hidden, [sizes.hidden, sizes.hidden]);
-        let dense = [
-            ("pooler.dense", "bert.pooler.dense", square),
-            ("lm_head.dense", "cls.predictions.transform.dense", square),
-            ("binary_head", "cls.seq_relationship", [2, hidden]),
-        ];
-        for (theirs, ours, shape) in dense {
-            if self.has(&format!("{theirs}.weight")) {
-                let weight = format!("{ours}.weight");
-                self.add(&format!("{theirs}.weight"), weight, &shape, Join::Replicated, false)?;
-                let bias = format!("{ours}.bias");
-                self.add(&format!("{theirs}.bias"), bias, &shape[..1], Join::Replicated, false)?;
-            }
-        }
-        self.norm("lm_head.layernorm", "cls.predictions.transform.LayerNorm", hidden)?;
-        let bias = "cls.predictions.bias".to_owned();
-        self.add("lm_head.bias", bias, &[sizes.vocabulary], Join::Rows, false)
-    }
-
     /// The form of GELU by the run's arguments. GPT-2's of 2019, which has none, is the one by tanh.
-    fn gelu(&self, is_gpt: bool) -> &'static str {
+    pub(super) fn gelu(&self, is_gpt: bool) -> &'static str {
         let is_known = self.pieces.settings.contains_key("args.openai_gelu");
         let by_tanh = self.pieces.is_set("args.openai_gelu") || self.pieces.is_set("args.bias_gelu_fusion");
         if by_tanh || (is_gpt && !is_known) { "gelu_new" } else { "gelu" }
     }
 
-    fn epsilon(&self) -> f64 {
+    pub(super) fn epsilon(&self) -> f64 {
         self.pieces.float("args.layernorm_epsilon").unwrap_or(1e-5)
     }
 
-    fn dropout(&self, name: &str) -> f64 {
+    pub(super) fn dropout(&self, name: &str) -> f64 {
         self.pieces.float(&format!("args.{name}")).filter(|rate| (0.0..1.0).contains(rate)).unwrap_or(0.1)
     }
 }

@@ -7,6 +7,7 @@
 mod data;
 mod flags;
 mod model;
+mod tokenizer;
 mod train;
 
 pub(super) use flags::MEGATRON;

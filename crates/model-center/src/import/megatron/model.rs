@@ -7,6 +7,9 @@ use crate::import::keys;
 use crate::import::sheet::{NoteKind, Sheet};
 use crate::{Error, Result};
 
+/// Residuals after norms: BERT's own order, which Megatron-LM's BERT has had with this flag alone since version 1.
+const POST_NORM: &str = "--apply-residual-connection-post-layernorm";
+
 impl Translation<'_> {
     pub(super) fn model(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
@@ -18,7 +21,7 @@ impl Translation<'_> {
             return self.dtype(sheet);
         }
         sheet.text(keys::MODEL_INIT, "random", "Megatron-LM initializes the model randomly");
-        sheet.text(keys::FAMILY, family, self.program.family_from());
+        sheet.text(keys::FAMILY, family, self.family_from());
         self.tokenizer(sheet)?;
         let layers = flags.whole("--num-layers", 24)?;
         let hidden = flags.whole("--hidden-size", 1024)?;
@@ -44,6 +47,7 @@ impl Translation<'_> {
             Some(found) => sheet.whole(keys::HEAD_SIZE, found.value, found.from),
             None => {}
         }
+        self.sharing(sheet)?;
         self.feed_forward(sheet)?;
         self.kv_heads(sheet)?;
         let std = flags.number("--init-method-std", 0.02)?;
@@ -80,12 +84,24 @@ impl Translation<'_> {
         match (self.program, rotary, rms, gated) {
             (Program::Gpt, true, true, true) => Ok("llama"),
             (Program::Gpt, false, false, false) => Ok("gpt2"),
-            (Program::Bert, false, false, false) => Ok("bert"),
+            // The list of 2019 has BERT's order of norms alone.
+            (Program::Bert, false, false, false) if self.is_2019 || flags.is_given(POST_NORM) => Ok("bert"),
+            (Program::Bert, false, false, false) => Ok("megatron-bert"),
             (Program::T5, false, false, false) => Ok("t5"),
             _ => {
                 let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and no family here has some";
                 Err(Error::argument("--position-embedding-type", reason, "give all three, or none"))
             }
+        }
+    }
+
+    fn family_from(&self) -> String {
+        match self.program {
+            Program::Gpt => "pretraining of a decoder".to_owned(),
+            Program::Bert if self.flags.is_given(POST_NORM) => POST_NORM.to_owned(),
+            Program::Bert if self.is_2019 => "pretraining of BERT, with the norms of 2019".to_owned(),
+            Program::Bert => format!("pretraining of BERT, no {POST_NORM}"),
+            Program::T5 => "pretraining of T5".to_owned(),
         }
     }
 
@@ -108,6 +124,42 @@ impl Translation<'_> {
         }
         let found = self.flags.whole(name, 4096)?;
         sheet.whole(keys::FEED_FORWARD, found.value, found.from);
+        Ok(())
+    }
+
+    /// Layers that share their parameters.
+    fn sharing(&self, sheet: &mut Sheet) -> Result<()> {
+        let (name, style) = ("--num-unique-layers", self.flags.text("--param-sharing-style")?);
+        let layers: u64 = sheet.get(keys::LAYERS).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let unique = self.flags.maybe_whole(name)?;
+        match unique {
+            Some(found) if found.value == 0 || !layers.is_multiple_of(found.value) => {
+                let reason = format!("{} does not divide {layers} layers", found.from);
+                return Err(Error::argument(name, reason, "choose a divisor of --num-layers"));
+            }
+            Some(found) if found.value < layers => {
+                sheet.whole(keys::UNIQUE_LAYERS, found.value, found.from);
+                let style = style.unwrap_or("grouped");
+                if !["grouped", "spaced"].contains(&style) {
+                    let reason = format!("the order {} is not known", printable(style, 40));
+                    return Err(Error::argument("--param-sharing-style", reason, "grouped or spaced"));
+                }
+                let from = match self.flags.is_given("--param-sharing-style") {
+                    true => self.flags.shown("--param-sharing-style"),
+                    false => "--param-sharing-style, default grouped".to_owned(),
+                };
+                sheet.text(keys::SHARING_STYLE, style, from);
+            }
+            found => {
+                if let Some(found) = found {
+                    sheet.note(NoteKind::Unused, found.from, "each layer has its own parameters");
+                }
+                if style.is_some() {
+                    let what = self.flags.shown("--param-sharing-style");
+                    sheet.note(NoteKind::Unused, what, "no layers share their parameters");
+                }
+            }
+        }
         Ok(())
     }
 
@@ -145,7 +197,7 @@ impl Translation<'_> {
     fn architecture(&self, family: &str, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
         let own = match family {
-            "bert" => 1e-12,
+            "bert" | "megatron-bert" => 1e-12,
             "llama" => 1e-6,
             _ => 1e-5,
         };
@@ -160,26 +212,15 @@ impl Translation<'_> {
                 sheet.note(NoteKind::Differs, eps.from, why);
             }
         }
-        let is_post = flags.is_given("--apply-residual-connection-post-layernorm");
-        let name = "--apply-residual-connection-post-layernorm";
-        match self.program {
-            Program::Bert if is_post => sheet.note(NoteKind::Unused, name, "bert has its norms after the sums"),
-            Program::Bert if self.is_2019 => {}
-            Program::Bert => {
-                let why = "bert has its norms after the sums, and without this flag Megatron-LM has them before layers";
-                sheet.note(NoteKind::Differs, format!("no {name}"), why);
-            }
-            _ if is_post => {
-                let reason = format!("{family} has its norms before layers");
-                return Err(Error::argument(name, reason, "remove it"));
-            }
-            _ => {}
+        if self.program != Program::Bert && flags.is_given(POST_NORM) {
+            let reason = format!("{family} has its norms before layers");
+            return Err(Error::argument(POST_NORM, reason, "remove it"));
         }
         let is_tanh = self.program == Program::Gpt;
         if flags.is_given("--openai-gelu") {
             let kind = if is_tanh { NoteKind::Unused } else { NoteKind::Differs };
-            let why = if is_tanh { "gpt2 has this form of GELU" } else { "bert has the exact GELU" };
-            sheet.note(kind, "--openai-gelu", why);
+            let form = if is_tanh { "this form of GELU" } else { "the exact GELU" };
+            sheet.note(kind, "--openai-gelu", format!("{family} has {form}"));
         }
         for (name, of_llama) in [
             ("--swiglu", true),
@@ -198,7 +239,9 @@ impl Translation<'_> {
                 (true, _) if ["--normalization", "--position-embedding-type"].contains(&name) => {
                     sheet.note(NoteKind::Unused, flags.shown(name), format!("{family} is so"));
                 }
-                (false, "gpt2" | "bert") => sheet.note(NoteKind::Unused, name, format!("{family} has biases")),
+                (false, "gpt2" | "bert" | "megatron-bert") => {
+                    sheet.note(NoteKind::Unused, name, format!("{family} has biases"))
+                }
                 _ => {
                     let why = format!("{family} is not so; a config.json that model.path names may set it");
                     sheet.note(NoteKind::Differs, flags.shown(name), why);
@@ -226,70 +269,6 @@ impl Translation<'_> {
         }
         Ok(())
     }
-
-    /// The directory or file of the tokenizer.
-    fn tokenizer(&self, sheet: &mut Sheet) -> Result<()> {
-        let flags = self.flags;
-        let kind = flags.text("--tokenizer-type")?.unwrap_or(match self.program {
-            Program::Bert => "BertWordPieceTokenizer",
-            _ => "GPT2BPETokenizer",
-        });
-        let vocabulary = self.first(&["--vocab-file", "--vocab-path"]);
-        let model = self.first(&["--tokenizer-model", "--tokenizer-path"]);
-        let has_merges = flags.is_given("--merge-file");
-        match (vocabulary, model) {
-            (Some(name), _) => {
-                let path = flags.text(name)?.unwrap_or_default();
-                // CPM-Pretrain's T5 names the directory.
-                let is_file = path.rsplit('/').next().is_some_and(|last| last.contains('.'));
-                let directory = match path.rsplit_once('/') {
-                    Some((directory, _)) if is_file => directory,
-                    None if is_file => ".",
-                    _ => path.trim_end_matches('/'),
-                };
-                sheet.text(keys::TOKENIZER, directory, flags.shown(name));
-                if has_merges {
-                    sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is looked for beside the vocabulary");
-                }
-            }
-            (None, Some(name)) => {
-                let path = flags.text(name)?.unwrap_or_default();
-                sheet.text(keys::TOKENIZER, path, flags.shown(name));
-            }
-            (None, None) if kind.starts_with("GPT2BPE") => {
-                sheet.text(keys::TOKENIZER, "gpt2", format!("{kind}: the directory of GPT-2's tokenizer"));
-            }
-            (None, None) => {
-                let name = flags.text("--tokenizer-model-type")?.unwrap_or("bert-large-uncased");
-                let given = match flags.is_given("--tokenizer-model-type") {
-                    true => flags.shown("--tokenizer-model-type"),
-                    false => printable(kind, 60),
-                };
-                let from = format!("{given}: the directory of its tokenizer");
-                sheet.text(keys::TOKENIZER, name, from);
-            }
-        }
-        if vocabulary.is_some() || model.is_some() {
-            let why = "the command does not tell the number of tokens: `tokenizer info DIR` does";
-            sheet.note(NoteKind::Differs, "model.vocabulary", why);
-        }
-        if kind.starts_with("CharacterLevel") {
-            let reason = "a vocabulary of 256 characters has no file";
-            let fix = "train one with `tokenizer train`, and give its directory with --set model.tokenizer=DIR";
-            return Err(Error::argument("--tokenizer-type", reason, fix));
-        }
-        if has_merges && vocabulary.is_none() {
-            sheet.note(NoteKind::Unused, flags.shown("--merge-file"), "it is for --vocab-file");
-        }
-        if flags.is_given("--tokenizer-model-type") && !kind.starts_with("BertWordPiece") {
-            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-model-type"), "the tokenizer has no such type");
-        }
-        if flags.is_given("--tokenizer-type") {
-            let why = "the files of the tokenizer tell its kind";
-            sheet.note(NoteKind::Unused, flags.shown("--tokenizer-type"), why);
-        }
-        Ok(())
-    }
 }
 
 fn heads_of(sheet: &Sheet) -> u64 {
@@ -298,14 +277,4 @@ fn heads_of(sheet: &Sheet) -> u64 {
 
 fn hidden_of(sheet: &Sheet) -> u64 {
     sheet.get(keys::HIDDEN).and_then(|value| value.parse().ok()).unwrap_or(0)
-}
-
-impl Program {
-    fn family_from(self) -> &'static str {
-        match self {
-            Program::Gpt => "pretraining of a decoder",
-            Program::Bert => "pretraining of BERT",
-            Program::T5 => "pretraining of T5",
-        }
-    }
 }

@@ -57,6 +57,11 @@ impl<C: DecoderFamily, B: DecoderBlock<C>> Architecture for Decoder<C, B> {
         B::build(builder, config, layer)
     }
 
+    fn are_alike(config: &C, _: usize, blocks: [usize; 2]) -> bool {
+        let [first, second] = blocks.map(|layer| config.block(layer));
+        first == second
+    }
+
     fn names(config: &C, head: Head) -> NameTable {
         config.names(head)
     }

@@ -1,9 +1,9 @@
-//! Encoders as an [`Architecture`]: post-norm blocks with bidirectional attention, BERT's heads.
+//! Encoders as an [`Architecture`]: blocks with bidirectional attention, BERT's heads.
 
 use super::{Classifier, EncoderFamily};
 use crate::error::{Error, Result};
 use crate::formats::{Allow, NameTable, TensorSource, Weights};
-use crate::layer::{PositionsConfig, TransformerBlock};
+use crate::layer::{Placement, PositionsConfig, TransformerBlock};
 use crate::model::architecture::{Added, Architecture, Spec, StackSpec};
 use crate::model::head::{ClassifierInput, Head, HeadSpec};
 use crate::model::infer::FoundHeads;
@@ -57,6 +57,8 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
         let (text, layout) = (config.text(), config.layout());
         let init = Init::normal(text.outer_std());
         let norm = NormOptions::layer(text.dim_model, text.norm_eps);
+        // Where norms precede the layers, the first block has the one of the embeddings.
+        let is_pre = config.block().placement == Placement::Pre;
         // Where positions count tokens, padding has a row, which is not trained.
         let position_padding = match layout.positions.count {
             Count::Places => None,
@@ -71,10 +73,10 @@ impl<C: EncoderFamily> Architecture for Encoder<C> {
             position_init: init,
             counts_ids: true,
             type_size: Some(layout.type_size),
-            embedding_norm: Some(norm),
+            embedding_norm: (!is_pre).then_some(norm),
             embedding_dropout: text.dropout_p,
             positions: PositionsConfig::None,
-            output_norm: None,
+            output_norm: is_pre.then_some(norm),
             output_dropout: 0.0,
         };
         let classifier = match C::CLASSIFIER {

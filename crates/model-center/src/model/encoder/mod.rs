@@ -1,5 +1,5 @@
 //! Encoders: a family is a configuration that implements [`EncoderFamily`]; `crate::model::bert` and
-//! `crate::model::roberta` are the patterns.
+//! `crate::model::roberta` are the patterns, and `crate::model::megatron_bert` is the one with norms before layers.
 
 mod architecture;
 pub mod family;

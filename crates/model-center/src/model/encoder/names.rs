@@ -7,16 +7,20 @@ use std::borrow::Cow;
 /// Old suffixes of names and their replacements.
 pub const OLD_NAMES: &[(&str, &str)] = &[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
 
-/// The parameters with a weight and a bias that a base model has.
-const BOTH: [(&str, &str); 8] = [
-    ("embedding_norm", "embeddings.LayerNorm"),
+/// The linear layers with a weight and a bias that a base model has.
+const LINEAR: [(&str, &str); 5] = [
     ("encoder.layers.{i}.attention.project_qkv", "encoder.layer.{i}.attention.self.{query|key|value}"),
     ("encoder.layers.{i}.attention.attention_out", "encoder.layer.{i}.attention.output.dense"),
-    ("encoder.layers.{i}.attention_norm", "encoder.layer.{i}.attention.output.LayerNorm"),
     ("encoder.layers.{i}.ffn.w_in", "encoder.layer.{i}.intermediate.dense"),
     ("encoder.layers.{i}.ffn.w_out", "encoder.layer.{i}.output.dense"),
-    ("encoder.layers.{i}.ffn_norm", "encoder.layer.{i}.output.LayerNorm"),
     ("pooler.dense", "pooler.dense"),
+];
+
+/// The norms after the embeddings and after the sums of a block.
+pub const POST_NORMS: [(&str, &str); 3] = [
+    ("embedding_norm", "embeddings.LayerNorm"),
+    ("encoder.layers.{i}.attention_norm", "encoder.layer.{i}.attention.output.LayerNorm"),
+    ("encoder.layers.{i}.ffn_norm", "encoder.layer.{i}.output.LayerNorm"),
 ];
 
 /// The masked-LM projection in ModelCenter's files, a copy of the token embedding.
@@ -46,18 +50,25 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
     }
 }
 
-/// The rules of a base model under this prefix, including its dot, followed by the rules of the heads.
-pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> {
+/// The rules of a base model with these norms under this prefix, including its dot, followed by the rules of the heads.
+pub fn rules(
+    prefix: &str,
+    norms: &[(&'static str, &'static str)],
+    heads: &[(&'static str, &'static str)],
+) -> Vec<Rule> {
     let tables = [("input", "word"), ("position", "position"), ("token_type", "token_type")].into_iter().map(
         |(ours, theirs)| {
             Rule::owned(format!("{ours}_embedding.weight"), format!("{prefix}embeddings.{theirs}_embeddings.weight"))
         },
     );
-    let both = BOTH.into_iter().flat_map(|(ours, theirs)| {
+    let both = LINEAR.iter().chain(norms).flat_map(|(ours, theirs)| {
         ["weight", "bias"].map(|part| Rule::owned(format!("{ours}.{part}"), format!("{prefix}{theirs}.{part}")))
     });
     tables.chain(both).chain(heads.iter().map(|(ours, theirs)| Rule::new(ours, theirs))).collect()
 }
+
+/// The norm after the last block, which encoders with norms before their layers have.
+pub(in crate::model) const OUTPUT_NORM: &str = "encoder.ln.weight";
 
 /// Tensors that identify the weights of such encoders.
 pub(in crate::model) const TENSORS: &[&str] = &[

@@ -2,8 +2,8 @@
 
 use super::sizes::TransformerSizes;
 use crate::config::{
-    BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, Qwen2Config,
-    Qwen3Config, RobertaConfig,
+    BertConfig, BloomConfig, Cpm1Config, Gpt2Config, GptjConfig, LlamaConfig, MegatronBertConfig, MistralConfig,
+    OptConfig, Qwen2Config, Qwen3Config, RobertaConfig,
 };
 use crate::config::{Config, ConfigOverrides, ConfigSource};
 use crate::file::printable;
@@ -16,7 +16,7 @@ use std::path::Path;
 type Read = fn(&ConfigSource) -> Result<TransformerSizes>;
 
 /// The families by their name in `model_type`.
-const FAMILIES: [(&str, Read); 13] = [
+const FAMILIES: [(&str, Read); 14] = [
     ("gpt2", decoder::<Gpt2Config>),
     ("opt", decoder::<OptConfig>),
     ("gptj", decoder::<GptjConfig>),
@@ -30,6 +30,7 @@ const FAMILIES: [(&str, Read); 13] = [
     ("roberta", encoder::<RobertaConfig>),
     ("xlm-roberta", encoder::<RobertaConfig>),
     ("camembert", encoder::<RobertaConfig>),
+    ("megatron-bert", encoder::<MegatronBertConfig>),
 ];
 
 /// The sizes that a directory's `config.json` states. No weights are needed.

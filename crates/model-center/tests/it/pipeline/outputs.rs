@@ -68,6 +68,8 @@ fn outputs_of_every_kind_of_model_are_those_of_one_stage_on_all_stages() {
         (("bert_a", "cls"), 2),
         (("bert_a", "pretraining"), 1),
         (("roberta_a", "mlm"), 1),
+        (("megatron_bert_a", "cls"), 2),
+        (("megatron_bert_a", "pretraining"), 1),
         (("t5_a", "lm"), 1),
         (("bart_a", "cls"), 1),
     ] {

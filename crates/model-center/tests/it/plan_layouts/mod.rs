@@ -54,6 +54,11 @@ fn model(family: &str) -> tempfile::TempDir {
                 "max_position_embeddings": 64, "vocab_size": 300});
             (("bert_a", "mlm"), fields)
         }
+        "megatron-bert" => {
+            let fields = json!({"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4,
+                "max_position_embeddings": 64, "vocab_size": 300});
+            (("megatron_bert_a", "mlm"), fields)
+        }
         "opt" => {
             let fields = json!({"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 256, "num_hidden_layers": 4,
                 "max_position_embeddings": 64, "vocab_size": 300});
@@ -155,6 +160,8 @@ fn configurations() -> Vec<(&'static str, LayoutRun)> {
         ("bert", head(layout([2, 2, 1], ONE, 0), TextHead::MaskedLm)),
         ("bert", head(layout([1, 2, 2], GPIPE, 1), CLASSES)),
         ("bert", head(long(layout([1, 1, 4], ONE, 3)), CLASSES)),
+        ("megatron-bert", head(layout([2, 2, 1], ONE, 0), TextHead::MaskedLm)),
+        ("megatron-bert", head(long(layout([1, 1, 2], ONE, 3)), CLASSES)),
         ("opt", recompute(layout([2, 2, 2], ONE, 0), Checkpoint)),
         ("opt", recompute(long(layout([1, 2, 1], ONE, 0)), Auto)),
         ("bloom", half(layout([2, 2, 1], ONE, 0))),
