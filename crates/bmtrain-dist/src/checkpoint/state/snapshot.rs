@@ -20,8 +20,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the state of `optim`, if there is
-    /// one: a pipeline stage copies what it holds. The buffers of an earlier snapshot are reused.
+    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the state of `optim`, if it is
+    /// given: a pipeline stage copies what it holds. The buffers of an earlier snapshot are reused.
     pub fn begin(
         device: &Device,
         params: &Parameters,
