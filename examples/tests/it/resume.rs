@@ -1,6 +1,7 @@
 //! The finetune program cut off and started again by the same command: nothing that a run comes to may show it.
 
 mod best;
+mod options;
 use crate::fixture;
 
 use fixture::{Fixture, Outcome, into_outcome};

@@ -11,4 +11,7 @@ pub use disk::{
 };
 #[cfg(feature = "testing")]
 pub use disk::{FailAction, FailPoint, simulated};
-pub use state::{OptimizerState, SaveEvent, Saver, Snapshot, TrainingState, load_parameters, restore};
+pub use state::{
+    OptimizerState, SaveEvent, Saver, Snapshot, TrainingState, load_parameters, restore,
+    restore_without_optimizer_state,
+};

@@ -1,9 +1,12 @@
 //! Learning-rate schedules: the predecessor's five formulas, with warm-up as steps or a fraction and a final floor.
 
 use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// How the learning rate decays after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleKind {
     /// Warm-up `L n / W`, then `L`.
     NoDecay,
@@ -49,7 +52,8 @@ impl Warmup {
 }
 
 /// What a linear or cosine decay is a share of. With W the warm-up, E the end and n the iteration:
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecaySpan {
     /// The iterations after the warm-up, `(n - W) / (E - W)`: the decay is complete at E.
     #[default]
@@ -60,7 +64,8 @@ pub enum DecaySpan {
 }
 
 /// A learning rate as a pure function of the iteration.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// The formula.
     pub kind: ScheduleKind,
@@ -90,6 +95,12 @@ impl Schedule {
             return Err(Error::setting("schedule", format!("a warm-up of {warmup} steps in a run of {end}")));
         }
         Ok(Schedule { kind, start_lr, warmup, end, floor, span: DecaySpan::AfterWarmup })
+    }
+
+    /// A schedule that was read from a file, if [`Schedule::new`] would make it.
+    pub fn checked(self) -> Result<Self> {
+        let Schedule { kind, start_lr, warmup, end, floor, span } = self;
+        Ok(Schedule::new(kind, start_lr, Warmup::Steps(warmup), end, floor)?.over(span))
     }
 
     /// The same with another span of the decay.
@@ -135,6 +146,22 @@ impl Schedule {
     }
 }
 
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            ScheduleKind::NoDecay => "constant".to_owned(),
+            ScheduleKind::Noam => "noam".to_owned(),
+            ScheduleKind::Linear => "linear".to_owned(),
+            ScheduleKind::Cosine => "cosine".to_owned(),
+            ScheduleKind::Exponential { gamma } => format!("exponential by {gamma}"),
+            ScheduleKind::RangeTest { last } => format!("range test up to {last:e}"),
+        };
+        let Schedule { start_lr, warmup, end, floor, .. } = self;
+        write!(f, "{kind} from {start_lr:e} over {end} steps, {warmup} of warm-up")?;
+        if *floor > 0.0 { write!(f, ", floor {floor}") } else { Ok(()) }
+    }
+}
+
 /// A schedule and its current iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scheduler {
@@ -166,6 +193,11 @@ impl Scheduler {
     /// One iteration on.
     pub fn step(&mut self) {
         self.iteration += 1;
+    }
+
+    /// Continue with another formula at the same iteration.
+    pub fn follow(&mut self, schedule: Schedule) {
+        self.schedule = schedule;
     }
 
     /// Continue at an iteration.

@@ -25,6 +25,22 @@ fn formulas_hold_at_hand_computed_points() {
 }
 
 #[test]
+fn noam_is_the_schedule_of_cpm_2() {
+    // CPM-2's recipe: 1e-3 over 200,000 steps, the first 5 % of them warm-up.
+    let schedule = Schedule::new(ScheduleKind::Noam, 1e-3, Warmup::Fraction(0.05), 200_000, 0.0).unwrap();
+    let (lr, w) = (1e-3, 10_000.0_f64);
+    for n in [0_u64, 1, 5000, 9999, 10_000, 10_001, 40_000, 199_999] {
+        let it = n as f64;
+        let expected = if it <= w { lr / w.sqrt() * it / w } else { lr / it.sqrt() };
+        let got = schedule.lr(n);
+        // The power 3/2 is rounded once, the root and the quotient apart.
+        assert!((got - expected).abs() <= 4.0 * f64::EPSILON * expected, "at {n}: {got}, {expected}");
+    }
+    assert_eq!(schedule.lr(40_000), 5e-6);
+    assert!((0..9999).all(|n| schedule.lr(n) < schedule.lr(n + 1)) && schedule.lr(10_001) < schedule.lr(10_000));
+}
+
+#[test]
 fn linear_and_cosine_stay_down_past_the_end() {
     for kind in [ScheduleKind::Linear, ScheduleKind::Cosine] {
         assert!(schedule(kind).lr(12) < 1e-15 && schedule(kind).lr(13) < 1e-15 && schedule(kind).lr(20) < 1e-15);

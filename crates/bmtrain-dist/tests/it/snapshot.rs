@@ -6,7 +6,9 @@ use bmtrain_core::comm::host::HostOptions;
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_dist::checkpoint::simulated::{FailingDisk, Failure, MemoryDisk};
 use bmtrain_dist::checkpoint::{Checkpoint, Facts, Fault, Store};
-use bmtrain_dist::checkpoint::{SaveEvent, Saver, TrainingState, load_parameters, restore};
+use bmtrain_dist::checkpoint::{
+    Kind, SaveEvent, Saver, TrainingState, load_parameters, restore, restore_without_optimizer_state,
+};
 use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Error, Result};
@@ -176,9 +178,14 @@ fn what_is_frozen_stays_frozen_and_its_moments_are_kept() {
 }
 
 fn save(this: &mut Rank, store: &Store, step: u64) {
-    let team = ControlGroup::new(Arc::new(Solo), &this.device);
-    let mut saver = Saver::new(store.clone(), team, 2).unwrap();
     let state = TrainingState::of(&this.optim, &this.model.parameters).unwrap();
+    save_state(this, store, step, state);
+}
+
+fn save_state(this: &mut Rank, store: &Store, step: u64, state: TrainingState) {
+    let team = ControlGroup::new(Arc::new(Solo), &this.device);
+    let saver = Saver::new(store.clone(), team, 2).unwrap();
+    let mut saver = saver.with_optimizer_state(state.has_optimizer_state);
     let state = [("training".to_owned(), serde_json::to_value(state).unwrap())].into_iter().collect();
     let facts = Facts { recipe: "r".into(), state, ..Facts::default() };
     saver.begin(&this.device, step, facts, &this.model.parameters, &this.optim).unwrap();
@@ -300,4 +307,51 @@ fn a_state_with_a_field_that_nobody_knows_is_refused() {
     value["frozzen"] = serde_json::json!([]);
     let error = serde_json::from_value::<TrainingState>(value).unwrap_err().to_string();
     assert!(error.contains("frozzen"), "{error}");
+}
+
+#[test]
+fn without_optimizer_state_a_checkpoint_is_smaller_and_optimizers_begin_anew_at_the_same_place() {
+    // 16-bit values, whose master weights are left out too.
+    let setting = Setting { dtype: DType::BF16, ..Setting::default() };
+    let (complete, store) = (memory(), memory());
+    let mut this = Rank::new(Arc::new(Solo), &setting).unwrap();
+    for step in 0..2 {
+        this.micro_batch(step, 0, 1, 1.0).unwrap();
+        this.optim.step().unwrap();
+    }
+    save(&mut this, &complete, 2);
+    let state = TrainingState::of(&this.optim, &this.model.parameters).unwrap().without_optimizer_state();
+    save_state(&mut this, &store, 2, state);
+    let checkpoint = newest(&store);
+    assert!(checkpoint.tensors().iter().all(|tensor| tensor.kind == Kind::Parameter));
+    // Values of 2 bytes beside two moments and a master of 4 each.
+    assert!(6 * checkpoint.contents().bytes < newest(&complete).contents().bytes);
+    let state: TrainingState = serde_json::from_value(checkpoint.manifest().facts.state["training"].clone()).unwrap();
+    assert!(!state.has_optimizer_state);
+    let mut fresh = Rank::new(Arc::new(Solo), &setting).unwrap();
+    let error = restore(&checkpoint, &state, &fresh.model.parameters, &mut fresh.optim).unwrap_err();
+    assert!(matches!(error, Error::Checkpoint { fault: Fault::Request, .. }), "{error}");
+    assert!(error.to_string().contains("saved without optimizer state"), "{error}");
+    let complete_state = newest(&complete).manifest().facts.state["training"].clone();
+    assert!(complete_state.get("has_optimizer_state").is_none(), "{complete_state}");
+    let complete_state: TrainingState = serde_json::from_value(complete_state).unwrap();
+    // From either checkpoint the same comes out: the values, and the state of an optimizer that made no step.
+    let mut other = Rank::new(Arc::new(Solo), &setting).unwrap();
+    restore_without_optimizer_state(&checkpoint, &state, &fresh.model.parameters, &mut fresh.optim).unwrap();
+    let from = (&newest(&complete), &complete_state);
+    restore_without_optimizer_state(from.0, from.1, &other.model.parameters, &mut other.optim).unwrap();
+    let iteration = |rank: &Rank| rank.optim.parts().map(|(_, schedule)| schedule.map(|s| s.iteration())).collect();
+    let iterations: Vec<Option<u64>> = iteration(&this);
+    assert_eq!(iteration(&fresh), iterations);
+    for rank in [&fresh, &other] {
+        assert_eq!(rank.optim.fingerprint().unwrap().weights, this.optim.fingerprint().unwrap().weights);
+        assert!(TrainingState::of(&rank.optim, &rank.model.parameters).unwrap().optimizers[0].steps.is_empty());
+    }
+    for rank in [&mut this, &mut fresh, &mut other] {
+        rank.micro_batch(2, 0, 1, 1.0).unwrap();
+        rank.optim.step().unwrap();
+    }
+    let [this, fresh, other] = [this, fresh, other].map(|rank| rank.optim.fingerprint().unwrap());
+    assert_eq!(fresh, other);
+    assert_ne!(fresh.optimizer, this.optimizer);
 }

@@ -2,6 +2,7 @@
 //! recipe out. [`crate::train`] trains.
 
 use crate::cli::comm::Comm;
+use crate::cli::exit_time;
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::settings::SettingOptions;
@@ -17,7 +18,7 @@ use bmtrain_dist::launch::{DistributedOptions, ProcessGroup};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next tokens, or on targets after it.
 ///
@@ -59,6 +60,14 @@ pub struct Options {
     /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
     #[arg(long)]
     pub accept_change: bool,
+    /// Go on with the learning-rate schedule of the checkpoint, although the recipe sets another one or another length
+    /// of the run; all else that decides what is computed has to be as it was.
+    #[arg(long, conflicts_with_all = ["accept_change", "overwrite"])]
+    pub keep_schedule: bool,
+    /// Go on without the optimizer state of the checkpoint, or from a checkpoint without one: step, schedule, loss
+    /// scale and position in the data are kept.
+    #[arg(long, conflicts_with = "overwrite")]
+    pub fresh_optimizer: bool,
     /// Replace what an earlier run left in the output directory.
     #[arg(long)]
     pub overwrite: bool,
@@ -68,6 +77,10 @@ pub struct Options {
     /// The same after this many minutes of training.
     #[arg(long, value_name = "MINUTES")]
     pub exit_after_minutes: Option<f64>,
+    /// The same at a time: in ISO 8601 with an offset, such as 2026-11-26T06:00:00+01:00, or HH:MM, the next time that
+    /// the local clock shows it.
+    #[arg(long, value_name = "TIME", value_parser = exit_time::parse)]
+    pub exit_at: Option<SystemTime>,
     /// Print at the end where the time of the training steps went.
     #[arg(long)]
     pub profile: bool,
@@ -88,10 +101,13 @@ impl Options {
             resume: self.resume.clone(),
             init_from: self.init_from.clone(),
             accept_change: self.accept_change,
+            keep_schedule: self.keep_schedule,
+            fresh_optimizer: self.fresh_optimizer,
             overwrite: self.overwrite,
             dry_run: self.dry_run,
             exit_after_steps: self.exit_after_steps,
             exit_after_minutes: self.exit_after_minutes,
+            exit_at: self.exit_at,
             profile: self.profile,
             fail_points: self.fail_points()?,
             places: model_places(),

@@ -8,6 +8,7 @@
 pub mod comm;
 pub mod device;
 pub mod evaluate;
+pub mod exit_time;
 pub mod finetune;
 pub mod flags;
 pub mod forward;

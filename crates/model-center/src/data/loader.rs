@@ -43,6 +43,9 @@ pub struct LoaderOptions {
     pub order: Order,
     /// Leave out the last batch of an epoch if it is not full. For training; evaluation sees every sample once.
     pub drop_last: bool,
+    /// Where the last batch may not be full: an epoch has a multiple of this number of batches, and its last ones may
+    /// have no samples, so that ranks that share this number each have the same number; 1 for none.
+    pub round_epoch_to: usize,
     /// Pad lengths up to a multiple of this, at most up to the dataset's length limit; 1 for none.
     pub pad_to_multiple_of: usize,
     /// Join the sequences of a batch to one without padding, whose attention stays within each of them. For next-token
@@ -59,6 +62,7 @@ impl LoaderOptions {
             batch_size,
             order: Order::Shuffled,
             drop_last: true,
+            round_epoch_to: 1,
             pad_to_multiple_of: 1,
             packing: false,
             seed,
@@ -156,32 +160,44 @@ impl Loader {
     /// Number of batches of an epoch, the same for every epoch and at least 1.
     pub fn batches_per_epoch(&self) -> u64 {
         let (samples, size) = (self.dataset.len(), self.options.batch_size);
-        (if self.options.drop_last { samples / size } else { samples.div_ceil(size) }) as u64
+        let batches = match self.options.drop_last {
+            true => samples / size,
+            false => samples.div_ceil(size).next_multiple_of(self.options.round_epoch_to.max(1)),
+        };
+        batches as u64
     }
 
     /// The batch at a position. Takes `&mut` only for a cache: equal positions always give equal batches.
     ///
+    /// A batch without samples, of an epoch that is rounded, has the first row of the dataset in their place, so that
+    /// it can be computed; its share is 0.
+    ///
     /// Errors: an index beyond the epoch.
     pub fn batch(&mut self, position: Position) -> Result<Batch> {
         let samples = self.samples(position)?;
+        if samples.is_empty() {
+            return Ok(Batch { samples, ..self.collate(position, vec![0]) });
+        }
         Ok(self.collate(position, samples))
     }
 
-    /// The weight of each of `count` batches from `first` on in their mean: equal for per-sample losses, by target
-    /// tokens for per-token losses, by the samples' weights if classes have weights. The same on every rank.
+    /// The weight of each of `count` batches from `first` on in their mean: by samples for per-sample losses, which is
+    /// equal for full batches, by target tokens for per-token losses, by the samples' weights if classes have weights.
+    /// The same on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
         if self.class_weights.is_some() {
             return self.weighed(first, count);
         }
-        if !self.dataset.labels().loss_is_by_token() {
+        let by_token = self.dataset.labels().loss_is_by_token();
+        if !by_token && self.options.drop_last {
             return Ok(vec![1.0 / count as f32; count as usize]);
         }
         let mut weights = Vec::with_capacity(count as usize);
         for index in first.index..first.index + count {
             let samples = self.samples(Position { index, ..first })?;
-            weights.push(self.dataset.weight_of(&samples));
+            weights.push(if by_token { self.dataset.weight_of(&samples) } else { samples.len() as u64 });
         }
         let all: u64 = weights.iter().sum();
         Ok(weights.into_iter().map(|weight| (weight as f64 / all.max(1) as f64) as f32).collect())
@@ -238,6 +254,9 @@ impl Loader {
         let size = self.options.batch_size as u64;
         let start = position.index * size;
         let range = start..(start + size).min(self.dataset.len() as u64);
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
         match self.options.order {
             Order::Sequential => Ok(range.map(|index| index as u32).collect()),
             Order::SortedByLength => Ok(self.sorted[range.start as usize..range.end as usize].to_vec()),

@@ -24,6 +24,7 @@ pub(super) const OBJECTIVE: &str = "data.objective";
 pub(super) const DATA_PATH: &str = "data.path";
 pub(super) const MAX_LENGTH: &str = "data.max_length";
 pub(super) const TARGET_LENGTH: &str = "data.target_length";
+pub(super) const LAST_BATCH: &str = "data.last_batch";
 pub(super) const CORPORA: &str = "data.corpora";
 pub(super) const VALID: &str = "data.valid";
 pub(super) const TEST: &str = "data.test";
@@ -74,6 +75,7 @@ pub(super) const EVAL_BATCH: &str = "eval.batch_size";
 pub(super) const SAVE_WHICH: &str = "save.which";
 pub(super) const CHECKPOINT_EVERY: &str = "checkpoint.every";
 pub(super) const CHECKPOINT_MINUTES: &str = "checkpoint.minutes";
+pub(super) const CHECKPOINT_OPTIMIZER_STATE: &str = "checkpoint.optimizer_state";
 pub(super) const LOG_EVERY: &str = "log.every";
 pub(super) const OUTPUT: &str = "output.dir";
 

@@ -143,6 +143,7 @@ fn data(flags: &Flags, program: &str, family: &str, sheet: &mut Sheet) -> Result
 }
 
 fn train(flags: &Flags, family: &str, sheet: &mut Sheet) -> Result<()> {
+    sheet.text(keys::LAST_BATCH, "keep", "its loader keeps the last batch of an epoch");
     let epochs = epochs_of(family);
     sheet.whole(keys::EPOCHS, epochs, format!("its program of {family} runs this number of epochs"));
     if let Some(found) = flags.maybe_whole("--epochs")? {

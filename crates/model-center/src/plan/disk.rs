@@ -16,7 +16,7 @@ pub struct Disk {
     pub model: u64,
     /// Models that a run leaves.
     pub models: u64,
-    /// A checkpoint: parameters and optimizer state of all ranks.
+    /// A checkpoint of all ranks: parameters and, unless it is left out, optimizer state.
     pub checkpoint: u64,
     /// The most checkpoints that are kept; 0 where none is saved.
     pub kept: u64,
@@ -45,8 +45,8 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let entries = sizes.tensors * ENTRY_BYTES;
     let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
-    // Two moments; beside 16-bit values a master.
-    let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };
+    let (state, kinds) = saved_state(resolved);
+    let kinds = kinds + 1;
     Disk {
         model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
         models: match resolved.save.which {
@@ -56,6 +56,16 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
         },
         checkpoint: sizes.values * resolved.model.dtype.size() as u64 + sizes.trained * state + kinds * entries,
         kept: kept_checkpoints(resolved),
+    }
+}
+
+/// The bytes and the tensors of a checkpoint for each value and parameter that is trained, beside the values: two
+/// moments, and a master beside 16-bit values. 0 where they are left out.
+pub(crate) fn saved_state(resolved: &Resolved) -> (u64, u64) {
+    match (resolved.checkpoint.optimizer_state, resolved.model.dtype) {
+        (false, _) => (0, 0),
+        (true, DType::F32) => (8, 2),
+        (true, _) => (12, 3),
     }
 }
 

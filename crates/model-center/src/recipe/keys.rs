@@ -55,6 +55,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
             &[("continue", OnSaveFailure::Continue), ("stop", OnSaveFailure::Stop)],
             OnSaveFailure::Continue,
         ),
+        optimizer_state: r.flag("checkpoint.optimizer_state", true),
     };
     let log = LogSettings {
         every: r.integer("log.every", 10, 1..=MOST_STEPS),

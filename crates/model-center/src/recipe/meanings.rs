@@ -139,6 +139,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.too_long", "Whether longer inputs are truncated or an error."),
     first("data.on_bad_record", "Whether a record that cannot be used is an error or left out."),
     first("data.bad_record_limit", "Largest share of records that may be left out."),
+    second("data.shuffle", "Give each epoch a random order of its own; otherwise samples keep the order of the files."),
+    second(
+        "data.last_batch",
+        "Samples that do not fill the last batch of an epoch: left out of it (`drop`), or a smaller batch (`keep`), \
+         whose loss is the mean of the samples that it has.",
+    ),
     first("data.length_grouped", "Batch samples of similar length together."),
     first(
         "data.packing",
@@ -255,6 +261,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("checkpoint.minutes", "Interval of checkpoints in minutes; 0 for none by the clock."),
     first("checkpoint.keep", "Number of checkpoints that are kept."),
     first("checkpoint.on_failure", "Whether the run continues or stops when a checkpoint cannot be saved."),
+    second(
+        "checkpoint.optimizer_state",
+        "Save moments and master weights too; from checkpoints without them a run resumes with `--fresh-optimizer`.",
+    ),
     first("log.every", "Interval of records of the training loss, in steps."),
     first("log.metrics", "Name of the file of metrics in the output directory."),
     first("log.quiet", "Print errors and the result alone."),

@@ -53,12 +53,12 @@ pub use pretraining::{Corpus, PretrainingSettings};
 pub use pretraining_objective::{MaskingSettings, ObjectiveSettings, PretrainingObjective, SpanPreset, SpanSettings};
 pub use ranks::Mismatch;
 pub(crate) use ranks::nearest;
-pub use resolved::Resolved;
+pub use resolved::{Resolved, is_of_schedule};
 pub use rules::preflight;
 pub use settings::{
     CheckpointSettings, DataSettings, DeviceSettings, DivergenceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
-    GradientDType, Head, Interval, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings, SaveSettings,
-    SaveWhich, Settings, Threads, TrainSettings,
+    GradientDType, Head, Interval, LastBatch, LogSettings, ModelInit, ModelSettings, OnSaveFailure, OutputSettings,
+    SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

@@ -32,7 +32,7 @@ const KEYS: [&str; 9] = [
     "data.loading_threads",
 ];
 /// The keys of other tasks.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 25] = [
     "data.path",
     "data.train",
     "data.eval",
@@ -53,6 +53,8 @@ const OTHERS: [&str; 23] = [
     "data.too_long",
     "data.on_bad_record",
     "data.bad_record_limit",
+    "data.shuffle",
+    "data.last_batch",
     "data.length_grouped",
     "data.packing",
     "data.eval_limit",

@@ -25,7 +25,26 @@ const UNHASHED_KEYS: &[&str] = &[
 ];
 /// Keys of later versions with defaults that change nothing: at these they do not count, so that the recipes and
 /// checkpoints of earlier versions keep their hash.
-const LATER_DEFAULTS: &[(&str, &str)] = &[("model.init", "\"weights\""), ("train.decay_endpoint", "\"exact\"")];
+const LATER_DEFAULTS: &[(&str, &str)] = &[
+    ("model.init", "\"weights\""),
+    ("train.decay_endpoint", "\"exact\""),
+    ("data.shuffle", "true"),
+    ("data.last_batch", "\"drop\""),
+];
+/// The schedule of the learning rate, and the length of the run, which it is made for.
+const SCHEDULE_KEYS: &[&str] = &[
+    "train.lr",
+    "train.schedule",
+    "train.gamma",
+    "train.range_test_lr",
+    "train.warmup",
+    "train.decay_steps",
+    "train.decay_endpoint",
+    "train.final_lr_ratio",
+    "train.epochs",
+    "train.steps",
+    "train.minutes",
+];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -66,9 +85,13 @@ impl Resolved {
     /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a
     /// model card shows, since it is the same wherever and on however many threads the run was made.
     pub fn hashed_toml(&self) -> String {
+        write_tables(String::new(), self.hashed()).trim_start().to_owned()
+    }
+
+    /// The entries that decide what the run computes.
+    fn hashed(&self) -> impl Iterator<Item = &SettingEntry> {
         let is_later = |e: &SettingEntry| e.value.as_ref().is_some_and(|value| is_later_default(e.key, value));
-        let counts = |e: &&SettingEntry| e.is_effective() && is_hashed(e.key) && !is_later(e);
-        write_tables(String::new(), self.entries.iter().filter(counts)).trim_start().to_owned()
+        self.entries.iter().filter(move |e| e.is_effective() && is_hashed(e.key) && !is_later(e))
     }
 
     /// Every key with its value and, as an aligned comment, where the value came from. Loads as a recipe.
@@ -83,6 +106,12 @@ impl Resolved {
     /// do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
+    }
+
+    /// BLAKE3 of the same but for the keys of [`is_of_schedule`]: equal for recipes that differ in these alone.
+    pub fn hash_without_schedule(&self) -> String {
+        let text = write_tables(String::new(), self.hashed().filter(|entry| !is_of_schedule(entry.key)));
+        blake3::hash(text.as_bytes()).to_hex().to_string()
     }
 
     /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it
@@ -177,6 +206,11 @@ impl Resolved {
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries.iter().map(|e| e.key)
     }
+}
+
+/// Whether a key sets the schedule of the learning rate, or the length of the run, which that is made for.
+pub fn is_of_schedule(key: &str) -> bool {
+    SCHEDULE_KEYS.contains(&key)
 }
 
 /// Whether a value is the default of a key of a later version.

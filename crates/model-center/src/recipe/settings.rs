@@ -106,6 +106,10 @@ pub struct DataSettings {
     pub too_long: TooLong,
     /// What happens to unusable records.
     pub on_bad_record: OnBadRecord,
+    /// Whether each epoch has a random order of its own; else the order of the files.
+    pub shuffle: bool,
+    /// What becomes of the samples that do not fill the last batch of an epoch.
+    pub last_batch: LastBatch,
     /// Whether inputs of like length are batched together.
     pub length_grouped: bool,
     /// Whether the sequences of a micro-batch are joined to one without padding.
@@ -114,6 +118,15 @@ pub struct DataSettings {
     pub eval_limit: Option<u64>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.
     pub class_weights: Option<ClassWeights>,
+}
+
+/// What becomes of the samples that do not fill the last batch of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastBatch {
+    /// They are left out of this epoch.
+    Drop,
+    /// They are a smaller batch.
+    Keep,
 }
 
 /// `[train]`: how it is trained.
@@ -307,6 +320,8 @@ pub struct CheckpointSettings {
     pub keep: usize,
     /// What becomes of the run when one cannot be saved.
     pub on_failure: OnSaveFailure,
+    /// Whether they have moments and master weights, without which a run does not resume with the same bits.
+    pub optimizer_state: bool,
 }
 
 /// What becomes of a run that cannot save a checkpoint.

@@ -8,7 +8,7 @@ use super::layers::Value;
 use super::pretraining;
 use super::pretraining_objective::PretrainingObjective;
 use super::reader::{Otherwise, Reader, Spec};
-use super::settings::DataSettings;
+use super::settings::{DataSettings, LastBatch};
 use crate::data::{
     ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PublishedTask,
     SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
@@ -140,7 +140,14 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
             "remove it, or skip",
         );
     }
+    let shuffle = r.flag("data.shuffle", true);
+    let last_batches = [("drop", LastBatch::Drop), ("keep", LastBatch::Keep)];
+    let last_batch = r.choice("data.last_batch", &last_batches, LastBatch::Drop);
     let length_grouped = r.flag("data.length_grouped", false);
+    if !shuffle {
+        let why = "data.shuffle = false keeps the order of the files";
+        r.without_effect("data.length_grouped", "data.shuffle", why, "remove one of the two");
+    }
     let packing = read_packing(r, task);
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
     let class_weights = weights_of_classes(r, task, objective);
@@ -156,6 +163,8 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         target_length,
         too_long,
         on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
+        shuffle,
+        last_batch,
         length_grouped,
         packing,
         eval_limit,

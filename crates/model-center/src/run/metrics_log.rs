@@ -192,6 +192,10 @@ pub struct ResumeRecord {
     pub passed_over: u64,
     /// Settings that differ from those the run was begun with.
     pub changed: Vec<String>,
+    /// Whether the optimizer began with fresh state.
+    pub fresh_optimizer: bool,
+    /// Whether the checkpoint's schedule stayed in force in place of the recipe's.
+    pub kept_schedule: bool,
     /// When it went on, seconds since 1970.
     pub unix_seconds: f64,
     /// Ranks that share the work from here on.
@@ -205,6 +209,11 @@ impl Record for ResumeRecord {
         let mut out = Object::default();
         out.text("kind", "resume").integer("step", self.step).text("checkpoint", &self.checkpoint);
         out.integer("passed_over", self.passed_over).text("changed", &self.changed.join(", "));
+        for (name, value) in [("fresh_optimizer", self.fresh_optimizer), ("kept_schedule", self.kept_schedule)] {
+            if value {
+                out.flag(name, value);
+            }
+        }
         out.object("time", time).end()
     }
 }

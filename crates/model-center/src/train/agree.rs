@@ -81,7 +81,11 @@ impl Trainer {
 impl LocalMetrics {
     /// Count the samples and tokens of a micro-batch.
     pub(super) fn count(&mut self, batch: &Batch) {
-        let counts = [batch.samples.len(), batch.tokens(), batch.padded_tokens()];
+        let counts = match batch.samples.len() {
+            // It stands for a batch without samples.
+            0 => [0; 3],
+            samples => [samples, batch.tokens(), batch.padded_tokens()],
+        };
         for (count, more) in self.counts.iter_mut().zip(counts) {
             *count += more as f32;
         }

@@ -5,12 +5,11 @@
 use super::finetune::RunConfig;
 use super::resume::{RunState, layout};
 use super::trainer::Trainer;
-use crate::plan::disk::kept_checkpoints;
+use crate::plan::disk::{kept_checkpoints, saved_state};
 use crate::plan::size;
 use crate::recipe::{Interval, OnSaveFailure, Resolved};
 use crate::run::console;
 use crate::{Error, Result};
-use bmtrain_core::DType;
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::{Facts, FailPoints, Store};
 use bmtrain_dist::checkpoint::{SaveEvent, Saver};
@@ -24,6 +23,7 @@ pub(super) struct Checkpointer {
     schedule: CheckpointSchedule,
     /// Checkpoints that are kept.
     keep: usize,
+    optimizer_state: bool,
     stop_on_failure: bool,
     /// Whether this rank reports failures.
     is_first: bool,
@@ -57,6 +57,7 @@ impl Checkpointer {
                 at_end: settings.every != Interval::Never,
             },
             keep: settings.keep,
+            optimizer_state: settings.optimizer_state,
             stop_on_failure: settings.on_failure == OnSaveFailure::Stop,
             is_first,
             saver: None,
@@ -146,7 +147,7 @@ impl Checkpointer {
         }
         team.gather(&[0.0])?;
         let store = Store::open(&self.directory)?.with_fail_points(self.fail_points.clone());
-        Ok(Saver::new(store, team.clone(), self.keep)?)
+        Ok(Saver::new(store, team.clone(), self.keep)?.with_optimizer_state(self.optimizer_state))
     }
 
     fn handle(&mut self, event: Option<SaveEvent>) -> Result<Option<String>> {
@@ -177,9 +178,7 @@ pub(super) fn check_disk(resolved: &Resolved, output: &Path, parameters: usize, 
     if !is_asked_for && settings.minutes == 0.0 {
         return Ok(());
     }
-    // Values, two moments, and a master beside 16-bit values.
-    let each = resolved.model.dtype.size() + 8 + if resolved.model.dtype == DType::F32 { 0 } else { 4 };
-    let one = (parameters * each) as u64;
+    let one = parameters as u64 * (resolved.model.dtype.size() as u64 + saved_state(resolved).0);
     let free = Store::open(output)?.free_bytes()?;
     if (free as f64) < 1.2 * one as f64 && is_asked_for && is_new {
         let source = std::io::Error::new(std::io::ErrorKind::StorageFull, disk_too_small(one, free));

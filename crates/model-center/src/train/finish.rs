@@ -16,6 +16,7 @@ use crate::run::{
     StopReason, console, memory,
 };
 use crate::{Error, Result};
+use std::time::SystemTime;
 
 impl Run<'_> {
     /// Save a checkpoint and end, because a rank was asked to stop.
@@ -34,7 +35,16 @@ impl Run<'_> {
                 Resume::From(_) | Resume::Never => " without --resume",
                 Resume::Auto | Resume::Must => "",
             };
-            let text = format!("stopped after step {}; the same command{without} goes on from there", trainer.steps());
+            let is_late = options.exit_at.is_some_and(|until| SystemTime::now() >= until);
+            let later = if is_late { " with a later --exit-at" } else { "" };
+            let fresh = match self.config.resolved.checkpoint.optimizer_state || options.fresh_optimizer {
+                true => "",
+                false => " with --fresh-optimizer",
+            };
+            let text = format!(
+                "stopped after step {}; the same command{without}{fresh}{later} goes on from there",
+                trainer.steps()
+            );
             console::print(&text)?;
         }
         Ok(ExitStatus::Stopped)

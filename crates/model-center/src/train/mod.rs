@@ -41,6 +41,7 @@ mod pretraining_data;
 mod profile;
 mod records;
 mod resume;
+mod resume_rules;
 mod run;
 mod run_data;
 pub(crate) mod run_ranks;

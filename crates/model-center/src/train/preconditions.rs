@@ -3,10 +3,11 @@
 use super::resume::{CheckpointPath, Resume, recipe_of, run_directory};
 use super::save;
 use crate::formats::ModelCaches;
-use crate::recipe::{Resolved, SaveWhich};
+use crate::recipe::{Resolved, SaveWhich, is_of_schedule};
 use crate::run::{CHECKPOINT_DIRECTORY, Earlier, IfThere, MARKER, OutputDirectory, OutputFault, RECIPE_FILE, console};
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::FailPoints;
+use std::time::SystemTime;
 
 /// What a run is asked for beside its recipe.
 #[derive(Debug, Clone)]
@@ -17,6 +18,10 @@ pub struct FinetuneOptions {
     pub init_from: Option<CheckpointPath>,
     /// Resume although settings that decide the results, or the data, have changed.
     pub accept_change: bool,
+    /// Resume with the checkpoint's learning-rate schedule, although the recipe has another one or another length.
+    pub keep_schedule: bool,
+    /// Resume without the optimizer state of the checkpoint, whether it has one or not.
+    pub fresh_optimizer: bool,
     /// Replace an earlier run in the output directory.
     pub overwrite: bool,
     /// Check everything that can be checked without reading weights, and stop.
@@ -25,6 +30,8 @@ pub struct FinetuneOptions {
     pub exit_after_steps: Option<u64>,
     /// The same after this many minutes since its first step.
     pub exit_after_minutes: Option<f64>,
+    /// The same at this time by the clock of any rank.
+    pub exit_at: Option<SystemTime>,
     /// Print at the end where the time of the training steps went.
     pub profile: bool,
     /// Failures to inject into saving; only the feature `testing` of `bmtrain-dist` can make any.
@@ -39,10 +46,13 @@ impl Default for FinetuneOptions {
             resume: Resume::Auto,
             init_from: None,
             accept_change: false,
+            keep_schedule: false,
+            fresh_optimizer: false,
             overwrite: false,
             dry_run: false,
             exit_after_steps: None,
             exit_after_minutes: None,
+            exit_at: None,
             profile: false,
             fail_points: FailPoints::NONE,
             places: ModelCaches::default(),
@@ -56,13 +66,23 @@ impl FinetuneOptions {
         match self.resume {
             _ if self.overwrite => IfThere::Replace,
             Resume::Never => IfThere::Refuse,
-            _ => IfThere::Continue { accept_change: self.accept_change },
+            // Which settings differ is checked key by key, and by the checkpoint.
+            _ => IfThere::Continue { accept_change: self.accept_change || self.keep_schedule },
         }
     }
 }
 
 /// Check that the output directory is free for this run; settings that differ from the earlier run's are named.
 pub(super) fn check_output(resolved: &Resolved, options: &FinetuneOptions, changes: &[String]) -> Result<()> {
+    let is_other = |change: &&String| !change.split_once(':').is_some_and(|(key, _)| is_of_schedule(key));
+    let others: Vec<&str> = changes.iter().filter(is_other).map(String::as_str).collect();
+    if options.keep_schedule && !others.is_empty() {
+        let reason =
+            format!("--keep-schedule keeps the schedule alone, and other settings differ: {}", others.join(", "));
+        let fix = "set them as they were, or write the checkpoint's schedule into the recipe and add --accept-change \
+                   in place of --keep-schedule";
+        return Err(Error::output(OutputFault::OtherRecipe, resolved.output.dir.display().to_string(), reason, fix));
+    }
     let checked = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
     checked.map(drop).map_err(|error| match error {
         Error::Output { fault, place, reason, fix } if !changes.is_empty() => {

@@ -7,6 +7,7 @@ use super::divergence::{DivergenceGuard, GuardState};
 use super::evaluate::EvalResult;
 use super::export::{MODEL, SavedModel};
 use super::finetune::RunConfig;
+use super::resume_rules::{self, Rules};
 use super::run_data;
 use super::trainer::{Trainer, TrainingProgress};
 use crate::file::read_text;
@@ -15,7 +16,8 @@ use crate::run::console;
 use crate::run::{BestState, CHECKPOINT_DIRECTORY, Exact, RECIPE_FILE};
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store};
-use bmtrain_dist::checkpoint::{TrainingState, load_parameters, restore};
+use bmtrain_dist::checkpoint::{TrainingState, load_parameters, restore, restore_without_optimizer_state};
+use bmtrain_dist::optim::{Schedule, Scheduler};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -83,7 +85,7 @@ impl FromStr for Resume {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunState {
-    training: TrainingState,
+    pub(super) training: TrainingState,
     samples: u64,
     tokens: u64,
     pub(super) best: BestState,
@@ -91,10 +93,13 @@ pub(super) struct RunState {
     pub(super) eval_before: Option<SavedEval>,
     #[serde(rename = "judged")]
     pub(super) last_eval: Option<SavedLastEval>,
-    train_data: String,
-    eval_data: String,
+    pub(super) train_data: String,
+    pub(super) eval_data: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     guard: Option<GuardState>,
+    /// The learning rate's schedule in force; earlier versions recorded none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) schedule: Option<Schedule>,
 }
 
 /// A [`EvalResult`] by names.
@@ -147,8 +152,13 @@ impl RunState {
         last_eval: Option<SavedLastEval>,
     ) -> Result<Self> {
         let (train_data, eval_data) = data_of(config);
+        let training = TrainingState::of(&trainer.optim, trainer.model.parameters())?;
+        let schedule = trainer.optim.parts().find_map(|(_, scheduler)| scheduler).map(Scheduler::schedule).copied();
         Ok(RunState {
-            training: TrainingState::of(&trainer.optim, trainer.model.parameters())?,
+            training: match config.resolved.checkpoint.optimizer_state {
+                true => training,
+                false => training.without_optimizer_state(),
+            },
             samples: trainer.progress().samples,
             tokens: trainer.progress().tokens,
             best,
@@ -157,6 +167,7 @@ impl RunState {
             train_data,
             eval_data,
             guard: trainer.guard.as_ref().map(DivergenceGuard::state),
+            schedule,
         })
     }
 
@@ -178,10 +189,12 @@ pub(super) fn layout(config: &RunConfig, trainer: &Trainer) -> Map<String, Value
         (SECONDS, Value::from(trainer.elapsed().as_secs_f64())),
         (MODEL, SavedModel::of(config).to_value()),
     ];
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    let mut layout = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    resume_rules::describe(config, &mut layout);
+    layout
 }
 
-fn data_of(config: &RunConfig) -> (String, String) {
+pub(super) fn data_of(config: &RunConfig) -> (String, String) {
     (config.setup.train.fingerprint().to_owned(), run_data::fingerprint(&config.setup.eval))
 }
 
@@ -316,28 +329,22 @@ impl Choice {
         Ok(Store::open(&self.directory)?.checkpoint(&self.name)?)
     }
 
-    /// Load parameters, optimizer state and progress into the trainer; returns the state of the run.
-    pub(super) fn load(&self, config: &RunConfig, trainer: &mut Trainer) -> Result<RunState> {
+    /// Load parameters, optimizer state and progress into the trainer; returns the state of the run, and what was taken
+    /// of it.
+    pub(super) fn load(&self, config: &RunConfig, trainer: &mut Trainer) -> Result<(RunState, Rules)> {
         let checkpoint = self.open()?;
         let manifest = checkpoint.manifest();
-        let place = || self.directory.join(self.name.to_string()).display().to_string();
-        if manifest.facts.recipe != config.resolved.recipe_hash() && !config.options.accept_change {
-            let reason = "the checkpoint was saved by a run of another recipe";
-            return Err(Error::recipe(place(), reason, "add --accept-change to go on with the changed settings"));
-        }
+        let place = self.directory.join(self.name.to_string()).display().to_string();
         let state: RunState = serde_json::from_value(Value::Object(manifest.facts.state.clone())).map_err(|e| {
             let reason = format!("this is not a checkpoint of a fine-tuning run: {e}");
-            Error::recipe(place(), reason, "to start anew from its weights alone, use --init-from")
+            Error::recipe(&place, reason, "to start anew from its weights alone, use --init-from")
         })?;
-        let (train, eval) = data_of(config);
-        for (now, then, key) in [(&train, &state.train_data, "data.train"), (&eval, &state.eval_data, "data.eval")] {
-            if now != then && !config.options.accept_change {
-                let reason = format!("the data of {key} are not those the run was begun with");
-                let fix = "bring the files back as they were, or add --accept-change to go on with these";
-                return Err(Error::data(place(), reason, fix));
-            }
+        let rules = Rules::of(config, &place, manifest, &state)?;
+        let restored = if rules.optimizer_state { restore } else { restore_without_optimizer_state };
+        restored(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
+        if let Some(schedule) = rules.kept_schedule {
+            trainer.optim.parts_mut().filter_map(|(_, scheduler)| scheduler).for_each(|own| own.follow(schedule));
         }
-        restore(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
         let seconds = manifest.facts.layout.get(SECONDS).and_then(Value::as_f64).unwrap_or(0.0);
         let earlier = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         let RunState { samples, tokens, guard: watched, .. } = state;
@@ -345,7 +352,7 @@ impl Choice {
             guard.load(watched);
         }
         trainer.resume(TrainingProgress { step: manifest.step, samples, tokens }, earlier);
-        Ok(state)
+        Ok((state, rules))
     }
 
     /// Load the weights alone.

@@ -8,7 +8,7 @@ use crate::data::{LabelSpace, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
 use crate::model::{OpenOptions, OpenedModel, Registry, TextModel};
-use crate::recipe::{DataSource, ModelStart, Resolved};
+use crate::recipe::{DataSource, LastBatch, ModelStart, Resolved};
 use crate::run::{StopConditions, StopFlag};
 use crate::{Error, Result};
 use bmtrain_core::Device;
@@ -109,13 +109,15 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     tokenizer.require_rows(opened.model.info().vocab_size)?;
     check_lengths(resolved, samples.train.labels(), opened.model.info().max_length)?;
     let (found, batch) = (samples.train.len(), resolved.train.batch_size as u64);
-    if found < batch {
+    let keeps_last = resolved.data.last_batch == LastBatch::Keep && resolved.data.source.pretraining().is_none();
+    if found < batch && !keeps_last {
         let reason = format!("{found} samples do not fill one batch of {batch}");
         return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
     }
     let class_weights = weights_of_classes(resolved, &samples.train)?;
     let steps_per_epoch = match resolved.data.source.pretraining() {
         Some(_) => resolved.train.steps.unwrap_or(1),
+        None if keeps_last => found.div_ceil(batch),
         None => found / batch,
     };
     let schedule = schedule(resolved, steps_per_epoch)?;

@@ -2,6 +2,7 @@
 
 use super::finetune::RunConfig;
 use super::resume::{CheckpointPath, Choice, RunState, SavedEval, SavedLastEval, choose, named};
+use super::resume_rules::Rules;
 use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
 use super::trainer::Trainer;
@@ -52,13 +53,13 @@ impl Run<'_> {
             self.decision = trainer.agree()?;
             return Ok(());
         };
-        let state = choice.load(self.config, trainer)?;
+        let (state, rules) = choice.load(self.config, trainer)?;
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
         self.best.load_state(&state.best);
         self.check_best(trainer, &choice)?;
         self.open_log(true)?;
-        self.resume(trainer, &choice, state)?;
+        self.resume(trainer, &choice, state, &rules)?;
         self.decision = trainer.agree()?;
         Ok(())
     }
@@ -100,7 +101,7 @@ impl Run<'_> {
         })
     }
 
-    fn resume(&mut self, trainer: &Trainer, choice: &Choice, state: RunState) -> Result<()> {
+    fn resume(&mut self, trainer: &Trainer, choice: &Choice, state: RunState, rules: &Rules) -> Result<()> {
         self.eval_before = state.eval_before.map(SavedEval::into_result).transpose()?;
         self.last_eval = match state.last_eval {
             None => None,
@@ -126,11 +127,14 @@ impl Run<'_> {
         }
         choice.warn();
         self.display.note(&format!("going on after step {}, from {}", trainer.steps(), choice.name));
+        rules.notes().iter().for_each(|note| self.display.note(note));
         self.log(&ResumeRecord {
             step: trainer.steps(),
             checkpoint: choice.name.to_string(),
             passed_over: choice.passed_over.len() as u64,
             changed: self.config.changes.clone(),
+            fresh_optimizer: !rules.optimizer_state,
+            kept_schedule: rules.kept_schedule.is_some(),
             unix_seconds: unix_seconds(),
             ranks: trainer.team.size() as u64,
         })

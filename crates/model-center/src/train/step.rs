@@ -117,7 +117,14 @@ impl Trainer {
             true => Vec::new(),
             false => {
                 let shares = self.batches.prompt_shares(first, count)?;
-                shares.into_iter().map(|share| prompt_loss * share * count as f32).collect()
+                let equal = 1.0 / count as f32;
+                // Relative to the weight of the micro-batch, by which its whole loss is multiplied.
+                let relative = |(share, weight): (f32, &f32)| match *weight {
+                    weight if weight == equal => prompt_loss * share * count as f32,
+                    0.0 => 0.0,
+                    weight => prompt_loss * share / weight,
+                };
+                shares.into_iter().zip(&micro_batches).map(relative).collect()
             }
         };
         Ok(LossWeights { micro_batches, prompts })

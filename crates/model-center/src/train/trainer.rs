@@ -6,11 +6,12 @@ use super::agree::{Decision, StepMetrics, StopVote};
 use super::batches::Batches;
 use super::divergence::DivergenceGuard;
 use super::evaluate::EvalContext;
+use super::preconditions::FinetuneOptions;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
 use crate::data::{LoaderOptions, Order, Position};
 use crate::model::TextModel;
-use crate::recipe::{BatchRamp, Resolved};
+use crate::recipe::{BatchRamp, LastBatch, Resolved};
 use crate::run::{StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Var};
@@ -19,7 +20,7 @@ use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
 use bmtrain_dist::pipeline::Pipeline;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Windows of this many batches are sorted by length when batches are grouped by length.
 const LENGTH_WINDOW: usize = 50;
@@ -81,6 +82,8 @@ pub(super) struct ProcessShare {
     pub(super) steps: Option<u64>,
     /// Time since its first step began.
     pub(super) time: Option<Duration>,
+    /// No step after this time.
+    until: Option<SystemTime>,
     /// The step that it began at.
     begun_at: u64,
 }
@@ -88,7 +91,8 @@ pub(super) struct ProcessShare {
 impl ProcessShare {
     fn is_done(&self, step: u64, elapsed: Duration) -> bool {
         let by_steps = self.steps.is_some_and(|most| step.saturating_sub(self.begun_at) >= most);
-        by_steps || self.time.is_some_and(|most| elapsed >= most)
+        let by_clock = self.until.is_some_and(|until| SystemTime::now() >= until);
+        by_steps || by_clock || self.time.is_some_and(|most| elapsed >= most)
     }
 }
 
@@ -207,10 +211,12 @@ impl Trainer {
         self.clock.before_resume + self.clock.first_step.map_or(Duration::ZERO, |started| started.elapsed())
     }
 
-    /// Stop as if asked to after this many new steps or minutes.
-    pub(super) fn limit_process(&mut self, steps: Option<u64>, minutes: Option<f64>) {
+    /// Stop as if asked to after the new steps or minutes of the options, or at their time.
+    pub(super) fn limit_process(&mut self, options: &FinetuneOptions) {
+        let minutes = options.exit_after_minutes;
         let time = minutes.and_then(|minutes| Duration::try_from_secs_f64(60.0 * minutes).ok());
-        self.share = ProcessShare { steps, time, begun_at: self.progress.step };
+        let (steps, until) = (options.exit_after_steps, options.exit_at);
+        self.share = ProcessShare { steps, time, until, begun_at: self.progress.step };
     }
 
     /// This rank's vote on stopping after `step` steps.
@@ -279,13 +285,21 @@ impl Trainer {
 
 /// The micro-batches of a run on these ranks.
 pub(super) fn batches(setup: &Setup, resolved: &Resolved, team: &RunRanks) -> Result<Batches> {
-    let order = match resolved.data.length_grouped {
-        true => Order::LengthGrouped { window: LENGTH_WINDOW },
-        false => Order::Shuffled,
+    let data = &resolved.data;
+    let order = match (data.shuffle, data.length_grouped) {
+        (false, _) => Order::Sequential,
+        (true, true) => Order::LengthGrouped { window: LENGTH_WINDOW },
+        (true, false) => Order::Shuffled,
     };
     let micro_batch = resolved.micro_batch_on(team.data_size());
-    let packing = resolved.data.packing;
-    let options = LoaderOptions { order, packing, ..LoaderOptions::training(micro_batch, resolved.train.seed) };
+    let options = LoaderOptions {
+        order,
+        packing: data.packing,
+        drop_last: data.last_batch == LastBatch::Drop,
+        // Every rank computes all its micro-batches of the last step too, as collectives and pipelines need.
+        round_epoch_to: resolved.train.batch_size / micro_batch.max(1),
+        ..LoaderOptions::training(micro_batch, resolved.train.seed)
+    };
     let threads = resolved.data.source.pretraining().map_or(0, |settings| settings.loading_threads);
     let part = (threads, team.data_rank(), team.data_size());
     Ok(Batches::training(&setup.train, options, part)?.weighing(setup.class_weights.clone()))

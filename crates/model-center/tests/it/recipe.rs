@@ -125,6 +125,8 @@ max_length = 512                # default
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
+shuffle = true                  # default
+last_batch = "drop"             # default
 length_grouped = false          # default
 # packing = false               # no effect: it is for task language
 # eval_limit                    # not set: all of them
@@ -218,6 +220,7 @@ every = "never"                 # default
 minutes = 10.0                  # default
 keep = 2                        # default
 on_failure = "continue"         # default
+optimizer_state = true          # default
 
 [log]
 every = 10                      # default
@@ -307,12 +310,34 @@ fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
         "train.seed=1234",
         "train.batch_size=0x20",
         "train.lr=0.00005",
+        "checkpoint.optimizer_state=false",
+        "data.shuffle=true",
+        "data.last_batch=drop",
     ] {
         assert_eq!(hash(&[same]), hash(&[]), "{same}");
     }
-    for other in
-        ["train.seed=1", "train.lr=1e-5", "data.max_length=64", "model.path=n", "eval.every=end", "save.dtype=bf16"]
-    {
+    for other in [
+        "train.seed=1",
+        "train.lr=1e-5",
+        "data.max_length=64",
+        "data.shuffle=false",
+        "data.last_batch=keep",
+        "model.path=n",
+        "eval.every=end",
+        "save.dtype=bf16",
+    ] {
+        assert_ne!(hash(&[other]), hash(&[]), "{other}");
+    }
+}
+
+#[test]
+fn recipes_that_differ_in_schedule_and_length_alone_share_a_hash() {
+    let hash = |sets: &[&str]| load(LEAST, sets).hash_without_schedule();
+    let schedule = ["train.schedule=exponential", "train.gamma=0.9", "train.warmup=0.1", "train.final_lr_ratio=0.1"];
+    for same in [&schedule[..], &["train.lr=1", "train.decay_steps=9"], &["train.steps=7", "train.minutes=3"]] {
+        assert_eq!(hash(same), hash(&[]), "{same:?}");
+    }
+    for other in ["train.seed=1", "train.batch_size=8", "train.weight_decay=0", "data.max_length=64"] {
         assert_ne!(hash(&[other]), hash(&[]), "{other}");
     }
 }

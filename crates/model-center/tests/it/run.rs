@@ -61,6 +61,8 @@ fn the_metrics_file_has_exactly_these_bytes() {
         checkpoint: "step-5-00000000".into(),
         passed_over: 1,
         changed: vec!["train.lr: 1.0 -> 2.0".into()],
+        fresh_optimizer: true,
+        kept_schedule: false,
         unix_seconds: 2.5,
         ranks: 4,
     })
@@ -93,7 +95,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         r#""peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
         "\n",
         r#"{"kind":"resume","step":5,"checkpoint":"step-5-00000000","passed_over":1,"#,
-        r#""changed":"train.lr: 1.0 -> 2.0","time":{"unix_seconds":2.5,"ranks":4}}"#,
+        r#""changed":"train.lr: 1.0 -> 2.0","fresh_optimizer":true,"time":{"unix_seconds":2.5,"ranks":4}}"#,
         "\n",
         r#"{"kind":"step","step":10,"epoch":0.1,"loss":"NaN","grad_norm":1e-7,"lr":0.0003,"samples":320,"#,
         r#""tokens":9000,"batch":"0000000000ab","skipped":true,"time":{"seconds":0.0,"tokens_per_s":0.0,"#,

@@ -1,6 +1,7 @@
 //! The finetune program from beginning to end on a tiny BERT: what it writes, what it shows, that it learns, and that
 //! it computes the same bits however it is run.
 
+mod batches;
 mod families;
 use crate::fixture;
 mod limits;

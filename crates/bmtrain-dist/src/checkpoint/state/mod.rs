@@ -14,7 +14,7 @@ mod saver;
 mod snapshot;
 mod training_state;
 
-pub use restore::{load_parameters, restore};
+pub use restore::{load_parameters, restore, restore_without_optimizer_state};
 pub use saver::{SaveEvent, Saver};
 pub use snapshot::Snapshot;
 pub use training_state::{OptimizerState, TrainingState};

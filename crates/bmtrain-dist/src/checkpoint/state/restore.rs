@@ -13,21 +13,26 @@ use std::sync::Arc;
 
 const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start a new run from its weights \
                           alone, load them into it";
+const NO_OPTIMIZER_STATE: &str = "the checkpoint was saved without optimizer state";
 
 /// Restore parameters, optimizer state, schedules, loss scale and the freeze mask. The caller continues with the step
 /// after [`Manifest::step`](crate::checkpoint::Manifest::step). Collective over pipeline stages: each reads what it
 /// holds.
 ///
 /// # Errors
-/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, the same on all ranks, before
-/// anything is changed. [`Fault::Damaged`] for bytes whose hash differs: the run must not continue with what was loaded
-/// so far.
+/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, or without their state, the same on
+/// all ranks, before anything is changed. [`Fault::Damaged`] for bytes whose hash differs: the run must not continue
+/// with what was loaded so far.
 pub fn restore(
     checkpoint: &Checkpoint,
     state: &TrainingState,
     params: &Parameters,
     optim: &mut OptimManager,
 ) -> Result<()> {
+    if !state.has_optimizer_state {
+        let fix = "restore it without optimizer state, with which the optimizers begin anew";
+        return Err(Error::checkpoint(Fault::Request, checkpoint.name().to_string(), NO_OPTIMIZER_STATE, fix));
+    }
     check_parameters(checkpoint, params)?;
     state.check(optim, params)?;
     agree(checkpoint, params, optim, check_optimizers(checkpoint, state, (params, optim)))?;
@@ -46,6 +51,23 @@ pub fn restore(
         }
     }
     Ok(())
+}
+
+/// As [`restore`] without moments, master weights and step counts, whether the checkpoint has them or not: optimizers
+/// that were made for this begin with fresh state, at the same position in their schedules.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_without_optimizer_state(
+    checkpoint: &Checkpoint,
+    state: &TrainingState,
+    params: &Parameters,
+    optim: &mut OptimManager,
+) -> Result<()> {
+    check_parameters(checkpoint, params)?;
+    state.check(optim, params)?;
+    read_parameters(checkpoint, params)?;
+    state.apply(optim, params)
 }
 
 /// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the

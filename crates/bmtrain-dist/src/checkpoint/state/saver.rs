@@ -54,6 +54,7 @@ pub struct Saver {
     /// The result of this rank's part of the stage.
     outcome: Option<Result<Reported>>,
     attempts: u64,
+    optimizer_state: bool,
 }
 
 #[derive(Debug)]
@@ -69,7 +70,24 @@ impl Saver {
     pub fn new(store: Store, group: ControlGroup, keep: usize) -> Result<Self> {
         let thread = SaveThread::start(&format!("save-{}", group.rank()))?;
         let keep = Keep::from(keep);
-        Ok(Saver { store, group, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })
+        Ok(Saver {
+            store,
+            group,
+            thread,
+            keep,
+            stage: Stage::Idle,
+            buffers: Vec::new(),
+            outcome: None,
+            attempts: 0,
+            optimizer_state: true,
+        })
+    }
+
+    /// The same, leaving moments and master weights out of its checkpoints unless `is_saved`. What it leaves out, the
+    /// [`TrainingState`](super::TrainingState) of these checkpoints has to be without as well.
+    #[must_use]
+    pub fn with_optimizer_state(self, is_saved: bool) -> Self {
+        Saver { optimizer_state: is_saved, ..self }
     }
 
     /// Where it saves.
@@ -98,6 +116,7 @@ impl Saver {
         optim: &OptimManager,
     ) -> Result<Option<SaveEvent>> {
         let before = self.finish()?;
+        let optim = self.optimizer_state.then_some(optim);
         let snapshot = Snapshot::begin(device, params, optim, std::mem::take(&mut self.buffers))?;
         let facts = Facts { world: self.group.size() as u64, ..facts };
         self.stage = Stage::Copying { snapshot, facts, step };

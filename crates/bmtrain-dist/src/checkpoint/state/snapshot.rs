@@ -20,19 +20,19 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the optimizer state: a pipeline
-    /// stage copies what it holds. The buffers of an earlier snapshot are reused.
+    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the state of `optim`, if it is
+    /// given: a pipeline stage copies what it holds. The buffers of an earlier snapshot are reused.
     pub fn begin(
         device: &Device,
         params: &Parameters,
-        optim: &OptimManager,
+        optim: Option<&OptimManager>,
         buffers: Vec<TensorPiece>,
     ) -> Result<Self> {
         let mut sources = Vec::new();
         for param in params {
             let flat = param.place()?.0;
             let mut tensors = vec![(Kind::Parameter, flat.dtype(), values_of(flat))];
-            for (optimizer, _) in optim.parts() {
+            for (optimizer, _) in optim.into_iter().flat_map(OptimManager::parts) {
                 let kept = optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors);
                 tensors.extend(kept.map(|(name, tensor)| (kind_of(name), DType::F32, tensor)));
             }

@@ -18,6 +18,17 @@ pub struct TrainingState {
     pub optimizers: Vec<OptimizerState>,
     /// The frozen parameters.
     pub frozen: FreezeMask,
+    /// Whether moments, master weights and step counts are saved with it; what earlier versions wrote has them.
+    #[serde(default = "complete", skip_serializing_if = "is_complete")]
+    pub has_optimizer_state: bool,
+}
+
+fn complete() -> bool {
+    true
+}
+
+fn is_complete(has_optimizer_state: &bool) -> bool {
+    *has_optimizer_state
 }
 
 /// State of one optimizer.
@@ -44,7 +55,15 @@ impl TrainingState {
             optimizers.push(OptimizerState { iteration: scheduler.map(|scheduler| scheduler.iteration()), steps });
         }
         join_stages(&mut optimizers, optim, params)?;
-        Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen: params.freeze_mask() })
+        let (scaler, frozen) = (optim.scaler().state(), params.freeze_mask());
+        Ok(TrainingState { scaler, optimizers, frozen, has_optimizer_state: true })
+    }
+
+    /// The same for a checkpoint whose [`Saver`](super::Saver) leaves the state of the optimizers out.
+    #[must_use]
+    pub fn without_optimizer_state(mut self) -> Self {
+        self.optimizers.iter_mut().for_each(|optimizer| optimizer.steps.clear());
+        TrainingState { has_optimizer_state: false, ..self }
     }
 
     /// Whether [`TrainingState::apply`] would accept these. All ranks come to the same.

@@ -189,7 +189,7 @@ pub(super) const KEYS: &[(&str, Role)] = &[
     unused("comms_logger", PROFILE),
     // Others.
     unused("autotuning", "`plan --all-levels` and `simulate` compare layouts"),
-    unused("dataloader_drop_last", "the last incomplete batch of an epoch is dropped"),
+    unused("dataloader_drop_last", "data.last_batch drops or keeps the last batch of an epoch"),
     unused("checkpoint", "a checkpoint is checked, and read by any number of ranks"),
     unused("load_universal_checkpoint", "a checkpoint is read by any number of ranks"),
     unused("elasticity", "train.gradient_sum = \"elastic\" gives the same bits on any number of ranks"),

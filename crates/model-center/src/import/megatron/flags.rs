@@ -11,7 +11,9 @@ const GENERATION: &str = "it is for generation: see `generate --help`";
 const ICT: &str = "retrieval models (REALM, ICT) have no counterpart here, and other programs do not read it";
 const LEGACY_ZERO: &str = "DeepSpeed's file decides it, and Megatron-LM passes it on unread";
 const BUCKETS: &str = "sizes of messages are chosen here";
-const COMPLETE: &str = "a checkpoint here is complete, so that a resumed run has the same bits";
+const NO_RANDOM_STATE: &str = "random numbers follow from seed and step, and have no state";
+const OVERRIDE_SCHEDULE: &str = "`pretrain --accept-change` resumes with the recipe's schedule";
+const KEEP_SCHEDULE: &str = "`pretrain --keep-schedule` resumes with the checkpoint's schedule";
 const NO_MODEL: &str = "there is no such layer here";
 const MOE: &str = "mixtures of experts are not available";
 
@@ -118,19 +120,19 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     read("--lr-warmup-fraction"),
     read("--lr-warmup-iters"),
     read("--lr-warmup-samples"),
-    unused_switch("--override-lr-scheduler", "the recipe always decides"),
-    unused_switch("--override-opt-param-scheduler", "the recipe always decides"),
-    unused_switch("--use-checkpoint-lr-scheduler", "a resumed run refuses another schedule unless --accept-change"),
-    unused_switch("--use-checkpoint-opt-param-scheduler", "a resumed run refuses another schedule"),
+    unused_switch("--override-lr-scheduler", OVERRIDE_SCHEDULE),
+    unused_switch("--override-opt-param-scheduler", OVERRIDE_SCHEDULE),
+    unused_switch("--use-checkpoint-lr-scheduler", KEEP_SCHEDULE),
+    unused_switch("--use-checkpoint-opt-param-scheduler", KEEP_SCHEDULE),
     // Checkpoints.
     read("--save"),
     read("--save-interval"),
     read("--load"),
     switch("--finetune"),
-    unused_switch("--no-save-optim", COMPLETE),
-    unused_switch("--no-save-rng", COMPLETE),
-    unused_switch("--no-load-optim", "`finetune --init-from` begins with the weights alone"),
-    unused_switch("--no-load-rng", "random numbers follow from seed and step, and have no state"),
+    switch("--no-save-optim"),
+    unused_switch("--no-save-rng", NO_RANDOM_STATE),
+    unused_switch("--no-load-optim", "`pretrain --fresh-optimizer` resumes so"),
+    unused_switch("--no-load-rng", NO_RANDOM_STATE),
     unused_switch("--resume-dataloader", "a resumed run goes on at the sample where it stopped"),
     unused_switch("--use-checkpoint-args", "the recipe decides"),
     unused("--ckpt-format", "checkpoints have one format, and any number of ranks reads it"),

@@ -270,9 +270,15 @@ impl Translation<'_> {
                 });
                 sheet.text(keys::CHECKPOINT_EVERY, &format!("{steps} steps"), from);
                 sheet.number(keys::CHECKPOINT_MINUTES, 0.0, "--save-interval counts steps alone");
+                if flags.is_given("--no-save-optim") {
+                    sheet.flag(keys::CHECKPOINT_OPTIMIZER_STATE, false, "--no-save-optim");
+                }
             }
             (false, Some(every)) => sheet.note(NoteKind::Unused, every.from, "it is for --save"),
             (false, None) => {}
+        }
+        if flags.is_given("--no-save-optim") && !flags.is_given("--save") {
+            sheet.note(NoteKind::Unused, "--no-save-optim", "it is for --save");
         }
         let log = flags.whole("--log-interval", 100)?;
         sheet.whole(keys::LOG_EVERY, log.value.max(1), log.from);

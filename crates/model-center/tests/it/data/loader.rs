@@ -20,7 +20,7 @@ fn dataset(samples: usize) -> Arc<Dataset> {
 }
 
 fn options(order: Order, batch_size: usize, drop_last: bool) -> LoaderOptions {
-    LoaderOptions { batch_size, order, drop_last, pad_to_multiple_of: 1, packing: false, seed: 5 }
+    LoaderOptions { batch_size, order, drop_last, round_epoch_to: 1, pad_to_multiple_of: 1, packing: false, seed: 5 }
 }
 
 const ORDERS: [Order; 4] =
@@ -45,6 +45,33 @@ fn every_sample_is_visited_exactly_once() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_rounded_epoch_ends_in_batches_without_samples_and_weight() {
+    let dataset = dataset(9);
+    for order in ORDERS {
+        let options = LoaderOptions { round_epoch_to: 4, ..options(order, 2, false) };
+        let mut loader = Loader::new(dataset.clone(), options).unwrap();
+        assert_eq!(loader.batches_per_epoch(), 8);
+        let at = |index| Position { epoch: 1, index };
+        let sizes = [2, 2, 2, 2, 1, 0, 0, 0];
+        let mut seen = Vec::new();
+        for (index, size) in sizes.into_iter().enumerate() {
+            let batch = loader.batch(at(index as u64)).unwrap();
+            // Without samples it has a row all the same, so that it can be computed.
+            assert_eq!((batch.samples.len(), batch.rows), (size, size.max(1)), "{order:?} {index}");
+            assert_eq!(batch.labels.as_ref().unwrap().len(), size.max(1));
+            seen.extend(batch.samples);
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..9), "{order:?}");
+        // By samples, not by batches.
+        assert_eq!(loader.shares(at(0), 4).unwrap(), [0.25; 4]);
+        assert_eq!(loader.shares(at(4), 4).unwrap(), [1.0, 0.0, 0.0, 0.0]);
+        assert_eq!(loader.shares(at(3), 2).unwrap(), [2.0 / 3.0, 1.0 / 3.0]);
+        assert!(loader.batch(at(8)).is_err());
     }
 }
 
