@@ -93,7 +93,7 @@ impl WrittenParams {
             };
             for (place, _) in order.iter().enumerate().filter(|(_, own)| **own == block) {
                 let name = format!("{}.layers.{place}.{rest}", stack.name);
-                shapes.push(ParamShape::new(&name, &param.shape));
+                shapes.push(ParamShape::new(&name, param.shape.as_slice()));
                 shared.insert(name, param.name.clone());
             }
         }
