@@ -305,9 +305,11 @@ fn structure(numbers: &[i32]) -> Vec<u8> {
     numbers.iter().flat_map(field).chain([0]).collect()
 }
 
-/// A file with one required column of text whose pages are given: kind, bytes without compression, the field of the
-/// kind's own numbers, those, and the page.
-fn hand_made(path: &Path, codec: Compression, rows: i64, pages: &[(i32, i32, u8, &[i32], &[u8])]) {
+/// Its kind, its bytes without compression, the field of the numbers that its kind has, the numbers, and what is stored.
+type Page<'a> = (i32, i32, u8, &'a [i32], &'a [u8]);
+
+/// A file with one required column of text whose pages are given.
+fn hand_made(path: &Path, codec: Compression, rows: i64, pages: &[Page<'_>]) {
     let mut bytes = b"PAR1".to_vec();
     for (kind, plain, field, numbers, page) in pages {
         let mut header = structure(&[*kind, *plain, page.len() as i32]);
@@ -330,7 +332,7 @@ fn no_page_takes_more_memory_than_it_has_bytes() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("a.parquet");
     let plain = [&[3, 0, 0, 0][..], b"one"].concat();
-    let made = |codec, pages: &[(i32, i32, u8, &[i32], &[u8])]| {
+    let made = |codec, pages: &[Page<'_>]| {
         hand_made(&path, codec, 1, pages);
         read(&path)
     };
@@ -338,8 +340,7 @@ fn no_page_takes_more_memory_than_it_has_bytes() {
     let data = |values, encoding| [values, encoding, 3, 3];
     assert_eq!(made(none, &[(0, 7, 5, &data(1, 0), &plain)]).unwrap(), ["one"]);
     // Empty pages and those of other kinds are passed.
-    let pages: [(i32, i32, u8, &[i32], &[u8]); 3] =
-        [(0, 0, 5, &data(0, 0), b""), (1, 3, 6, &[], b"abc"), (0, 7, 5, &data(1, 0), &plain)];
+    let pages: [Page<'_>; 3] = [(0, 0, 5, &data(0, 0), b""), (1, 3, 6, &[], b"abc"), (0, 7, 5, &data(1, 0), &plain)];
     assert_eq!(made(none, &pages).unwrap(), ["one"]);
     let bomb = {
         use std::io::Write;
