@@ -305,7 +305,7 @@ fn structure(numbers: &[i32]) -> Vec<u8> {
     numbers.iter().flat_map(field).chain([0]).collect()
 }
 
-/// Its kind, its bytes without compression, the field of the numbers that its kind has, the numbers, and what is stored.
+/// Its kind, its bytes without compression, the field of the numbers of its kind, the numbers, and what is stored.
 type Page<'a> = (i32, i32, u8, &'a [i32], &'a [u8]);
 
 /// A file with one required column of text whose pages are given.
