@@ -169,12 +169,14 @@ impl ParquetRows {
         };
         self.next_group += 1;
         self.left = u64::try_from(group.num_rows()).unwrap_or(0);
+        if self.left == 0 {
+            return Ok(true);
+        }
         for column in &mut self.columns {
             let chunk = group.columns().get(column.leaf());
             let range = chunk.and_then(|chunk| {
-                let start =
-                    chunk.dictionary_page_offset().filter(|offset| *offset > 0).unwrap_or(chunk.data_page_offset());
-                let start = u64::try_from(start.min(chunk.data_page_offset())).ok()?;
+                let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+                let start = u64::try_from(dictionary.unwrap_or(chunk.data_page_offset())).ok()?;
                 let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
                 (end <= self.length).then_some((start, end))
             });
