@@ -93,7 +93,7 @@ impl WrittenParams {
             };
             for (place, _) in order.iter().enumerate().filter(|(_, own)| **own == block) {
                 let name = format!("{}.layers.{place}.{rest}", stack.name);
-                shapes.push(ParamShape::new(&name, param.shape.as_slice()));
+                shapes.push(ParamShape::new(&name, param.shape.clone()));
                 shared.insert(name, param.name.clone());
             }
         }
@@ -120,7 +120,7 @@ impl WrittenParams {
             }
             last = None;
             fill(source, values)?;
-            last = Some((source, values.clone()));
+            last = Some((source.as_str(), values.clone()));
             Ok(())
         }
     }
