@@ -214,7 +214,6 @@ fn a_configuration_of_deepspeed_decides_over_its_command() {
         &decay,
         &[
             ("train.batch_size", "256"),
-            ("train.decoupled", "false"),
             ("train.weight_decay", "0.0"),
             ("train.schedule", "\"linear\""),
             ("train.warmup", "1000"),
