@@ -132,7 +132,7 @@ check "scripts" scripts/check_scripts.sh
 check "formatting" cargo fmt --all --check
 # Everything is linted, tested and documented once, with every optional feature that this machine can build. The default
 # features, which are what users build, are linted once more.
-features=bmtrain-examples/hub,bmtrain-examples/testing
+features=bmtrain-examples/hub,bmtrain-examples/parquet,bmtrain-examples/testing
 if has_mpi; then
     features+=,bmtrain-examples/mpi
 else
