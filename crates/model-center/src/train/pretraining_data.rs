@@ -42,9 +42,10 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenize
     let files = open_files(resolved, "data.corpora", &settings.corpora)?;
     let split = |part: Part<'_>| {
         let parts = files.iter().zip(&settings.corpora).filter_map(|(file, corpus)| {
-            let range = shares.ranges(file.sequences())[part.number].clone();
+            let count = objective.documents(file);
+            let range = shares.ranges(count)[part.number].clone();
             let documents = match settings.permute_documents {
-                true => DocumentSet::permuted(range, file.sequences(), settings.seed),
+                true => DocumentSet::permuted(range, count, settings.seed),
                 false => DocumentSet::range(range),
             };
             // Of a small corpus, a small part may be empty.
@@ -88,7 +89,7 @@ fn own_sets(
     let resolved = objective.resolved;
     let files = open_files(resolved, key, corpora)?;
     let set = |(file, corpus): (Arc<TokenFile>, &Corpus)| {
-        let documents = DocumentSet::range(0..file.sequences());
+        let documents = DocumentSet::range(0..objective.documents(&file));
         let parts = [CorpusPart { file, documents, weight: MixtureWeight::Number(1.0) }];
         let part = Part { name: PARTS[number], number, samples };
         let data = objective.open(&parts, &part).map_err(|error| of_key(resolved, key, error))?;
@@ -106,6 +107,14 @@ struct Objective<'a> {
 }
 
 impl Objective<'_> {
+    /// What a split of the file divides: its documents of sentences for masked tokens, else its sequences.
+    fn documents(&self, file: &TokenFile) -> u64 {
+        match self.settings.objective.kind {
+            PretrainingObjective::Masked => file.documents(),
+            _ => file.sequences(),
+        }
+    }
+
     /// The samples of these documents.
     fn open(&self, parts: &[CorpusPart], part: &Part<'_>) -> Result<Arc<dyn PretrainingSamples>> {
         let of = &self.settings.objective;
