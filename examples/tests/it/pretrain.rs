@@ -198,7 +198,8 @@ fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
 #[test]
 fn layers_that_share_their_parameters_are_resumed_as_they_are_and_written_whole() {
     let fixture = fixture();
-    let sets = ["model.layers=4", "model.unique_layers=2", "model.sharing_style=spaced", "save.which=last"];
+    let order = "model.sharing_style=spaced";
+    let sets = ["model.layers=4", "model.unique_layers=2", order, "save.which=last", "checkpoint.every=2 steps"];
     let outcome = pretrain(&fixture, "output.dir=whole", &sets).succeeded();
     let parameters = 12 * 2 * 16 * 16 + 13 * 2 * 16 + (101 + 32) * 16 + 2 * 16;
     let summary = format!("{}{}", outcome.stdout, outcome.stderr);

@@ -15,7 +15,7 @@ const MODELS: [(&str, &str); 13] = [
     ("bert_a", "mlm"),
     ("bert_b", "mlm"),
     ("roberta_a", "mlm"),
-    ("megatron_bert_b", "mlm"),
+    ("megatron_bert_a", "mlm"),
     ("bloom_b", "lm"),
     ("opt_a", "lm"),
     ("gptj_a", "lm"),
