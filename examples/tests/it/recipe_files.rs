@@ -92,8 +92,8 @@ fn the_page_lists_every_recipe_and_the_settings_it_shows_load() {
     assert_eq!(hashes.len(), 19, "two of the examples are the same");
 }
 
-/// Writes records that a recipe can learn from, and the settings that lead there.
-fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
+/// Writes records that a recipe can learn from with a vocabulary of `size`, and the settings that lead there.
+fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
     let texts = ["the film was good", "it is a bad plot ."];
     let record = |at: usize| -> Value {
         let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
@@ -164,7 +164,7 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             ["train.json", "eval.json"].iter().for_each(|name| fixture.write(name, &file.to_string()));
             vec!["data.train=train.json".into(), "data.eval=eval.json".into()]
         }
-        DataSource::Pretraining(_) => pretraining_data(fixture, resolved),
+        DataSource::Pretraining(_) => pretraining_data(fixture, resolved, size),
         DataSource::Squad { .. } => {
             let questions: Vec<Value> = (0..4).map(record).collect();
             let paragraph = json!({"context": texts[0], "qas": questions});
@@ -193,8 +193,9 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     }
 }
 
-/// Token files of documents with two sentences, and the settings of a tiny model that is pretrained on them.
-fn pretraining_data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
+/// Token files of documents with two sentences, and the settings of a tiny model with `size` tokens that is pretrained
+/// on them.
+fn pretraining_data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
     let document = json!({"text": "the film was good\nit is a bad plot ."});
     fixture.write("texts.jsonl", &format!("{document}\n").repeat(160));
     let build = ["build", "texts.jsonl", "--tokenizer", "model", "--out", "tokens"];
@@ -213,7 +214,7 @@ fn pretraining_data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     };
     sets.extend(sizes.iter().map(|size| format!("model.{size}")));
     if resolved.model.family.is_some() {
-        sets.extend(["model.tokenizer=model".to_owned(), "model.vocabulary=97".to_owned()]);
+        sets.extend(["model.tokenizer=model".to_owned(), format!("model.vocabulary={size}")]);
     }
     if resolved.parallel.tensor > 1 {
         sets.push("parallel.tensor=1".into());
@@ -281,7 +282,7 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         }
         fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
         let resolved = load(&name, &[]);
-        let mut sets = data(&fixture, &resolved);
+        let mut sets = data(&fixture, &resolved, size);
         let small = match resolved.data.source {
             DataSource::Pretraining(_) => ["train.steps=2", "eval.iterations=1", "data.split=8,1,1"],
             _ => ["model.path=model", "data.max_length=12", "train.epochs=2"],

@@ -37,7 +37,7 @@ impl Evaluator {
     pub fn new(labels: &LabelSpace) -> Evaluator {
         match (labels.classes(), labels) {
             (Some(classes), _) => Evaluator::Classes(ClassCounts::new(classes)),
-            (None, LabelSpace::NextTokens | LabelSpace::Target) => Evaluator::Tokens(OrderedSum::default(), 0),
+            (None, labels) if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
             (None, LabelSpace::Span) => Evaluator::Spans(SpanAnswers::default(), Arc::new([]), 0),
             (None, LabelSpace::TokenClasses(names)) => Evaluator::Tags(EntityCounts::default(), names.clone().into()),
             (None, _) => Evaluator::Values(ValuePairs::default()),

@@ -88,6 +88,8 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         leave: resolved.model.leave.clone(),
         head: Some(head),
         head_values: match resolved.model.head {
+            // Encoders are published without their pretraining heads, too.
+            _ if matches!(labels, LabelSpace::MaskedTokens { .. }) => HeadInit::DirectoryOrRandom,
             // A language model keeps its head: a new one would destroy what was pretrained.
             _ if labels.need_lm_head() => HeadInit::Directory,
             Head::Auto => HeadInit::DirectoryOrRandom,
