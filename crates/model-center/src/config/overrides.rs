@@ -18,6 +18,8 @@ use crate::{Error, Result};
 const FEED_FORWARD: usize = 4;
 /// Where a family has fewer key and value heads than heads, their number.
 const KV_HEADS: &str = "num_key_value_heads";
+/// Rows of an encoder's table of token types, and what transformers takes where a file is silent.
+const TOKEN_TYPES: (&str, usize) = ("type_vocab_size", 2);
 /// Blocks of the decoder, in files whose other size of that kind is the encoder's alone.
 const DECODER_LAYERS: &str = "num_decoder_layers";
 /// Segments of an input, which have an embedding each in BERT and its relatives.
@@ -147,7 +149,7 @@ impl ConfigOverrides {
         Ok(())
     }
 
-    /// Key and value heads, and the feed-forward size that a family needs and nothing states.
+    /// Key and value heads, token types and the feed-forward size that a family needs and nothing states.
     fn complete<C: RowConfig>(
         &self,
         fields: &mut Fields,
@@ -163,6 +165,11 @@ impl ConfigOverrides {
                 }
             }
             (None, _) => {}
+        }
+        let (types, count) = TOKEN_TYPES;
+        let has_types = C::ROWS.iter().any(|row| row.hugging_face.contains(&types));
+        if has_types && !own_names && !fields.has(types) && !fields.has("type_size") {
+            fields.set(types, json!(count));
         }
         let is_stated = feed_forward.hugging_face.iter().chain(feed_forward.model_center).any(|name| fields.has(name));
         if let (Some(hidden), true, false) = (self.hidden, feed_forward.required, is_stated) {
