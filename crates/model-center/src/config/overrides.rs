@@ -22,8 +22,6 @@ const KV_HEADS: &str = "num_key_value_heads";
 const TOKEN_TYPES: (&str, usize) = ("type_vocab_size", 2);
 /// Blocks of the decoder, in files whose other size of that kind is the encoder's alone.
 const DECODER_LAYERS: &str = "num_decoder_layers";
-/// Segments of an input, which have an embedding each in BERT and its relatives.
-const SEGMENTS: (&str, usize) = ("type_vocab_size", 2);
 
 /// Sizes and initialization that replace what a configuration file states; `None` keeps the file's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -82,11 +80,7 @@ impl ConfigSource {
 
     /// A family alone, whose sizes are all in `overrides`; the rest is what transformers takes where a file is silent.
     pub fn of_family(family: &str, overrides: ConfigOverrides) -> Self {
-        let (segments, count) = SEGMENTS;
-        let mut fields = Map::from_iter([("model_type".to_owned(), json!(family))]);
-        if matches!(family, "bert" | "roberta" | "megatron-bert") {
-            fields.insert(segments.to_owned(), json!(count));
-        }
+        let fields = Map::from_iter([("model_type".to_owned(), json!(family))]);
         ConfigSource { place: format!("model.family = \"{family}\""), fields, overrides }
     }
 
