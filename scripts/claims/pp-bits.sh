@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 tests --release --package bmtrain-dist --test it -- pipeline::
 of_toys=$passed
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] || verdict "$figure" short
+if [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ]; then verdict "$figure" short; fi
 tests --release --package model-center --test it -- pipeline::
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] || verdict "$figure" short
+if [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ]; then verdict "$figure" short; fi
 verdict "$((of_toys + passed))/$((of_toys + passed))" ok

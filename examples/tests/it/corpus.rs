@@ -232,7 +232,7 @@ fn random_tokens_are_of_the_vocabulary_and_depend_on_the_seed_alone() {
     assert_eq!(random("r", "1")["tokens"], 1650);
     let checked = json(corpus(&fixture, &["verify", "r", "--vocab-size", "300", "--json"]));
     assert_eq!((&checked["documents"], &checked["tokens"]), (&50.into(), &1650.into()));
-    // Of 1,650 draws some are among the last hundred.
+    // Of 1,650 tokens some are among the last hundred.
     assert!(corpus(&fixture, &["verify", "r", "--vocab-size", "200"]).refused().contains("the vocabulary has 200"));
     random("same", "1");
     random("other", "2");

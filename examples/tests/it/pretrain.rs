@@ -194,7 +194,7 @@ fn a_killed_run_goes_on_with_the_same_samples_to_the_same_bits() {
     assert_eq!(fixture.read("exported/config.json"), fixture.read("killed/model/config.json"));
 }
 
-/// Four layers of which two have parameters: a resumed run has them once, and what is written has all four.
+/// Four layers that share the parameters of two: a resumed run has them once, and what is written has all four.
 #[test]
 fn layers_that_share_their_parameters_are_resumed_as_they_are_and_written_whole() {
     let fixture = fixture();

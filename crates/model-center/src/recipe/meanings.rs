@@ -53,7 +53,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     ),
     second(
         "model.unique_layers",
-        "Layers with parameters of their own, a divisor of `model.layers`: the others share theirs. Saved models have all.",
+        "Layers with parameters of their own, a divisor of `model.layers`: the others share theirs. Saved models \
+         have all.",
     ),
     second(
         "model.sharing_style",

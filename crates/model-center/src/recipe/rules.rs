@@ -263,7 +263,8 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     for (key, path) in &files {
         if format.is_none() && Format::of(path).is_err() {
             let reason = format!("the name of `{key}` does not determine the file's format");
-            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or, for plain text or a directory of it, \"text\"";
+            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\", \"parquet\" or, for plain text or a directory \
+                       of it, \"text\"";
             r.contradiction(&[key, "data.format"], reason, fix);
         }
     }

@@ -1,5 +1,5 @@
-//! Two tiny Megatron-BERTs against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every head,
-//! a training run, and directories there and back. The data are described in `golden/README.md` and made by
+//! Two tiny Megatron-BERTs against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every
+//! head, a training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_megatron_bert.py`.
 
 use crate::goldens;

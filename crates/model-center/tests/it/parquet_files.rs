@@ -92,7 +92,7 @@ fn records(path: &Path, key: &str) -> Result<Vec<TextRecord>, String> {
     std::iter::from_fn(|| documents.advance_record().map_err(text).transpose()).collect()
 }
 
-/// [`TEXTS`] without those of nothing.
+/// [`TEXTS`] without empty ones.
 fn expected() -> Vec<&'static str> {
     TEXTS.into_iter().flatten().filter(|text| !text.is_empty()).collect()
 }
@@ -339,7 +339,7 @@ fn no_page_takes_more_memory_than_it_has_bytes() {
     let (none, gzip) = (Compression::UNCOMPRESSED, Compression::GZIP(Default::default()));
     let data = |values, encoding| [values, encoding, 3, 3];
     assert_eq!(made(none, &[(0, 7, 5, &data(1, 0), &plain)]).unwrap(), ["one"]);
-    // Empty pages and those of other kinds are passed.
+    // Empty pages and pages of other kinds are passed.
     let pages: [Page<'_>; 3] = [(0, 0, 5, &data(0, 0), b""), (1, 3, 6, &[], b"abc"), (0, 7, 5, &data(1, 0), &plain)];
     assert_eq!(made(none, &pages).unwrap(), ["one"]);
     let bomb = {
@@ -349,7 +349,7 @@ fn no_page_takes_more_memory_than_it_has_bytes() {
         encoder.finish().unwrap()
     };
     let zstd = zstd::encode_all(&vec![0; 1 << 20][..], 1).unwrap();
-    // Lengths of 2^40 texts, and of 2^26, none of which takes a bit.
+    // Lengths of 2^40 texts, and of 2^26 that take no bit.
     let endless = [vec![0x80, 1, 1], varint(1 << 40), vec![0, 0, 0]].concat();
     let many = [varint(1 << 26), vec![1], varint(1 << 26), vec![0, 0, 0]].concat();
     let most = 1 << 26;
