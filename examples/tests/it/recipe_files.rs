@@ -284,8 +284,9 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         let resolved = load(&name, &[]);
         let mut sets = data(&fixture, &resolved, size);
         let small = match resolved.data.source {
-            DataSource::Pretraining(_) => ["train.steps=2", "eval.iterations=1", "data.split=8,1,1"],
-            _ => ["model.path=model", "data.max_length=12", "train.epochs=2"],
+            // After a warm-up of one step the learning rate is at its peak.
+            DataSource::Pretraining(_) => &["train.steps=2", "train.lr=1e-3", "eval.iterations=1", "data.split=8,1,1"],
+            _ => &["model.path=model", "data.max_length=12", "train.epochs=2"][..],
         };
         sets.extend(small.iter().chain(&["train.warmup=1", "output.dir=run"]).map(|set| (*set).to_owned()));
         sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
