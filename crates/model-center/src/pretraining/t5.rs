@@ -46,7 +46,8 @@ pub enum Packing {
     /// A row of documents one after the other: inputs without padding. Spans are chosen over the whole row.
     Rows,
     /// The same, with spans chosen in each document: they begin and end in it, and with random segments its EOD is
-    /// always hidden. Documents shorter than this number of tokens are left as they are. CPM-2's.
+    /// always hidden. Documents shorter than this number of tokens are left as they are, unless
+    /// all of a row are: spans are then chosen over the whole row. CPM-2's.
     RowsByDocument(usize),
     /// Sentences of one document, of a random number of tokens with this probability: inputs are padded.
     Documents(f64),
@@ -260,6 +261,11 @@ impl SpanCorruption {
                     if !self.add_document(&mut made, document, shortest, &mut random) {
                         break;
                     }
+                }
+                // Without a span there would be nothing to predict, and the mean of a loss over nothing is not a number.
+                if made.spans == 0 {
+                    made = Corrupted::default();
+                    self.add_document(&mut made, &ids, 0, &mut random);
                 }
             }
             _ => {

@@ -178,6 +178,10 @@ fn forward_all(loader: &mut Batches, context: EvalContext<'_>, begin: u64) -> Re
                     evaluator.add(&batch.samples, logits, labels)?;
                 }
                 let (samples, weight) = (batch.samples.len() as u64, loader.weight_of(batch)?);
+                // A batch without targets has no mean loss.
+                if weight == 0 {
+                    continue;
+                }
                 evaluator.add_loss(begin + batch.position.index, *loss, samples, weight)?;
                 losses.add(begin + batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
             }
