@@ -262,7 +262,7 @@ impl SpanCorruption {
                         break;
                     }
                 }
-                // Without a span there would be nothing to predict, and the mean of a loss over nothing is not a number.
+                // Without a span there would be nothing to predict, and the mean loss of nothing is not a number.
                 if made.spans == 0 {
                     made = Corrupted::default();
                     self.add_document(&mut made, &ids, 0, &mut random);
