@@ -77,6 +77,12 @@ fn config(resolved: &Resolved, places: &ModelCaches) -> Result<ConfigSource> {
         let ids = AutoTokenizer::open(tokenizer)?.special_ids();
         let named = [("bos_token_id", ids.bos), ("eos_token_id", ids.eos), ("pad_token_id", ids.pad)];
         special_tokens = named.into_iter().filter_map(|(name, id)| Some((name.to_owned(), id?))).collect();
+        // T5's decoder begins with padding, which its files state and a family alone does not.
+        if let (true, "t5" | "mt5", Some(pad)) =
+            (model.path.is_empty(), model.family.as_deref().unwrap_or_default(), ids.pad)
+        {
+            special_tokens.push(("decoder_start_token_id".to_owned(), pad));
+        }
     }
     let overrides = ConfigOverrides { special_tokens, ..model.shape.clone() };
     if model.path.is_empty() {

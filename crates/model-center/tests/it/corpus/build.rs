@@ -199,6 +199,6 @@ fn parquet_gives_the_bytes_of_json_lines_however_often_it_is_interrupted() {
             break;
         }
     }
-    assert!(resumed.is_sorted() && resumed.len() > 2, "{resumed:?}");
+    assert!(resumed.is_sorted() && resumed.get(1).is_some_and(|documents| *documents > 0), "{resumed:?}");
     assert!(bytes(&fixture.path("json")) == bytes(&fixture.path("parquet")));
 }
