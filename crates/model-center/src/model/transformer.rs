@@ -22,7 +22,7 @@ use crate::layer::attention::length_scaled;
 use crate::layer::position::Rows;
 use crate::layer::{AttentionContext, BlockCache, Memory, Shared, Visible, token_dropout};
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::{Ctx, DType, Device, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Device, Shape, Tensor, Var, ops};
 use bmtrain_dist::block::RunOptions;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::pipeline::{BlockCosts, Edge, MicroBatch, Pipeline};
@@ -133,8 +133,8 @@ impl<A: Architecture> Transformer<A> {
     }
 
     /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
-    fn upload(&self, batch: &Batch, wants_logits: bool, cx: &Ctx) -> Result<DeviceBatch> {
-        let batch = DeviceBatch::upload(cx.device(), batch, (&self.spec, self.heads.kind()), wants_logits)?;
+    fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<DeviceBatch> {
+        let batch = DeviceBatch::upload(device, batch, (&self.spec, self.heads.kind()), wants_logits)?;
         let sharded = |sequences: Sequences| sequences.sharded(self.token_ranks.as_ref());
         let sequences = batch.sequences.into_iter().map(sharded).collect::<bmtrain_core::Result<_>>()?;
         Ok(DeviceBatch { sequences, ..batch })
@@ -215,7 +215,11 @@ impl<A: Architecture> Model for Transformer<A> {
             let [rows, length] = sequences.ids.dims("receive")?;
             let end = first + stack.layers.len();
             let width = if block >= end { self.spec.embedding_size } else { self.spec.dim_model };
-            let (name, shape) = (format!("{} states", stack.name), [rows, length, width]);
+            let name = format!("{} states", stack.name);
+            let shape = match &sequences.tokens {
+                Some(tokens) => Shape::from([tokens.own().len(), width]),
+                None => Shape::from([rows, length, width]),
+            };
             // Nothing attends to the encoder after the last block of the decoder.
             let is_last_use = block == self.blocks() && index + 1 < self.stacks.len();
             stacks.push(match is_last_use {
@@ -270,7 +274,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
     }
 
     fn forward(&self, batch: &Batch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<ModelOutput> {
-        let batch = self.upload(batch, true, cx)?;
+        let batch = self.upload(batch, true, cx.device())?;
         let Some(observe) = observe else { return Ok(Model::forward(self, &batch, cx)?) };
         let batch = batch.with_all_states();
         let first = self.stacks[0].layers.len();
@@ -283,7 +287,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
     }
 
     fn loss(&self, batch: &Batch, cx: &mut Ctx) -> Result<Option<Var>> {
-        let batch = self.upload(batch, false, cx)?;
+        let batch = self.upload(batch, false, cx.device())?;
         Ok(Model::forward(self, &batch, cx)?.loss)
     }
 
@@ -295,14 +299,14 @@ impl<A: Architecture> TextModel for Transformer<A> {
     ) -> Result<Tensor> {
         let load = |number: usize| {
             let MicroBatch { batch, randomness, weight } = load(number)?;
-            let batch = DeviceBatch::upload(pipeline.device(), &batch, (&self.spec, self.heads.kind()), false)?;
+            let batch = self.upload(&batch, false, pipeline.device())?;
             Ok::<_, Error>(MicroBatch { batch, randomness, weight })
         };
         pipeline.forward_backward(self, optim, load, loss_of)
     }
 
     fn block_costs(&self, device: &Device, batch: &Batch) -> Result<BlockCosts> {
-        let batch = DeviceBatch::upload(device, batch, (&self.spec, self.heads.kind()), false)?;
+        let batch = self.upload(batch, false, device)?;
         Ok(BlockCosts::measure(device, self, &batch, loss_of)?)
     }
 
@@ -316,7 +320,7 @@ impl<A: Architecture> TextModel for Transformer<A> {
         let load = |number: usize| {
             let missing = || Error::argument("pipeline", format!("there is no batch {number}"), "report this");
             let batch = batches.get(number).ok_or_else(missing)?;
-            DeviceBatch::upload(pipeline.device(), batch, (&self.spec, self.heads.kind()), wants_logits)
+            self.upload(batch, wants_logits, pipeline.device())
         };
         if batches.is_empty() {
             return Ok(Vec::new());
