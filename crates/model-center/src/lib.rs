@@ -55,7 +55,6 @@ pub mod metrics;
 pub mod model;
 pub mod plan;
 pub mod prelude;
-pub mod pretraining;
 pub mod recipe;
 pub mod run;
 pub mod simulate;

@@ -88,10 +88,6 @@ pub struct Batch {
     pub context: Option<Vec<u8>>,
     /// R × L, for the same models: tokens attend to tokens with the same span id. `None` for one span per sequence.
     pub span: Option<Vec<i64>>,
-    /// R × L, for packed documents: the index in its sequence of the first token of a token's document. Tokens attend
-    /// to tokens of their document alone, and positions count from its first token. `None` for one document per
-    /// sequence.
-    pub document_starts: Option<Vec<u32>>,
     /// Targets of the loss.
     pub labels: Option<Labels>,
     /// For prompts with a verbalizer.
@@ -121,7 +117,6 @@ impl Batch {
             decoder_attention_mask: None,
             context: None,
             span: None,
-            document_starts: None,
             labels: None,
             verbalizer: None,
             next_sentence: None,
