@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn other_texts_and_times_that_have_passed_are_refused() {
-        for passed in ["2026-03-28T11:00:00Z", "2026-03-28T12:00:00+01:00", "-009999-01-02T00:00:00Z"] {
+        for passed in ["2026-03-28T11:00:00Z", "2026-03-28T12:00:00+01:00", "1970-01-01T00:00:00Z"] {
             assert!(seconds(passed).is_err_and(|error| error.contains("has passed: give a later time")), "{passed}");
         }
         let long = "9".repeat(100_000);

@@ -154,6 +154,7 @@ impl Resolved {
     }
 
     /// The recipe with its ranks divided in another way, for plans. Text, origins and hash stay as they are.
+    #[cfg(feature = "cli")]
     #[must_use]
     pub(crate) fn with_parallel(self, parallel: Parallel) -> Self {
         Resolved { settings: Settings { parallel, ..self.settings }, ..self }
