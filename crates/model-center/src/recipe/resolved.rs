@@ -4,7 +4,7 @@
 
 use super::batch_ramp::BatchRamp;
 use super::layers::Origin;
-use super::parallel::{PARTITION, Parallel, StagePartition, rendered};
+use super::parallel::{PARTITION, StagePartition, rendered};
 use super::reader::SettingEntry;
 use super::settings::Settings;
 use bmtrain_dist::pipeline::PartitionRule;
@@ -156,7 +156,7 @@ impl Resolved {
     /// The recipe with its ranks divided in another way, for plans. Text, origins and hash stay as they are.
     #[cfg(feature = "cli")]
     #[must_use]
-    pub(crate) fn with_parallel(self, parallel: Parallel) -> Self {
+    pub(crate) fn with_parallel(self, parallel: super::Parallel) -> Self {
         Resolved { settings: Settings { parallel, ..self.settings }, ..self }
     }
 
