@@ -111,8 +111,8 @@ __device__ __forceinline__ int window_end(const AttentionArguments& a, int s) {
     return end < a.queries ? static_cast<int>(end) : a.queries;
 }
 
-// The first token of a token's document, before which there is no key of it as a query, and no query of it as a key; 0
-// without documents.
+// The first token of a token's document: queries attend to no key before it, and keys are attended to by no query
+// before it. 0 without documents.
 __device__ __forceinline__ int document_start(const AttentionArguments& a, int b, int token) {
     return a.documents == nullptr ? 0 : max(a.documents[2LL * b * a.queries + token], 0);
 }

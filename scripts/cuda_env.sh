@@ -19,24 +19,6 @@ esac
 # change of these lines makes a new directory.
 packages=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvrtc==13.0.88
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
-key="$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-8)"
-final="$cache/cuda/$key"
-
-if [ ! -e "$final/complete" ]; then
-    need_pip
-    lock_cache cuda
-fi
-if [ ! -e "$final/complete" ]; then
-    note "installing ${packages[*]} into $final"
-    log="$cache/cuda/$key.log"
-    rm -rf "$final"
-    if ! python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary :all: \
-        --target "$final" "${packages[@]}" >"$log" 2>&1; then
-        grep -iE 'error|could not|no space|no matching' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
-        rm -rf "$final"
-        fail "cannot install NVIDIA's compilers into $final" "pip failed (log: $log)" \
-            "connect to the network, make sure 1 GB is free, and run the same command again"
-    fi
-    touch "$final/complete"
-fi
+key="$(key_of "${packages[@]}")"
+install_once cuda "NVIDIA's compilers" "make sure 1 GB is free" fill_directory --no-compile --only-binary :all:
 printf '%s\n' "$final/nvidia/cu13"

@@ -21,31 +21,14 @@ packages=(llama-cpp-python==0.3.36 gguf==0.19.0 numpy==2.4.6)
 # llama.cpp has it: a release build, OpenMP, and its own fast matrix products. Images are left out.
 options=(GGML_NATIVE=OFF GGML_SSE42=ON GGML_AVX=ON GGML_AVX2=ON GGML_BMI2=ON GGML_FMA=ON GGML_F16C=ON
     "GGML_AVX512=$avx512" LLAVA_BUILD=OFF)
-key="$1-$(printf '%s\n' "${packages[@]}" "${options[@]}" | sha256sum | cut -c 1-8)"
-final="$cache/llama/$key"
-
-if [ ! -e "$final/complete" ]; then
-    need_pip
+key="$1-$(key_of "${packages[@]}" "${options[@]}")"
+if [ ! -e "$cache/llama/$key/complete" ]; then
     need cmake "install CMake 3.21 or later, on Debian: apt-get install cmake"
     need c++ "install a C++ compiler, on Debian: apt-get install g++"
-    lock_cache llama
 fi
-if [ ! -e "$final/complete" ]; then
-    note "building ${packages[*]} for $1 in $final"
-    log="$cache/llama/$key.log"
-    rm -rf "$final"
-    # pip would take a wheel that it built for another instruction set: no cache. One job for each processor, unless
-    # CMAKE_BUILD_PARALLEL_LEVEL is set.
-    if ! { python3 -m venv --without-pip "$final" &&
-        CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" CMAKE_ARGS="${options[*]/#/-D}" \
-            python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check --no-cache-dir \
-            --no-binary llama-cpp-python "${packages[@]}"; \
-        } >"$log" 2>&1; then
-        grep -iE 'error|could not|no space' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
-        rm -rf "$final"
-        fail "cannot build llama.cpp in $final" "pip, CMake or the compiler failed (log: $log)" \
-            "connect to the network, make sure 1 GB is free and pip is 22.3 or later, and run the same command again"
-    fi
-    touch "$final/complete"
-fi
+# pip would take a wheel that it built for another instruction set: no cache. One job for each processor, unless
+# CMAKE_BUILD_PARALLEL_LEVEL is set.
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" CMAKE_ARGS="${options[*]/#/-D}"
+install_once llama "llama.cpp for $1" "make sure 1 GB is free and pip is 22.3 or later" \
+    fill_environment --no-cache-dir --no-binary llama-cpp-python
 printf '%s\n' "$final/bin/python"

@@ -2,7 +2,7 @@
 # Paths, and how a script reports errors. Sourced by the other scripts, not run.
 #
 # Sets root (the repository), cache (downloads and the Python environment; BMTRAIN_CACHE overrides it) and
-# target (cargo's build directory), and defines note, fail, need and lock_cache.
+# target (cargo's build directory), and defines note, fail, need, lock_cache and install_once.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -45,6 +45,44 @@ lock_cache() {
         exec 9>"$cache/$1/.lock"
         flock 9
     fi
+}
+
+# install_once NAME WHAT FIX COMMAND...: makes `final`, the directory $cache/NAME/$key, by a command, and not again once
+# it is complete. The caller has set `packages`, for the report, and `key`. WHAT and FIX are for the error.
+# shellcheck disable=SC2154
+install_once() {
+    local name="$1" what="$2" fix="$3" log="$cache/$1/$key.log"
+    shift 3
+    final="$cache/$name/$key"
+    [ ! -e "$final/complete" ] || return 0
+    need_pip
+    lock_cache "$name"
+    # Another script may have made it meanwhile.
+    [ ! -e "$final/complete" ] || return 0
+    note "installing ${packages[*]} into $final"
+    rm -rf "$final"
+    if ! "$@" >"$log" 2>&1; then
+        grep -iE 'error|could not|no space|no matching' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
+        rm -rf "$final"
+        fail "cannot install $what into $final" "pip or a program that it calls failed (log: $log)" \
+            "connect to the network, $fix, and run the same command again"
+    fi
+    touch "$final/complete"
+}
+
+# key_of TEXT...: a short hash, by which a change of what is installed makes a new directory.
+key_of() { printf '%s\n' "$@" | sha256sum | cut -c 1-8; }
+
+# fill_environment [PIP'S ARGUMENT...]: makes `final` a Python environment with `packages`. It has no pip of its own and
+# the system's pip fills it: Debian's Python has venv, but not the part of it that brings pip.
+fill_environment() {
+    python3 -m venv --without-pip "$final" &&
+        python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check "$@" "${packages[@]}"
+}
+
+# fill_directory [PIP'S ARGUMENT...]: unpacks `packages` into `final`, without the packages that they ask for.
+fill_directory() {
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$final" "$@" "${packages[@]}"
 }
 
 # usage SCRIPT: prints the comment block at the top of a script, without the comment signs.

@@ -17,27 +17,6 @@ esac
 # A change of these lines makes a new environment.
 packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0
     accelerate==1.15.0)
-key="$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-8)"
-final="$cache/python/$key"
-
-if [ ! -e "$final/complete" ]; then
-    need_pip
-    lock_cache python
-fi
-if [ ! -e "$final/complete" ]; then
-    note "installing ${packages[*]} into $final"
-    log="$cache/python/$key.log"
-    rm -rf "$final"
-    # The environment has no pip of its own and the system's pip fills it: Debian's Python has venv, but not the part
-    # of it that brings pip.
-    if ! { python3 -m venv --without-pip "$final" &&
-        python3 -m pip --python "$final/bin/python" install --quiet --disable-pip-version-check "${packages[@]}"; \
-        } >"$log" 2>&1; then
-        grep -iE 'error|could not|no space' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
-        rm -rf "$final"
-        fail "cannot install PyTorch for comparisons into $final" "pip or venv failed (log: $log)" \
-            "connect to the network, make sure 8 GB are free and pip is 22.3 or later, and run the same command again"
-    fi
-    touch "$final/complete"
-fi
+key="$(key_of "${packages[@]}")"
+install_once python "PyTorch for comparisons" "make sure 8 GB are free and pip is 22.3 or later" fill_environment
 printf '%s\n' "$final/bin/python"

@@ -47,10 +47,7 @@ impl Infilling {
     /// # Errors
     /// [`Error::Argument`] without an EOD token or for a bound below 8; what opening samples reports.
     pub fn open(parts: &[CorpusPart], rows: &RowOptions, options: InfillingOptions) -> Result<Infilling> {
-        let Some(eod) = rows.eod else {
-            let fix = "name the token that ends documents, and build the corpus with --append-eod";
-            return Err(Error::argument("EOD token", "documents are told apart by it, and there is none", fix));
-        };
+        let eod = rows.require_eod()?;
         if options.shortest < FEWEST {
             let reason = format!("a context in documents of {} tokens", options.shortest);
             return Err(Error::argument("infilling", reason, format!("use {FEWEST} tokens or more")));

@@ -5,8 +5,8 @@
 use super::parts::{CorpusPart, fingerprint};
 use super::rows::{RowOptions, Rows};
 use super::{PretrainingSamples, loss_tokens};
+use crate::Result;
 use crate::data::{Batch, IGNORED, LabelSpace, Labels};
-use crate::{Error, Result};
 
 /// What is special about the EOD token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,9 +33,8 @@ impl CausalLm {
     /// # Errors
     /// [`Error::Argument`] for options that need an EOD token without one, and what opening samples reports.
     pub fn open(parts: &[CorpusPart], rows: &RowOptions, options: CausalOptions) -> Result<CausalLm> {
-        if rows.eod.is_none() && (options.eod_mask_loss || options.reset_documents) {
-            let fix = "name the token that ends documents, and build the corpus with --append-eod";
-            return Err(Error::argument("EOD token", "documents are told apart by it, and there is none", fix));
+        if options.eod_mask_loss || options.reset_documents {
+            rows.require_eod()?;
         }
         let settings = (rows.settings(), options);
         Ok(CausalLm {

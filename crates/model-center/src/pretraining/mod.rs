@@ -62,6 +62,11 @@ pub trait PretrainingSamples: Debug + Send + Sync {
     ///
     /// Errors: as [`PretrainingSamples::batch`].
     fn weight_of(&self, samples: &[u64]) -> Result<u64>;
+
+    /// The same of a batch that is formed already.
+    fn weight(&self, batch: &Batch) -> u64 {
+        loss_tokens(batch)
+    }
 }
 
 /// Labels of a batch of this module that have a loss: all of them but the ignored ones, as none are shifted.

@@ -39,6 +39,17 @@ pub struct RowOptions {
 }
 
 impl RowOptions {
+    /// The EOD token, for what cannot do without one.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is none.
+    pub(super) fn require_eod(&self) -> Result<u32> {
+        self.eod.ok_or_else(|| {
+            let fix = "name the token that ends documents, and build the corpus with --append-eod";
+            Error::argument("EOD token", "documents are told apart by it, and there is none", fix)
+        })
+    }
+
     /// What the samples depend on. More samples change none of the earlier ones, except in Megatron-LM's orders.
     pub(super) fn settings(&self) -> String {
         let SampleOptions { sequence_length, samples, seed, order, .. } = &self.samples;

@@ -46,8 +46,8 @@ pub enum Packing {
     /// A row of documents one after the other: inputs without padding. Spans are chosen over the whole row.
     Rows,
     /// The same, with spans chosen in each document: they begin and end in it, and with random segments its EOD is
-    /// always hidden. Documents shorter than this number of tokens are left as they are, unless
-    /// all of a row are: spans are then chosen over the whole row. CPM-2's.
+    /// always hidden. Documents shorter than this number of tokens are left as they are, unless all of a row are: spans
+    /// are then chosen over the whole row. CPM-2's.
     RowsByDocument(usize),
     /// Sentences of one document, of a random number of tokens with this probability: inputs are padded.
     Documents(f64),
@@ -197,9 +197,8 @@ impl SpanCorruption {
             let reason = format!("{needed} are needed, and there are {}", options.sentinels.count);
             return Err(Error::argument("sentinels", reason, "use shorter inputs, longer spans or a smaller share"));
         }
-        if matches!(options.packing, Packing::RowsByDocument(_)) && rows.eod.is_none() {
-            let fix = "name the token that ends documents, and build the corpus with --append-eod";
-            return Err(Error::argument("EOD token", "documents are told apart by it, and there is none", fix));
+        if matches!(options.packing, Packing::RowsByDocument(_)) {
+            rows.require_eod()?;
         }
         let ends = [Some(options.pad), if let TargetEnd::Eos(eos) = options.end { Some(eos) } else { None }];
         if let Some(id) = ends.into_iter().flatten().find(|id| *id >= rows.vocabulary) {

@@ -108,13 +108,10 @@ impl Batches {
     }
 
     /// What a batch weighs in the mean of an evaluation.
-    ///
-    /// # Errors
-    /// As [`Batches::batch`].
-    pub(super) fn weight_of(&self, batch: &Batch) -> Result<u64> {
+    pub(super) fn weight_of(&self, batch: &Batch) -> u64 {
         match self {
-            Batches::Records(loader) => Ok(loader.dataset().weight_of(&batch.samples)),
-            Batches::Pretraining(batches) => batches.samples.weight_of(&batches.numbers(batch.position)?),
+            Batches::Records(loader) => loader.dataset().weight_of(&batch.samples),
+            Batches::Pretraining(batches) => batches.samples.weight(batch),
         }
     }
 

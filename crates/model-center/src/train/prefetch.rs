@@ -152,10 +152,13 @@ impl Work {
         for number in 0..self.count {
             let index = first + number;
             let samples: Vec<u64> = (index * self.size..(index + 1) * self.size).collect();
-            step.weights.push(self.samples.weight_of(&samples)?);
-            if number % self.part.ranks == self.part.rank {
-                step.batches.insert(index, self.samples.batch(&samples)?);
+            if number % self.part.ranks != self.part.rank {
+                step.weights.push(self.samples.weight_of(&samples)?);
+                continue;
             }
+            let batch = self.samples.batch(&samples)?;
+            step.weights.push(self.samples.weight(&batch));
+            step.batches.insert(index, batch);
         }
         Ok(step)
     }
@@ -196,6 +199,10 @@ mod tests {
 
         fn weight_of(&self, samples: &[u64]) -> Result<u64> {
             Ok(samples.iter().sum())
+        }
+
+        fn weight(&self, batch: &Batch) -> u64 {
+            batch.input_ids.iter().map(|id| *id as u64).sum()
         }
     }
 

@@ -72,8 +72,8 @@ impl TaskNgrams {
         self.sizes.iter().rev().find_map(|size| Some((*self.numbers.get(words.run(at, *size)?)?, *size)))
     }
 
-    /// The numbers of the n-grams in a document, as often as they are in it; after one the next word is looked at that
-    /// is not in it.
+    /// The numbers of the n-grams in a document, one for each occurrence. Occurrences do not overlap: matching goes on
+    /// after each.
     pub(super) fn occurrences(&self, text: &str) -> Vec<u32> {
         let (words, mut at, mut found) = (Words::new(text), 0, Vec::new());
         while at < words.places.len() {

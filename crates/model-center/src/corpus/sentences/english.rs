@@ -1,7 +1,7 @@
 //! Sentences of English, in the manner of Punkt: a full stop ends a sentence unless it belongs to an abbreviation, an
 //! initial, a number or an ellipsis; what follows decides about those.
 //!
-//! Punkt learns abbreviations and usual first words from a corpus; here both are lists.
+//! Punkt learns abbreviations and frequent sentence starters from a corpus; here both are lists.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -171,7 +171,7 @@ impl<'t> WordTokenizer<'t> {
         Ok(WordTokenizer { tokenizer, with_space: ids.first() != ids.get(1), max_length, tags: Vec::new() })
     }
 
-    /// Adds a row with the special tokens of a single text; a long one keeps its first words.
+    /// Adds a row with the special tokens of a single text; a long one is truncated.
     fn row(&mut self, path: &Path, sentence: &Sentence, builder: &mut Builder<'_>) -> Result<()> {
         let space = if self.with_space { " " } else { "" };
         let words: Vec<String> = sentence.words.iter().map(|word| format!("{space}{}", word.trim())).collect();

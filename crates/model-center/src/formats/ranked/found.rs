@@ -147,7 +147,7 @@ fn checkpoint_of(directory: &Path) -> Result<PathBuf> {
 fn require_all(files: &RankFiles) -> Result<()> {
     let missing = |what: String| {
         let fix = "copy the checkpoint again, with the files of all ranks";
-        Err(Error::model(files.root.display().to_string(), format!("there is no file of {what}"), fix))
+        Err(Error::model(files.root.display().to_string(), format!("the file of {what} is missing"), fix))
     };
     if files.model.is_empty() && files.layers.is_empty() {
         let reason = "there are no files such as mp_rank_00/model_optim_rng.pt or mp_rank_00_model_states.pt";
