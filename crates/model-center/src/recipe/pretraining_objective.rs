@@ -20,7 +20,7 @@ const MOST_NGRAM: u64 = 16;
 const EOD: Expected = Expected { what: "a token of the tokenizer", example: "<|endoftext|>" };
 
 const OF_CAUSAL: &[&str] = &["data.eod_mask_loss", "data.document_mask"];
-const OF_ROWS: &[&str] = &["data.row_sampler"];
+const OF_ROWS: &[&str] = &["data.eod_token", "data.row_sampler"];
 const OF_MASKED: &[&str] = &[
     "data.masking.share",
     "data.masking.second_sentence",
@@ -141,12 +141,7 @@ pub(super) fn read(r: &mut Reader, kind: PretrainingObjective) -> ObjectiveSetti
 /// Settings that this objective does not use; `None` for tasks that do not pretrain.
 pub(super) fn refuse_foreign(r: &mut Reader, kind: Option<PretrainingObjective>) {
     use PretrainingObjective as Kind;
-    let groups: [(&[&'static str], &[Kind], &str); 5] = [
-        (
-            &["data.eod_token"],
-            &[Kind::Causal, Kind::SpanCorruption, Kind::Infilling],
-            "it is for objectives over rows of documents",
-        ),
+    let groups: [(&[&'static str], &[Kind], &str); 4] = [
         (OF_CAUSAL, &[Kind::Causal], "it is for data.objective = \"causal\""),
         (
             OF_ROWS,

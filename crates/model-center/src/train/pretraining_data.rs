@@ -18,11 +18,16 @@ const LONGEST_SENTENCE: u32 = 512;
 /// The parts of a corpus, as in the names of map files.
 const PARTS: [&str; 3] = ["train", "valid", "test"];
 
-/// A part of the corpora with its name.
-struct Part<'a> {
-    name: &'a str,
+/// A part of the corpora, by its place in [`PARTS`].
+struct Part {
     number: usize,
     samples: u64,
+}
+
+impl Part {
+    fn name(&self) -> &'static str {
+        PARTS.get(self.number).copied().unwrap_or_default()
+    }
 }
 
 /// Opens the token files of a recipe; `tokenizer` is the one that they were built with.
@@ -40,7 +45,7 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenize
     }
     let shares = settings.shares().map_err(|error| of_key(resolved, "data.split", error))?;
     let files = open_files(resolved, "data.corpora", &settings.corpora)?;
-    let split = |part: Part<'_>| {
+    let split = |part: Part| {
         let parts = files.iter().zip(&settings.corpora).filter_map(|(file, corpus)| {
             let count = objective.documents(file);
             let range = shares.ranges(count)[part.number].clone();
@@ -54,7 +59,7 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenize
         });
         let parts: Vec<CorpusPart> = parts.collect();
         if parts.is_empty() {
-            let reason = format!("the {} part has no documents", PARTS[part.number]);
+            let reason = format!("the {} part has no documents", part.name());
             let fix = "give it a larger share in data.split, or files of its own";
             return Err(Error::recipe(resolved.place("data.split"), reason, fix));
         }
@@ -68,11 +73,11 @@ pub(super) fn open(resolved: &Resolved, settings: &PretrainingSettings, tokenize
         if shares.shares()[number] == 0.0 {
             return Ok(Vec::new());
         }
-        let name = PARTS[number];
-        let data = split(Part { name, number, samples: evaluated })?;
-        Ok(vec![EvalSet { name: name.to_owned(), data: RunData::Pretraining { samples: data, count: evaluated } }])
+        let part = Part { number, samples: evaluated };
+        let name = part.name().to_owned();
+        Ok(vec![EvalSet { name, data: RunData::Pretraining { samples: split(part)?, count: evaluated } }])
     };
-    let train = split(Part { name: PARTS[0], number: 0, samples })?;
+    let train = split(Part { number: 0, samples })?;
     Ok(Samples {
         train: RunData::Pretraining { samples: train, count: samples },
         eval: of_part(1, "data.valid", &settings.valid)?,
@@ -91,7 +96,7 @@ fn own_sets(
     let set = |(file, corpus): (Arc<TokenFile>, &Corpus)| {
         let documents = DocumentSet::range(0..objective.documents(&file));
         let parts = [CorpusPart { file, documents, weight: MixtureWeight::Number(1.0) }];
-        let part = Part { name: PARTS[number], number, samples };
+        let part = Part { number, samples };
         let data = objective.open(&parts, &part).map_err(|error| of_key(resolved, key, error))?;
         let name = corpus.path.display().to_string();
         Ok(EvalSet { name, data: RunData::Pretraining { samples: data, count: samples } })
@@ -108,7 +113,7 @@ struct Objective<'a> {
 
 impl Objective<'_> {
     /// The samples of these documents.
-    fn open(&self, parts: &[CorpusPart], part: &Part<'_>) -> Result<Arc<dyn PretrainingSamples>> {
+    fn open(&self, parts: &[CorpusPart], part: &Part) -> Result<Arc<dyn PretrainingSamples>> {
         let of = &self.settings.objective;
         Ok(match of.kind {
             PretrainingObjective::Causal => {
@@ -137,7 +142,7 @@ impl Objective<'_> {
     }
 
     /// How rows of tokens are cut.
-    fn rows(&self, part: &Part<'_>) -> Result<RowOptions> {
+    fn rows(&self, part: &Part) -> Result<RowOptions> {
         let settings = self.settings;
         Ok(RowOptions {
             samples: SampleOptions {
@@ -145,7 +150,7 @@ impl Objective<'_> {
                 samples: part.samples,
                 seed: settings.seed,
                 order: settings.order,
-                part: part.name.to_owned(),
+                part: part.name().to_owned(),
                 cache: settings.maps.clone(),
                 threads: 0,
             },
@@ -155,7 +160,7 @@ impl Objective<'_> {
         })
     }
 
-    fn masking(&self, part: &Part<'_>) -> Result<MaskedLmOptions> {
+    fn masking(&self, part: &Part) -> Result<MaskedLmOptions> {
         let (settings, of) = (self.settings, self.settings.objective.masking);
         let words = of.whole_words || of.longest_ngram > 1;
         let lengths = match of.longest_ngram {
@@ -182,7 +187,7 @@ impl Objective<'_> {
                 short: of.short,
                 longest_sentence: LONGEST_SENTENCE,
                 seed: settings.seed,
-                part: part.name.to_owned(),
+                part: part.name().to_owned(),
                 cache: settings.maps.clone(),
                 threads: 0,
             },

@@ -120,7 +120,7 @@ fn refused(directory: &Path, asked: &RankedOptions, words: &str) {
 fn missing_ranks_and_unknown_sizes_are_named() {
     let lost = copy("gpt2_2019");
     fs::remove_dir_all(lost.path().join("iter_0000500/mp_rank_00")).unwrap();
-    refused(lost.path(), &options(), "no file of tensor-parallel rank 0, stage 0");
+    refused(lost.path(), &options(), "the file of tensor-parallel rank 0, stage 0");
     let lost = copy("gpt2_zero2");
     fs::remove_file(lost.path().join("global_step7/zero_pp_rank_0_mp_rank_01_optim_states.pt")).unwrap();
     refused(lost.path(), &options(), "data rank 0, tensor-parallel rank 1");
