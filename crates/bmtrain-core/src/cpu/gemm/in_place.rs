@@ -9,12 +9,13 @@ use std::ops::Range;
 use super::block::finish;
 use super::cut::{Limits, Stretches};
 use super::job::GemmJob;
-use super::kernel::{Kernel, MAX_TILE, RowStrip, RowStripRoutine, Strip};
+use super::kernel::{Kernel, MAX_TILE, RowStrip, RowStripRoutine, Rows, Strip};
 use super::left::Left;
 use super::narrow;
 use super::operand::Matrix;
 use super::schedule::Tickets;
 use super::scratch::Scratch;
+use super::tile::ROWS_AHEAD;
 use crate::cpu::scratch::Region;
 
 /// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
@@ -26,6 +27,14 @@ const PANELS: usize = 8;
 
 /// The same for one row.
 const PANELS_OF_ONE: usize = 16;
+
+/// Tiles one below another up to which memory is what takes time.
+const FETCHING_TILES: usize = 3;
+
+/// Rows of B that are met at a time: every row is another run of memory and, as like as not, another page. They are so
+/// few that, some panels wide, they stay in the second-level cache for all tiles, and their pages in the nearest table
+/// of addresses.
+const ROWS_OF_B: usize = 64;
 
 pub(super) fn takes((kernel, limits): (&Kernel, &Limits), job: &GemmJob<'_>) -> bool {
     job.b.col_stride == 1
@@ -61,7 +70,8 @@ pub(super) fn work(kernel: &Kernel, job: &GemmJob<'_>, (next, workers): (&Ticket
             let (vectors, _) = routine(kernel, job, height, columns.len() / kernel.lanes);
             let width = vectors * kernel.lanes;
             let end = columns.start + columns.len() / width * width;
-            compute((kernel, job), &stretches, &a, (columns.start..end, vectors), (sums, phase_sums));
+            let at = (columns.start..end, vectors, workers);
+            compute((kernel, job), &stretches, &a, at, (sums, phase_sums));
             columns.start = end;
         }
         if !columns.is_empty() {
@@ -87,7 +97,7 @@ fn compute(
     (kernel, job): (&Kernel, &GemmJob<'_>),
     stretches: &Stretches,
     a: &Left<'_>,
-    (columns, vectors): (Range<usize>, usize),
+    (columns, vectors, workers): (Range<usize>, usize, usize),
     (sums, results): (&mut Region, &mut Region),
 ) {
     let (m, n) = (job.m, columns.len());
@@ -102,22 +112,38 @@ fn compute(
         }
     }
     let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
-    for index in 0..stretches.count {
+    let rows_of_b = (0..stretches.count).flat_map(|index| {
         let k = stretches.range(index);
-        let beta = if index == 0 { job.beta } else { 1.0 };
+        let ends = k.end;
+        k.step_by(ROWS_OF_B).map(move |at| (index, at..(at + ROWS_OF_B).min(ends)))
+    });
+    for (index, k) in rows_of_b {
+        let stretch = stretches.range(index);
+        let Matrix { data, start, row_stride, .. } = job.b;
+        let b = start + k.start * row_stride + columns.start;
+        assert!(b + (k.len() - 1) * row_stride + n <= data.len(), "gemm: rows of B out of range");
+        // Rows that few tiles meet take longer to fetch than to meet, and several threads compute while others wait for
+        // memory: they are fetched on the way. Else they are while the rows before them are met.
+        let rows_to_fetch = if workers > 1 || m <= FETCHING_TILES * a.height { 0 } else { job.k - k.end };
+        let bytes = data.element_bytes();
+        let next = Rows {
+            at: data.address(b).wrapping_add(k.len() * row_stride * bytes),
+            stride: row_stride * bytes,
+            len: n * bytes,
+            rows: rows_to_fetch.min(ROWS_OF_B),
+        };
         for (first, rows) in [(0, a.height), (m / a.height * a.height, m % a.height)] {
             let tiles = if rows == a.height { m / rows } else { usize::from(rows > 0) };
             if tiles == 0 {
                 continue;
             }
-            let Matrix { data, start, row_stride, .. } = job.b;
-            let b = start + k.start * row_stride + columns.start;
             let from = first / a.height * a.tile + k.start * a.step;
             let last = from + (tiles - 1) * a.tile + (k.len() - 1) * a.step + rows - 1;
             assert!(last < a.data.len(), "gemm: rows of A out of range");
-            assert!(b + (k.len() - 1) * row_stride + n <= data.len(), "gemm: rows of B out of range");
             let (width, routine) = routine(kernel, job, rows, vectors);
-            assert!(width == vectors && n.is_multiple_of(width * kernel.lanes) && tiles * rows * n <= sums.len());
+            assert!(
+                width == vectors && n.is_multiple_of(width * kernel.lanes) && (first + tiles * rows) * n <= sums.len()
+            );
             let strip = Strip {
                 tiles,
                 k: k.len(),
@@ -129,13 +155,22 @@ fn compute(
                 c: c.wrapping_add(first * c_row),
                 c_row,
                 alpha: job.alpha,
-                beta,
+                beta: if index == 0 { job.beta } else { 1.0 },
                 bias: std::ptr::null(),
                 next: std::ptr::null(),
                 lines: 0,
             };
-            let panels = n / (width * kernel.lanes);
-            let strip = RowStrip { strip, b: data.address(b), b_row: row_stride, panels, sums: sums.as_mut_ptr() };
+            let strip = RowStrip {
+                strip,
+                b: data.address(b),
+                b_row: row_stride,
+                panels: n / (width * kernel.lanes),
+                sums: sums[first * n..].as_mut_ptr(),
+                begins: k.start == stretch.start,
+                ends: k.end == stretch.end,
+                ahead: ROWS_AHEAD * row_stride,
+                next: if first == 0 { next } else { Rows { rows: 0, ..next } },
+            };
             // SAFETY: the kernel was chosen for this machine; A and B are inside their slices, and there are as many
             // sums as tiles have, by the assertions; C is inside the result, where this task owns the columns, or is
             // `results`.

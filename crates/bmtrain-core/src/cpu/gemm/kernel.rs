@@ -50,7 +50,8 @@ pub(super) struct Strip {
 /// named in [`Strip`] must be valid, and no other thread may access these elements of C meanwhile.
 pub(super) type StripRoutine = unsafe fn(&Strip);
 
-/// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels.
+/// Tiles as of [`Strip`], several side by side, with rows of B where the caller has them instead of packed panels: some
+/// rows of a sum, between which tiles keep what they have.
 pub(super) struct RowStrip {
     /// The rest, of an A packed by `pack_left`; of `b`, `next`, `lines` and `a_row` and `a_step` nothing is read.
     pub(super) strip: Strip,
@@ -60,8 +61,27 @@ pub(super) struct RowStrip {
     pub(super) b_row: usize,
     /// Number of tiles side by side.
     pub(super) panels: usize,
-    /// Room for as many f32 as all tiles have.
+    /// Room for as many f32 as all tiles have, where sums are kept.
     pub(super) sums: *mut f32,
+    /// Whether these are the first rows of the sum.
+    pub(super) begins: bool,
+    /// Whether they are the last, after which the sums are stored in C.
+    pub(super) ends: bool,
+    /// Prefetch distance in elements for the uppermost tiles, or 0 where the rows are in the caches.
+    pub(super) ahead: usize,
+    /// What to fetch into the second-level cache meanwhile.
+    pub(super) next: Rows,
+}
+
+/// Rows of memory: any address, and sizes in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) at: *const u8,
+    /// Distance between rows.
+    pub(super) stride: usize,
+    /// Length of a row.
+    pub(super) len: usize,
+    pub(super) rows: usize,
 }
 
 /// Computes one [`RowStrip`].

@@ -11,7 +11,10 @@ use super::operand::{Matrix, Source, widen};
 use crate::cpu::scratch::Region;
 use crate::cpu::vector::{LINE, interleave_6, prefetch};
 
-/// From this many columns of the result on, rows of A are packed.
+/// Panels that repay packing rows of A which are adjacent in memory and can be read in place as they are.
+const PANELS_WORTH_PACKING: usize = 13;
+
+/// Columns of the result that repay packing rows of a transposed A, where every step of a tile is on another page.
 const COLUMNS_WORTH_PACKING: usize = 96;
 
 /// Columns of a transposed A that are packed together: each is a run of memory on a page of its own, and while these
@@ -44,7 +47,8 @@ impl<'s> Left<'s> {
     pub(super) fn in_place(kernel: &Kernel, job: &GemmJob<'s>, rows: &Range<usize>, k: &Range<usize>) -> Option<Self> {
         let Matrix { data, start, row_stride, col_stride } = job.a;
         let Source::F32(data) = data else { return None };
-        if job.n >= COLUMNS_WORTH_PACKING && !k.is_empty() {
+        let worth = if col_stride == 1 { PANELS_WORTH_PACKING * kernel.columns() } else { COLUMNS_WORTH_PACKING };
+        if job.n >= worth && !k.is_empty() {
             return None;
         }
         let start = start + rows.start * row_stride + k.start * col_stride;

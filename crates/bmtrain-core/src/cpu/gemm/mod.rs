@@ -12,7 +12,7 @@
 //! (`tile.rs`); on the last stretch of the sum the epilogue runs while the tile is hot. `schedule.rs` chooses one of
 //! five ways: `wide.rs` for many rows, cut as `cut.rs` defines; `narrow.rs` for some, where each thread packs its part
 //! of B; `in_place.rs` and `skinny.rs` for few, which read B once and in place, as fast as memory is read; `outer.rs`
-//! for sums of one term, which writes C as fast as memory is written.
+//! for sums of at most four terms, which writes C as fast as memory is written.
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (384 with AVX2 and

@@ -3,23 +3,19 @@
 
 use half::{bf16, f16};
 
-use super::kernel::{Dots, RowStrip, Strip};
+use super::kernel::{Dots, RowStrip, Rows, Strip};
 use crate::cpu::simd::Isa;
 use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
 /// Prefetch distance in rows of B, where they are read in place: they are on different pages, where the hardware does
 /// not look ahead.
-const ROWS_AHEAD: usize = 8;
+pub(super) const ROWS_AHEAD: usize = 8;
 
 /// Steps of k between two updates of the addresses.
 const UNROLL: usize = 4;
 
 /// How many updates of the addresses ahead A is fetched from the second-level cache.
 const AHEAD: usize = 4;
-
-/// Rows of a B in place that are met at a time: so few that, some panels wide, they stay in the first-level cache for
-/// the tiles below, and their pages in the nearest table of addresses.
-const ROWS_OF_B: usize = 64;
 
 /// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
 pub(super) const SPIN_VECTORS: usize = 12;
@@ -286,10 +282,33 @@ pub(super) unsafe fn copy<V: Vector, const COLUMNS: usize>(
     }
 }
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = LINE * size_of::<f32>();
+
+/// Fetches rows line by line.
+struct Cursor {
+    rest: Rows,
+    column: usize,
+}
+
+impl Cursor {
+    #[inline(always)]
+    fn fetch_next(&mut self) {
+        if self.rest.rows == 0 {
+            return;
+        }
+        fetch::<SECOND>(self.rest.at.wrapping_add(self.column).cast());
+        self.column += LINE_BYTES;
+        if self.column >= self.rest.len {
+            let Rows { at, stride, len, rows } = self.rest;
+            *self = Cursor { rest: Rows { at: at.wrapping_add(stride), stride, len, rows: rows - 1 }, column: 0 };
+        }
+    }
+}
+
 /// See [`super::kernel::RowStripRoutine`].
 ///
-/// Every row of B is another run of memory and, as like as not, another page. So some rows are met by the tiles of all
-/// panels, which keep their sums in memory, before the next rows are.
+/// The rows after these are fetched evenly over all tiles, so that memory is read while they compute.
 #[inline(always)]
 pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, const VECTORS: usize, const STEP: usize>(
     t: &RowStrip,
@@ -302,41 +321,42 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
     unsafe {
         let RowStrip { strip, b_row, panels, .. } = t;
         let width = VECTORS * LANES;
-        for start in (0..strip.k).step_by(ROWS_OF_B) {
-            let end = strip.k.min(start + ROWS_OF_B);
-            let first = t.b.cast::<T>().wrapping_add(start * b_row);
-            for (index, panel) in (0..strip.tiles).flat_map(|i| (0..*panels).map(move |j| (i, j))) {
-                let mut a = strip.a.wrapping_add(index * strip.a_tile + start * STEP);
-                let mut b = first.wrapping_add(panel * width);
-                let kept = t.sums.add((index * panels + panel) * ROWS * width);
-                let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
-                if start > 0 {
-                    unrolled!(i < ROWS => {
-                        unrolled!(v < VECTORS => { sums[i][v] = V::load(kept.add((i * VECTORS + v) * LANES)) });
-                    });
+        let mut next = Cursor { rest: t.next, column: 0 };
+        let lines = t.next.rows * t.next.len.div_ceil(LINE_BYTES);
+        let share = lines.div_ceil((strip.tiles * panels * (strip.k / UNROLL)).max(1));
+        for (index, panel) in (0..strip.tiles).flat_map(|i| (0..*panels).map(move |j| (i, j))) {
+            let mut a = strip.a.wrapping_add(index * strip.a_tile);
+            let mut b = t.b.cast::<T>().wrapping_add(panel * width);
+            let kept = t.sums.add((index * panels + panel) * ROWS * width);
+            let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+            if !t.begins {
+                unrolled!(i < ROWS => {
+                    unrolled!(v < VECTORS => { sums[i][v] = V::load(kept.add((i * VECTORS + v) * LANES)) });
+                });
+            }
+            let ahead = t.ahead;
+            let mut left = strip.k;
+            while left >= UNROLL {
+                for _ in 0..share {
+                    next.fetch_next();
                 }
-                // The tiles below find the rows in the caches.
-                let ahead = if index == 0 { ROWS_AHEAD * b_row } else { 0 };
-                let mut left = end - start;
-                while left >= UNROLL {
-                    for p in 0..UNROLL {
-                        row_step::<V, T, LANES, ROWS, VECTORS>(&mut sums, a.add(p * STEP), b, ahead);
-                        b = b.wrapping_add(*b_row);
-                    }
-                    a = a.wrapping_add(UNROLL * STEP);
-                    left -= UNROLL;
-                }
-                for p in 0..left {
+                for p in 0..UNROLL {
                     row_step::<V, T, LANES, ROWS, VECTORS>(&mut sums, a.add(p * STEP), b, ahead);
                     b = b.wrapping_add(*b_row);
                 }
-                if end < strip.k {
-                    unrolled!(i < ROWS => {
-                        unrolled!(v < VECTORS => { sums[i][v].store(kept.add((i * VECTORS + v) * LANES)) });
-                    });
-                } else {
-                    store(strip, &sums, strip.c.add(index * ROWS * strip.c_row + panel * width));
-                }
+                a = a.wrapping_add(UNROLL * STEP);
+                left -= UNROLL;
+            }
+            for p in 0..left {
+                row_step::<V, T, LANES, ROWS, VECTORS>(&mut sums, a.add(p * STEP), b, ahead);
+                b = b.wrapping_add(*b_row);
+            }
+            if t.ends {
+                store(strip, &sums, strip.c.add(index * ROWS * strip.c_row + panel * width));
+            } else {
+                unrolled!(i < ROWS => {
+                    unrolled!(v < VECTORS => { sums[i][v].store(kept.add((i * VECTORS + v) * LANES)) });
+                });
             }
         }
     }

@@ -84,22 +84,23 @@ fn a_row_has_the_same_bits_however_many_there_are_beside_a_row_major_right_side(
 }
 
 #[test]
-fn sums_of_one_term_have_the_bits_of_a_tile() {
+fn sums_of_few_terms_have_the_bits_of_a_tile() {
     for_each_set(|set| {
         let (m, n) = (13, 131);
-        let (a, b, zeros) = (numbers(m, 5), numbers(n, 6), vec![0.0; n]);
-        for (alpha, beta) in [(1.0, 0.0), (0.7, 0.0), (0.7, 0.3)] {
+        for (k, (alpha, beta)) in (1..=5).flat_map(|k| [(1.0, 0.0), (0.7, 0.0), (0.7, 0.3)].map(|factors| (k, factors)))
+        {
+            let (a, b, zeros) = (numbers(k * m, 5), numbers(k * n, 6), vec![0.0; n]);
             // A bias is for tiles to add.
             let [row_by_row, tiles] = [None, Some(Source::F32(&zeros))].map(|bias| {
                 let mut c = numbers(m * n, 7);
                 let (a, b) = (Operand::transposed(Source::F32(&a), m), Operand::rows(Source::F32(&b), n));
                 let epilogue = Epilogue { bias, ..Epilogue::default() };
                 let c_target = Target::F32(&mut c);
-                product(Threads::Calling, Product { m, n, k: 1, alpha, a, b, beta, c: c_target, ldc: n, epilogue })
+                product(Threads::Calling, Product { m, n, k, alpha, a, b, beta, c: c_target, ldc: n, epilogue })
                     .unwrap();
                 c
             });
-            assert!(row_by_row == tiles, "{set}: {alpha} and {beta}");
+            assert!(row_by_row == tiles, "{set}: {k} terms, {alpha} and {beta}");
         }
     });
 }

@@ -234,13 +234,15 @@ fn pool(threads: usize) -> cpu::threads::Threads {
     cpu::threads::Threads::with(CpuOptions { instruction_set, ..CpuOptions::new(threads) }).unwrap()
 }
 
-const SHAPES: [(usize, usize, usize); 17] = [
+const SHAPES: [(usize, usize, usize); 19] = [
     (1, 1, 1),
     (1, 7, 3),
     (3, 1, 70),
     (5, 17, 64),
     (6, 64, 16),
     (7, 65, 1),
+    (9, 130, 3),
+    (11, 203, 4),
     (13, 129, 33),
     (16, 48, 130),
     (17, 100, 515),
