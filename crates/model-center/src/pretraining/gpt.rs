@@ -31,7 +31,8 @@ impl CausalLm {
     /// Opens the corpora.
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) for options that need an EOD token without one, and what opening samples reports.
+    /// [`Error::Argument`](crate::Error::Argument) for options that need an EOD token without one, and what opening
+    /// samples reports.
     pub fn open(parts: &[CorpusPart], rows: &RowOptions, options: CausalOptions) -> Result<CausalLm> {
         if options.eod_mask_loss || options.reset_documents {
             rows.require_eod()?;

@@ -11,6 +11,9 @@ use super::{elsewhere, unknown};
 use crate::data::TaskEntry;
 use crate::file::printable;
 
+/// What the note of a setting begins with that has no effect.
+const NO_EFFECT: &str = "no effect: ";
+
 /// One setting as it will be printed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SettingEntry {
@@ -26,6 +29,11 @@ impl SettingEntry {
     /// Whether the run depends on it.
     pub(crate) fn is_effective(&self) -> bool {
         self.value.is_some() && self.note.is_none()
+    }
+
+    /// Why it has no effect, if a setting is the reason.
+    pub(crate) fn without_effect(&self) -> Option<&str> {
+        self.note.as_deref()?.strip_prefix(NO_EFFECT)
     }
 }
 
@@ -175,7 +183,7 @@ impl Reader {
         let sound = self.are_sound(&[key, because]);
         let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) else { return };
         if !entry.origin.is_explicit() {
-            entry.note = Some(format!("no effect: {why}"));
+            entry.note = Some(format!("{NO_EFFECT}{why}"));
         } else if sound {
             let origin = entry.origin.clone();
             let reason = format!("`{key}` has no effect: {why}");

@@ -236,12 +236,21 @@ pub(super) fn sort_by_table<T>(items: &mut [T], key: impl Fn(&T) -> &'static str
     });
 }
 
+/// Keys in a row that have no effect for the same reason, from which number on they share a comment.
+const SHARED_REASON: usize = 3;
+
+/// Columns of such a comment.
+const COMMENT_WIDTH: usize = 100;
+
 /// Every key with its value or why it has none, sorted by table.
 pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
     let mut lines: Vec<(String, String)> = Vec::new();
     let mut current = "";
-    for entry in entries {
-        let (table, name) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+    let alike = |a: &SettingEntry, b: &SettingEntry| {
+        table_of(a) == table_of(b) && a.without_effect().is_some() && a.without_effect() == b.without_effect()
+    };
+    for run in entries.chunk_by(alike) {
+        let table = table_of(&run[0]);
         if table != current {
             if !lines.is_empty() {
                 lines.push((String::new(), String::new()));
@@ -249,12 +258,10 @@ pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
             lines.push((format!("[{table}]"), String::new()));
             current = table;
         }
-        let left = match &entry.value {
-            Some(value) if entry.is_effective() => format!("{name} = {value}"),
-            Some(value) => format!("# {name} = {value}"),
-            None => format!("# {name}"),
-        };
-        lines.push((left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string())));
+        match run[0].without_effect() {
+            Some(reason) if run.len() >= SHARED_REASON => lines.extend(shared_reason(run, reason)),
+            _ => lines.extend(run.iter().map(line_of)),
+        }
     }
     let width = |left: &String| left.chars().count();
     let fits = lines.iter().map(|(left, _)| width(left)).filter(|w| *w <= MAX_COMMENT_COLUMN);
@@ -263,12 +270,44 @@ pub(super) fn print_entries(entries: &[SettingEntry]) -> String {
     for (left, comment) in &lines {
         out.push_str(left);
         if !comment.is_empty() {
-            let gap = column.saturating_sub(width(left)).max(2);
+            let gap = if left.is_empty() { 0 } else { column.saturating_sub(width(left)).max(2) };
             out.push_str(&format!("{}# {comment}", " ".repeat(gap)));
         }
         out.push('\n');
     }
     out
+}
+
+fn table_of(entry: &SettingEntry) -> &'static str {
+    entry.key.rsplit_once('.').map_or("", |(table, _)| table)
+}
+
+fn name_of(entry: &SettingEntry) -> &'static str {
+    entry.key.rsplit_once('.').map_or(entry.key, |(_, name)| name)
+}
+
+/// A key with its value, and a comment.
+fn line_of(entry: &SettingEntry) -> (String, String) {
+    let name = name_of(entry);
+    let left = match &entry.value {
+        Some(value) if entry.is_effective() => format!("{name} = {value}"),
+        Some(value) => format!("# {name} = {value}"),
+        None => format!("# {name}"),
+    };
+    (left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string()))
+}
+
+/// Lines of comment alone: the names of keys, and why none of them has an effect.
+fn shared_reason(run: &[SettingEntry], reason: &str) -> Vec<(String, String)> {
+    let mut lines = vec![format!("no effect, {reason}:")];
+    for (index, entry) in run.iter().enumerate() {
+        let name = name_of(entry).to_owned() + if index + 1 < run.len() { "," } else { "" };
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + name.len() + 3 <= COMMENT_WIDTH => *line += &format!(" {name}"),
+            _ => lines.push(format!("  {name}")),
+        }
+    }
+    lines.into_iter().map(|line| (String::new(), line)).collect()
 }
 
 fn is_hashed(key: &str) -> bool {

@@ -76,19 +76,8 @@ path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
 # family                        # not set: as config.json states, else as the names of the tensors tell
 # leave                         # not set: nothing but what other heads have
-# tokenizer                     # no effect: it is for model.init = "random"
-# layers                        # no effect: it is for model.init = "random"
-# hidden                        # no effect: it is for model.init = "random"
-# heads                         # no effect: it is for model.init = "random"
-# kv_heads                      # no effect: it is for model.init = "random"
-# head_size                     # no effect: it is for model.init = "random"
-# feed_forward                  # no effect: it is for model.init = "random"
-# positions                     # no effect: it is for model.init = "random"
-# vocabulary                    # no effect: it is for model.init = "random"
-# init_std                      # no effect: it is for model.init = "random"
-# scale_init_by_depth           # no effect: it is for model.init = "random"
-# unique_layers                 # no effect: it is for model.init = "random"
-# sharing_style = "grouped"     # no effect: it is for model.init = "random"
+# no effect, it is for model.init = "random": tokenizer, layers, hidden, heads, kv_heads, head_size,
+#   feed_forward, positions, vocabulary, init_std, scale_init_by_depth, unique_layers, sharing_style
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json
@@ -99,27 +88,14 @@ init_seed = 1234                # default: follows train.seed
 task = "RTE"                    # r.toml:4
 objective = "classifier"        # default
 path = "sg"                     # r.toml:5
-# train                         # no effect: task RTE knows its files and labels
-# eval                          # no effect: task RTE knows its files and labels
-# format = "auto"               # no effect: task RTE knows its files and labels
-# labels                        # no effect: task RTE knows its files and labels
+# no effect, task RTE knows its files and labels: train, eval, format, labels
 # template                      # no effect: task RTE has its own prompt and label words
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
 # answer_length = 30            # no effect: it is for task question-answering
-# corpora                       # no effect: it is for task pretrain
-# split = "969,30,1"            # no effect: it is for task pretrain
-# permute_documents = false     # no effect: it is for task pretrain
-# valid                         # no effect: it is for task pretrain
-# test                          # no effect: it is for task pretrain
-# sequence_length = 1024        # no effect: it is for task pretrain
-# sample_order = "addressed"    # no effect: it is for task pretrain
-# maps                          # no effect: it is for task pretrain
-# loading_threads = 1           # no effect: it is for task pretrain
-# eod_token                     # no effect: it is for task pretrain
-# eod_mask_loss = false         # no effect: it is for task pretrain
-# document_mask = false         # no effect: it is for task pretrain
-# row_sampler = "packed"        # no effect: it is for task pretrain
+# no effect, it is for task pretrain: corpora, split, permute_documents, valid, test,
+#   sequence_length, sample_order, maps, loading_threads, eod_token, eod_mask_loss, document_mask,
+#   row_sampler
 max_length = 512                # default
 # target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
@@ -134,21 +110,11 @@ length_grouped = false          # default
 # seed = 1234                   # no effect: it is for task pretrain
 
 [data.columns]
-# text = "text"                 # no effect: task RTE knows its columns
-# text_pair                     # no effect: task RTE knows its columns
-# label = "label"               # no effect: task RTE knows its columns
-# prompt                        # no effect: task RTE knows its columns
-# target = "target"             # no effect: task RTE knows its columns
-# tokens = "tokens"             # no effect: task RTE knows its columns
-# tags = "ner_tags"             # no effect: task RTE knows its columns
+# no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
 
 [data.masking]
-# share = 0.15                  # no effect: it is for task pretrain
-# second_sentence = "next"      # no effect: it is for task pretrain
-# whole_words = false           # no effect: it is for task pretrain
-# longest_ngram = 1             # no effect: it is for task pretrain
-# short = 0.1                   # no effect: it is for task pretrain
-# pair_sampler = "groups"       # no effect: it is for task pretrain
+# no effect, it is for task pretrain: share, second_sentence, whole_words, longest_ngram, short,
+#   pair_sampler
 
 [data.spans]
 # preset = "t5"                 # no effect: it is for task pretrain
@@ -242,9 +208,7 @@ prefetch = true                 # default
 tensor = 1                      # default
 # sequence = false              # no effect: parallel.tensor is 1
 pipeline = 1                    # default
-# virtual_stages                # no effect: parallel.pipeline is 1
-# schedule = "1f1b"             # no effect: parallel.pipeline is 1
-# partition = "parameters"      # no effect: parallel.pipeline is 1
+# no effect, parallel.pipeline is 1: virtual_stages, schedule, partition
 "#;
     let printed = load(text, &["train.lr=3e-4"]).print_config();
     assert_eq!(printed, expected);
