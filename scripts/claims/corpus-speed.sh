@@ -8,14 +8,8 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-need_pip
 "$root/scripts/assets.sh" prose tok
-build corpus
-python="$("$root/scripts/python_env.sh")"
-packages="$("$root/scripts/corpus_env.sh")"
-scratch
-figure="$(PYTHONPATH="$packages" "$python" "$root/scripts/claims/corpus_speed.py" "$bin/corpus" \
-    "$cache/assets/prose" "$cache/assets/tokenizers/gpt2" "$scratch" "$@")"
+beside_corpus_tools corpus_speed.py "$cache/assets/prose" "$cache/assets/tokenizers/gpt2" "$@"
 IFS=, read -r times build_memory seconds maps_memory <<<"$figure"
 outcome=short
 if awk -v t="${times%x}" -v b="${build_memory%MB}" -v s="${seconds%s}" -v m="${maps_memory%MB}" \

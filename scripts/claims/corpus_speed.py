@@ -1,6 +1,6 @@
 """Times building token files and index maps, for the claim `corpus-speed`.
 
-    python corpus_speed.py PROGRAM PROSE TOKENIZER SCRATCH [--megabytes 200] [--documents 100000000] [--rounds 3]
+    python corpus_speed.py PROGRAM SCRATCH PROSE TOKENIZER [--megabytes 200] [--documents 100000000] [--rounds 3]
 
 PROGRAM is `corpus`. Prints the four figures of the claim. Both sides use as many processes or threads as there are
 processors, take turns, and the medians count. Needs the packages of scripts/python_env.sh and scripts/corpus_env.sh.
@@ -144,7 +144,7 @@ def main():
         tasks[sys.argv[1]](*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ["program", "prose", "tokenizer", "scratch"]:
+    for name in ["program", "scratch", "prose", "tokenizer"]:
         parser.add_argument(name)
     parser.add_argument("--megabytes", type=float, default=200)
     parser.add_argument("--documents", type=int, default=100_000_000)

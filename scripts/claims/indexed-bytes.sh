@@ -6,12 +6,6 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-need_pip
 "$root/scripts/assets.sh" prose tok
-build corpus
-python="$("$root/scripts/python_env.sh")"
-packages="$("$root/scripts/corpus_env.sh")"
-scratch
-figure="$(PYTHONPATH="$packages" "$python" "$root/scripts/claims/indexed_bytes.py" "$bin/corpus" \
-    "$cache/assets/prose" "$cache/assets/tokenizers/gpt2" "$scratch")"
+beside_corpus_tools indexed_bytes.py "$cache/assets/prose" "$cache/assets/tokenizers/gpt2"
 if [ "${figure%/*}" = "${figure#*/}" ]; then verdict "$figure" ok; else verdict "$figure" short; fi

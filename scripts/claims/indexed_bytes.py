@@ -1,6 +1,6 @@
 """Compares token files and index maps with megatron-core's, for the claim `indexed-bytes`.
 
-    python indexed_bytes.py PROGRAM PROSE TOKENIZER SCRATCH
+    python indexed_bytes.py PROGRAM SCRATCH PROSE TOKENIZER
 
 PROGRAM is `corpus`. Prints how many files and maps are equal, of all; what differs goes to stderr. Needs the packages
 of scripts/python_env.sh and scripts/corpus_env.sh.
@@ -71,7 +71,7 @@ def random_documents(generator, dtype, count):
 def main():
     if len(sys.argv) != 5:
         sys.exit(__doc__)
-    program, prose, vocabulary, scratch = sys.argv[1], *map(Path, sys.argv[2:])
+    program, scratch, prose, vocabulary = sys.argv[1], *map(Path, sys.argv[2:])
     count, generator = Count(), numpy.random.RandomState(7)
     corpus = lambda *arguments: subprocess.run([program, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 

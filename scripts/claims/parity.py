@@ -48,8 +48,11 @@ def difference(directory):
         inputs["labels"] = labels
     with torch.no_grad(), in_64_bits():
         output = model.double().eval()(**inputs)
-    # A BERT for pretraining has two heads; language modelling is the first.
-    theirs = output.prediction_logits if "prediction_logits" in output else output.logits
+    if "start_logits" in output:
+        theirs = torch.stack([output.start_logits, output.end_logits], dim=-1)  # [B, L, 2]
+    else:
+        # A BERT for pretraining has two heads; language modelling is the first.
+        theirs = output.prediction_logits if "prediction_logits" in output else output.logits
     ours = load_file(directory / "ours.safetensors")["logits"].reshape(theirs.shape)
     mask = inputs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
     if theirs.dim() == 3 and mask is not None:

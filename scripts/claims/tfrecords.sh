@@ -5,9 +5,5 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-build corpus
-python="$("$root/scripts/python_env.sh")"
-packages="$("$root/scripts/corpus_env.sh")"
-scratch
-figure="$(PYTHONPATH="$packages" "$python" "$root/scripts/claims/tfrecords.py" "$bin/corpus" "$scratch")"
+beside_corpus_tools tfrecords.py
 if [ "${figure%/*}" = "${figure#*/}" ]; then verdict "$figure" ok; else verdict "$figure" short; fi

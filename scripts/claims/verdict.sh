@@ -108,6 +108,20 @@ scratch() {
     trap 'rm -rf "$scratch"' EXIT
 }
 
+# beside_corpus_tools SCRIPT ARGUMENTS...: runs a Python script of this directory with our corpus program, a scratch
+# directory, then the arguments, where the packages of scripts/corpus_env.sh can be imported; sets figure to what it
+# prints.
+beside_corpus_tools() {
+    local python packages script="$1"
+    shift
+    need_pip
+    build corpus
+    python="$("$root/scripts/python_env.sh")"
+    packages="$("$root/scripts/corpus_env.sh")"
+    scratch
+    figure="$(PYTHONPATH="$packages" "$python" "$root/scripts/claims/$script" "$bin/corpus" "$scratch" "$@")"
+}
+
 # mpirun_here: OpenMPI's mpirun with what it takes to run on one machine of few cores, as root or not; sets mpirun,
 # which is to be followed by `-n RANKS PROGRAM`.
 mpirun_here() {
