@@ -111,17 +111,31 @@ fn the_shipped_tables_are_near_what_was_published() {
     // Each file has one efficiency for all of its models. Products of narrow models and of more tensor-parallel ranks
     // reach less, of wide models more; this is by how much the farthest row is off.
     let files = [("bmtrain_13b", 0.05), ("megatron_8b", 0.16), ("megatron_2021", 0.2), ("megatron_2024", 0.23)];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/parallelism.md")).unwrap();
     for (name, tolerance) in files {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/simulate/{name}.toml"));
-        let scenario = Scenario::read(&path).unwrap();
+        let scenario = Scenario::read(&root.join(format!("examples/simulate/{name}.toml"))).unwrap();
         let first = scenario.simulate(&scenario.runs[0]).unwrap();
-        for run in &scenario.runs {
+        let shown = simulated_column(&page, name);
+        assert_eq!(shown.len(), scenario.runs.len(), "{name}: rows of the table in docs/parallelism.md");
+        for (run, shown) in scenario.runs.iter().zip(shown) {
             let report = scenario.simulate(run).unwrap();
             let published = run.published.unwrap();
             let simulated = published.of.of(&report, &first);
             assert!(is_near(simulated, published.value, tolerance), "{name}, {}: {simulated}", run.name);
+            let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+            assert_eq!(format!("{simulated:.decimals$}"), shown, "{name}, {}: docs/parallelism.md", run.name);
         }
     }
+}
+
+/// The cells under the heading `simulated` of a file's table.
+fn simulated_column<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
+    let of_file = page.split_once(&format!("`{name}.toml`:")).unwrap().1;
+    let rows = of_file.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').map(str::trim).collect()).collect();
+    let column = cells[0].iter().position(|cell| *cell == "simulated").unwrap();
+    cells[2..].iter().map(|row| row[column]).collect()
 }
 
 #[test]
