@@ -3,8 +3,11 @@
 use crate::fixture::Fixture;
 use serde_json::Value;
 
+/// In f32 beside 16-bit parameters.
+const MIXED: &str = "model.f32_parameters=[\"embeddings\", \"norms\", \"token-types\"]";
+
 /// Ranks and settings.
-const CASES: [(&str, &[&str]); 13] = [
+const CASES: [(&str, &[&str]); 15] = [
     ("2", &[]),
     ("2", &["train.offload=true", "train.micro_batch_size=2", "model.dtype=bf16"]),
     ("1", &[]),
@@ -21,6 +24,8 @@ const CASES: [(&str, &[&str]); 13] = [
     ("2", &["parallel.zero=3", "train.micro_batch_size=1", "train.gradient_sum=elastic", "train.recompute=blocks"]),
     ("4", &["parallel.zero=2", "train.micro_batch_size=1", "eval.batch_size=8"]),
     ("4", &["parallel.zero=3", "train.micro_batch_size=1", "model.dtype=f16", "parallel.prefetch=false"]),
+    ("1", &["train.micro_batch_size=2", "model.dtype=bf16", MIXED]),
+    ("2", &["parallel.zero=3", "train.micro_batch_size=1", "model.dtype=bf16", MIXED, "checkpoint.every=1 steps"]),
 ];
 
 /// A fixture whose sentences all have the same length, so that every batch is the largest.

@@ -228,6 +228,41 @@ fn layers_that_share_their_parameters_are_resumed_as_they_are_and_written_whole(
     assert_ne!(pretrain(&fixture, "output.dir=stopped", &other).code, 0);
 }
 
+/// With a tied head, f32 tables and norms beside f16: resumed at another ZeRO level on other ranks.
+#[test]
+fn parameters_in_f32_are_resumed_bit_for_bit_and_written_in_one_dtype() {
+    let fixture = fixture();
+    let sets = [
+        "model.dtype=f16",
+        "model.f32_parameters=[\"embeddings\", \"norms\"]",
+        "train.loss_scale=static",
+        "train.loss_scale_start=1024",
+        "checkpoint.every=2 steps",
+        "save.which=last",
+    ];
+    pretrain(&fixture, "output.dir=whole", &sets).succeeded();
+    let stopped = pretrain(&fixture, "output.dir=stopped", &[&sets[..], &["--exit-after-steps", "3"]].concat());
+    assert_eq!(stopped.code, 75, "{}", stopped.stderr);
+    let ranks = ["--ranks", "2", "parallel.zero=3"];
+    pretrain(&fixture, "output.dir=stopped", &[&sets[..], &ranks].concat()).succeeded();
+    assert_eq!(losses(&fixture, "stopped"), losses(&fixture, "whole"));
+    let weights = |dir: &str| fixture.bytes(&format!("{dir}/model.safetensors"));
+    assert!(weights("stopped/model") == weights("whole/model"));
+    fixture.run(env!("CARGO_BIN_EXE_ckpt"), &["export", "stopped", "exported"]).succeeded();
+    assert!(weights("exported") == weights("whole/model"));
+    let (header, _) = split_header(&weights("whole/model"));
+    let header: serde_json::Map<String, Value> = serde_json::from_str(&header).unwrap();
+    let dtypes: Vec<&Value> = header.values().filter_map(|tensor| tensor.get("dtype")).collect();
+    assert!(dtypes.len() > 10 && dtypes.iter().all(|dtype| **dtype == "F16"), "{header:?}");
+    // Without them the run is another, and its checkpoint is not taken.
+    let others = [sets[0], sets[2], sets[3], "save.which=last"];
+    let refused = pretrain(&fixture, "output.dir=stopped", &others);
+    assert!(refused.code != 0 && refused.stderr.contains("model.f32_parameters"), "{}", refused.stderr);
+    let types = "model.f32_parameters=[\"token-types\"]";
+    let refused = pretrain(&fixture, "output.dir=types", &[sets[0], types, "--dry-run"]).refused();
+    assert!(refused.contains("GPT-2 has no token types"), "{refused}");
+}
+
 #[test]
 fn masked_sentence_pairs_train_a_bert_alike_on_every_layout() {
     let fixture = fixture();

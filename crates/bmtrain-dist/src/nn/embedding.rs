@@ -97,9 +97,9 @@ impl Embedding {
     }
 
     /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding. The bias
-    /// is sharded as the rows are.
+    /// is sharded as the rows are. An f32 table is rounded to the dtype of `x`.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
-        let table = self.tied.var(cx)?;
+        let table = self.tied.var_as(x.dtype(), cx)?;
         let Some(shard) = &self.shard else { return Ok(ops::linear(cx, x, &table, bias, None)?) };
         let own = ops::linear(cx, ProductInput::copied(x, shard.ranks()), &table, bias, None)?;
         Ok(ops::gather_logits(cx, &own, shard)?)
@@ -116,7 +116,8 @@ impl Embedding {
         cx: &Ctx,
     ) -> Result<Var> {
         let options = LinearCrossEntropy { shard: self.shard.clone().or(options.shard.clone()), ..options.clone() };
-        Ok(ops::linear_cross_entropy(cx, x, &self.tied.var(cx)?, bias, targets, &options)?)
+        let table = self.tied.var_as(x.dtype(), cx)?;
+        Ok(ops::linear_cross_entropy(cx, x, &table, bias, targets, &options)?)
     }
 }
 

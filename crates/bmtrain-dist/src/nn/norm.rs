@@ -32,7 +32,8 @@ impl NormOptions {
     }
 }
 
-/// A normalisation along the last axis.
+/// A normalisation along the last axis. Its parameters are f32 with
+/// [`F32Parameters::norms`](crate::param::F32Parameters::norms), whatever the dtype of what it normalises.
 #[derive(Debug, Clone)]
 pub struct Norm {
     kind: NormKind,
@@ -54,6 +55,7 @@ impl Norm {
 
     fn declared(builder: &Builder, options: NormOptions, split: &Split) -> Result<Self> {
         let NormOptions { kind, size, bias, epsilon, scale } = options;
+        let builder = &builder.in_f32(builder.options().f32_parameters.norms);
         let weight = builder.param("weight", [size], Init::Constant(scale), split.clone(), false)?;
         let bias = bias.then(|| builder.param("bias", [size], Init::ZEROS, split.clone(), false)).transpose()?;
         Ok(Norm { kind, epsilon, weight, bias })

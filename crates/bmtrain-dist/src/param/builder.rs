@@ -3,7 +3,7 @@
 use super::blocks::BlockValues;
 use super::census::Census;
 use super::flat::{FlatRanks, Siblings};
-use super::{Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
+use super::{F32Parameters, Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::pipeline::{ModelPart, StageGroup};
@@ -58,10 +58,12 @@ pub struct BuilderOptions {
     pub stages: StageGroup,
     /// Seed of the initial values.
     pub seed: u64,
-    /// Dtype of the parameters.
+    /// Dtype of the parameters, and of hidden states.
     pub dtype: DType,
     /// Dtype of their gradients.
     pub grad_dtype: DType,
+    /// The parameters that are f32, as are their gradients, where the others have 16 bits.
+    pub f32_parameters: F32Parameters,
     /// When they are initialized.
     pub init: InitMode,
     /// How they are sharded over data-parallel ranks.
@@ -87,6 +89,7 @@ impl Default for BuilderOptions {
             seed: 0,
             dtype: DType::F32,
             grad_dtype: DType::F32,
+            f32_parameters: F32Parameters::default(),
             init: InitMode::Random,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
@@ -123,6 +126,8 @@ pub struct Builder {
     frozen: bool,
     /// Whether parameters are used on sharded tokens.
     on_tokens: bool,
+    /// Whether parameters are f32, whatever the options' dtype is.
+    in_f32: bool,
     part: ModelPart,
     /// In place of the level of the options.
     level: Option<ZeroLevel>,
@@ -145,7 +150,7 @@ impl Builder {
             asked: Rc::default(),
         };
         let (state, part) = (Rc::new(state), ModelPart::Embed);
-        Builder { state, path: String::new(), frozen: false, on_tokens: false, part, level: None }
+        Builder { state, path: String::new(), frozen: false, on_tokens: false, in_f32: false, part, level: None }
     }
 
     /// The device of the parameters.
@@ -188,6 +193,11 @@ impl Builder {
     /// of the gradient of a replicated one ([`Split::ReplicatedTerms`]).
     pub fn on_token_shards(&self) -> Builder {
         Builder { on_tokens: self.token_ranks().is_some(), ..self.clone() }
+    }
+
+    /// The same place, below which parameters are f32 if `is_f32`, whatever [`BuilderOptions::dtype`] is.
+    pub fn in_f32(&self, is_f32: bool) -> Builder {
+        Builder { in_f32: self.in_f32 || is_f32, ..self.clone() }
     }
 
     /// The same place, below which parameters outside of blocks are used in this part of the model: where they are when
@@ -240,6 +250,7 @@ impl Builder {
         let stage = (!stages.holds(part)).then(|| (stages.stage_of(part), mesh.stage()));
         let format = self.state.options.blocks.get(&name).copied();
         let trainable = format.is_none() && !self.frozen && !self.state.options.frozen.matches(&name);
+        let dtype = if self.in_f32 { DType::F32 } else { dtype };
         let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay };
         if stage.is_some() {
             let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
@@ -297,8 +308,16 @@ impl Builder {
             ..
         } = self.state.options;
         let sharding = &Sharding { level: self.level.unwrap_or(sharding.level), ..sharding.clone() };
-        let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
-        for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
+        // Storages of one dtype, of parameters that are trained or that are frozen.
+        let kinds = [(true, dtype), (false, dtype), (true, DType::F32), (false, DType::F32)];
+        let kinds = if dtype == DType::F32 { &kinds[..2] } else { &kinds[..] };
+        for &(trainable, dtype) in kinds {
+            let is_one = |param: &&Param| (param.spec().trainable, param.spec().dtype) == (trainable, dtype);
+            let group: Vec<Param> = members.iter().filter(is_one).cloned().collect();
+            if group.is_empty() {
+                continue;
+            }
+            let grad_dtype = if dtype == self.state.options.dtype { grad_dtype } else { dtype };
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
             let (device, siblings) = (&self.state.device, &self.state.siblings);
             let ranks = FlatRanks { sharding, tensor: &tensor.ranks, stages, offload: offload_parameters };

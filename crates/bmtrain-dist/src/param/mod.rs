@@ -8,6 +8,7 @@ mod fill;
 pub mod flat;
 pub mod freeze;
 mod parameters;
+mod precision;
 mod sink;
 pub mod spec;
 pub mod split;
@@ -24,6 +25,8 @@ pub use flat::{Flat, OwnedPart};
 pub(crate) use freeze::matches_whole;
 pub use freeze::{FreezeMask, NamePatterns};
 pub use parameters::Parameters;
+pub use precision::F32Parameters;
+use precision::{Rounded, rounded};
 use sink::TiedSink;
 pub use spec::{Init, InitElements, InitFunction, ParamSpec};
 pub use split::{LocalPart, SharedRange, Split, SplitPart};
@@ -162,7 +165,21 @@ impl Param {
 
     /// The value for a computation: with a gradient if the parameter is trained and ops are recorded.
     pub fn var(&self, cx: &Ctx) -> Result<Var> {
-        let value = self.value()?;
+        self.used(self.value()?, self.inner.clone(), cx)
+    }
+
+    /// As [`Param::var`], rounded to another dtype, for products with values of that dtype. The gradient is not rounded
+    /// so: it goes to the parameter as it is computed. A parameter in quantised blocks stays in them.
+    pub fn var_as(&self, dtype: DType, cx: &Ctx) -> Result<Var> {
+        if self.inner.blocks.is_some() || self.inner.spec.dtype == dtype {
+            return self.var(cx);
+        }
+        let origin = Rounded { param: self.inner.clone(), dtype };
+        self.used(rounded(self.value()?, dtype)?, Rc::new(origin), cx)
+    }
+
+    /// A use of these values, which `origin` finds again.
+    fn used(&self, value: Tensor, origin: Rc<dyn Recall>, cx: &Ctx) -> Result<Var> {
         if self.is_trainable() {
             self.inner.asked.set(self.inner.asked.get() + 1);
         }
@@ -177,7 +194,7 @@ impl Param {
         };
         // Ops must not keep gathered values alive until the backward pass.
         let is_sharded = cx.is_recording() && self.inner.blocks.is_none() && self.home()?.flat.is_gathered_to_use();
-        Ok(if is_sharded { var.recalled_from(self.inner.clone()) } else { var })
+        Ok(if is_sharded { var.recalled_from(origin) } else { var })
     }
 
     /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions, or the present

@@ -8,7 +8,7 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, F32Parameters};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use std::sync::Arc;
 
@@ -47,6 +47,32 @@ fn thirty_steps_with_state_on_the_host_are_the_run_with_state_on_the_device() {
             for ranks in [2, 4] {
                 let offload = Setting { ranks, level, optimizer: Which::Offload, ..setting.clone() };
                 assert_eq!(run(&offload), expected, "{dtype}, {ranks} ranks, {level:?}");
+            }
+        }
+    }
+}
+
+/// A block has two storages then, which are gathered and reduced apart.
+#[test]
+fn parameters_in_f32_beside_sixteen_bits_give_the_bits_of_one_rank_at_every_level() {
+    for dtype in [DType::BF16, DType::F16] {
+        for [embeddings, norms] in [[true, false], [false, true], [true, true]] {
+            let f32_parameters = F32Parameters { embeddings, norms, token_types: false };
+            let setting = Setting { steps: 8, dtype, f32_parameters, ..Setting::default() };
+            let alone = run(&setting);
+            assert_ne!(alone.losses, run(&Setting { steps: 8, dtype, ..Setting::default() }).losses);
+            for (level, optimizer) in
+                LEVELS.into_iter().flat_map(|level| [(level, Which::Adam), (level, Which::Offload)])
+            {
+                let shared = run(&Setting { ranks: 2, level, optimizer, ..setting.clone() });
+                assert_eq!(shared, alone, "{dtype}, {f32_parameters:?}, {level:?}, {optimizer:?}");
+            }
+            let (level, optimizer) = (ZeroLevel::Three, Which::Offload);
+            let offloaded = Setting { level, optimizer, offload_parameters: true, ..setting.clone() };
+            for offloaded in
+                [Setting { beside_host: Some(5), ..offloaded.clone() }, Setting { ranks: 2, ..offloaded.clone() }]
+            {
+                assert_eq!(run(&offloaded), alone, "{offloaded:?}");
             }
         }
     }

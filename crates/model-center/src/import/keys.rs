@@ -16,6 +16,7 @@ pub(super) const SCALE_INIT: &str = "model.scale_init_by_depth";
 pub(super) const UNIQUE_LAYERS: &str = "model.unique_layers";
 pub(super) const SHARING_STYLE: &str = "model.sharing_style";
 pub(super) const DTYPE: &str = "model.dtype";
+pub(super) const F32_PARAMETERS: &str = "model.f32_parameters";
 pub(super) const HIDDEN_DROPOUT: &str = "model.hidden_dropout";
 pub(super) const ATTENTION_DROPOUT: &str = "model.attention_dropout";
 

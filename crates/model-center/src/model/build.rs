@@ -7,12 +7,12 @@ use super::shared_layers;
 use super::stack::{Stack, StackParts};
 use super::text_model::ModelInfo;
 use super::transformer::Transformer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Builder;
 use bmtrain_dist::block::{BlockOptions, BlockPolicy, Recompute};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
-use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::param::{BuilderOptions, F32Parameters};
 use bmtrain_dist::pipeline::ModelPart;
 
 impl<A: Architecture> Transformer<A> {
@@ -27,12 +27,15 @@ impl<A: Architecture> Transformer<A> {
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let spec = A::spec(&config);
+        let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
+        check_f32(f32, &spec)?;
         let orders = shared_layers::orders::<A>(&config, &spec, builder.options().mesh)?;
         let padding_index = spec.pad_token_id.filter(|_| !spec.padding_learns).map(|id| id as i64);
         let (entries, size, init) = (spec.vocab_size, spec.embedding_size, spec.table_init);
         let tokens = EmbeddingOptions { entries, size, init, padding_index };
         let part = if head.is_tied() { ModelPart::Tied } else { ModelPart::Embed };
-        let tokens = Embedding::of_vocabulary(&builder.part(part).at("input_embedding"), tokens)?;
+        let place = builder.part(part).at("input_embedding").in_f32(f32.embeddings);
+        let tokens = Embedding::of_vocabulary(&place, tokens)?;
         let parts = |stack: usize| {
             let first: usize = spec.stacks[..stack].iter().map(|stack| stack.layers).sum();
             StackParts { first, last: first + spec.stacks[stack].layers.saturating_sub(1) }
@@ -61,8 +64,17 @@ impl<A: Architecture> Transformer<A> {
         let repeated_parameters = shared_layers::repeated(&spec, parameters.declared().iter());
         let info = ModelInfo { embedding_parameters, repeated_parameters, ..info(&spec, head) };
         let token_ranks = builder.token_ranks().cloned();
-        Ok(Transformer { config, spec, info, names, tokens, inputs, stacks, heads, parameters, token_ranks })
+        Ok(Transformer { config, spec, info, names, dtype, tokens, inputs, stacks, heads, parameters, token_ranks })
     }
+}
+
+/// Refuses f32 token types of a model without token types.
+fn check_f32(f32: F32Parameters, spec: &Spec) -> Result<()> {
+    if !f32.token_types || spec.stacks.iter().any(|stack| stack.type_size.is_some()) {
+        return Ok(());
+    }
+    let reason = format!("{} has no token types", spec.title);
+    Err(Error::argument("model.f32_parameters", reason, "remove \"token-types\""))
 }
 
 fn without_auto(options: BlockOptions) -> BlockOptions {

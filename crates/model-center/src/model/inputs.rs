@@ -6,7 +6,7 @@ use super::sinusoids::Sinusoids;
 use super::stack::StackParts;
 use crate::layer::attention::length_scaled;
 use crate::layer::token_dropout;
-use bmtrain_core::{Ctx, Tensor, Var, ops};
+use bmtrain_core::{Ctx, DType, Tensor, Var, ops};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
@@ -14,12 +14,17 @@ use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Builder, Error, Result};
 
 /// `dropout(norm(project_in(factor * tokens) + positions + token_types))`; each family has some of these terms.
+///
+/// Numerics: with a table in f32 the sum is in f32, and rounded once to the dtype of the hidden states.
 #[derive(Debug)]
 pub(super) struct Inputs {
     /// The stack's name, part of the names of parameters and dropout masks in an encoder-decoder model.
     scope: Option<&'static str>,
     factor: f32,
     length_scale: bool,
+    /// Whether the sum is in f32, and rounded to the dtype of hidden states.
+    sums_in_f32: bool,
+    dtype: DType,
     positions: AddedPositions,
     token_types: Option<Embedding>,
     /// From the dimension of the embeddings to D, and from D back to it after the last block.
@@ -41,18 +46,22 @@ impl Inputs {
         let scope = (spec.stacks.len() > 1).then_some(stack.name);
         let own = scope.map(|name| builder.at(name));
         let builder = own.as_ref().unwrap_or(builder);
-        let table = |name: &str, entries: usize, padding_index: Option<i64>| {
+        let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
+        let has_f32_table = f32.embeddings || (f32.token_types && stack.type_size.is_some());
+        let table = |name: &str, entries: usize, padding_index: Option<i64>, is_f32: bool| {
             let options = EmbeddingOptions { entries, size: spec.dim_model, init: stack.position_init, padding_index };
-            Embedding::new(&builder.at(name), options)
+            Embedding::new(&builder.at(name).in_f32(is_f32), options)
         };
         let positions = match stack.added {
             Added::None => AddedPositions::None,
             Added::Learned(_) => {
-                AddedPositions::Learned(table("position_embedding", stack.position_rows, stack.position_padding)?)
+                let (rows, padding) = (stack.position_rows, stack.position_padding);
+                AddedPositions::Learned(table("position_embedding", rows, padding, f32.embeddings)?)
             }
             Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.dim_model)),
         };
-        let token_types = stack.type_size.map(|rows| table("token_type_embedding", rows, None)).transpose()?;
+        let types = |rows| table("token_type_embedding", rows, None, f32.token_types);
+        let token_types = stack.type_size.map(types).transpose()?;
         let linear = |builder: &Builder, name: &str, inputs, outputs| {
             Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, false, spec.table_init))
         };
@@ -63,8 +72,18 @@ impl Inputs {
             false => Some([linear(builder, "project_in", size, dim)?, linear(&after, "project_out", dim, size)?]),
         };
         let norm = stack.embedding_norm.map(|norm| Norm::new(&builder.at("embedding_norm"), norm)).transpose()?;
-        let (factor, length_scale, dropout) = (spec.embedding_factor, spec.length_scale, stack.embedding_dropout);
-        Ok(Inputs { scope, factor, length_scale, positions, token_types, projections, norm, dropout })
+        Ok(Inputs {
+            scope,
+            factor: spec.embedding_factor,
+            length_scale: spec.length_scale,
+            sums_in_f32: has_f32_table && dtype != DType::F32,
+            dtype,
+            positions,
+            token_types,
+            projections,
+            norm,
+            dropout: stack.embedding_dropout,
+        })
     }
 
     /// The position and token type embeddings.
@@ -92,8 +111,9 @@ impl Inputs {
         }
         hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, embedding_size]
         if let Some([project_in, _]) = &self.projections {
-            hidden = project_in.forward(&hidden, cx)?; // [B, L, D]
+            hidden = project_in.forward(&self.cast(hidden, self.dtype, cx)?, cx)?; // [B, L, D]
         }
+        hidden = self.cast(hidden, DType::F32, cx)?; // [B, L, D]
         hidden = match (&self.positions, &sequences.position_ids) {
             (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, &own(ids)?, cx)?, // [B, L, D]
             // [B, L, D]
@@ -104,6 +124,7 @@ impl Inputs {
         if let (Some(table), Some(ids)) = (&self.token_types, &sequences.token_type_ids) {
             hidden = table.add_to(hidden, &own(ids)?, cx)?; // [B, L, D]
         }
+        hidden = self.cast(hidden, self.dtype, cx)?; // [B, L, D]
         if let Some(norm) = &self.norm {
             hidden = norm.forward(&hidden, cx)?; // [B, L, D]
         }
@@ -113,5 +134,10 @@ impl Inputs {
             None => token_dropout("embedding", self.dropout, rows, cx)?,
         };
         Ok(ops::dropout(cx, &hidden, dropout)?) // [B, L, D]
+    }
+
+    /// In this dtype, where the sum has another than hidden states.
+    fn cast(&self, x: Var, dtype: DType, cx: &Ctx) -> Result<Var> {
+        if self.sums_in_f32 { Ok(ops::cast(cx, &x, dtype)?) } else { Ok(x) }
     }
 }

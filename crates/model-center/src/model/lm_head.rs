@@ -160,7 +160,8 @@ impl LmHead {
             (Some(bias), _) | (None, Some(bias)) => Some(bias.var(cx)?), // [V]
             (None, None) => None,
         };
-        Ok((hidden, self.weight(table).var(cx)?, bias))
+        let weight = self.weight(table).var_as(hidden.dtype(), cx)?; // [V, D]
+        Ok((hidden, weight, bias))
     }
 
     /// Which tokens this rank has, where there are several tensor-parallel ranks.

@@ -7,7 +7,7 @@ use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::{InputStore, Recompute};
-use bmtrain_dist::param::{BuilderOptions, InitMode, NamePatterns, TensorGroup};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, NamePatterns, TensorGroup};
 use bmtrain_dist::pipeline::{PartitionRule, Schedule};
 use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{Mesh, RankGroups};
@@ -69,6 +69,8 @@ pub struct OpenOptions {
     pub problem: Option<ProblemType>,
     /// Dtype of the parameters.
     pub dtype: DType,
+    /// The parameters that are f32 where [`OpenOptions::dtype`] is a 16-bit one.
+    pub f32_parameters: F32Parameters,
     /// Use the [dtype of the stored weights](crate::formats::Weights::dtype) instead, if the family computes in it. A
     /// family whose hidden states overflow f16 uses f32 in its place.
     pub keep_dtype: bool,
@@ -122,6 +124,7 @@ impl OpenOptions {
             labels: Vec::new(),
             problem: None,
             dtype: DType::F32,
+            f32_parameters: F32Parameters::default(),
             keep_dtype: false,
             weights: WeightForm::Dequantised,
             seed: 0,
@@ -180,6 +183,7 @@ impl OpenOptions {
             seed: self.seed,
             dtype: self.dtype,
             grad_dtype: self.grad_dtype,
+            f32_parameters: self.f32_parameters,
             init: InitMode::Deferred,
             frozen,
             ..BuilderOptions::default()

@@ -10,7 +10,7 @@ use super::batch::Sequences;
 use super::transformer::Transformer;
 use crate::layer::{BlockCache, Memory};
 use bmtrain_core::comm::tensors;
-use bmtrain_core::{Ctx, DType, Segment, Shape, Tensor, Var};
+use bmtrain_core::{Ctx, Segment, Shape, Tensor, Var};
 use bmtrain_dist::pipeline::ModelPart;
 use bmtrain_dist::{Error, Result};
 use std::ops::Range;
@@ -109,7 +109,7 @@ impl<A: Architecture> Transformer<A> {
                 Ok(None)
             }
             (false, None) if ranks.rank() == to => {
-                Ok(Some(Var::constant(tensors::recv(&**ranks, cx.device(), shape, self.dtype(), from)?)))
+                Ok(Some(Var::constant(tensors::recv(&**ranks, cx.device(), shape, self.dtype, from)?)))
             }
             (false, None) => Ok(None),
         }
@@ -130,14 +130,9 @@ impl<A: Architecture> Transformer<A> {
                 check_shape(&value, shape)?;
                 value.into_value()
             }
-            None => Tensor::empty_in(cx.device(), shape, self.dtype(), Segment::Activations)?,
+            None => Tensor::empty_in(cx.device(), shape, self.dtype, Segment::Activations)?,
         };
         Ok(Var::constant(tensors::broadcast(&**ranks, value, from)?))
-    }
-
-    /// Dtype of the hidden states.
-    fn dtype(&self) -> DType {
-        self.tokens.weight().spec().dtype
     }
 }
 

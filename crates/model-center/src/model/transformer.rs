@@ -43,6 +43,8 @@ pub struct Transformer<A: Architecture> {
     pub(super) spec: Spec,
     pub(super) info: ModelInfo,
     pub(super) names: NameTable,
+    /// Of hidden states, and of the parameters but for those that are stored in f32.
+    pub(super) dtype: DType,
     pub(super) tokens: Embedding,
     /// One per stack.
     pub(super) inputs: Vec<Inputs>,
@@ -220,7 +222,7 @@ impl<A: Architecture> Model for Transformer<A> {
     }
 
     fn receive(&self, block: usize, batch: &DeviceBatch, edge: &mut Edge<'_>) -> bmtrain_dist::Result<HiddenStates> {
-        let dtype = self.tokens.weight().spec().dtype;
+        let dtype = self.dtype;
         let (mut stacks, mut bias, mut first) = (Vec::new(), None, 0);
         for (index, (stack, sequences)) in self.stacks.iter().zip(&batch.sequences).enumerate() {
             let [rows, length] = sequences.ids.dims("receive")?;

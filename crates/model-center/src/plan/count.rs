@@ -14,7 +14,7 @@ use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
 use crate::train::trainer::Trainer;
 use crate::train::{EvalSet, RunData, Setup, open_options};
-use bmtrain_core::{Device, Segment};
+use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::RankGroups;
 use bmtrain_dist::dry_run::{Requirements, SimulatedRank};
 use bmtrain_dist::shard::GradientSum;
@@ -103,10 +103,17 @@ pub struct Sizes {
     pub tensors: u64,
     /// Values of all.
     pub values: u64,
+    /// Bytes of all, as they are stored.
+    pub bytes: u64,
     /// Values of the trained ones.
     pub trained: u64,
+    /// Values of the trained ones of 16 bits, which have f32 masters.
+    pub masters: u64,
     /// Values of the largest.
     pub largest: u64,
+    /// The most bytes of the host that a parameter takes on its way to a file: its values widened to f32, 16-bit ones
+    /// from a copy.
+    pub to_file: u64,
 }
 
 /// Tokens of the longest sequence that is read and, where samples have targets, of the longest of those.
@@ -284,13 +291,17 @@ fn batches(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (usize, Op
 }
 
 fn sizes(model: &dyn TextModel) -> Sizes {
-    let mut sizes = Sizes { tensors: 0, values: 0, trained: 0, largest: 0 };
+    let mut sizes = Sizes { tensors: 0, values: 0, bytes: 0, trained: 0, masters: 0, largest: 0, to_file: 0 };
     for param in model.parameters().declared() {
-        let values = param.spec().shape.elements() as u64;
+        let (values, dtype) = (param.spec().shape.elements() as u64, param.spec().dtype);
+        let narrow = if dtype == DType::F32 { 0 } else { dtype.size() as u64 };
         sizes.tensors += 1;
         sizes.values += values;
+        sizes.bytes += values * dtype.size() as u64;
         sizes.trained += if param.is_trainable() { values } else { 0 };
+        sizes.masters += if param.is_trainable() && narrow > 0 { values } else { 0 };
         sizes.largest = sizes.largest.max(values);
+        sizes.to_file = sizes.to_file.max(values * (4 + narrow));
     }
     sizes
 }

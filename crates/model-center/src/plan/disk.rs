@@ -45,8 +45,8 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let entries = sizes.tensors * ENTRY_BYTES;
     let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
-    let (state, kinds) = saved_state(resolved);
-    let kinds = kinds + 1;
+    let kinds = saved_state(resolved).1 + 1;
+    let state = if resolved.checkpoint.optimizer_state { 8 * sizes.trained + 4 * sizes.masters } else { 0 };
     Disk {
         model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
         models: match resolved.save.which {
@@ -54,13 +54,13 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
             SaveWhich::Best | SaveWhich::Last => 1,
             SaveWhich::None => 0,
         },
-        checkpoint: sizes.values * resolved.model.dtype.size() as u64 + sizes.trained * state + kinds * entries,
+        checkpoint: sizes.bytes + state + kinds * entries,
         kept: kept_checkpoints(resolved),
     }
 }
 
-/// The bytes and the tensors of a checkpoint for each value and parameter that is trained, beside the values: two
-/// moments, and a master beside 16-bit values. 0 where they are left out.
+/// The bytes and the tensors of a checkpoint for each value and parameter that is trained and has the dtype of most,
+/// beside the values: two moments, and a master beside 16-bit values. 0 where they are left out.
 pub(crate) fn saved_state(resolved: &Resolved) -> (u64, u64) {
     match (resolved.checkpoint.optimizer_state, resolved.model.dtype) {
         (false, _) => (0, 0),

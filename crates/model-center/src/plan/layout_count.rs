@@ -17,7 +17,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
 use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, LossScaler, Optimizer, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::TensorGroup;
+use bmtrain_dist::param::{F32Parameters, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
 use bmtrain_dist::{CountedSends, OptimManager, RankGroups};
@@ -45,6 +45,8 @@ pub struct LayoutRun {
     pub head: TextHead,
     /// Dtype of parameters and hidden states.
     pub dtype: DType,
+    /// The parameters that are f32 beside 16-bit ones.
+    pub f32_parameters: F32Parameters,
     /// Dtype of gradients.
     pub gradient_dtype: DType,
     /// What blocks keep for the backward pass.
@@ -89,6 +91,7 @@ impl LayoutRun {
                 (false, _) => TextHead::Classification { outputs: if source.is_regression() { 1 } else { 2 } },
             },
             dtype: resolved.model.dtype,
+            f32_parameters: resolved.model.f32_parameters,
             gradient_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
             recompute: resolved.train.recompute,
             dropout: [resolved.model.hidden_dropout, resolved.model.attention_dropout],
@@ -134,6 +137,7 @@ impl LayoutRun {
             head: Some(self.head),
             head_values: HeadInit::DirectoryOrRandom,
             dtype: self.dtype,
+            f32_parameters: self.f32_parameters,
             grad_dtype: self.gradient_dtype,
             recompute: self.recompute,
             hidden_dropout: self.dropout[0],

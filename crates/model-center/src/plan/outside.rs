@@ -63,8 +63,6 @@ pub fn estimate(
 ) -> Outside {
     let (batches, sizes) = (counted.batches, counted.parameters);
     let threads = threads_per_rank(resolved.device.threads.count(), layout.local_ranks) as u64;
-    // Saving widens the values of a parameter to f32, 16-bit ones from a copy.
-    let narrow = if resolved.model.dtype.size() < 4 { resolved.model.dtype.size() as u64 } else { 0 };
     let packed = MOST_PACKED.min(4 * sizes.largest);
     let eval = batches.eval.map_or(0, |rows| rows.tokens() * resolved.parallel.data_ranks(layout.ranks));
     let data = planner.setup.parts().map(RunData::bytes).sum();
@@ -72,7 +70,7 @@ pub fn estimate(
         process: planner.resident.anonymous_bytes,
         data,
         mapped: planner.resident.file_bytes,
-        files: sizes.largest * (4 + narrow),
+        files: sizes.to_file,
         offload: counted.at_peak(Segment::Offload),
         snapshot: if disk.kept == 0 { 0 } else { disk.checkpoint.div_ceil(layout.ranks as u64) },
         threads: threads * (THREAD_BYTES + packed)

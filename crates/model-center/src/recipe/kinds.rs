@@ -261,6 +261,38 @@ impl Reader {
         })
     }
 
+    /// A list of some of a few names, each once, that may be absent.
+    pub(crate) fn optional_choices<T: Copy + PartialEq>(
+        &mut self,
+        key: &'static str,
+        absent: &str,
+        choices: &[(&str, T)],
+    ) -> Option<Vec<T>> {
+        let names: Vec<String> = choices.iter().map(|(name, _)| quote(name)).collect();
+        let find = |value: &Value| match value {
+            Value::Text(text) => choices.iter().find(|(word, _)| word == text).map(|(_, v)| *v),
+            _ => None,
+        };
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: format!("a list of some of {}", names.join(", ")),
+            example: format!("[{}]", names.first().map_or("", String::as_str)),
+            otherwise: Otherwise::Absent(absent),
+            read: &|value| {
+                let Value::Array(items) = value else { return None };
+                let found: Vec<T> = items.iter().map(find).collect::<Option<_>>()?;
+                let is_again = |at: usize| found[..at].contains(&found[at]);
+                (!found.is_empty() && !(0..found.len()).any(is_again)).then_some(found)
+            },
+            // In the order of the choices, so that equal sets are equal texts.
+            render: &|found: &Vec<T>| {
+                let given = choices.iter().filter(|(_, choice)| found.contains(choice));
+                format!("[{}]", given.map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", "))
+            },
+        })
+    }
+
     /// Two numbers that are used in single precision, in one range.
     pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f32; 2] {
         let render = |v: &[f64; 2]| format!("[{:?}, {:?}]", v[0], v[1]);

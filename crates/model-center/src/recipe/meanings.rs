@@ -61,6 +61,11 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Order of the layers that share: of two, `grouped` is 1 2 1 2 and `spaced` is 1 1 2 2.",
     ),
     first("model.dtype", "Dtype of the parameters. With `f16` and `bf16` the optimizer keeps f32 master weights."),
+    second(
+        "model.f32_parameters",
+        "Parameters that are stored, gathered and updated in f32 where `model.dtype` has 16 bits: tables of tokens and \
+         learned positions, all norms, tables of token types.",
+    ),
     first("model.leave", "Patterns of tensors in the model's directory that are not read, as `--leave` gives them."),
     first(
         "model.head",

@@ -6,6 +6,7 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::settings::{Head, ModelInit, ModelSettings, Settings};
 use crate::config::{ConfigOverrides, LayerSharing, SharingStyle};
 use bmtrain_core::DType;
+use bmtrain_dist::param::F32Parameters;
 
 /// The largest size of a model.
 const MOST: u64 = 1 << 28;
@@ -40,6 +41,14 @@ const SHAPE: [&str; 13] = [
     "model.unique_layers",
     "model.sharing_style",
 ];
+
+/// A field of [`F32Parameters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum F32Kind {
+    Embeddings,
+    Norms,
+    TokenTypes,
+}
 
 pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
     let share = Range::Below(0.0, 1.0);
@@ -78,6 +87,12 @@ pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
             r.absent(&["model.path", "model.tokenizer"], "there is no tokenizer without `model.path`", fix);
         }
     }
+    let dtype = r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32);
+    let f32_parameters = read_f32_parameters(r);
+    if dtype == DType::F32 {
+        let (why, fix) = ("all parameters are f32", "remove it, or set model.dtype to bf16 or f16");
+        r.without_effect("model.f32_parameters", "model.dtype", why, fix);
+    }
     ModelSettings {
         init,
         path,
@@ -86,11 +101,26 @@ pub(super) fn read_model(r: &mut Reader) -> ModelSettings {
         leave,
         tokenizer,
         shape,
-        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
+        dtype,
+        f32_parameters,
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", OWN, share, 0.1),
         attention_dropout: r.optional_single("model.attention_dropout", OWN, share, 0.1),
         init_seed: 0,
+    }
+}
+
+fn read_f32_parameters(r: &mut Reader) -> F32Parameters {
+    let kinds = r.optional_choices(
+        "model.f32_parameters",
+        "not set: all have model.dtype",
+        &[("embeddings", F32Kind::Embeddings), ("norms", F32Kind::Norms), ("token-types", F32Kind::TokenTypes)],
+    );
+    let kinds = kinds.unwrap_or_default();
+    F32Parameters {
+        embeddings: kinds.contains(&F32Kind::Embeddings),
+        norms: kinds.contains(&F32Kind::Norms),
+        token_types: kinds.contains(&F32Kind::TokenTypes),
     }
 }
 

@@ -16,6 +16,7 @@ use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
 use bmtrain_dist::optim::{Clip, DecayForm, DecaySpan, ScheduleKind, Warmup};
+use bmtrain_dist::param::F32Parameters;
 use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
 
@@ -64,6 +65,8 @@ pub struct ModelSettings {
     pub shape: ConfigOverrides,
     /// Type of the parameters.
     pub dtype: DType,
+    /// The parameters that are f32 where the type of the others has 16 bits.
+    pub f32_parameters: F32Parameters,
     /// Where the classifier comes from; a language-modelling head is always the directory's.
     pub head: Head,
     /// Dropout of hidden states; `None` keeps the model's own.

@@ -98,6 +98,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         labels: names,
         problem,
         dtype: resolved.model.dtype,
+        f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
         recompute: resolved.train.recompute,

@@ -109,6 +109,8 @@ fn the_values_are_those_of_the_source() {
             ("model.family", "\"bert\""),
             ("model.layers", "24"),
             ("model.scale_init_by_depth", "false"),
+            ("model.dtype", "\"f16\""),
+            ("model.f32_parameters", "[\"embeddings\", \"norms\"]"),
             ("data.objective", "\"masked\""),
             ("data.corpora", "[\"wikipedia\"]"),
             ("data.split", "\"949,50,1\""),
@@ -262,6 +264,25 @@ fn the_order_of_norms_of_a_bert_is_its_family() {
     }
     let error = import::megatron(&format!("pretrain_gpt2.py --num-layers 2 {flag}"), &ImportOptions::default());
     assert!(error.unwrap_err().to_string().contains("gpt2 has its norms before layers"));
+}
+
+#[test]
+fn parameters_in_f32_are_those_of_the_flags_beside_fp16() {
+    let flags = "--num-layers 2 --train-iters 5 --fp32-tokentypes --fp32-embedding";
+    let imported = |program: &str, precision: &str| {
+        let command = format!("{program} {flags} {precision} --data-path data/x --vocab-file models/bert/vocab.txt");
+        import::megatron(&command, &ImportOptions::default()).unwrap()
+    };
+    let unused = |sheet: &Sheet| notes(sheet, NoteKind::Unused).iter().filter(|what| what.contains("fp32")).count();
+    let both = imported("pretrain_bert.py", "--fp16");
+    expect(&both, &[("model.f32_parameters", "[\"embeddings\", \"token-types\"]")]);
+    assert_eq!(unused(&both), 0);
+    // A decoder has no token types.
+    let decoder = imported("pretrain_gpt2.py", "--fp16");
+    expect(&decoder, &[("model.f32_parameters", "[\"embeddings\"]")]);
+    assert_eq!(unused(&decoder), 1);
+    let wide = imported("pretrain_bert.py", "");
+    assert_eq!((wide.get("model.f32_parameters"), unused(&wide)), (None, 2));
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod cpm2;
 mod data;
 mod documents;
 mod evaluate;
+mod f32_parameters;
 mod files;
 mod first_token;
 mod generate;

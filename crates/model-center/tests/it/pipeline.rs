@@ -9,7 +9,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
@@ -43,6 +43,7 @@ struct Run {
     partition: PartitionRule,
     level: ZeroLevel,
     dtype: DType,
+    f32_parameters: F32Parameters,
     recompute: Recompute,
     micro_batches: usize,
     steps: usize,
@@ -61,6 +62,7 @@ impl Default for Run {
             partition: PartitionRule::default(),
             level: ZeroLevel::Zero,
             dtype: DType::F32,
+            f32_parameters: F32Parameters::default(),
             recompute: Recompute::Keep,
             micro_batches: 4,
             steps: 20,
@@ -127,6 +129,7 @@ impl Rank {
                     sharding,
                     tensor,
                     dtype: run.dtype,
+                    f32_parameters: run.f32_parameters,
                     recompute: run.recompute,
                     hidden_dropout: Some(0.1),
                     attention_dropout: Some(0.1),
@@ -307,6 +310,26 @@ fn sixteen_bits_and_recomputed_blocks_are_one_stage_bit_for_bit() {
         let run = Run { golden, dtype, recompute: Recompute::Checkpoint, ..Run::default() };
         let expected = one_stage(&run);
         assert_eq!(expected.skipped.contains(&true), dtype == DType::F16);
+        for kind in [ScheduleKind::OneForwardOneBackward, ScheduleKind::ZeroBubble] {
+            let run = Run { kind, stages: 2, ..run.clone() };
+            assert_eq!(train(&run), expected, "{run:?}");
+        }
+    }
+}
+
+/// Hidden states cross edges in 16 bits, and the two uses of a tied table have f32 gradients.
+#[test]
+fn parameters_in_f32_beside_sixteen_bits_are_one_stage_bit_for_bit() {
+    for (golden, dtype, token_types) in [
+        (("gpt2_a", "lm"), DType::F16, false),
+        (("t5_a", "lm"), DType::BF16, false),
+        (("bert_a", "mlm"), DType::BF16, true),
+    ] {
+        let f32_parameters = F32Parameters { embeddings: true, norms: true, token_types };
+        let run = Run { golden, dtype, f32_parameters, steps: 12, ..Run::default() };
+        let expected = one_stage(&run);
+        assert!(expected.skipped.contains(&false), "nothing was trained");
+        assert_ne!(expected, one_stage(&Run { f32_parameters: F32Parameters::default(), ..run.clone() }));
         for kind in [ScheduleKind::OneForwardOneBackward, ScheduleKind::ZeroBubble] {
             let run = Run { kind, stages: 2, ..run.clone() };
             assert_eq!(train(&run), expected, "{run:?}");

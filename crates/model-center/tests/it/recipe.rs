@@ -79,6 +79,7 @@ path = "models/mini"            # r.toml:2
 # no effect, it is for model.init = "random": tokenizer, layers, hidden, heads, kv_heads, head_size,
 #   feed_forward, positions, vocabulary, init_std, scale_init_by_depth, unique_layers, sharing_style
 dtype = "f32"                   # default
+# f32_parameters                # no effect: all parameters are f32
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json
 # attention_dropout             # not set: as in the model's config.json
@@ -292,6 +293,22 @@ fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
     ] {
         assert_ne!(hash(&[other]), hash(&[]), "{other}");
     }
+}
+
+#[test]
+fn parameters_in_f32_are_a_set_that_decides_what_is_computed() {
+    let of = |value: &str| load(LEAST, &["model.dtype=f16", &format!("model.f32_parameters={value}")]);
+    let two = of("[\"embeddings\", \"norms\"]");
+    assert!(two.to_toml().contains("f32_parameters = [\"embeddings\", \"norms\"]\n"), "{}", two.to_toml());
+    let kinds = two.model.f32_parameters;
+    assert_eq!((kinds.embeddings, kinds.norms, kinds.token_types), (true, true, false));
+    assert_eq!(of("[\"norms\", \"embeddings\"]").recipe_hash(), two.recipe_hash());
+    assert_ne!(of("[\"norms\"]").recipe_hash(), two.recipe_hash());
+    let none = load(LEAST, &["model.dtype=f16"]);
+    assert_ne!(none.recipe_hash(), two.recipe_hash());
+    assert!(!none.to_toml().contains("f32_parameters"), "{}", none.to_toml());
+    let changes = two.changes(&none.to_toml()).unwrap();
+    assert_eq!(changes, ["model.f32_parameters: not set -> [\"embeddings\", \"norms\"]"]);
 }
 
 #[test]

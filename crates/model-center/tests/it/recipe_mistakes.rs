@@ -303,6 +303,23 @@ fn all_mistakes_are_found_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
+fn lists_of_choices_have_each_once() {
+    let wanted = "`model.f32_parameters` must be a list of some of \"embeddings\", \"norms\", \"token-types\", got";
+    for (value, fix) in [
+        ("[\"norm\"]", "did you mean \"norms\"?"),
+        ("[\"embeddings\", \"tokentypes\"]", "did you mean \"token-types\"?"),
+        ("\"norms\"", "write e.g. f32_parameters = [\"embeddings\"]"),
+        ("[]", "write e.g. f32_parameters = [\"embeddings\"]"),
+        ("[\"norms\", \"norms\"]", "write e.g. f32_parameters = [\"embeddings\"]"),
+        ("[1]", "write e.g. f32_parameters = [\"embeddings\"]"),
+        ("true", "write e.g. f32_parameters = [\"embeddings\"]"),
+    ] {
+        let text = only_mistake(LEAST, &["model.dtype=bf16", &format!("model.f32_parameters={value}")]);
+        assert!(text.contains(wanted) && text.ends_with(fix), "{value}: {text}");
+    }
+}
+
+#[test]
 fn one_mistake_does_not_cause_others() {
     let text = with_train("schedule = \"exponentail\"\ngamma = 0.9");
     assert!(only_mistake(&text, &[]).contains("did you mean \"exponential\"?"));
@@ -328,6 +345,7 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ),
         ("training.num_train_epochs=3", "tables: model"),
         ("train.fp16=true", "here it is model.dtype = \"f16\""),
+        ("train.fp32_embedding=true", "here it is model.f32_parameters = [\"embeddings\"]"),
         ("train.gradient-checkpointing=true", "here it is train.recompute = \"blocks\""),
         ("train.overwrite_output_dir=true", "here it is the option --overwrite"),
         ("train.clip_grad=1", "this is another trainer's name; here it is train.clip_norm"),

@@ -114,6 +114,11 @@ fn gpt2_job() -> Job {
     Job { golden: ("gpt2_a", "lm"), head: TIED, build: family!(gpt2::Gpt2, Gpt2Config), ..Job::default() }
 }
 
+fn bert_job() -> Job {
+    let build: runs::Build = family!(bert::Bert, BertConfig);
+    Job { golden: ("bert_a", "mlm"), head: Head::MaskedLm, build, ..Job::default() }
+}
+
 /// Kv heads that ranks share, norms of heads, and a vocabulary of 43 tokens, none of them on the last of four ranks;
 /// two micro-batches.
 fn qwen3_job() -> Job {

@@ -72,6 +72,12 @@ fn embeddings(cases: &mut Vec<Case>) {
     let body = |cx: &Ctx, v: &[Var]| ops::embedding(cx, v[0].value(), &v[1], None);
     cases.push(Case::one("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
     cases.push(Case::one("embedding", body).ids("ids", [20, 31], 200, None).leaf("table", [200, 65]).large());
+    let wide = Case::one("add_embedding/f32 x", |cx, v| {
+        let x = ops::scale(cx, &v[0], 1.5)?;
+        ops::add_embedding(cx, x, v[1].value(), &v[2], None)
+    });
+    let wide = wide.variable("x", [3, 8, 5]).of(DType::F32).ids("ids", [3, 8], 6, None).leaf("table", [6, 5]);
+    cases.push(wide.dtypes(&[DType::BF16, DType::F16]));
     let shared = Case::op("add_embedding/shared x", |cx, v| {
         Ok(vec![ops::add_embedding(cx, v[0].clone(), v[1].value(), &v[2], None)?, ops::scale(cx, &v[0], 2.0)?])
     });

@@ -17,7 +17,7 @@ use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, Clip, Delta, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy, Schedule,
     ScheduleKind, Scheduler, Warmup,
 };
-use bmtrain_dist::param::{BuilderOptions, Init, NamePatterns};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Parameters, Result, TransformerBlockList};
 use std::sync::Arc;
@@ -58,6 +58,8 @@ impl Block for Mixer {
 pub struct Mixers {
     pub table: Embedding,
     pub blocks: TransformerBlockList<Mixer>,
+    /// Of hidden states.
+    pub dtype: DType,
     pub parameters: Parameters,
 }
 
@@ -71,16 +73,16 @@ impl Mixers {
     ) -> Result<Self> {
         let b = Builder::new(device, options);
         let table = EmbeddingOptions { entries: VOCABULARY, size, init: Init::normal(0.5), padding_index: None };
-        let table = Embedding::new(&b.at("table"), table)?;
+        let table = Embedding::new(&b.at("table").in_f32(b.options().f32_parameters.embeddings), table)?;
         let mut blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
         if !order.is_empty() {
             blocks = blocks.in_order(order)?;
         }
-        Ok(Mixers { table, blocks, parameters: b.finish() })
+        Ok(Mixers { table, blocks, dtype: b.options().dtype, parameters: b.finish() })
     }
 
     pub fn loss(&self, words: &Tensor, labels: &Tensor, cx: &mut Ctx) -> Result<Var> {
-        let x = self.table.forward(words, cx)?;
+        let x = ops::cast(cx, &self.table.forward(words, cx)?, self.dtype)?;
         let x = self.blocks.forward(x, &(), cx)?;
         let logits = self.table.project(&x, None, cx)?;
         Ok(ops::cross_entropy(cx, &logits, labels, &ops::CrossEntropy::default())?)
@@ -103,6 +105,7 @@ pub struct Setting {
     /// ranks would wait for each other on lanes that are drained one after the other.
     pub beside_host: Option<u64>,
     pub dtype: DType,
+    pub f32_parameters: F32Parameters,
     /// Micro-batches of a step, over all ranks.
     pub micro_batches: usize,
     pub steps: usize,
@@ -163,6 +166,7 @@ impl Default for Setting {
             offload_parameters: false,
             beside_host: None,
             dtype: DType::F32,
+            f32_parameters: F32Parameters::default(),
             micro_batches: 4,
             steps: 5,
             blocks: 3,
@@ -206,9 +210,15 @@ impl Rank {
         };
         let sharding = Sharding { ranks: comm, level: setting.level, sum: setting.sum, prefetch: setting.prefetch };
         let frozen = NamePatterns::new(setting.frozen.iter().copied());
-        let (dtype, offload_parameters) = (setting.dtype, setting.offload_parameters);
-        let options =
-            BuilderOptions { seed: 7, dtype, sharding, frozen, offload_parameters, ..BuilderOptions::default() };
+        let options = BuilderOptions {
+            seed: 7,
+            dtype: setting.dtype,
+            f32_parameters: setting.f32_parameters,
+            sharding,
+            frozen,
+            offload_parameters: setting.offload_parameters,
+            ..BuilderOptions::default()
+        };
         let alike = BlockOptions::from(setting.recompute);
         let policy = setting.policy.map_or_else(|| alike.into(), BlockPolicy::by_index);
         let model = Mixers::new(&device, [setting.blocks, setting.size], setting.order, policy, options)?;

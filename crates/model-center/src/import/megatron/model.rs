@@ -10,6 +10,10 @@ use crate::{Error, Result};
 /// Residuals after norms: BERT's own order, which Megatron-LM's BERT has had with this flag alone since version 1.
 const POST_NORM: &str = "--apply-residual-connection-post-layernorm";
 
+/// The flags for parameters in f32, and the kinds of parameters that they are for.
+const F32_FLAGS: [(&str, &str); 3] =
+    [("--fp32-embedding", "embeddings"), ("--fp32-layernorm", "norms"), ("--fp32-tokentypes", "token-types")];
+
 impl Translation<'_> {
     pub(super) fn model(&self, sheet: &mut Sheet) -> Result<()> {
         let flags = self.flags;
@@ -267,7 +271,26 @@ impl Translation<'_> {
             (false, true) => sheet.text(keys::DTYPE, "bf16", "--bf16"),
             (false, false) => sheet.text(keys::DTYPE, "f32", "neither --fp16 nor --bf16"),
         }
+        self.f32_parameters(half, sheet);
         Ok(())
+    }
+
+    /// Parameters in f32 where `--fp16` stores the others in f16.
+    fn f32_parameters(&self, half: bool, sheet: &mut Sheet) {
+        let (mut kinds, mut given) = (Vec::new(), Vec::new());
+        for (name, kind) in F32_FLAGS.into_iter().filter(|(name, _)| self.flags.is_given(name)) {
+            if !half {
+                sheet.note(NoteKind::Unused, name, "Megatron-LM ignores it without --fp16");
+            } else if kind == "token-types" && self.program != Program::Bert {
+                sheet.note(NoteKind::Unused, name, "the family has no token types");
+            } else {
+                kinds.push(kind.to_owned());
+                given.push(name);
+            }
+        }
+        if !kinds.is_empty() {
+            sheet.list(keys::F32_PARAMETERS, &kinds, given.join(", "));
+        }
     }
 }
 

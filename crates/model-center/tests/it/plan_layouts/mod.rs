@@ -9,6 +9,7 @@ use bmtrain_core::pool::Report;
 use bmtrain_core::{DType, Segment};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::ScalePolicy;
+use bmtrain_dist::param::F32Parameters;
 use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use model_center::model::{Registry, TextHead};
@@ -106,6 +107,7 @@ fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKin
         family: None,
         head: LM,
         dtype: DType::F32,
+        f32_parameters: F32Parameters::default(),
         gradient_dtype: DType::F32,
         recompute: Recompute::Keep,
         dropout: [Some(0.1), Some(0.1)],
@@ -134,6 +136,10 @@ fn configurations() -> Vec<(&'static str, LayoutRun)> {
     let recompute = |run: LayoutRun, recompute| LayoutRun { recompute, ..run };
     let half = |run: LayoutRun| LayoutRun { dtype: DType::BF16, ..run };
     let bf16 = |run: LayoutRun| LayoutRun { gradient_dtype: DType::BF16, ..half(run) };
+    let mixed = |run: LayoutRun, token_types| {
+        let f32_parameters = F32Parameters { embeddings: true, norms: true, token_types };
+        LayoutRun { f32_parameters, ..half(run) }
+    };
     let long = |run: LayoutRun| LayoutRun { length: 64, micro_batch: 3, ..run };
     let head = |run: LayoutRun, head| LayoutRun { head, ..run };
     let many = |run: LayoutRun| LayoutRun { micro_batches: 8, ..run };
@@ -171,6 +177,9 @@ fn configurations() -> Vec<(&'static str, LayoutRun)> {
         ("t5", recompute(half(layout([2, 1, 2], ONE, 1)), Checkpoint)),
         ("bart", many(layout([1, 2, 2], ONE, 1))),
         ("bart", layout([2, 2, 1], ZB_1P, 0)),
+        ("gpt2", mixed(layout([1, 2, 1], ONE, 0), false)),
+        ("llama", mixed(sequence(layout([2, 1, 2], ONE, 3)), false)),
+        ("bert", head(mixed(layout([1, 1, 2], ONE, 3), true), TextHead::MaskedLm)),
     ]
 }
 
@@ -221,7 +230,7 @@ fn tensor_parallel_ranks_send_a_part_each_over_the_edges_of_stages() {
 #[test]
 fn planned_peaks_of_every_rank_are_those_of_real_runs() {
     let all = configurations();
-    assert_eq!(all.len(), 32);
+    assert_eq!(all.len(), 35);
     let (mut over, mut under) = (0.0f64, 0.0f64);
     for (family, run) in all {
         let directory = model(family);

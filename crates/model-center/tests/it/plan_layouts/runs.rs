@@ -63,6 +63,7 @@ impl Rank {
             sharding: Sharding { ranks, level, sum: run.sum, prefetch: parallel.prefetch },
             head: Some(run.head),
             dtype: run.dtype,
+            f32_parameters: run.f32_parameters,
             grad_dtype: run.gradient_dtype,
             recompute: run.recompute,
             hidden_dropout: run.dropout[0],

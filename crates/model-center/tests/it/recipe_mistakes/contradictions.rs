@@ -92,6 +92,7 @@ fn settings_without_effect_are_refused_where_written_and_noted_where_default() {
             &["data.task=regression", "train.label_smoothing=0.1"],
             "`train.label_smoothing` has no effect: a regression has no classes",
         ),
+        (&["model.f32_parameters=[\"norms\"]"], "`model.f32_parameters` has no effect: all parameters are f32"),
         (
             &["data.task=regression", "data.labels=[\"a\"]"],
             "`data.labels` has no effect: the labels of a regression are numbers",

@@ -11,7 +11,7 @@ use bmtrain_dist::checkpoint::{
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, Clip, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy,
 };
-use bmtrain_dist::param::{BuilderOptions, InitMode, TensorGroup};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{ControlGroup, Mesh, OptimManager, RankGroup, RankGroups};
@@ -68,6 +68,7 @@ type Losses = Vec<(u32, u32, u32)>;
 #[derive(Clone, Copy)]
 struct Training {
     dtype: DType,
+    f32_parameters: F32Parameters,
     offload: bool,
     scale: Option<ScalePolicy>,
     deltas: bool,
@@ -76,7 +77,8 @@ struct Training {
 
 impl Default for Training {
     fn default() -> Self {
-        Training { dtype: DType::F32, offload: false, scale: None, deltas: false, seed: 11 }
+        let f32_parameters = F32Parameters::default();
+        Training { dtype: DType::F32, f32_parameters, offload: false, scale: None, deltas: false, seed: 11 }
     }
 }
 
@@ -112,12 +114,13 @@ impl Rank {
         let sharding = Sharding { ranks: Arc::clone(groups.data()), level, sum: GradientSum::Fast, prefetch: true };
         let tensor =
             TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
-        let (dtype, seed) = (training.dtype, training.seed);
+        let Training { dtype, f32_parameters, seed, .. } = training;
         let own = job.micro_batches as usize / mesh.data_size();
         let schedule = Schedule::new(ScheduleKind::OneForwardOneBackward, mesh.pipeline_size(), 1, own).unwrap();
         let stages = stages_of(job, groups, &schedule);
         let pipeline = (stages.stages() > 1).then(|| Pipeline::new(&device, &stages, schedule).unwrap());
-        let options = BuilderOptions { mesh, tensor, stages, sharding, dtype, seed, ..BuilderOptions::default() };
+        let options =
+            BuilderOptions { mesh, tensor, stages, sharding, dtype, f32_parameters, seed, ..BuilderOptions::default() };
         let model = job.model(&device, options).unwrap();
         let mut optim = OptimManager::new(&device, Clip { max_norm: 1.0, ..Clip::default() }).unwrap();
         let params = ParamGroup::by_decay(model.parameters(), 0.01);
@@ -302,6 +305,16 @@ fn one_set_of_tensors_has_one_digest_whichever_ranks_save_it() {
 
 #[test]
 fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_host() {
+    for f32_parameters in [
+        F32Parameters::default(),
+        // Those have no masters.
+        F32Parameters { embeddings: true, norms: true, token_types: false },
+    ] {
+        pass_between_layouts(f32_parameters);
+    }
+}
+
+fn pass_between_layouts(f32_parameters: F32Parameters) {
     let job = Job { dropout: 0.0, ..qwen3_job() };
     let legs = [
         (Layout::new(2, 2, ZeroLevel::Zero), true),
@@ -321,7 +334,8 @@ fn masters_moments_and_loss_scale_pass_between_layouts_and_between_device_and_ho
         let ranks = on_ranks(layout, |groups| {
             // Small enough for f16, and another one after every second step.
             let scale = Some(ScalePolicy::Megatron { start_power: 8, window: 2, hysteresis: 1, floor: 1.0 });
-            let training = Training { dtype: DType::F16, offload, scale, deltas: false, seed: leg as u64 };
+            let (dtype, seed) = (DType::F16, leg as u64);
+            let training = Training { dtype, f32_parameters, offload, scale, deltas: false, seed };
             let mut rank = Rank::new(&job, &groups, layout.level, training);
             if leg > 0 {
                 rank.restore(&store);

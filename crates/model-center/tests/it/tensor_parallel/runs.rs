@@ -7,7 +7,7 @@ use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::{BuilderOptions, Param, Split, TensorGroup, widen};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{OptimManager, RankGroups};
 use model_center::data::VerbalizerBatch;
@@ -35,6 +35,7 @@ pub struct Job {
     pub level: ZeroLevel,
     pub sum: GradientSum,
     pub dtype: DType,
+    pub f32_parameters: F32Parameters,
     pub scale: Option<ScalePolicy>,
     /// Of each step, over all data-parallel ranks.
     pub micro_batches: u32,
@@ -60,6 +61,7 @@ impl Default for Job {
             level: ZeroLevel::Zero,
             sum: GradientSum::Fast,
             dtype: DType::F32,
+            f32_parameters: F32Parameters::default(),
             scale: None,
             micro_batches: 1,
             // So that tiny vocabularies are divided, and the last ranks have padding.
@@ -153,9 +155,9 @@ fn train(job: &Job, groups: &RankGroups) -> RankRun {
     let (tensor, data) = (Arc::clone(groups.tensor()), Arc::clone(groups.data()));
     let sharding = Sharding { ranks: data, level: job.level, sum: job.sum, prefetch: true };
     let tensor = TensorGroup { ranks: tensor, vocabulary_multiple: job.vocabulary_multiple, sequence: job.sequence };
-    let (dtype, seed) = (job.dtype, 11);
-    let model = job.model(&device, BuilderOptions { mesh, tensor, sharding, dtype, seed, ..Default::default() });
-    let model = model.unwrap();
+    let (dtype, f32_parameters, seed) = (job.dtype, job.f32_parameters, 11);
+    let options = BuilderOptions { mesh, tensor, sharding, dtype, f32_parameters, seed, ..Default::default() };
+    let model = job.model(&device, options).unwrap();
     let output = model.forward(&job.batch(0), None, &mut Ctx::inference(&device)).unwrap();
     let logits = output.logits.map(|logits| widen(logits.value()).unwrap());
     let decoded = decoded(&device, &*model, job);
