@@ -85,6 +85,7 @@ path = "models/mini"            # r.toml:2
 # feed_forward                  # no effect: it is for model.init = "random"
 # positions                     # no effect: it is for model.init = "random"
 # vocabulary                    # no effect: it is for model.init = "random"
+# hidden_bias                   # no effect: it is for model.init = "random"
 # init_std                      # no effect: it is for model.init = "random"
 # scale_init_by_depth           # no effect: it is for model.init = "random"
 # unique_layers                 # no effect: it is for model.init = "random"
