@@ -1,9 +1,11 @@
-"""CPM-1 and CPM-2 in plain PyTorch, for there are none in transformers: what their golden data are made with.
+"""CPM-1, CPM-2 and CPM-Pretrain's T5 in plain PyTorch, for there are none in transformers: what their golden data are
+made with.
 
-Imported by make_cpm1.py, make_cpm2.py and scripts/claims/parity.py. The models compute what ModelCenter 1.0.3 computes,
-under its names of parameters and of fields, with two exceptions: there, the last row of the position-bias table
-receives no gradient, and padding queries attend to nothing. Here that row is trained, and padding queries attend like
-tokens; outputs at padding are never compared.
+Imported by make_cpm1.py, make_cpm2.py, make_cpm_t5.py and scripts/claims/parity.py. The first two compute what
+ModelCenter 1.0.3 computes, under its names of parameters and of fields, with two exceptions: there, the last row of the
+position-bias table receives no gradient, and padding queries attend to nothing. Here that row is trained, and padding
+queries attend like tokens; outputs at padding are never compared. The third has ModelCenter's names of parameters, and
+fields named as CPM-Pretrain's arguments.
 
 The models take the arguments of transformers' and answer as they do, as far as decoders.py and seq2seq.py ask.
 """
@@ -23,18 +25,28 @@ BETWEEN = {
     "relu": functional.relu,
 }
 
+# The field for a head tied to the token embedding, where it is not ModelCenter's.
+TIED = {"cpm_t5": "tie_word_embeddings"}
+
+
+def has(config, option):
+    """Whether a configuration has an option that not all families have."""
+    return getattr(config, option, False)
+
 
 def configuration(model_type, *, tie_word_embeddings=False, num_labels=None, attn_implementation=None, **fields):
-    """A configuration from fields of ModelCenter and those arguments of transformers' that the scripts give."""
-    written = {"model_type": model_type, "tied": tie_word_embeddings, "cls_head": num_labels, **fields}
+    """A configuration from a family's fields and those arguments of transformers' that the scripts give."""
+    written = {"model_type": model_type, TIED.get(model_type, "tied"): tie_word_embeddings, "cls_head": num_labels,
+               **fields}
     return SimpleNamespace(written=written, tied=tie_word_embeddings, cls_head=num_labels, **fields)
 
 
 class Linear(nn.Linear):
-    """A linear layer without bias; optionally divides its output by the square root of the input size."""
+    """A linear layer, without bias unless the family has one; optionally divides its output by the square root of the
+    input size."""
 
     def __init__(self, config, inputs, outputs):
-        super().__init__(inputs, outputs, bias=False)
+        super().__init__(inputs, outputs, bias=has(config, "hidden_bias"))
         self.divisor = math.sqrt(inputs) if config.length_scale else 1.0
 
     def forward(self, x):
@@ -51,6 +63,10 @@ class Norm(nn.Module):
 
     def forward(self, x):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+def norm(config):
+    return nn.LayerNorm(config.dim_model, config.norm_eps) if has(config, "layer_norm") else Norm(config)
 
 
 class Attention(nn.Module):
@@ -90,7 +106,7 @@ class FeedForward(nn.Module):
 
 
 def layer_behind_norm(config, name, layer):
-    return nn.ModuleDict({f"layernorm_before_{name.rpartition('_')[2]}": Norm(config), name: layer})
+    return nn.ModuleDict({f"layernorm_before_{name.rpartition('_')[2]}": norm(config), name: layer})
 
 
 class Block(nn.Module):
@@ -98,7 +114,10 @@ class Block(nn.Module):
         super().__init__()
         self.self_att = layer_behind_norm(config, "self_attention", Attention(config))
         self.cross_att = layer_behind_norm(config, "self_attention", Attention(config)) if is_behind_encoder else None
-        self.ffn = layer_behind_norm(config, "ffn", FeedForward(config))
+        self.shares_norm = is_behind_encoder and has(config, "shares_norm")
+        feed_forward = FeedForward(config)
+        self.ffn = nn.ModuleDict({"ffn": feed_forward}) if self.shares_norm else \
+            layer_behind_norm(config, "ffn", feed_forward)
 
     def forward(self, x, seen, bias, memory):
         normed = self.self_att["layernorm_before_attention"](x)  # [B, L, D]
@@ -106,14 +125,16 @@ class Block(nn.Module):
         if self.cross_att is not None:
             normed = self.cross_att["layernorm_before_attention"](x)
             x = x + self.cross_att["self_attention"](normed, *memory)
-        return x + self.ffn["ffn"](self.ffn["layernorm_before_ffn"](x))
+        before = self.cross_att["layernorm_before_attention"] if self.shares_norm else self.ffn["layernorm_before_ffn"]
+        return x + self.ffn["ffn"](before(x))
 
 
 class Stack(nn.Module):
     def __init__(self, config, layers, is_behind_encoder=False):
         super().__init__()
         self.layers = nn.ModuleList(Block(config, is_behind_encoder) for _ in range(layers))
-        self.output_layernorm = Norm(config)
+        ends_bare = not is_behind_encoder and has(config, "shares_norm")
+        self.output_layernorm = nn.Identity() if ends_bare else norm(config)
 
     def forward(self, x, seen, bias, memory=None):
         """The hidden states before the first block and after each one, the last after the final norm."""
@@ -222,19 +243,16 @@ class Cpm1(Plain):
         return logits, functional.cross_entropy(logits, labels)
 
 
-class Cpm2(Plain):
-    def __init__(self, config):
+class EncoderDecoder(Plain):
+    """What models with two stacks share. `sizes` has the options of blocks under ModelCenter's names."""
+
+    def __init__(self, config, sizes, layers):
         super().__init__()
         self.config = config
-        config.is_encoder_decoder, config.num_hidden_layers = True, config.num_encoder_layers
-        self.input_embedding = nn.Embedding(config.vocab_size, config.dim_model)
-        self.position_bias_enc, self.position_bias_dec = Distances(config, True), Distances(config, False)
-        self.encoder = Stack(config, config.num_encoder_layers)
-        self.decoder = Stack(config, config.num_decoder_layers, is_behind_encoder=True)
-        self.output_projection = Linear(config, config.dim_model, config.vocab_size)
-
-    def architecture(self):
-        return "CPM2ForConditionalGeneration"
+        config.is_encoder_decoder, config.num_hidden_layers = True, layers
+        self.input_embedding = nn.Embedding(config.vocab_size, sizes.dim_model)
+        self.encoder = Stack(sizes, layers)
+        self.decoder = Stack(sizes, config.num_decoder_layers, is_behind_encoder=True)
 
     def moved(self, labels):
         """The default decoder input: the labels shifted right after the start token, with padding for ignored
@@ -248,23 +266,68 @@ class Cpm2(Plain):
         is_read = torch.ones_like(read) if decoder_attention_mask is None else decoder_attention_mask
         (_, source), (rows, target) = input_ids.shape, read.shape
         given = attention_mask.bool()[:, None, :]  # [B, 1, S]
-        encoded = self.encoder(self.input_embedding(input_ids), given.expand(rows, source, source),
-                               self.position_bias_enc(source))
-        decoded = self.decoder(self.input_embedding(read), before(target) & is_read.bool()[:, None, :],
-                               self.position_bias_dec(target), (encoded[-1], given.expand(rows, target, source)))
-        logits = self.output_projection(decoded[-1])  # [B, L, V]
+        of_encoder, of_decoder = self.biases(source, target)
+        encoded = self.encoder(self.embedded(input_ids), given.expand(rows, source, source), of_encoder)
+        decoded = self.decoder(self.embedded(read), before(target) & is_read.bool()[:, None, :], of_decoder,
+                               (encoded[-1], given.expand(rows, target, source)))
+        logits = self.head(decoded[-1])  # [B, L, V]
         loss = labels if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return SimpleNamespace(encoder_hidden_states=encoded, decoder_hidden_states=decoded,
                                encoder_last_hidden_state=encoded[-1], logits=logits, loss=loss)
 
 
-KINDS = {"cpm1": Cpm1, "cpm2": Cpm2}
+class Cpm2(EncoderDecoder):
+    def __init__(self, config):
+        super().__init__(config, config, config.num_encoder_layers)
+        self.position_bias_enc, self.position_bias_dec = Distances(config, True), Distances(config, False)
+        self.output_projection = Linear(config, config.dim_model, config.vocab_size)
+
+    def architecture(self):
+        return "CPM2ForConditionalGeneration"
+
+    def embedded(self, ids):
+        return self.input_embedding(ids)
+
+    def biases(self, source, target):
+        return self.position_bias_enc(source), self.position_bias_dec(target)
+
+    def head(self, hidden):
+        return self.output_projection(hidden)
+
+
+class CpmT5(EncoderDecoder):
+    """Learned positions from one table for both stacks, and a tied head. `cpm_pretrain_norms`: no norm after the
+    encoder, and one before cross-attention and feed-forward alike."""
+
+    def __init__(self, config):
+        sizes = SimpleNamespace(
+            dim_model=config.hidden_size, num_heads=config.num_attention_heads, dim_head=config.kv_hidden_size,
+            dim_ff=config.ff_hidden_size, ffn_activate_fn=config.hidden_act, norm_eps=config.layernorm_epsilon,
+            length_scale=False, attn_scale=True, layer_norm=True, hidden_bias=config.hidden_bias,
+            shares_norm=config.cpm_pretrain_norms)
+        super().__init__(config, sizes, config.num_layers)
+        self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    def architecture(self):
+        return "CpmT5ForConditionalGeneration"
+
+    def embedded(self, ids):
+        return self.input_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]  # [B, L, D]
+
+    def biases(self, source, target):
+        return 0.0, 0.0
+
+    def head(self, hidden):
+        return functional.linear(hidden, self.input_embedding.weight)
+
+
+KINDS = {"cpm1": Cpm1, "cpm2": Cpm2, "cpm_t5": CpmT5}
 
 
 def from_directory(directory):
     """The model of a directory, and the names that only one of the two has."""
     fields = json.loads((directory / "config.json").read_text())
-    tied, classes = fields.pop("tied"), fields.pop("cls_head", None)
+    tied, classes = fields.pop(TIED.get(fields["model_type"], "tied")), fields.pop("cls_head", None)
     model = KINDS[fields["model_type"]](configuration(tie_word_embeddings=tied, num_labels=classes, **fields))
     report = model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
     return model, {"missing_keys": report.missing_keys, "unexpected_keys": report.unexpected_keys}

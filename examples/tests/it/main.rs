@@ -25,6 +25,7 @@ mod packing;
 mod pipeline;
 mod plan;
 mod pretrain;
+mod pretrain_files;
 mod ranks;
 mod recipe_files;
 mod recipes;

@@ -38,6 +38,7 @@ fn family(name: &str) -> &str {
         "pretrain_gpt2_345m.toml" | "pretrain_yuan_4b.toml" => "gpt2",
         "pretrain_bert_345m.toml" => "bert",
         "pretrain_megatron_bert_345m.toml" => "megatron-bert",
+        "pretrain_cpm_t5.toml" => "cpm_t5",
         _ => name.trim_end_matches(".toml").rsplit_once('_').map_or("", |(_, family)| family),
     }
 }

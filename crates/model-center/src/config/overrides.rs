@@ -22,6 +22,8 @@ const KV_HEADS: &str = "num_key_value_heads";
 const TOKEN_TYPES: (&str, usize) = ("type_vocab_size", 2);
 /// Blocks of the decoder, in files whose other size of that kind is the encoder's alone.
 const DECODER_LAYERS: &str = "num_decoder_layers";
+/// Whether linear layers have biases, in families that leave it open.
+const HIDDEN_BIAS: &str = "hidden_bias";
 
 /// Sizes and initialization that replace what a configuration file states; `None` keeps the file's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,8 @@ pub struct ConfigOverrides {
     pub positions: Option<usize>,
     /// V.
     pub vocabulary: Option<usize>,
+    /// Whether the linear layers have biases.
+    pub hidden_bias: Option<bool>,
     /// Standard deviation of initial values.
     pub init_std: Option<f32>,
     /// Whether the initial values of the projections that end attention and feed-forward are divided by the root of
@@ -136,9 +140,24 @@ impl ConfigOverrides {
         if let (Some(layers), true) = (self.layers, fields.has(DECODER_LAYERS)) {
             fields.set(DECODER_LAYERS, json!(layers));
         }
+        self.set_biases::<C>(fields)?;
         self.complete::<C>(fields, (&feed_forward, own_names))?;
         for (name, id) in &self.special_tokens {
             fields.set(name, json!(id));
+        }
+        Ok(())
+    }
+
+    /// Biases of linear layers, in a family that leaves them open.
+    fn set_biases<C: RowConfig>(&self, fields: &mut Fields) -> Result<()> {
+        let Some(has_biases) = self.hidden_bias else { return Ok(()) };
+        let Some(row) = C::ROWS.iter().find(|row| row.hugging_face.contains(&HIDDEN_BIAS)) else {
+            let reason = "`model.hidden_bias`: whether models of this family have biases is not open";
+            return Err(Error::model(fields.place(), reason, "remove it"));
+        };
+        let stated: Vec<&str> = row.model_center.iter().copied().filter(|name| fields.has(name)).collect();
+        for name in if stated.is_empty() { vec![HIDDEN_BIAS] } else { stated } {
+            fields.set(name, json!(has_biases));
         }
         Ok(())
     }

@@ -69,8 +69,8 @@ pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
     }
 }
 
-/// The names of an encoder-decoder whose positions are relative position biases: T5 and CPM-2. Each stack is its blocks
-/// and their number.
+/// The names of an encoder-decoder: of T5 and CPM-2, whose positions are relative position biases, and of CPM-T5, whose
+/// stacks share a position embedding. Each stack is its blocks and their number.
 pub fn encoder_decoder(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
     let stack = |name, (block, layers)| Stack { ours: name, theirs: name, block, layers };
     let rules = vec![

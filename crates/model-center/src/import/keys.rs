@@ -11,6 +11,7 @@ pub(super) const KV_HEADS: &str = "model.kv_heads";
 pub(super) const HEAD_SIZE: &str = "model.head_size";
 pub(super) const FEED_FORWARD: &str = "model.feed_forward";
 pub(super) const POSITIONS: &str = "model.positions";
+pub(super) const HIDDEN_BIAS: &str = "model.hidden_bias";
 pub(super) const INIT_STD: &str = "model.init_std";
 pub(super) const SCALE_INIT: &str = "model.scale_init_by_depth";
 pub(super) const UNIQUE_LAYERS: &str = "model.unique_layers";
@@ -33,6 +34,7 @@ pub(super) const SPLIT: &str = "data.split";
 pub(super) const PERMUTE: &str = "data.permute_documents";
 pub(super) const SEQUENCE_LENGTH: &str = "data.sequence_length";
 pub(super) const SAMPLE_ORDER: &str = "data.sample_order";
+pub(super) const SPANS_PRESET: &str = "data.spans.preset";
 pub(super) const LOADING_THREADS: &str = "data.loading_threads";
 
 pub(super) const EPOCHS: &str = "train.epochs";

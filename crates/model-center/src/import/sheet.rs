@@ -9,10 +9,11 @@ use crate::{Error, Result};
 use std::fmt::{self, Display, Write};
 
 /// Tables in the order in which they are written.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "model",
     "data",
     "data.columns",
+    "data.spans",
     "train",
     "train.batch_ramp",
     "train.early_stop",

@@ -36,6 +36,8 @@ pub struct BlockConfig {
     pub ffn: FeedForwardConfig,
     /// The norm of each.
     pub norm: NormOptions,
+    /// Whether attention to an encoder and the feed-forward layer have one norm.
+    pub shares_norm: bool,
     /// Probability with which an element that one of them adds is dropped.
     pub dropout: f32,
 }
@@ -104,7 +106,8 @@ impl TransformerBlock {
     /// Declare the parameters under the builder's name.
     ///
     /// # Errors
-    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder.
+    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder; a norm
+    /// shared with attention to an encoder in a block without it.
     pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
         let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
         let is_parallel = config.placement == Placement::Parallel;
@@ -117,7 +120,12 @@ impl TransformerBlock {
             None => None,
             Some(cross) => Some((norm("cross_norm")?, CrossAttention::new(&builder.at("cross_attention"), cross)?)),
         };
-        let ffn_norm = if is_parallel { None } else { Some(norm("ffn_norm")?) };
+        let ffn_norm = match (is_parallel, config.shares_norm, &cross) {
+            (true, false, _) => None,
+            (false, false, _) => Some(norm("ffn_norm")?),
+            (_, true, Some((norm, _))) => Some(norm.clone()),
+            (_, true, None) => return Err(Error::setting("block", "there is no norm of cross-attention to share")),
+        };
         let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
         let (placement, dropout) = (config.placement, config.dropout);
         Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })

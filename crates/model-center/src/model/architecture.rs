@@ -135,6 +135,8 @@ pub enum Added {
     None,
     /// Learned: rows of an embedding table.
     Learned(PositionTable),
+    /// Learned: rows of one embedding table for all stacks that have these.
+    Shared(PositionTable),
     /// Sinusoidal, by position in the sequence, see [`super::seq2seq::Sinusoids`].
     Sinusoids,
 }
@@ -144,7 +146,7 @@ impl Added {
     pub(super) fn table(self) -> Option<PositionTable> {
         match self {
             Added::None => None,
-            Added::Learned(table) => Some(table),
+            Added::Learned(table) | Added::Shared(table) => Some(table),
             Added::Sinusoids => Some(PositionTable { first: 0, count: Count::Places }),
         }
     }

@@ -22,6 +22,7 @@ pub(super) fn block(text: &TextConfig, placement: Placement) -> BlockConfig {
             ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
         },
         norm: NormOptions::layer(text.dim_model, text.norm_eps),
+        shares_norm: false,
         dropout: text.dropout_p,
     }
 }

@@ -47,9 +47,10 @@ impl<A: Architecture> Transformer<A> {
             Some(_) => blocks.into().map(without_auto),
             None => blocks.into(),
         };
-        let inputs = spec.stacks.iter().enumerate();
-        let inputs = inputs.map(|(index, stack)| Inputs::new(&body, &spec, stack, parts(index)));
-        let inputs: Vec<Inputs> = inputs.collect::<bmtrain_dist::Result<_>>()?;
+        let mut inputs = Vec::with_capacity(spec.stacks.len());
+        for (index, stack) in spec.stacks.iter().enumerate() {
+            inputs.push(Inputs::new(&body, &spec, (stack, parts(index)), &inputs)?);
+        }
         let stack = |(index, stack): (usize, &StackSpec)| {
             let order = orders.get(index).and_then(Option::as_deref);
             Stack::new(&body.at(stack.name), stack, parts(index), (blocks.clone(), order), |layer, builder| {

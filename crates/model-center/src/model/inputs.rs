@@ -37,30 +37,44 @@ pub(super) struct Inputs {
 enum AddedPositions {
     None,
     Learned(Embedding),
+    /// The table of an earlier stack.
+    Shared(Embedding),
     Computed(Sinusoids),
 }
 
 impl Inputs {
     /// Declares the stack's parameters under the builder's name and, in an encoder-decoder model, the stack's own.
-    pub(super) fn new(builder: &Builder, spec: &Spec, stack: &StackSpec, parts: StackParts) -> Result<Self> {
+    /// `earlier` are the inputs of the stacks before it, whose position table it may share.
+    pub(super) fn new(
+        builder: &Builder,
+        spec: &Spec,
+        (stack, parts): (&StackSpec, StackParts),
+        earlier: &[Inputs],
+    ) -> Result<Self> {
         let scope = (spec.stacks.len() > 1).then_some(stack.name);
-        let own = scope.map(|name| builder.at(name));
+        let (of_model, own) = (builder, scope.map(|name| builder.at(name)));
         let builder = own.as_ref().unwrap_or(builder);
         let (dtype, f32) = (builder.options().dtype, builder.options().f32_parameters);
         let has_f32_table = f32.embeddings || (f32.token_types && stack.type_size.is_some());
-        let table = |name: &str, entries: usize, padding_index: Option<i64>, is_f32: bool| {
+        let table = |builder: &Builder, name: &str, entries: usize, padding_index: Option<i64>| {
             let options = EmbeddingOptions { entries, size: spec.dim_model, init: stack.position_init, padding_index };
-            Embedding::new(&builder.at(name).in_f32(is_f32), options)
+            Embedding::new(&builder.at(name), options)
+        };
+        let position_table = |builder: &Builder| {
+            let builder = builder.in_f32(f32.embeddings);
+            let rows = table(&builder, "position_embedding", stack.position_rows, stack.position_padding)?;
+            Ok::<_, Error>(AddedPositions::Learned(rows))
         };
         let positions = match stack.added {
             Added::None => AddedPositions::None,
-            Added::Learned(_) => {
-                let (rows, padding) = (stack.position_rows, stack.position_padding);
-                AddedPositions::Learned(table("position_embedding", rows, padding, f32.embeddings)?)
-            }
+            Added::Learned(_) => position_table(builder)?,
+            Added::Shared(_) => match earlier.iter().find_map(Inputs::position_table) {
+                Some(table) => AddedPositions::Shared(table.clone()),
+                None => position_table(of_model)?,
+            },
             Added::Sinusoids => AddedPositions::Computed(Sinusoids::new(spec.dim_model)),
         };
-        let types = |rows| table("token_type_embedding", rows, None, f32.token_types);
+        let types = |rows| table(&builder.in_f32(f32.token_types), "token_type_embedding", rows, None);
         let token_types = stack.type_size.map(types).transpose()?;
         let linear = |builder: &Builder, name: &str, inputs, outputs| {
             Linear::new(&builder.at(name), LinearOptions::new(inputs, outputs, false, spec.table_init))
@@ -86,13 +100,17 @@ impl Inputs {
         })
     }
 
-    /// The position and token type embeddings.
-    pub(super) fn tables(&self) -> impl Iterator<Item = &Embedding> {
-        let positions = match &self.positions {
+    /// The position embedding, unless it is an earlier stack's.
+    fn position_table(&self) -> Option<&Embedding> {
+        match &self.positions {
             AddedPositions::Learned(table) => Some(table),
-            AddedPositions::None | AddedPositions::Computed(_) => None,
-        };
-        positions.into_iter().chain(&self.token_types)
+            AddedPositions::None | AddedPositions::Shared(_) | AddedPositions::Computed(_) => None,
+        }
+    }
+
+    /// The position and token type embeddings, each of them with the first stack that has it.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Embedding> {
+        self.position_table().into_iter().chain(&self.token_types)
     }
 
     /// The projection that follows the last block.
@@ -115,7 +133,9 @@ impl Inputs {
         }
         hidden = self.cast(hidden, DType::F32, cx)?; // [B, L, D]
         hidden = match (&self.positions, &sequences.position_ids) {
-            (AddedPositions::Learned(table), Some(ids)) => table.add_to(hidden, &own(ids)?, cx)?, // [B, L, D]
+            (AddedPositions::Learned(table) | AddedPositions::Shared(table), Some(ids)) => {
+                table.add_to(hidden, &own(ids)?, cx)? // [B, L, D]
+            }
             // [B, L, D]
             (AddedPositions::Computed(table), Some(ids)) => table.add_to(hidden, &own(ids)?, sequences.reach, cx)?,
             (AddedPositions::None, _) => hidden,

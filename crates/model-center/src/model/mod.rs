@@ -14,6 +14,7 @@ pub mod bloom;
 mod build;
 pub mod cpm1;
 pub mod cpm2;
+pub mod cpm_t5;
 pub mod decoder;
 mod decoder_inputs;
 pub mod decoding;

@@ -4,8 +4,8 @@ use super::family_names;
 pub(crate) use super::family_names::Signature;
 pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
 use super::text_model::TextModel;
-use super::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2, qwen3};
-use super::{roberta, t5};
+use super::{bart, bert, bloom, cpm_t5, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2};
+use super::{qwen3, roberta, t5};
 use crate::config::model_center::Class;
 use crate::config::{self, Fields, model_center};
 use crate::data::TaskEntry;
@@ -64,6 +64,7 @@ pub mod configs {
         bart::BartConfig,
         bert::BertConfig,
         bloom::BloomConfig,
+        cpm_t5::CpmT5Config,
         cpm1::Cpm1Config,
         cpm2::Cpm2Config,
         gpt2::Gpt2Config,
@@ -80,7 +81,7 @@ pub mod configs {
     };
 }
 
-const ALL: [Family; 19] = [
+const ALL: [Family; 20] = [
     bert::FAMILY,
     gpt2::FAMILY,
     opt::FAMILY,
@@ -100,6 +101,7 @@ const ALL: [Family; 19] = [
     roberta::XLM,
     roberta::CAMEMBERT,
     megatron_bert::FAMILY,
+    cpm_t5::FAMILY,
 ];
 
 /// The families of this crate with their properties.

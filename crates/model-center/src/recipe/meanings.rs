@@ -46,6 +46,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("model.feed_forward", "Size of its feed-forward layers; 4 × `model.hidden` where nothing states it."),
     second("model.positions", "The longest sequence it has positions for."),
     second("model.vocabulary", "Rows of its token embedding; at least the tokens of the tokenizer."),
+    second("model.hidden_bias", "Biases in the linear layers of attention and feed-forward, in CPM-Pretrain's T5."),
     second("model.init_std", "Standard deviation of its initial values."),
     second(
         "model.scale_init_by_depth",

@@ -26,7 +26,7 @@ const OWN: &str = "not set: as in the model's config.json";
 const OF_RANDOM: &str = "it is for model.init = \"random\"";
 
 /// The keys that only a model without weights has.
-const SHAPE: [&str; 13] = [
+const SHAPE: [&str; 14] = [
     "model.tokenizer",
     "model.layers",
     "model.hidden",
@@ -36,6 +36,7 @@ const SHAPE: [&str; 13] = [
     "model.feed_forward",
     "model.positions",
     "model.vocabulary",
+    "model.hidden_bias",
     "model.init_std",
     "model.scale_init_by_depth",
     "model.unique_layers",
@@ -139,19 +140,24 @@ fn read_shape(r: &mut Reader) -> ConfigOverrides {
         ..ConfigOverrides::default()
     };
     ConfigOverrides {
+        hidden_bias: read_flag(r, "model.hidden_bias", OWN),
         init_std: r.optional_single("model.init_std", OWN, Range::Above(0.0), 0.02),
-        scale_init_by_depth: r.read(Spec {
-            key: "model.scale_init_by_depth",
-            textual: false,
-            wanted: "true or false".into(),
-            example: "true".into(),
-            otherwise: Otherwise::Absent("not set: as the family does"),
-            read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
-            render: &ToString::to_string,
-        }),
+        scale_init_by_depth: read_flag(r, "model.scale_init_by_depth", "not set: as the family does"),
         sharing: read_sharing(r),
         ..shape
     }
+}
+
+fn read_flag(r: &mut Reader, key: &'static str, absent: &'static str) -> Option<bool> {
+    r.read(Spec {
+        key,
+        textual: false,
+        wanted: "true or false".into(),
+        example: "true".into(),
+        otherwise: Otherwise::Absent(absent),
+        read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
+        render: &ToString::to_string,
+    })
 }
 
 fn read_sharing(r: &mut Reader) -> Option<LayerSharing> {

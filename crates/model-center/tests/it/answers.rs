@@ -20,7 +20,7 @@ fn device() -> Device {
 
 /// Every form of a language-modelling head: tied and untied, with a trained bias, with a constant one, with a scale
 /// before it, of decoders and of encoder-decoders.
-const HEADS: [(&str, &str); 8] = [
+const HEADS: [(&str, &str); 9] = [
     ("gpt2_a", "lm"),
     ("gpt2_a", "untied"),
     ("gptj_a", "lm"),
@@ -29,6 +29,7 @@ const HEADS: [(&str, &str); 8] = [
     ("t5_b", "lm"),
     ("bart_a", "lm"),
     ("cpm2_a", "lm"),
+    ("cpm_t5_a", "lm"),
 ];
 
 const WORDS: [i64; 3] = [9, 4, 21];
@@ -36,7 +37,7 @@ const WORDS: [i64; 3] = [9, 4, 21];
 /// A golden batch without labels, whose decoder, if there is one, reads two tokens of its own.
 fn unlabelled(model: &str, head: &str) -> Batch {
     let batch = inputs(model, head);
-    let is_encoder_decoder = ["t5", "bart", "cpm2"].iter().any(|family| model.starts_with(family));
+    let is_encoder_decoder = ["t5", "bart", "cpm2", "cpm_t5"].iter().any(|family| model.starts_with(family));
     let decoder_input_ids = is_encoder_decoder.then(|| [3, 6].repeat(batch.rows));
     Batch { labels: None, decoder_input_ids, decoder_attention_mask: None, ..batch }
 }

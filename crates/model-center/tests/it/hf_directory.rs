@@ -321,6 +321,7 @@ fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
         ("t5_a", "lm", "t5"),
         ("bart_a", "lm", "bart"),
         ("marian_a", "lm", "marian"),
+        ("cpm_t5_a", "lm", "cpm_t5"),
     ] {
         let dir = nameless(model, head, family, ("", ""));
         let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };

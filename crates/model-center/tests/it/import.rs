@@ -34,6 +34,7 @@ fn with_model(options: &ImportOptions) -> ImportOptions {
 fn all() -> Vec<(&'static str, Sheet)> {
     let none = ImportOptions::default();
     let cpm = import::cpm(&file("cpm_gpt2.sh"), &none).unwrap();
+    let t5 = import::cpm(&file("cpm_t5.sh"), &none).unwrap();
     let boolq = import::model_center(&file("modelcenter_boolq.sh"), &none).unwrap();
     vec![
         ("bert_345m.sh", megatron("bert_345m.sh")),
@@ -41,6 +42,7 @@ fn all() -> Vec<(&'static str, Sheet)> {
         ("gpt_13b.sh", megatron("gpt_13b.sh")),
         ("llama_2b.sh", megatron("llama_2b.sh")),
         ("cpm_gpt2.sh", cpm),
+        ("cpm_t5.sh", t5),
         ("modelcenter_boolq.sh", boolq),
         ("ds_cpm_gpt2.json", deepspeed("ds_cpm_gpt2.json", Some("cpm_gpt2.sh"), &none)),
         ("ds_yuan.json", deepspeed("ds_yuan.json", Some("yuan.sh"), &none)),
@@ -283,6 +285,52 @@ fn parameters_in_f32_are_those_of_the_flags_beside_fp16() {
     assert_eq!(unused(&decoder), 1);
     let wide = imported("pretrain_bert.py", "");
     assert_eq!((wide.get("model.f32_parameters"), unused(&wide)), (None, 2));
+}
+
+#[test]
+fn the_t5_of_cpm_pretrain_is_a_family_of_its_own() {
+    let sheet = import::cpm(&file("cpm_t5.sh"), &ImportOptions::default()).unwrap();
+    expect(
+        &sheet,
+        &[
+            ("model.family", "\"cpm_t5\""),
+            ("model.tokenizer", "\"tokenizer\""),
+            ("model.layers", "12"),
+            ("model.hidden", "128"),
+            ("model.heads", "8"),
+            ("model.head_size", "32"),
+            ("model.feed_forward", "256"),
+            ("model.positions", "1024"),
+            ("model.hidden_bias", "true"),
+            ("model.init_std", "0.02"),
+            ("model.hidden_dropout", "0.1"),
+            ("data.objective", "\"span-corruption\""),
+            ("data.sequence_length", "1024"),
+            ("data.spans.preset", "\"cpm2\""),
+            ("train.accumulation", "8"),
+            ("train.decay_endpoint", "\"megatron-2019\""),
+            ("train.warmup", "3200"),
+            ("parallel.pipeline", "2"),
+        ],
+    );
+    assert_eq!(sheet.get("model.scale_init_by_depth"), None);
+    let differs = notes(&sheet, NoteKind::Differs);
+    assert!(differs.contains(&"norms of pretrain_t5.py") && differs.contains(&"--dec-seq-length 384"), "{differs:?}");
+    assert!(!differs.iter().any(|what| what.contains("hidden-bias") || what.contains("positions")), "{differs:?}");
+    // A flag of its own tells it from Megatron-LM's, whose relative T5 here is another model.
+    let common = "pretrain_t5.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 \
+                  --data-path data/x --vocab-file models/cpm/vocab.txt --max-position-embeddings 512";
+    for (flags, family, preset) in [
+        ("--kv-hidden-size 16 --ff-hidden-size 128", "cpm_t5", "cpm2"),
+        ("--enc-seq-length 512 --dec-seq-length 128", "cpm_t5", "cpm2"),
+        ("--encoder-seq-length 512 --decoder-seq-length 128", "t5", "megatron"),
+    ] {
+        let sheet = import::megatron(&format!("{common} {flags}"), &ImportOptions::default()).unwrap();
+        expect(&sheet, &[("model.family", &format!("{family:?}")), ("data.spans.preset", &format!("{preset:?}"))]);
+        assert_eq!(sheet.get("model.hidden_bias"), (family == "cpm_t5").then_some("false"), "{sheet}");
+        let text = sheet.to_toml();
+        Recipe::read_text("t5", &text, &[]).unwrap_or_else(|mistakes| panic!("{mistakes:?}\n{text}"));
+    }
 }
 
 #[test]

@@ -13,9 +13,12 @@ use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Partition, PartitionRule, Pipeline, Schedule, ScheduleKind, StageGroup};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Mesh, OptimManager, RankGroup};
-use model_center::config::{BertConfig, Config, Gpt2Config, LlamaConfig, MegatronBertConfig, OptConfig, T5Config};
+use model_center::config::{
+    BertConfig, Config, CpmT5Config, Gpt2Config, LlamaConfig, MegatronBertConfig, OptConfig, T5Config,
+};
 use model_center::data::Batch;
 use model_center::model::bert::Bert;
+use model_center::model::cpm_t5::CpmT5;
 use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::llama::Llama;
@@ -288,11 +291,13 @@ families! {
         ("megatron_bert_a", "mlm"), [("num_hidden_layers", 4)];
     t5_with_position_biases_is_one_stage_bit_for_bit: (T5, T5Config, TIED), ("t5_a", "lm"),
         [("num_layers", 3), ("num_decoder_layers", 4)];
+    cpm_t5_with_one_position_table_is_one_stage_bit_for_bit: (CpmT5, CpmT5Config, TIED), ("cpm_t5_a", "lm"),
+        [("num_layers", 3), ("num_decoder_layers", 4)];
 }
 
 #[test]
 fn directories_that_are_opened_on_stages_are_one_stage_bit_for_bit() {
-    for golden in [("gpt2_a", "lm"), ("llama_a", "lm"), ("t5_a", "lm"), ("bart_a", "lm")] {
+    for golden in [("gpt2_a", "lm"), ("llama_a", "lm"), ("t5_a", "lm"), ("bart_a", "lm"), ("cpm_t5_c", "lm")] {
         let run = Run { golden, steps: 5, ..Run::default() };
         let expected = one_stage(&run);
         for partition in [PartitionRule::Parameters, PartitionRule::Count] {

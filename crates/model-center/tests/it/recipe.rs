@@ -77,7 +77,8 @@ path = "models/mini"            # r.toml:2
 # family                        # not set: as config.json states, else as the names of the tensors tell
 # leave                         # not set: nothing but what other heads have
 # no effect, it is for model.init = "random": tokenizer, layers, hidden, heads, kv_heads, head_size,
-#   feed_forward, positions, vocabulary, init_std, scale_init_by_depth, unique_layers, sharing_style
+#   feed_forward, positions, vocabulary, hidden_bias, init_std, scale_init_by_depth, unique_layers,
+#   sharing_style
 dtype = "f32"                   # default
 # f32_parameters                # no effect: all parameters are f32
 head = "auto"                   # default

@@ -17,12 +17,12 @@ use bmtrain_dist::Mesh;
 use bmtrain_dist::param::{BuilderOptions, InitMode, Split, TensorGroup};
 use bmtrain_dist::shard::ZeroLevel;
 use model_center::config::{
-    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig,
+    BartConfig, BertConfig, BloomConfig, Config, Cpm1Config, Cpm2Config, CpmT5Config, Gpt2Config, GptjConfig,
 };
 use model_center::config::{LlamaConfig, MarianConfig, MistralConfig, OptConfig, Qwen2Config, Qwen3Config};
 use model_center::config::{MegatronBertConfig, RobertaConfig, T5Config};
 use model_center::model::encoder::EncoderHead as Head;
-use model_center::model::{OpenOptions, megatron_bert, roberta, t5};
+use model_center::model::{OpenOptions, cpm_t5, megatron_bert, roberta, t5};
 use model_center::model::{bart, bert, bloom, cpm1, cpm2, gpt2, gptj, llama, marian, mistral, opt, qwen2, qwen3};
 use runs::{Job, check_parity, on_mesh};
 use serde_json::json;
@@ -108,6 +108,10 @@ parity_tests! {
         [(TIED, "lm", 2), (TIED, "lm", 4), (UNTIED, "untied", 4)];
     cpm2_on_two_and_four_ranks_is_cpm2_on_one: (cpm2::Cpm2, Cpm2Config), "cpm2_b", {"num_heads": 4, "dim_ff": 16},
         [(UNTIED, "lm", 2), (UNTIED, "lm", 4)];
+    cpm_t5_with_biases_is_cpm_t5_on_one: (cpm_t5::CpmT5, CpmT5Config), "cpm_t5_b",
+        {"num_attention_heads": 4, "ff_hidden_size": 16}, [(TIED, "lm", 2), (TIED, "lm", 4)];
+    cpm_t5_with_the_norms_of_cpm_pretrain_is_cpm_t5_on_one: (cpm_t5::CpmT5, CpmT5Config), "cpm_t5_c",
+        {"num_attention_heads": 2}, [(TIED, "lm", 2)];
 }
 
 fn gpt2_job() -> Job {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub type Family = (&'static str, &'static str, &'static [(usize, usize)]);
 
 /// One of each family.
-pub const FAMILIES: [Family; 17] = [
+pub const FAMILIES: [Family; 18] = [
     ("bert_a", "mlm", &[]),
     ("bert_a", "cls", &[]),
     ("roberta_a", "cls", &[]),
@@ -28,6 +28,7 @@ pub const FAMILIES: [Family; 17] = [
     ("marian_b", "lm", &[(19, 18), (33, 32)]),
     ("cpm1_b", "lm", &[(17, 16)]),
     ("cpm2_b", "lm", &[(15, 14)]),
+    ("cpm_t5_b", "lm", &[(15, 14)]),
 ];
 
 /// A copy of a golden directory whose axes of these sizes are cut, with heads that two divides.
@@ -36,7 +37,9 @@ pub fn divisible(fixture: &Fixture, (model, head, cuts): Family) -> PathBuf {
     let cut = |size: usize| cuts.iter().find(|(old, _)| *old == size).map_or(size, |(_, new)| *new);
     let mut config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
     for (key, value) in config.as_object_mut().unwrap() {
-        if ["intermediate_size", "ffn_dim", "d_ff", "dim_ff"].contains(&&**key) || key.ends_with("ffn_dim") {
+        if ["intermediate_size", "ffn_dim", "d_ff", "dim_ff", "ff_hidden_size"].contains(&&**key)
+            || key.ends_with("ffn_dim")
+        {
             *value = json!(cut(value.as_u64().unwrap() as usize));
         }
         if ["encoder_attention_heads", "decoder_attention_heads"].contains(&&**key) {

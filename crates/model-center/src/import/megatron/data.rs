@@ -16,9 +16,14 @@ impl Translation<'_> {
         let objective = match self.program {
             Program::Gpt => "causal",
             Program::Bert => "masked",
-            Program::T5 => "span",
+            Program::T5 => "span-corruption",
         };
         sheet.text(keys::OBJECTIVE, objective, self.objective_from());
+        match self.program {
+            Program::T5 if self.is_cpm_t5() => sheet.text(keys::SPANS_PRESET, "cpm2", "samples of CPM-Pretrain"),
+            Program::T5 => sheet.text(keys::SPANS_PRESET, "megatron", "samples of Megatron-LM"),
+            Program::Gpt | Program::Bert => {}
+        }
         self.corpora(sheet)?;
         let split = match flags.values("--split") {
             Some(parts) => {

@@ -105,7 +105,16 @@ fn translate(text: &str, options: &ImportOptions, is_cpm: bool) -> Result<Sheet>
     Ok(sheet)
 }
 
+/// Flags that CPM-Pretrain's T5 has and Megatron-LM's does not.
+const OF_CPM_T5: [&str; 5] =
+    ["--kv-hidden-size", "--ff-hidden-size", "--hidden-bias", "--enc-seq-length", "--dec-seq-length"];
+
 impl Translation<'_> {
+    /// Whether it is CPM-Pretrain's T5.
+    fn is_cpm_t5(&self) -> bool {
+        self.program == Program::T5 && (self.is_cpm || OF_CPM_T5.iter().any(|flag| self.flags.is_given(flag)))
+    }
+
     /// The first of several names of a flag that is given.
     fn first(&self, names: &[&'static str]) -> Option<&'static str> {
         let given: Vec<&&str> = names.iter().filter(|name| self.flags.is_given(name)).collect();

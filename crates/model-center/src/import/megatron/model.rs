@@ -40,9 +40,10 @@ impl Translation<'_> {
         for (key, found) in [(keys::LAYERS, layers), (keys::HIDDEN, hidden), (keys::HEADS, heads)] {
             sheet.whole(key, found.value, found.from);
         }
-        match self.program {
-            Program::T5 => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
-            _ => sheet.whole(keys::POSITIONS, positions.value, positions.from),
+        let is_relative = family == "t5";
+        match is_relative {
+            true => sheet.note(NoteKind::Differs, positions.from, "t5 has relative positions, without a limit"),
+            false => sheet.whole(keys::POSITIONS, positions.value, positions.from),
         }
         match head_size {
             Some(found) if found.value.checked_mul(heads_of(sheet)) == Some(hidden_of(sheet)) => {
@@ -55,11 +56,17 @@ impl Translation<'_> {
         self.feed_forward(sheet)?;
         self.kv_heads(sheet)?;
         let std = flags.number("--init-method-std", 0.02)?;
-        match self.program {
-            Program::T5 => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
-            _ => sheet.number(keys::INIT_STD, std.value, std.from),
+        match is_relative {
+            true => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
+            false => sheet.number(keys::INIT_STD, std.value, std.from),
         }
-        if self.program == Program::T5 {
+        if family == "cpm_t5" {
+            self.cpm_t5(sheet);
+            self.dropout(sheet)?;
+            self.architecture(family, sheet)?;
+            return self.dtype(sheet);
+        }
+        if is_relative {
             self.dropout(sheet)?;
             let why =
                 "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
@@ -91,6 +98,7 @@ impl Translation<'_> {
             // The list of 2019 has BERT's order of norms alone.
             (Program::Bert, false, false, false) if self.is_2019 || flags.is_given(POST_NORM) => Ok("bert"),
             (Program::Bert, false, false, false) => Ok("megatron-bert"),
+            (Program::T5, false, false, false) if self.is_cpm_t5() => Ok("cpm_t5"),
             (Program::T5, false, false, false) => Ok("t5"),
             _ => {
                 let reason = "rotary embeddings, RMSNorm and SwiGLU are Llama's together, and no family here has some";
@@ -105,8 +113,19 @@ impl Translation<'_> {
             Program::Bert if self.flags.is_given(POST_NORM) => POST_NORM.to_owned(),
             Program::Bert if self.is_2019 => "pretraining of BERT, with the norms of 2019".to_owned(),
             Program::Bert => format!("pretraining of BERT, no {POST_NORM}"),
+            Program::T5 if self.is_cpm_t5() => "pretraining of CPM-Pretrain's T5".to_owned(),
             Program::T5 => "pretraining of T5".to_owned(),
         }
+    }
+
+    /// What CPM-Pretrain's T5 leaves open, and how its norms differ.
+    fn cpm_t5(&self, sheet: &mut Sheet) {
+        let has_biases = self.flags.is_given("--hidden-bias");
+        let from = if has_biases { "--hidden-bias, of feed-forward layers too" } else { "no --hidden-bias" };
+        sheet.flag(keys::HIDDEN_BIAS, has_biases, from);
+        let why = "CPM-Pretrain's T5 has no norm after its encoder, and one for two layers of a decoder block; \
+                   cpm_pretrain_norms in a config.json that model.path names sets this";
+        sheet.note(NoteKind::Differs, "norms of pretrain_t5.py", why);
     }
 
     fn head_size(&self, sheet: &mut Sheet) -> Result<Option<Sourced<u64>>> {
@@ -243,6 +262,8 @@ impl Translation<'_> {
                 (true, _) if ["--normalization", "--position-embedding-type"].contains(&name) => {
                     sheet.note(NoteKind::Unused, flags.shown(name), format!("{family} is so"));
                 }
+                // It has a key.
+                (false, "cpm_t5") => {}
                 (false, "gpt2" | "bert" | "megatron-bert") => {
                     sheet.note(NoteKind::Unused, name, format!("{family} has biases"))
                 }

@@ -24,7 +24,10 @@ pub struct EncoderDecoder<C>(PhantomData<C>);
 
 fn stack(text: &TextConfig, name: &'static str, layers: usize, around: Around) -> StackSpec {
     let Around { added, embedding_norm, relative, output_norm, output_dropout } = around;
-    let position_rows = if let Added::Learned(table) = added { table.first + text.position_size } else { 0 };
+    let position_rows = match added {
+        Added::Learned(table) | Added::Shared(table) => table.first + text.position_size,
+        Added::None | Added::Sinusoids => 0,
+    };
     StackSpec {
         name,
         layers,

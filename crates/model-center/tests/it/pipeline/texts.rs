@@ -70,6 +70,7 @@ fn texts_and_logits_over_two_stages_are_those_of_one_stage() {
         ("t5_a", "lm"),
         ("bart_a", "lm"),
         ("marian_a", "lm"),
+        ("cpm_t5_b", "lm"),
     ] {
         check(&Run { golden, stages: 2, ..Run::default() });
     }

@@ -77,6 +77,11 @@ fn model(family: &str) -> tempfile::TempDir {
                 "max_position_embeddings": 64, "vocab_size": 300});
             (("bart_a", "lm"), fields)
         }
+        "cpm_t5" => {
+            let fields = json!({"hidden_size": 64, "ff_hidden_size": 128, "kv_hidden_size": 16, "num_layers": 2,
+                "num_decoder_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64, "vocab_size": 300});
+            (("cpm_t5_b", "lm"), fields)
+        }
         other => panic!("no family {other}"),
     };
     config_only(golden, &fields)
@@ -175,6 +180,8 @@ fn configurations() -> Vec<(&'static str, LayoutRun)> {
         ("t5", layout([1, 2, 1], ONE, 0)),
         ("t5", layout([2, 2, 1], ONE, 0)),
         ("t5", recompute(half(layout([2, 1, 2], ONE, 1)), Checkpoint)),
+        ("cpm_t5", layout([2, 2, 1], ONE, 0)),
+        ("cpm_t5", half(layout([1, 2, 2], ONE, 1))),
         ("bart", many(layout([1, 2, 2], ONE, 1))),
         ("bart", layout([2, 2, 1], ZB_1P, 0)),
         ("gpt2", mixed(layout([1, 2, 1], ONE, 0), false)),
@@ -230,7 +237,7 @@ fn tensor_parallel_ranks_send_a_part_each_over_the_edges_of_stages() {
 #[test]
 fn planned_peaks_of_every_rank_are_those_of_real_runs() {
     let all = configurations();
-    assert_eq!(all.len(), 35);
+    assert_eq!(all.len(), 37);
     let (mut over, mut under) = (0.0f64, 0.0f64);
     for (family, run) in all {
         let directory = model(family);
