@@ -244,7 +244,7 @@ class Cpm1(Plain):
 
 
 class EncoderDecoder(Plain):
-    """What models with two stacks share. `sizes` has the options of blocks under ModelCenter's names."""
+    """What models with an encoder and a decoder share. `sizes` has the options of blocks under ModelCenter's names."""
 
     def __init__(self, config, sizes, layers):
         super().__init__()

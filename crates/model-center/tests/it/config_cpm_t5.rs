@@ -53,6 +53,7 @@ fn a_file_is_read_and_written_back() {
     for (name, value) in hugging_face() {
         assert_eq!(map.get(&name), Some(&value), "{name}");
     }
+    assert_eq!(read(&map).unwrap(), config);
     configs::check_written(&config, &header());
     // Heads whose sizes do not add up to the hidden size, stacks of two depths, biases, CPM-Pretrain's norms.
     let other = with(&[
@@ -122,7 +123,7 @@ fn a_model_without_weights_has_the_sizes_it_is_given() {
     let encoder = attention + ffn + 2 * norm;
     let decoder = 2 * attention + ffn + 3 * norm;
     assert_eq!(model.parameters().count(), 3 * (encoder + decoder) + 2 * norm + (40 + 50) * 24);
-    let other = ConfigOverrides { positions: None, ..overrides };
+    let other = ConfigOverrides { positions: None, init_std: None, ..overrides };
     let error = opened(ConfigSource::of_family("t5", other)).err().unwrap();
     assert!(error.contains("model.hidden_bias") && error.contains("is not open"), "{error}");
 }

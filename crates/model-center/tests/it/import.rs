@@ -321,7 +321,7 @@ fn the_t5_of_cpm_pretrain_is_a_family_of_its_own() {
     let common = "pretrain_t5.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --train-iters 10 \
                   --data-path data/x --vocab-file models/cpm/vocab.txt --max-position-embeddings 512";
     for (flags, family, preset) in [
-        ("--kv-hidden-size 16 --ff-hidden-size 128", "cpm_t5", "cpm2"),
+        ("--kv-hidden-size 16 --ff-hidden-size 128 --seq-length 512", "cpm_t5", "cpm2"),
         ("--enc-seq-length 512 --dec-seq-length 128", "cpm_t5", "cpm2"),
         ("--encoder-seq-length 512 --decoder-seq-length 128", "t5", "megatron"),
     ] {
