@@ -54,7 +54,7 @@ fn a_changed_position_changes_the_encoder_and_the_decoder() {
 fn sequences_are_as_long_as_the_table_at_most() {
     let (device, batch) = (device(), inputs("cpm_t5_b", "lm"));
     let model = opened(&device, &directory("cpm_t5_b", "lm"));
-    let mut run = |batch: &Batch| model.forward(batch, None, &mut Ctx::inference(&device)).err().map(|e| e.to_string());
+    let run = |batch: &Batch| model.forward(batch, None, &mut Ctx::inference(&device)).err().map(|e| e.to_string());
     assert_eq!(run(&batch), None);
     let ids = |length: usize| (0..batch.rows * length).map(|at| (at % 30) as i64).collect::<Vec<_>>();
     let long =
