@@ -59,12 +59,12 @@ fn records_of_tensorflow_pretrain_the_model_that_their_token_files_do() {
     for arguments in [
         &build[..],
         &["convert", "books", "records.tfrecord.gz", "--to", "tfrecord", "--key", "input_ids"],
-        &["convert", "records.tfrecord.gz", "data/books", "--to", "megatron", "--key", "input_ids"],
+        &["convert", "records.tfrecord.gz", "again", "--to", "megatron", "--key", "input_ids"],
     ] {
         fixture.run(CORPUS, arguments).succeeded();
     }
     pretrain(&fixture, &["output.dir=texts"]);
-    pretrain(&fixture, &["output.dir=records", "data.corpora=data/books"]);
+    pretrain(&fixture, &["output.dir=records", "data.corpora=again"]);
     let weights = |run: &str| fixture.bytes(&format!("{run}/model/model.safetensors"));
     assert!(weights("texts") == weights("records"));
 }

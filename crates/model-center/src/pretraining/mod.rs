@@ -47,6 +47,11 @@ pub trait PretrainingSamples: Debug + Send + Sync {
     /// What is predicted: the token itself, masked tokens or a target.
     fn labels(&self) -> &LabelSpace;
 
+    /// Whether batches have the decoder's input, and the model need not make it of targets.
+    fn gives_decoder_inputs(&self) -> bool {
+        false
+    }
+
     /// Tokens of the longest input.
     fn max_length(&self) -> usize;
 

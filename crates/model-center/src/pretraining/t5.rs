@@ -348,6 +348,11 @@ impl PretrainingSamples for SpanCorruption {
         &LabelSpace::Target
     }
 
+    /// The first sentinel begins it, where targets end with one.
+    fn gives_decoder_inputs(&self) -> bool {
+        self.options.end == TargetEnd::Sentinel
+    }
+
     fn max_length(&self) -> usize {
         self.inputs
     }
@@ -360,7 +365,7 @@ impl PretrainingSamples for SpanCorruption {
         let (inputs, targets) = (self.inputs, self.lengths.targets);
         let pad = i64::from(self.options.pad);
         // Where the first sentinel begins the decoder's input, targets are one token shorter.
-        let begun = usize::from(self.options.end == TargetEnd::Sentinel);
+        let begun = usize::from(self.gives_decoder_inputs());
         let width = targets - begun;
         let mut ids = vec![pad; samples.len() * inputs];
         let (mut mask, mut labels) = (vec![0; ids.len()], vec![IGNORED; samples.len() * width]);
@@ -388,7 +393,7 @@ impl PretrainingSamples for SpanCorruption {
     fn weight_of(&self, samples: &[u64]) -> Result<u64> {
         match (self.options.scheme, self.options.packing) {
             (SpanScheme::Segments(_), Packing::Rows) => {
-                let begun = u64::from(self.options.end == TargetEnd::Sentinel);
+                let begun = u64::from(self.gives_decoder_inputs());
                 Ok(samples.len() as u64 * (self.lengths.targets as u64 - begun))
             }
             _ => Ok(loss_tokens(&self.batch(samples)?)),

@@ -61,6 +61,14 @@ impl RunData {
         }
     }
 
+    /// Whether batches have the decoder's input.
+    pub(super) fn gives_decoder_inputs(&self) -> bool {
+        match self {
+            RunData::Records(_) => false,
+            RunData::Pretraining { samples, .. } => samples.gives_decoder_inputs(),
+        }
+    }
+
     /// A hash of all that batches depend on.
     pub fn fingerprint(&self) -> &str {
         match self {

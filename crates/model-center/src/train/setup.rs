@@ -103,7 +103,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         None => records::read(resolved, &*tokenizer, verbalizer_position(resolved, registry, &start)?)?,
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
-    check_stacks(resolved, samples.train.labels(), &*opened.model)?;
+    check_stacks(resolved, &samples.train, &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &start.directory))?;
     order_labels(&mut samples, &opened.model.info().label_names)?;
     tokenizer.require_rows(opened.model.info().vocab_size)?;
@@ -216,7 +216,8 @@ fn verbalizer_position(
 }
 
 /// Targets need an encoder-decoder, choices a model with one stack.
-fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
+fn check_stacks(resolved: &Resolved, data: &RunData, model: &dyn TextModel) -> Result<()> {
+    let labels = data.labels();
     if let (LabelSpace::Choices(choices), false) = (labels, model.info().compares_choices) {
         let reason = format!("a sample has {choices} choices, and the classifier of this model reads one row of each");
         let fix = "choose a task of classes, or take another model";
@@ -226,8 +227,8 @@ fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel)
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
         _ if matches!(labels, LabelSpace::Verbalizer(_)) => return Ok(()),
         (false, true) => ("this encoder-decoder needs a target for each source text", "seq2seq"),
-        (true, true) => return model.check_targets(),
-        (false, false) => return Ok(()),
+        (true, true) if !data.gives_decoder_inputs() => return model.check_targets(),
+        (true, true) | (false, false) => return Ok(()),
     };
     let fix = format!("set data.task = \"{fix}\", or take another model");
     Err(Error::recipe(resolved.place("data.task"), reason, fix))
