@@ -25,8 +25,23 @@ NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)*|\b\d+\b|"
 
 
 def paragraphs(novel):
-    texts = [" ".join(p.split()) for p in Path(novel).read_text().split("\n\n")]
-    return [p for p in texts if 200 < len(p) < 500]
+    """Sentences of a paragraph, as many as 480 characters have; parts of fewer than 200 are left out."""
+    parts = []
+    for paragraph in Path(novel).read_text().split("\n\n"):
+        held = ""
+        for sentence in re.findall(r"[^.!?]*[.!?]+\s*", " ".join(paragraph.split())):
+            if held and len(held) + len(sentence) > 480:
+                parts.append(held.strip())
+                held = ""
+            held += sentence
+        parts.append(held.strip())
+    return [part for part in parts if 200 < len(part) < 500]
+
+
+def parts_of(samples):
+    if len(samples) < 1500:
+        sys.exit(f"{len(samples)} samples, and 1500 are needed")
+    return [("train", samples[:1200]), ("eval", samples[1200:1500])]
 
 
 def make_qa(novel, directory):
@@ -41,7 +56,7 @@ def make_qa(novel, directory):
                 found.append((paragraph, {"id": str(len(found)), "question": asked,
                                           "answers": [{"text": name[0], "answer_start": start}]}))
     chance.shuffle(found)
-    for name, part in (("train", found[:1200]), ("eval", found[1200:1500])):
+    for name, part in parts_of(found):
         data = [{"title": name, "paragraphs": [{"context": context, "qas": [question]} for context, question in part]}]
         (directory / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": data}))
 
@@ -60,7 +75,7 @@ def make_ner(novel, directory):
             if spans:
                 rows.append({"tokens": words, "ner_tags": tags})
     chance.shuffle(rows)
-    for name, part in (("train", rows[:1200]), ("eval", rows[1200:1500])):
+    for name, part in parts_of(rows):
         (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
 
 
