@@ -25,7 +25,7 @@ NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)*|\b\d+\b|"
 
 
 def paragraphs(novel):
-    """Sentences of a paragraph, as many as 480 characters have; parts of fewer than 200 are left out."""
+    """Groups of sentences of a paragraph, of 200 to 480 characters where they fit."""
     parts = []
     for paragraph in Path(novel).read_text().split("\n\n"):
         held = ""
