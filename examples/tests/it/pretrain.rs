@@ -46,7 +46,7 @@ threads = 1
 "#;
 
 /// A fixture with a tokenizer, the token files `books` and `web`, and the recipe.
-fn fixture() -> Fixture {
+pub fn fixture() -> Fixture {
     let fixture = Fixture::new();
     fixture.write_bytes("tokenizer/vocab.txt", &fixture.bytes("model/vocab.txt"));
     for (name, text) in [("books", "the film was good ."), ("web", "it is a bad plot and the end is poor")] {
@@ -66,7 +66,7 @@ fn arguments<'a>(dir: &'a str, further: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Runs into a directory, `output.dir=…`, with further arguments.
-fn pretrain(fixture: &Fixture, dir: &str, further: &[&str]) -> Outcome {
+pub fn pretrain(fixture: &Fixture, dir: &str, further: &[&str]) -> Outcome {
     fixture.run(PRETRAIN, &arguments(dir, further))
 }
 

@@ -58,5 +58,10 @@ impl Spool {
 
 /// The error for a file that cannot be written.
 pub(super) fn refused(path: &Path, source: std::io::Error) -> Error {
-    Error::file("write", path, source, "check that the disk has room left and that you may write there")
+    Error::file(
+        "write",
+        path,
+        source,
+        "check that the directory exists, that you may write there and that the disk has room left",
+    )
 }

@@ -36,7 +36,7 @@ pub struct BlockConfig {
     pub ffn: FeedForwardConfig,
     /// The norm of each.
     pub norm: NormOptions,
-    /// Whether attention to an encoder and the feed-forward layer have one norm.
+    /// Whether cross-attention and the feed-forward layer share one norm.
     pub shares_norm: bool,
     /// Probability with which an element that one of them adds is dropped.
     pub dropout: f32,
@@ -106,8 +106,8 @@ impl TransformerBlock {
     /// Declare the parameters under the builder's name.
     ///
     /// # Errors
-    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder; a norm
-    /// shared with attention to an encoder in a block without it.
+    /// Errors of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder; a
+    /// shared norm in a block without cross-attention.
     pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
         let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
         let is_parallel = config.placement == Placement::Parallel;
@@ -124,7 +124,7 @@ impl TransformerBlock {
             (true, false, _) => None,
             (false, false, _) => Some(norm("ffn_norm")?),
             (_, true, Some((norm, _))) => Some(norm.clone()),
-            (_, true, None) => return Err(Error::setting("block", "there is no norm of cross-attention to share")),
+            (_, true, None) => return Err(Error::setting("block", "shares_norm requires cross-attention")),
         };
         let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
         let (placement, dropout) = (config.placement, config.dropout);

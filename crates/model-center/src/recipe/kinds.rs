@@ -45,6 +45,18 @@ impl Range {
     }
 }
 
+fn flag_spec<'a>(key: &'static str, otherwise: Otherwise<'a, bool>) -> Spec<'a, bool> {
+    Spec {
+        key,
+        textual: false,
+        wanted: "true or false".into(),
+        example: if let Otherwise::Default(default) = &otherwise { default.to_string() } else { "true".into() },
+        otherwise,
+        read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
+        render: &ToString::to_string,
+    }
+}
+
 /// Text that stands for a value, or a path: what it must be and a right one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
@@ -164,16 +176,12 @@ impl Reader {
     }
 
     pub(crate) fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.read(Spec {
-            key,
-            textual: false,
-            wanted: "true or false".into(),
-            example: default.to_string(),
-            otherwise: Otherwise::Default(default),
-            read: &|value| if let Value::Bool(v) = value { Some(*v) } else { None },
-            render: &|v| v.to_string(),
-        })
-        .unwrap_or(default)
+        self.read(flag_spec(key, Otherwise::Default(default))).unwrap_or(default)
+    }
+
+    /// A flag that may be absent.
+    pub(crate) fn optional_flag(&mut self, key: &'static str, absent: &str) -> Option<bool> {
+        self.read(flag_spec(key, Otherwise::Absent(absent)))
     }
 
     /// One of a few names.

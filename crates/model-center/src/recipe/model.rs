@@ -1,8 +1,7 @@
 //! The keys of `[model]`: what training begins with, and the sizes of a model that begins without weights.
 
 use super::kinds::{Expected, Range};
-use super::layers::Value;
-use super::reader::{Otherwise, Reader, Spec};
+use super::reader::Reader;
 use super::settings::{Head, ModelInit, ModelSettings, Settings};
 use crate::config::{ConfigOverrides, LayerSharing, SharingStyle};
 use bmtrain_core::DType;
@@ -140,24 +139,12 @@ fn read_shape(r: &mut Reader) -> ConfigOverrides {
         ..ConfigOverrides::default()
     };
     ConfigOverrides {
-        hidden_bias: read_flag(r, "model.hidden_bias", OWN),
+        hidden_bias: r.optional_flag("model.hidden_bias", OWN),
         init_std: r.optional_single("model.init_std", OWN, Range::Above(0.0), 0.02),
-        scale_init_by_depth: read_flag(r, "model.scale_init_by_depth", "not set: as the family does"),
+        scale_init_by_depth: r.optional_flag("model.scale_init_by_depth", "not set: as the family does"),
         sharing: read_sharing(r),
         ..shape
     }
-}
-
-fn read_flag(r: &mut Reader, key: &'static str, absent: &'static str) -> Option<bool> {
-    r.read(Spec {
-        key,
-        textual: false,
-        wanted: "true or false".into(),
-        example: "true".into(),
-        otherwise: Otherwise::Absent(absent),
-        read: &|value| if let Value::Bool(flag) = value { Some(*flag) } else { None },
-        render: &ToString::to_string,
-    })
 }
 
 fn read_sharing(r: &mut Reader) -> Option<LayerSharing> {

@@ -26,7 +26,7 @@ struct Part {
 
 impl Part {
     fn name(&self) -> &'static str {
-        PARTS.get(self.number).copied().unwrap_or_default()
+        PARTS[self.number]
     }
 }
 

@@ -15,7 +15,6 @@ use super::narrow;
 use super::operand::Matrix;
 use super::schedule::Tickets;
 use super::scratch::Scratch;
-use super::tile::ROWS_AHEAD;
 use crate::cpu::scratch::Region;
 
 /// Most rows of such a product. With more, packed panels, which are read from one run of memory, are faster.
@@ -28,7 +27,9 @@ const PANELS: usize = 8;
 /// The same for one row.
 const PANELS_OF_ONE: usize = 16;
 
-/// Tiles one below another up to which memory is what takes time.
+/// Tiles one below another up to which rows of B take longer to fetch than to meet, and are fetched on the way. With
+/// more, the rows after a part are fetched while tiles meet it, unless several threads share the memory: they wait for
+/// it in turn anyway.
 const FETCHING_TILES: usize = 3;
 
 /// Rows of B that are met at a time: every row is another run of memory and, as like as not, another page. They are so
@@ -112,69 +113,14 @@ fn compute(
         }
     }
     let (c, c_row) = direct.map_or((results.as_mut_ptr(), n), |c| (c, job.ldc));
-    let rows_of_b = (0..stretches.count).flat_map(|index| {
-        let k = stretches.range(index);
-        let ends = k.end;
-        k.step_by(ROWS_OF_B).map(move |at| (index, at..(at + ROWS_OF_B).min(ends)))
-    });
-    for (index, k) in rows_of_b {
+    let fetches_next = workers == 1 && m > FETCHING_TILES * a.height;
+    for index in 0..stretches.count {
         let stretch = stretches.range(index);
-        let Matrix { data, start, row_stride, .. } = job.b;
-        let b = start + k.start * row_stride + columns.start;
-        assert!(b + (k.len() - 1) * row_stride + n <= data.len(), "gemm: rows of B out of range");
-        // Rows that few tiles meet take longer to fetch than to meet, and several threads compute while others wait for
-        // memory: they are fetched on the way. Else they are while the rows before them are met.
-        let rows_to_fetch = if workers > 1 || m <= FETCHING_TILES * a.height { 0 } else { job.k - k.end };
-        let bytes = data.element_bytes();
-        let next = Rows {
-            at: data.address(b).wrapping_add(k.len() * row_stride * bytes),
-            stride: row_stride * bytes,
-            len: n * bytes,
-            rows: rows_to_fetch.min(ROWS_OF_B),
-        };
-        for (first, rows) in [(0, a.height), (m / a.height * a.height, m % a.height)] {
-            let tiles = if rows == a.height { m / rows } else { usize::from(rows > 0) };
-            if tiles == 0 {
-                continue;
-            }
-            let from = first / a.height * a.tile + k.start * a.step;
-            let last = from + (tiles - 1) * a.tile + (k.len() - 1) * a.step + rows - 1;
-            assert!(last < a.data.len(), "gemm: rows of A out of range");
-            let (width, routine) = routine(kernel, job, rows, vectors);
-            assert!(
-                width == vectors && n.is_multiple_of(width * kernel.lanes) && (first + tiles * rows) * n <= sums.len()
-            );
-            let strip = Strip {
-                tiles,
-                k: k.len(),
-                a: a.data.as_ptr().wrapping_add(from),
-                a_tile: a.tile,
-                a_row: a.row,
-                a_step: a.step,
-                b: std::ptr::null(),
-                c: c.wrapping_add(first * c_row),
-                c_row,
-                alpha: job.alpha,
-                beta: if index == 0 { job.beta } else { 1.0 },
-                bias: std::ptr::null(),
-                next: std::ptr::null(),
-                lines: 0,
-            };
-            let strip = RowStrip {
-                strip,
-                b: data.address(b),
-                b_row: row_stride,
-                panels: n / (width * kernel.lanes),
-                sums: sums[first * n..].as_mut_ptr(),
-                begins: k.start == stretch.start,
-                ends: k.end == stretch.end,
-                ahead: ROWS_AHEAD * row_stride,
-                next: if first == 0 { next } else { Rows { rows: 0, ..next } },
-            };
-            // SAFETY: the kernel was chosen for this machine; A and B are inside their slices, and there are as many
-            // sums as tiles have, by the assertions; C is inside the result, where this task owns the columns, or is
-            // `results`.
-            unsafe { routine(&strip) };
+        let beta = if index == 0 { job.beta } else { 1.0 };
+        for start in stretch.clone().step_by(ROWS_OF_B) {
+            let k = start..stretch.end.min(start + ROWS_OF_B);
+            let part = Part { begins: start == stretch.start, ends: k.end == stretch.end, beta, fetches_next, k };
+            add_part((kernel, job), a, part, (columns.clone(), vectors), (sums, (c, c_row)));
         }
     }
     if direct.is_none() {
@@ -183,5 +129,79 @@ fn compute(
                 finish(job, run, i..i + 1, j, run.len(), run.len());
             }
         }
+    }
+}
+
+/// Some rows of B over a stretch, which tiles add to what they have of it.
+struct Part {
+    k: Range<usize>,
+    /// Whether these are the first rows of the stretch, and the last ones.
+    begins: bool,
+    ends: bool,
+    /// Factor of what C holds, where they are the last.
+    beta: f32,
+    /// Whether the rows after them are fetched meanwhile.
+    fetches_next: bool,
+}
+
+fn add_part(
+    (kernel, job): (&Kernel, &GemmJob<'_>),
+    a: &Left<'_>,
+    part: Part,
+    (columns, vectors): (Range<usize>, usize),
+    (sums, (c, c_row)): (&mut [f32], (*mut f32, usize)),
+) {
+    let Part { k, begins, ends, beta, fetches_next } = part;
+    let (m, n) = (job.m, columns.len());
+    let Matrix { data, start, row_stride, .. } = job.b;
+    let b = start + k.start * row_stride + columns.start;
+    assert!(b + (k.len() - 1) * row_stride + n <= data.len(), "gemm: rows of B out of range");
+    let bytes = data.element_bytes();
+    let next = Rows {
+        at: data.address(b).wrapping_add(k.len() * row_stride * bytes),
+        stride: row_stride * bytes,
+        len: n * bytes,
+        rows: if fetches_next { (job.k - k.end).min(ROWS_OF_B) } else { 0 },
+    };
+    for (first, rows) in [(0, a.height), (m / a.height * a.height, m % a.height)] {
+        let tiles = if rows == a.height { m / rows } else { usize::from(rows > 0) };
+        if tiles == 0 {
+            continue;
+        }
+        let from = first / a.height * a.tile + k.start * a.step;
+        let last = from + (tiles - 1) * a.tile + (k.len() - 1) * a.step + rows - 1;
+        assert!(last < a.data.len(), "gemm: rows of A out of range");
+        let (width, routine) = routine(kernel, job, rows, vectors);
+        assert!(width == vectors && n.is_multiple_of(width * kernel.lanes) && (first + tiles * rows) * n <= sums.len());
+        let strip = Strip {
+            tiles,
+            k: k.len(),
+            a: a.data.as_ptr().wrapping_add(from),
+            a_tile: a.tile,
+            a_row: a.row,
+            a_step: a.step,
+            b: std::ptr::null(),
+            c: c.wrapping_add(first * c_row),
+            c_row,
+            alpha: job.alpha,
+            beta,
+            bias: std::ptr::null(),
+            next: std::ptr::null(),
+            lines: 0,
+        };
+        let strip = RowStrip {
+            strip,
+            b: data.address(b),
+            b_row: row_stride,
+            panels: n / (width * kernel.lanes),
+            sums: sums[first * n..].as_mut_ptr(),
+            begins,
+            ends,
+            next: if first == 0 { next } else { Rows { rows: 0, ..next } },
+        };
+        // SAFETY: the kernel was chosen for this machine; A and B are inside their slices, and there are as many sums
+        // as tiles have, by the assertions; C is inside the result, where this task owns the columns, or is the
+        // caller's room for results.
+        unsafe { routine(&strip) };
     }
 }

@@ -67,8 +67,6 @@ pub(super) struct RowStrip {
     pub(super) begins: bool,
     /// Whether they are the last, after which the sums are stored in C.
     pub(super) ends: bool,
-    /// Prefetch distance in elements for the uppermost tiles, or 0 where the rows are in the caches.
-    pub(super) ahead: usize,
     /// What to fetch into the second-level cache meanwhile.
     pub(super) next: Rows,
 }

@@ -1,5 +1,5 @@
 //! Products of a few terms (`dW = x·dyᵀ` for a handful of tokens): row by row, since nearly all there is to do is to
-//! write C, and memory is written fastest in runs. B is so small that it stays in the nearest caches as it is.
+//! write C, and memory is written fastest in runs. B is read again for each row of C, from caches.
 //!
 //! The bits equal a tile's: one stretch, its terms in ascending order.
 #![allow(unsafe_code)]

@@ -9,7 +9,7 @@ use crate::cpu::vector::{LINE, NEAREST, SECOND, Vector, fetch};
 
 /// Prefetch distance in rows of B, where they are read in place: they are on different pages, where the hardware does
 /// not look ahead.
-pub(super) const ROWS_AHEAD: usize = 8;
+const ROWS_AHEAD: usize = 8;
 
 /// Steps of k between two updates of the addresses.
 const UNROLL: usize = 4;
@@ -320,7 +320,7 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
     // prefetches have no effect on validity.
     unsafe {
         let RowStrip { strip, b_row, panels, .. } = t;
-        let width = VECTORS * LANES;
+        let (width, ahead) = (VECTORS * LANES, ROWS_AHEAD * b_row);
         let mut next = Cursor { rest: t.next, column: 0 };
         let lines = t.next.rows * t.next.len.div_ceil(LINE_BYTES);
         let share = lines.div_ceil((strip.tiles * panels * (strip.k / UNROLL)).max(1));
@@ -334,7 +334,6 @@ pub(super) unsafe fn row_strip<V, T, const LANES: usize, const ROWS: usize, cons
                     unrolled!(v < VECTORS => { sums[i][v] = V::load(kept.add((i * VECTORS + v) * LANES)) });
                 });
             }
-            let ahead = t.ahead;
             let mut left = strip.k;
             while left >= UNROLL {
                 for _ in 0..share {

@@ -60,19 +60,25 @@ impl Translation<'_> {
             true => sheet.note(NoteKind::Differs, std.from, "t5 initializes each layer by its sizes"),
             false => sheet.number(keys::INIT_STD, std.value, std.from),
         }
-        if family == "cpm_t5" {
-            self.cpm_t5(sheet);
-            self.dropout(sheet)?;
-            self.architecture(family, sheet)?;
-            return self.dtype(sheet);
+        match family {
+            "cpm_t5" => self.cpm_t5(sheet),
+            "t5" => {}
+            _ => self.scaled_init(sheet),
         }
+        self.dropout(sheet)?;
         if is_relative {
-            self.dropout(sheet)?;
             let why =
                 "t5 has RMSNorm and no absolute positions, and Megatron-LM's T5 has LayerNorm and both embeddings";
             sheet.note(NoteKind::Differs, "pretrain_t5.py", why);
-            return self.dtype(sheet);
+        } else {
+            self.architecture(family, sheet)?;
         }
+        self.dtype(sheet)
+    }
+
+    /// Whether initial output projections are scaled by depth.
+    fn scaled_init(&self, sheet: &mut Sheet) {
+        let flags = self.flags;
         let scales = self.program != Program::Bert || flags.is_given("--deep-init") || !self.is_2019;
         let from = match (self.program, flags.is_given("--deep-init")) {
             (_, true) => "--deep-init",
@@ -80,9 +86,6 @@ impl Translation<'_> {
             _ => "Megatron-LM divides the initial output projections of a block by the root of 2 x layers",
         };
         sheet.flag(keys::SCALE_INIT, scales, from);
-        self.dropout(sheet)?;
-        self.architecture(family, sheet)?;
-        self.dtype(sheet)
     }
 
     /// The family that has these layers.
