@@ -16,7 +16,7 @@ esac
 
 # A change of these lines makes a new environment.
 packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0
-    accelerate==1.15.0)
+    accelerate==1.15.0 peft==0.21.2)
 key="$(key_of "${packages[@]}")"
 install_once python "PyTorch for comparisons" "make sure 8 GB are free and pip is 22.3 or later" fill_environment
 printf '%s\n' "$final/bin/python"

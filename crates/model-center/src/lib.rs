@@ -40,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;

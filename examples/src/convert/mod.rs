@@ -12,6 +12,7 @@ use crate::places::model_places;
 use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
+use model_center::adapter::{Adapter, AdapterPlan};
 use model_center::file::printable;
 use model_center::formats::{
     DirectoryLayout, GgufFile, NotFinite, Pretrained, RankedOptions, TensorSource, Weights, gguf_to_directory,
@@ -62,6 +63,9 @@ pub struct Options {
     /// Heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
+    /// PEFT directory whose low-rank updates are added to the weights that are written.
+    #[arg(long, value_name = "DIR")]
+    pub merge: Option<PathBuf>,
     /// Attention heads, for a checkpoint of Megatron-LM or DeepSpeed whose files do not tell them.
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
@@ -117,6 +121,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             ("--family", options.family.is_some(), "a GGUF file names its family itself"),
             ("--head", options.head.is_some(), "a GGUF file has the head for tokens alone"),
             ("--leave", !options.leave.is_empty(), "every tensor of a GGUF file is needed"),
+            ("--merge", options.merge.is_some(), "updates are added to a model directory: convert the file first"),
         ];
         if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
             return Err(Error::argument(option, reason, "leave it out"));
@@ -158,6 +163,7 @@ fn of_ranks(directory: &Path, options: &Options) -> Result<ExitStatus> {
         ("--head", options.head.is_some(), "the heads of the checkpoint are written"),
         ("--leave", !options.leave.is_empty(), "unknown tensors of a checkpoint are an error"),
         ("--revision", options.revision.is_some(), "a directory has no revisions"),
+        ("--merge", options.merge.is_some(), "updates are added to a model directory: convert the checkpoint first"),
     ];
     if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
         return Err(Error::argument(option, reason, "leave it out"));
@@ -208,6 +214,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
         family: options.family.clone(),
         head: opened::head(options.head, directory, false)?,
         leave: options.leave.clone(),
+        adapter: options.merge.clone().map(Adapter::Saved),
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(directory, &asked).map_err(|error| match error {
@@ -228,10 +235,19 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     opened.plan.check_twins(&weights)?;
     let was_there = options.to.exists();
     let mut not_finite = Vec::new();
-    let written = opened.model.write(&options.to, &save, &mut |name, values| {
+    let saved = opened.adapter.as_ref().map(AdapterPlan::saved_values).transpose()?.flatten();
+    let mut fill = |name: &str, values: &mut Vec<f32>| {
+        if let Some(found) = saved.as_ref().map(|saved| saved.get(name)).transpose()?.flatten() {
+            *values = found;
+            return Ok(());
+        }
         not_finite.extend(opened.plan.read(&weights, name, values)?);
         Ok(())
-    });
+    };
+    let written = match &opened.adapter {
+        None => opened.model.write(&options.to, &save, &mut fill),
+        Some(plan) => opened.model.write(&options.to, &save, &mut plan.merged(&mut fill)),
+    };
     if let Err(error) = written {
         clear(&options.to, was_there);
         return Err(error);

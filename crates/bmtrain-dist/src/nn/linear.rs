@@ -1,7 +1,8 @@
 //! Linear layers, split by columns or rows over tensor-parallel ranks.
 
 use super::embedding::shard_of;
-use crate::error::Result;
+use super::low_rank::LowRank;
+use crate::error::{Error, Result};
 use crate::param::{Builder, Init, Param, Split, SplitPart};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::Activation;
@@ -69,11 +70,13 @@ pub struct Linear {
     weight: Param,
     bias: Option<Param>,
     parallel: Parallel,
+    /// Low-rank updates, of the builder's adapters.
+    low_rank: Vec<LowRank>,
 }
 
 /// What the layer does over several tensor-parallel ranks.
 #[derive(Debug, Clone)]
-enum Parallel {
+pub(super) enum Parallel {
     /// Nothing, or there is one rank.
     None,
     Columns(Arc<dyn Communicator>),
@@ -84,6 +87,7 @@ enum Parallel {
 impl Linear {
     /// Declare `weight` and, if asked for, `bias` under the builder's name.
     pub fn new(builder: &Builder, options: LinearOptions) -> Result<Self> {
+        let layer = options.layer(builder.path());
         let LinearOptions { inputs, outputs, bias, init, split } = options;
         let total: usize = outputs.iter().map(|part| part.size).sum();
         let (weight_split, bias_split) = match split {
@@ -102,7 +106,9 @@ impl Linear {
             (TensorSplit::Rows, Some(ranks)) => Parallel::Rows(Arc::clone(ranks)),
             (TensorSplit::Vocabulary, Some(ranks)) => Parallel::Vocabulary(shard_of(ranks, &weight)?),
         };
-        Ok(Linear { weight, bias, parallel })
+        let low_rank = LowRank::of_layer(builder, &layer, &weight)?;
+        builder.note_linear(layer);
+        Ok(Linear { weight, bias, parallel, low_rank })
     }
 
     /// The outputs of this rank, where they are split as a vocabulary over several ranks.
@@ -116,6 +122,12 @@ impl Linear {
     /// The weight, `[outputs, inputs]`.
     pub fn weight(&self) -> &Param {
         &self.weight
+    }
+
+    /// Its low-rank updates ([`BuilderOptions::adapters`](crate::param::BuilderOptions::adapters)), which an op that
+    /// fuses several layers does not compute.
+    pub fn low_rank(&self) -> &[LowRank] {
+        &self.low_rank
     }
 
     /// The bias, `[outputs]`.
@@ -142,9 +154,12 @@ impl Linear {
         cx: &Ctx,
     ) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
-        let (x, weight) = (self.input(x, tokens), self.output(&weight, tokens));
-        let own_activation = activation.filter(|_| !matches!(self.parallel, Parallel::Rows(_)));
-        let y = ops::linear(cx, x, weight, bias.as_ref(), own_activation)?; // [.., outputs]
+        let (input, weight) = (self.input(x, tokens), self.output(&weight, tokens));
+        let is_whole = !matches!(self.parallel, Parallel::Rows(_)) && self.low_rank.is_empty();
+        let own_activation = activation.filter(|_| is_whole);
+        let y = ops::linear(cx, input, weight, bias.as_ref(), own_activation)?; // [.., outputs]
+        let update = |y, update: &LowRank| update.add_to(y, x, &self.parallel, tokens, cx);
+        let y = self.low_rank.iter().try_fold(y, update)?; // [.., outputs]
         match (&self.parallel, activation, own_activation) {
             // Of the sum, not of its terms.
             (_, Some(activation), None) => Ok(ops::activation(cx, &y, activation)?),
@@ -156,6 +171,10 @@ impl Linear {
     /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without storing the logits of all
     /// rows. Where the layer is split as a vocabulary, nor are the logits of other ranks.
     pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
+        if !self.low_rank.is_empty() {
+            let reason = "has low-rank updates, and a loss is computed from its weight alone: update other layers";
+            return Err(Error::parameter(self.weight.name(), reason));
+        }
         let (weight, bias) = self.vars(cx)?;
         let options = LinearCrossEntropy { shard: self.shard().or(options.shard.as_ref()).cloned(), ..options.clone() };
         Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, &options)?)

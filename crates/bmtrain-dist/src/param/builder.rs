@@ -6,6 +6,7 @@ use super::flat::{FlatRanks, Siblings};
 use super::{F32Parameters, Flat, Init, NamePatterns, Param, ParamSpec, Parameters, Split, StorageSlot};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
+use crate::nn::{Adapters, LinearLayer};
 use crate::pipeline::{ModelPart, StageGroup};
 use crate::shard::{Sharding, ZeroLevel};
 use bmtrain_core::comm::{Communicator, Solo};
@@ -71,6 +72,9 @@ pub struct BuilderOptions {
     /// Full names of parameters that are frozen from the start: they have storages of their own, without memory for
     /// gradients or optimizer state.
     pub frozen: NamePatterns,
+    /// What is trained where the model is frozen: low-rank updates of linear layers, and parameters by name. `None`
+    /// trains all parameters that are not frozen.
+    pub adapters: Option<Arc<Adapters>>,
     /// Full names of matrices that are held in quantised blocks, with the format of the blocks. They are frozen, each
     /// rank holds all of them, and their values are set by [`Param::load_blocks`].
     pub blocks: HashMap<String, BlockFormat>,
@@ -93,6 +97,7 @@ impl Default for BuilderOptions {
             init: InitMode::Random,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
+            adapters: None,
             blocks: HashMap::new(),
             offload_parameters: false,
         }
@@ -108,6 +113,7 @@ struct BuilderState {
     declared: RefCell<Vec<Param>>,
     /// Of this rank's stage.
     params: RefCell<Vec<Param>>,
+    linears: RefCell<Vec<LinearLayer>>,
     flats: RefCell<Vec<Rc<Flat>>>,
     siblings: Siblings,
     /// Parameters of the block that is being built.
@@ -124,6 +130,8 @@ pub struct Builder {
     state: Rc<BuilderState>,
     path: String,
     frozen: bool,
+    /// Whether parameters are an adapter's, which is trained where the model is frozen.
+    is_adapter: bool,
     /// Whether parameters are used on sharded tokens.
     on_tokens: bool,
     /// Whether parameters are f32, whatever the options' dtype is.
@@ -142,6 +150,7 @@ impl Builder {
             names: RefCell::default(),
             declared: RefCell::default(),
             params: RefCell::default(),
+            linears: RefCell::default(),
             flats: RefCell::default(),
             siblings: Siblings::default(),
             open: RefCell::default(),
@@ -150,7 +159,16 @@ impl Builder {
             asked: Rc::default(),
         };
         let (state, part) = (Rc::new(state), ModelPart::Embed);
-        Builder { state, path: String::new(), frozen: false, on_tokens: false, in_f32: false, part, level: None }
+        Builder {
+            state,
+            path: String::new(),
+            frozen: false,
+            is_adapter: false,
+            on_tokens: false,
+            in_f32: false,
+            part,
+            level: None,
+        }
     }
 
     /// The device of the parameters.
@@ -187,6 +205,29 @@ impl Builder {
     /// The same place, below which parameters are frozen from the start, in addition to [`BuilderOptions::frozen`].
     pub fn frozen(&self) -> Builder {
         Builder { frozen: true, ..self.clone() }
+    }
+
+    /// The full name of this place.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The same place, below which parameters are an adapter's: they are trained whatever is frozen.
+    pub(crate) fn adapter(&self) -> Builder {
+        Builder { is_adapter: true, ..self.clone() }
+    }
+
+    /// Note a layer for [`Parameters::linear_layers`].
+    pub(crate) fn note_linear(&self, layer: LinearLayer) {
+        let is_in_block = self.state.open.borrow().is_some();
+        self.state.linears.borrow_mut().push(LinearLayer { is_in_block, ..layer });
+    }
+
+    /// Whether a parameter of this full name is trained from the start.
+    fn trains(&self, name: &str) -> bool {
+        let is_frozen = self.frozen || self.state.options.frozen.matches(name);
+        let adapters = self.state.options.adapters.as_ref();
+        self.is_adapter || (!is_frozen && adapters.is_none_or(|adapters| adapters.trained.matches(name)))
     }
 
     /// The same place, below which parameters are used where tokens are sharded, if they are: each rank computes a term
@@ -249,9 +290,9 @@ impl Builder {
         }
         let stage = (!stages.holds(part)).then(|| (stages.stage_of(part), mesh.stage()));
         let format = self.state.options.blocks.get(&name).copied();
-        let trainable = format.is_none() && !self.frozen && !self.state.options.frozen.matches(&name);
+        let trainable = format.is_none() && self.trains(&name);
         let dtype = if self.in_f32 { DType::F32 } else { dtype };
-        let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay };
+        let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay, is_adapter: self.is_adapter };
         if stage.is_some() {
             let param = Param::new(spec, (local, part, stage), None, &self.state.asked);
             self.state.declared.borrow_mut().push(param.clone());
@@ -358,6 +399,8 @@ impl Builder {
             tensor: Arc::clone(&self.state.options.tensor.ranks),
             declared: self.state.declared.borrow().clone(),
             params: self.state.params.borrow().clone(),
+            linears: self.state.linears.borrow().clone(),
+            is_adapted: self.state.options.adapters.is_some(),
             flats: self.state.flats.borrow().clone(),
         }
     }

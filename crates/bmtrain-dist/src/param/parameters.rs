@@ -3,6 +3,7 @@
 use super::census::Census;
 use super::{Flat, Param};
 use crate::error::Result;
+use crate::nn::LinearLayer;
 use crate::pipeline::StageGroup;
 use bmtrain_core::comm::Communicator;
 use std::rc::Rc;
@@ -17,6 +18,9 @@ pub struct Parameters {
     pub(super) tensor: Arc<dyn Communicator>,
     pub(super) declared: Vec<Param>,
     pub(super) params: Vec<Param>,
+    pub(super) linears: Vec<LinearLayer>,
+    /// Whether the model is frozen but for its adapters.
+    pub(super) is_adapted: bool,
     pub(super) flats: Vec<Rc<Flat>>,
 }
 
@@ -29,6 +33,17 @@ impl Parameters {
     /// Every parameter of the model; the parameters of other pipeline stages have no values here.
     pub fn declared(&self) -> &[Param] {
         &self.declared
+    }
+
+    /// Whether a checkpoint has this parameter: not where the model is frozen under adapters
+    /// ([`BuilderOptions::adapters`](super::BuilderOptions::adapters)) and the parameter with it.
+    pub fn is_saved(&self, param: &Param) -> bool {
+        !self.is_adapted || param.spec().trainable
+    }
+
+    /// Every linear layer of the model, in the order of declaration.
+    pub fn linear_layers(&self) -> &[LinearLayer] {
+        &self.linears
     }
 
     /// The pipeline stages, and what each holds.

@@ -82,4 +82,6 @@ pub struct ParamSpec {
     pub trainable: bool,
     /// Whether weight decay applies by default: not to biases and norms.
     pub decay: bool,
+    /// Whether it is an adapter's: no parameter of the model itself.
+    pub is_adapter: bool,
 }

@@ -1,13 +1,14 @@
 //! The forward program: a Hugging Face directory and a file of inputs in; logits, loss, hidden states and gradients
 //! out. The work is in [`crate::inference`].
 
+use crate::adapter::Adapter;
 use crate::cli::opened::{self, Head, Stored};
 use crate::cli::places::model_places;
 use crate::cli::program;
 use crate::cli::ranks::{self, ModelRanks, RankModel};
 use crate::cli::terminal;
 use crate::formats::Pretrained;
-use crate::inference::{ForwardInputs, NamedTensor, describe_non_finite, describe_texts, write_outputs};
+use crate::inference::{ForwardInputs, Gradients, NamedTensor, describe_non_finite, describe_texts, write_outputs};
 use crate::model::{OpenOptions, Registry, TextHead};
 use crate::run::ExitStatus;
 use crate::{Error, Result};
@@ -58,6 +59,10 @@ pub struct Options {
     /// of heads for other tasks need no pattern.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
+    /// PEFT directory of low-rank updates that the model is opened with. A PEFT directory may also be given in place of
+    /// the model, which its adapter_config.json names.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// File of inputs.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
@@ -113,7 +118,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         (ranks, ..) => ranks::launch(ranks, options.model_ranks())?,
     };
     let threads = crate::cli::device::threads(options.threads)?;
-    let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
+    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
+    let directory = Pretrained::resolve(&model, options.revision.as_deref(), &model_places())?;
     let mut inputs = ForwardInputs::open(&options.inputs, &directory)?;
     if options.grads && inputs.batch.labels.is_none() {
         let reason = "--grads needs a loss, and there are no labels";
@@ -126,14 +132,14 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     }
     let head = opened::head(options.head, &directory, inputs.batch.next_sentence.is_some())?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = OpenOptions { only_check: true, ..open_options(options, head, &nowhere) };
+    let sketch = OpenOptions { only_check: true, ..open_options(options, (head, adapter.as_ref()), &nowhere) };
     let sketch = registry.open(&directory, &sketch).map_err(of_command_line)?;
     ranks::check(launch.world, options.model_ranks(), sketch.model.parameters())?;
     inputs.check(sketch.model.info())?;
     opened::remarks_of(&sketch).iter().for_each(|line| terminal::note(line));
     let distributed = DistributedOptions { ranks: options.ranks, ..DistributedOptions::default() };
     let group = ProcessGroup::join(launch, distributed)?;
-    let pass = Arc::new(Pass { options: options.clone(), registry, directory, inputs, head, group, threads });
+    let pass = Arc::new(Pass { options: options.clone(), registry, directory, inputs, head, adapter, group, threads });
     let of_rank = {
         let pass = Arc::clone(&pass);
         move |ranks| pass.rank(ranks)
@@ -142,9 +148,14 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
 }
 
 /// How the model is opened.
-fn open_options(options: &Options, head: Option<TextHead>, device: &Device) -> OpenOptions {
+fn open_options(
+    options: &Options,
+    (head, adapter): (Option<TextHead>, Option<&Adapter>),
+    device: &Device,
+) -> OpenOptions {
     OpenOptions {
         head,
+        adapter: adapter.cloned(),
         family: options.family.clone(),
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
@@ -171,6 +182,7 @@ struct Pass {
     directory: PathBuf,
     inputs: ForwardInputs,
     head: Option<TextHead>,
+    adapter: Option<Adapter>,
     group: ProcessGroup,
     threads: usize,
 }
@@ -178,13 +190,13 @@ struct Pass {
 impl Pass {
     /// One rank's part. All ranks compute the same outputs, which the first one writes.
     fn rank(&self, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
-        let Pass { options, registry, directory, inputs, head, group, threads } = self;
+        let Pass { options, registry, directory, inputs, head, adapter, group, threads } = self;
         let is_first = ranks.rank() == 0;
         let RankModel { device, opened, pipeline, .. } = RankModel::open(
             (group, ranks),
             (options.device, *threads),
             options.model_ranks(),
-            |device| open_options(options, *head, device),
+            |device| open_options(options, (*head, adapter.as_ref()), device),
             |open| registry.open(directory, open).map_err(of_command_line),
         )?;
         for name in opened.initialized.iter().filter(|_| is_first) {
@@ -192,7 +204,14 @@ impl Pass {
         }
         let outputs = match &pipeline {
             Some(pipeline) => inputs.forward_stages(&*opened.model, pipeline)?,
-            None => inputs.forward(&*opened.model, options.grads, &device)?,
+            None => {
+                let grads = match (options.grads, &opened.adapter) {
+                    (false, _) => Gradients::None,
+                    (true, None) => Gradients::Model,
+                    (true, Some(plan)) => Gradients::Adapter(plan),
+                };
+                inputs.forward(&*opened.model, grads, &device)?
+            }
         };
         if is_first {
             self.write(&outputs, &opened.model.info().label_names)?;

@@ -1,5 +1,6 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 
+use crate::adapter::{Adapter, base_model, is_adapter_directory};
 use crate::cli::places::model_places;
 use crate::formats::gguf::has_gguf_name;
 use crate::formats::{Pretrained, shortened};
@@ -84,6 +85,26 @@ pub fn remarks(notes: &[String], unused: &[String]) -> Vec<String> {
 /// The same of an opened model.
 pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
     remarks(&opened.notes, &opened.unused)
+}
+
+/// The model to open and the adapter to open it with. A PEFT directory in place of a model is the adapter of the model
+/// that it names.
+///
+/// # Errors
+/// A PEFT directory that cannot be read or names no model.
+pub fn adapted(model: &str, adapter: Option<&Path>) -> Result<(String, Option<Adapter>)> {
+    if let Some(adapter) = adapter {
+        return Ok((model.to_owned(), Some(Adapter::Saved(adapter.to_owned()))));
+    }
+    let directory = Path::new(model);
+    if !is_adapter_directory(directory) {
+        return Ok((model.to_owned(), None));
+    }
+    let base = base_model(directory)?.ok_or_else(|| {
+        let reason = "adapter_config.json does not name the model that the adapter is of";
+        Error::model(model, reason, "give the model's directory, and this one with --adapter")
+    })?;
+    Ok((base, Some(Adapter::Saved(directory.to_owned()))))
 }
 
 /// The head to open a directory with; `None` for its own. With `has_sentences` a head for masked tokens predicts next

@@ -5,6 +5,7 @@ use super::config::GenerationConfig;
 use super::overrides::GenerationOverrides;
 use super::prompts::{Prompt, PromptRow};
 use super::settings::GenerationSettings;
+use crate::adapter::Adapter;
 use crate::model::{ModelInfo, OpenOptions, OpenedModel, Registry, TextHead};
 use crate::tokenizer::{AutoTokenizer, ChatMessage, ChatRequest, ChatTemplate, TemplateSlot, TextSpecials, Tokenizer};
 use crate::{Error, Result};
@@ -21,6 +22,8 @@ const PROMPT: &str = "{prompt}";
 pub struct GenerationSetup {
     /// The model directory.
     pub directory: PathBuf,
+    /// The adapter that the model is opened with.
+    pub adapter: Option<Adapter>,
     /// Sizes of the model.
     pub info: ModelInfo,
     /// The tokenizer; names of special tokens in prompts are text to it.
@@ -78,6 +81,7 @@ impl GenerationSetup {
     pub fn new(directory: &Path, info: &ModelInfo) -> Self {
         GenerationSetup {
             directory: directory.to_owned(),
+            adapter: None,
             info: info.clone(),
             tokenizer: None,
             special_tokenizer: None,

@@ -9,6 +9,7 @@ mod texts;
 
 pub use texts::describe_texts;
 
+use crate::adapter::AdapterPlan;
 use crate::data::Format;
 use crate::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use crate::model::{Batch, ForwardOutputs, ModelInfo, ModelOutput, TextModel};
@@ -69,8 +70,8 @@ impl ForwardInputs {
     }
 
     /// Run a model, see [`forward`]; errors name the file of the inputs.
-    pub fn forward(&self, model: &dyn TextModel, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
-        forward(model, &self.batch, with_grads, device).map_err(|error| self.placed(error))
+    pub fn forward(&self, model: &dyn TextModel, grads: Gradients<'_>, device: &Device) -> Result<Vec<NamedTensor>> {
+        forward(model, &self.batch, grads, device).map_err(|error| self.placed(error))
     }
 
     /// Run a model that is on several pipeline stages, see [`forward_stages`]; errors name the file of the inputs.
@@ -106,17 +107,34 @@ impl NamedTensor {
     }
 }
 
-/// Run a model on a batch, without dropout: `logits`, `loss`, `hidden.<i>` and the model's further outputs; with
-/// `with_grads` also `grad.<name>` for every parameter under its Hugging Face name.
+/// The gradients that [`forward`] computes.
+#[derive(Debug, Clone, Copy)]
+pub enum Gradients<'p> {
+    /// None.
+    None,
+    /// Of every parameter, under its Hugging Face name.
+    Model,
+    /// Of what is trained with an adapter, under PEFT's names.
+    Adapter(&'p AdapterPlan),
+}
+
+/// Run a model on a batch, without dropout: `logits`, `loss`, `hidden.<i>` and the model's further outputs, and
+/// `grad.<name>` for the gradients.
 ///
 /// # Errors
 /// [`Error::Data`] for a batch that the model cannot read, or gradients without labels.
-pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &Device) -> Result<Vec<NamedTensor>> {
+pub fn forward(
+    model: &dyn TextModel,
+    batch: &Batch,
+    grads: Gradients<'_>,
+    device: &Device,
+) -> Result<Vec<NamedTensor>> {
     let mut outputs: Vec<NamedTensor> = Vec::new();
     let mut push = |name: String, value: &Tensor| -> bmtrain_dist::Result<()> {
         outputs.push(NamedTensor::new(name, value.shape().dims(), widen(value)?));
         Ok(())
     };
+    let with_grads = !matches!(grads, Gradients::None);
     let mut cx = if with_grads { Ctx::gradients(device) } else { Ctx::inference(device) };
     let mut observe = |index: usize, value: &Tensor| push(format!("hidden.{index}"), value);
     let output = model.forward(batch, Some(&mut observe), &mut cx)?;
@@ -133,9 +151,15 @@ pub fn forward(model: &dyn TextModel, batch: &Batch, with_grads: bool, device: &
     let one = Tensor::full_in(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
     tape.backward(device, vec![(loss, one)], &[])?;
     for param in model.parameters() {
-        let shape = param.spec().shape;
+        let pieces = match grads {
+            Gradients::Adapter(plan) => plan.parts(param.name()),
+            _ => model.names().pieces(param.name(), param.spec().shape.dims(), true)?,
+        };
+        if pieces.is_empty() {
+            continue;
+        }
         let grad = whole_gradient(param, device)?;
-        for piece in model.names().pieces(param.name(), shape.dims(), true)? {
+        for piece in pieces {
             let values = piece.of(&grad)?.into_owned();
             outputs.push(NamedTensor::new(format!("grad.{}", piece.name), piece.shape, values));
         }

@@ -58,6 +58,8 @@ pub mod transformer;
 pub use crate::data::{Batch, Labels, VerbalizerBatch};
 pub use decoding::{Decoding, DecodingOptions};
 pub use labels::Targets;
+pub use opening::Fill;
+pub(crate) use opening::from_parameters;
 pub use registry::{
     HeadInit, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions, StageOptions, WeightForm,
 };

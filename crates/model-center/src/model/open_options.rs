@@ -2,6 +2,7 @@
 
 use super::text_model::TextHead;
 use crate::Result;
+use crate::adapter::Adapter;
 use crate::config::model_center::is_model_center;
 use crate::config::{ConfigSource, Fields, ProblemType, directory_fields};
 use bmtrain_core::comm::Communicator;
@@ -101,6 +102,8 @@ pub struct OpenOptions {
     pub sharding: Sharding,
     /// Full names of frozen parameters.
     pub frozen: NamePatterns,
+    /// What is trained beside the model, which is frozen.
+    pub adapter: Option<Adapter>,
     /// Compare configuration and weights without loading: the returned model has no values.
     pub only_check: bool,
     /// Build the model of `config.json` alone, with initialized values: weights are neither needed nor read.
@@ -139,6 +142,7 @@ impl OpenOptions {
             stages: None,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
+            adapter: None,
             only_check: false,
             from_config: false,
             config: None,

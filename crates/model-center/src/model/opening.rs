@@ -2,6 +2,7 @@
 
 use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightForm, param_shapes};
 use super::text_model::TextModel;
+use crate::adapter::AdapterPlan;
 use crate::error::{Error, Result};
 use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
 use bmtrain_core::Device;
@@ -15,17 +16,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Builds a model and reads its values. All errors in the directory are found before memory for a parameter is
-/// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `names`
+/// allocated: `build` is called once for a sketch that is compared with the weights, and once for the model. `tables`
 /// are the family's tables for Hugging Face's files and, if there is a second one, for ModelCenter's.
 pub fn open_with<M: TextModel + 'static>(
     directory: &Path,
     options: &OpenOptions,
-    names: &[&NameTable],
+    tables: &[&NameTable],
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
     if options.from_config {
-        return from_config(options, build);
+        return from_config(options, tables, build);
     }
     let weights = Weights::open(directory)?;
     // A sketch that allocates nothing has the same parameters; it is compared with the weights.
@@ -35,7 +36,7 @@ pub fn open_with<M: TextModel + 'static>(
     if is_own {
         model_center::check_vocab_size(&weights, sketch.info().vocab_size)?;
     }
-    let names = names.get(usize::from(is_own)).ok_or_else(|| {
+    let names = tables.get(usize::from(is_own)).ok_or_else(|| {
         let reason =
             "the weights have ModelCenter's names, and models of this family are read under Hugging Face's alone";
         Error::model(
@@ -47,20 +48,22 @@ pub fn open_with<M: TextModel + 'static>(
     let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
     let plan = LoadPlan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
+    let adapter = adapter_plan(options, &sketch, tables.first().unwrap_or(names))?;
     let blocks = blocks(&plan, &weights, options)?;
     let notes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
-    let without_values = |model, plan: LoadPlan, notes| {
+    let without_values = |model, plan: LoadPlan, adapter, notes| {
         let initialized = plan.fresh().to_vec();
-        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, notes })
+        Ok(OpenedModel { model, initialized, unused: plan.unused().to_vec(), parameters, plan, adapter, notes })
     };
     if options.only_check {
-        return without_values(Box::new(sketch), plan, notes);
+        return without_values(Box::new(sketch), plan, adapter, notes);
     }
     let blocks = blocks.map(|blocks| blocks.formats).unwrap_or_default();
     let stages = stages(options, sketch.parameters())?;
-    let model = build(&options.device, BuilderOptions { blocks, stages, ..options.builder() })?;
+    let adapters = adapter.as_ref().map(|plan| Arc::new(plan.adapters()));
+    let model = build(&options.device, BuilderOptions { blocks, stages, adapters, ..options.builder() })?;
     if options.leave_values {
-        return without_values(Box::new(model), plan, notes);
+        return without_values(Box::new(model), plan, adapter, notes);
     }
     let (mut found, mut found_in_blocks) = (Vec::new(), Vec::new());
     plan.load_noting(&weights, &mut found, |name, read| match model.parameters().get(name) {
@@ -70,33 +73,53 @@ pub fn open_with<M: TextModel + 'static>(
     })?;
     found.extend(found_in_blocks);
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
-    let initialized = model.parameters().initialize_missing()?;
+    let initialized = initialize(&model, adapter.as_ref())?;
     let unused = plan.unused().to_vec();
-    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, notes })
+    Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, notes })
+}
+
+/// Load what the adapter's directory has and initialize what is left; returns the model's own initialized parameters.
+fn initialize<M: TextModel>(model: &M, adapter: Option<&AdapterPlan>) -> Result<Vec<String>> {
+    let parameters = model.parameters();
+    adapter.map_or(Ok(()), |plan| plan.load(parameters))?;
+    let is_own = |name: &String| parameters.get(name).is_none_or(|param| !param.spec().is_adapter);
+    Ok(parameters.initialize_missing()?.into_iter().filter(is_own).collect())
+}
+
+/// The options' adapter of the model that a sketch is of.
+fn adapter_plan<M: TextModel>(options: &OpenOptions, sketch: &M, names: &NameTable) -> Result<Option<AdapterPlan>> {
+    let plan = |adapter| {
+        AdapterPlan::new(adapter, sketch.parameters(), names, (options.head, sketch.info().generates_targets))
+    };
+    options.adapter.as_ref().map(plan).transpose()
 }
 
 /// The model without weights: initialized, or without values where only a sketch is asked for or none are needed.
 fn from_config<M: TextModel + 'static>(
     options: &OpenOptions,
+    names: &[&NameTable],
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
     let parameters = sketch.parameters().count();
+    let plan = names.first().map(|names| adapter_plan(options, &sketch, names)).transpose()?.flatten();
+    let (adapters, of_opened) = (plan.as_ref().map(|plan| Arc::new(plan.adapters())), plan.clone());
     let opened = |model: M, initialized| OpenedModel {
         model: Box::new(model),
         initialized,
         unused: Vec::new(),
         parameters,
         plan: LoadPlan::default(),
+        adapter: of_opened.clone(),
         notes: Vec::new(),
     };
     if options.only_check {
         return Ok(opened(sketch, Vec::new()));
     }
     let stages = stages(options, sketch.parameters())?;
-    let model = build(&options.device, BuilderOptions { stages, ..options.builder() })?;
-    let initialized = if options.leave_values { Vec::new() } else { model.parameters().initialize_missing()? };
+    let model = build(&options.device, BuilderOptions { stages, adapters, ..options.builder() })?;
+    let initialized = if options.leave_values { Vec::new() } else { initialize(&model, plan.as_ref())? };
     Ok(opened(model, initialized))
 }
 

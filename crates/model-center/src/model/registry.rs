@@ -6,6 +6,7 @@ pub use super::open_options::{HeadInit, OpenOptions, StageOptions, WeightForm};
 use super::text_model::TextModel;
 use super::{bart, bert, bloom, cpm_t5, cpm1, cpm2, gpt2, gptj, llama, marian, megatron_bert, mistral, opt, qwen2};
 use super::{qwen3, roberta, t5};
+use crate::adapter::AdapterPlan;
 use crate::config::model_center::Class;
 use crate::config::{self, Fields, model_center};
 use crate::data::TaskEntry;
@@ -29,6 +30,8 @@ pub struct OpenedModel {
     pub parameters: usize,
     /// Which of the directory's tensors make up each parameter.
     pub plan: LoadPlan,
+    /// What is trained of it, with [`OpenOptions::adapter`].
+    pub adapter: Option<AdapterPlan>,
     /// What was inferred from the weights because `config.json` does not state it, one sentence each: family, head and
     /// number of classes.
     pub notes: Vec<String>,
@@ -272,7 +275,8 @@ pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
     Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }
 
-/// Names and full shapes of parameters, for reading weights.
+/// Names and full shapes of a model's parameters, without those of its adapters, for reading and writing weights.
 pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
-    parameters.declared().iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
+    let own = parameters.declared().iter().filter(|param| !param.spec().is_adapter);
+    own.map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
 }

@@ -12,6 +12,7 @@ use crate::recipe::Resolved;
 use crate::run::{StopConditions, StopFlag};
 use crate::train::evaluate::Evaluation;
 use crate::train::run_ranks::RunRanks;
+use crate::train::save::pass_model;
 use crate::train::trainer::Trainer;
 use crate::train::{EvalSet, RunData, Setup, open_options};
 use bmtrain_core::{DType, Device, Segment};
@@ -99,11 +100,11 @@ impl Rows {
 /// Sizes of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Number of parameters.
-    pub tensors: u64,
     /// Values of all.
     pub values: u64,
-    /// Bytes of all, as they are stored.
+    /// Number of parameters that checkpoints have: all, or those that are trained beside a frozen model.
+    pub tensors: u64,
+    /// Bytes of these, as they are stored.
     pub bytes: u64,
     /// Values of the trained ones.
     pub trained: u64,
@@ -211,7 +212,7 @@ fn rehearse(
     let team = RunRanks::new(groups, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
-    let mut trainer = Trainer::new(&worst, resolved, stop, opened.model, device, team)?;
+    let mut trainer = Trainer::new(&worst, resolved, stop, opened, device, team)?;
     let mut evaluation = Evaluation::new(&worst, resolved)?;
     // The schedule of a pipeline runs all of them.
     if resolved.train.gradient_sum == GradientSum::Fast && resolved.parallel.pipeline == 1 {
@@ -231,7 +232,7 @@ fn rehearse(
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
     // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
     // to the host.)
-    trainer.model.pass_save()?;
+    pass_model(resolved, &trainer)?;
     Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 
@@ -270,6 +271,7 @@ fn longest_of_all(setup: &Setup, resolved: &Resolved, (data_ranks, lengths): (us
         start: setup.start.clone(),
         family: setup.family,
         parameters: setup.parameters,
+        adapter: setup.adapter.clone(),
         blocks: setup.blocks,
         initialized: Vec::new(),
         unused: Vec::new(),
@@ -295,8 +297,11 @@ fn sizes(model: &dyn TextModel) -> Sizes {
     for param in model.parameters().declared() {
         let (values, dtype) = (param.spec().shape.elements() as u64, param.spec().dtype);
         let narrow = if dtype == DType::F32 { 0 } else { dtype.size() as u64 };
-        sizes.tensors += 1;
         sizes.values += values;
+        if !model.parameters().is_saved(param) {
+            continue;
+        }
+        sizes.tensors += 1;
         sizes.bytes += values * dtype.size() as u64;
         sizes.trained += if param.is_trainable() { values } else { 0 };
         sizes.masters += if param.is_trainable() && narrow > 0 { values } else { 0 };

@@ -42,13 +42,14 @@ impl Disk {
 /// Disk space of a run.
 pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let sizes = counted.parameters;
+    let saved = if resolved.save.merged { setup.parameters } else { setup.saved_values() };
     let entries = sizes.tensors * ENTRY_BYTES;
     let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     let kinds = saved_state(resolved).1 + 1;
     let state = if resolved.checkpoint.optimizer_state { 8 * sizes.trained + 4 * sizes.masters } else { 0 };
     Disk {
-        model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
+        model: saved as u64 * resolved.save.dtype.size() as u64 + entries + tokenizer,
         models: match resolved.save.which {
             SaveWhich::Both => 2,
             SaveWhich::Best | SaveWhich::Last => 1,

@@ -3,6 +3,7 @@
 //! Defines [`read`], called by [`Recipe`](super::Recipe). The keys of `[data]` are in `sources.rs`, the keys
 //! of `[parallel]` in `parallel.rs`; rules for several keys are in `rules.rs`.
 
+use super::adapter;
 use super::batch_ramp;
 use super::kinds::{Expected, Range, as_float, as_integer, quote};
 use super::layers::Value;
@@ -37,6 +38,7 @@ const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.js
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
 pub(crate) fn read(r: &mut Reader) -> Settings {
     let mut model = read_model(r);
+    let adapter = adapter::read(r);
     let mut data = read_data(r);
     let mut train = read_train(r);
     pretraining::read_others(r, train.seed, data.source.pretraining_mut());
@@ -76,7 +78,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
     };
     let parallel = parallel::read(r);
-    Settings { model, data, train, eval, save, checkpoint, log, output, device, parallel }
+    Settings { model, adapter, data, train, eval, save, checkpoint, log, output, device, parallel }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {
@@ -321,7 +323,8 @@ fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings 
     if which == SaveWhich::None {
         r.without_effect("save.dtype", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
     }
-    SaveSettings { which, dtype }
+    let merged = r.flag("save.merged", false);
+    SaveSettings { which, dtype, merged }
 }
 
 fn read_device(r: &mut Reader) -> DeviceChoice {

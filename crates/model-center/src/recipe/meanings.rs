@@ -75,6 +75,22 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("model.hidden_dropout", "Dropout of hidden states."),
     first("model.attention_dropout", "Dropout of attention probabilities."),
     first("model.init_seed", "Seed of the initial values of parameters that the directory does not hold."),
+    second(
+        "adapter.method",
+        "`lora` freezes the model and trains low-rank updates of its linear layers, which are all that checkpoints and \
+         the saved directory have, `docs/adapters.md`.",
+    ),
+    second("adapter.path", "PEFT directory of updates that training begins with."),
+    second("adapter.rank", "Rank of an update."),
+    second("adapter.alpha", "An update is multiplied by `adapter.alpha` / `adapter.rank`."),
+    second("adapter.rank_stabilized", "Divide by the root of the rank instead."),
+    second("adapter.dropout", "Dropout of what enters an update."),
+    second(
+        "adapter.targets",
+        "The layers that are updated, by Hugging Face's names of modules, whole or from any dot on; `*` stands for any \
+         text.",
+    ),
+    second("adapter.trained", "Modules that are trained as a whole, by the same names, and saved with the updates."),
     first("data.task", "What is learned; `docs/tasks.md` describes each task."),
     first(
         "data.objective",
@@ -264,6 +280,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("eval.batch_size", "Samples of one forward pass of an evaluation."),
     first("save.which", "Which weights the run leaves in its output directory; `none` is for measurements."),
     first("save.dtype", "Dtype of the saved weights."),
+    second("save.merged", "Save the model with the updates of `[adapter]` added, not the updates alone."),
     first("checkpoint.every", "Interval of checkpoints in steps or epochs."),
     first("checkpoint.minutes", "Interval of checkpoints in minutes; 0 for none by the clock."),
     first("checkpoint.keep", "Number of checkpoints that are kept."),

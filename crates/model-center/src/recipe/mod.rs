@@ -11,6 +11,7 @@
 //!
 //! Called by the `finetune` program and by programs that use the same recipes.
 
+mod adapter;
 mod batch_ramp;
 mod class_weights;
 mod data_source;

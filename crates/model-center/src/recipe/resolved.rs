@@ -27,6 +27,8 @@ const UNHASHED_KEYS: &[&str] = &[
 /// checkpoints of earlier versions keep their hash.
 const LATER_DEFAULTS: &[(&str, &str)] = &[
     ("model.init", "\"weights\""),
+    ("adapter.method", "\"none\""),
+    ("save.merged", "false"),
     ("train.decay_endpoint", "\"exact\""),
     ("data.shuffle", "true"),
     ("data.last_batch", "\"drop\""),

@@ -3,6 +3,7 @@
 //! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
+use super::adapter;
 use super::batch_ramp;
 use super::data_source::DataSource;
 use super::memory;
@@ -27,6 +28,7 @@ use std::path::{Component, Path, PathBuf};
 /// Adds the contradictions and the settings without effect that concern more than one table or value.
 pub(crate) fn check(r: &mut Reader, s: &Settings) {
     model::check(r, s);
+    adapter::check(r, s);
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);

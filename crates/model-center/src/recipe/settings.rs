@@ -9,6 +9,7 @@ use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
 use super::loss_scale::LossScale;
 use super::parallel::Parallel;
+use crate::adapter::Adapter;
 use crate::config::ConfigOverrides;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
@@ -25,6 +26,8 @@ use std::path::PathBuf;
 pub struct Settings {
     /// `[model]`
     pub model: ModelSettings,
+    /// `[adapter]`: what is trained where the model is frozen.
+    pub adapter: Option<Adapter>,
     /// `[data]`
     pub data: DataSettings,
     /// `[train]`
@@ -290,6 +293,8 @@ pub struct SaveSettings {
     pub which: SaveWhich,
     /// Type of the saved weights.
     pub dtype: DType,
+    /// Whether the model is saved with the updates of an adapter added, in place of the updates alone.
+    pub merged: bool,
 }
 
 /// Which weights a run saves.

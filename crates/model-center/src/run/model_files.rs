@@ -4,6 +4,7 @@
 //! record, and [`unrecorded_damage`] for directories of earlier versions, which recorded nothing. Called by
 //! [`OutputDirectory`](super::OutputDirectory).
 
+use crate::adapter::{base_model, is_adapter_directory};
 use crate::file::{check_name, open_regular};
 use crate::formats::Weights;
 use crate::{Error, Result};
@@ -115,7 +116,10 @@ pub fn unrecorded_damage(dir: &Path) -> Result<Option<Damage>> {
     if !dir.is_dir() {
         return Ok(Some(missing_directory(dir)));
     }
-    let opened = open_regular(&dir.join("config.json")).map(drop).and_then(|()| Weights::open(dir).map(drop));
+    let opened = match is_adapter_directory(dir) {
+        true => base_model(dir).map(drop),
+        false => open_regular(&dir.join("config.json")).map(drop).and_then(|()| Weights::open(dir).map(drop)),
+    };
     match opened {
         Ok(()) => Ok(None),
         Err(Error::Model { place, reason, .. }) => Ok(Some(Damage::new(place, reason))),

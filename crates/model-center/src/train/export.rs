@@ -4,9 +4,13 @@
 
 use super::finetune::RunConfig;
 use super::model_options::{save_options, whole_options};
+use crate::adapter::{Adapter, AdapterPlan, PeftDetails};
 use crate::config::{ConfigSource, ProblemType};
 use crate::file::printable;
+use crate::formats::directory::copy_companions;
+use crate::formats::names::ParamShape;
 use crate::formats::{DirectoryLayout, shortened};
+use crate::model::registry::param_shapes;
 use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
 use crate::run::StagedDirectory;
 use crate::{Error, Result};
@@ -39,6 +43,9 @@ pub(super) struct SavedModel {
     problem: Option<String>,
     hidden_dropout: Option<f32>,
     attention_dropout: Option<f32>,
+    /// What was trained of it, where that is not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adapter: Option<Adapter>,
     /// The configuration of a run that began without weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     config: Option<ConfigSource>,
@@ -120,6 +127,7 @@ impl SavedModel {
             problem: options.problem.map(|problem| problem.name().to_owned()),
             hidden_dropout: options.hidden_dropout,
             attention_dropout: options.attention_dropout,
+            adapter: options.adapter.map(from_anywhere),
             config: setup.start.config.as_deref().cloned(),
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
@@ -170,6 +178,7 @@ impl SavedModel {
             problem: problem.transpose()?,
             hidden_dropout: self.hidden_dropout,
             attention_dropout: self.attention_dropout,
+            adapter: self.adapter.clone(),
             only_check: true,
             from_config: self.config.is_some(),
             config: self.config.clone().map(Arc::new),
@@ -204,6 +213,7 @@ pub fn export(
     let device = Device::cpu(1)?;
     let opened = registry.open(directory, &saved.options(&device, &place)?)?;
     check(checkpoint, &opened, &place)?;
+    let values = opened.adapter.as_ref().map_or(opened.parameters, AdapterPlan::values);
     let dtype = match options.dtype {
         Some(dtype) => dtype,
         None => of_name(&saved.dtype, &place)?,
@@ -211,29 +221,57 @@ pub fn export(
     let save = SaveOptions { dtype, companions: Some(directory), layout: options.layout };
     opened.model.check_save(&save)?;
     let staged = StagedDirectory::create(to.to_owned())?;
-    opened.model.write(staged.path(), &save, &mut |name, values| read(checkpoint, name, values))?;
-    let (parameters, left_out) = (opened.model.parameters().iter().count(), opened.model.left_out(&save)?);
-    Ok(Exported { directory: staged.commit()?, parameters, values: opened.parameters, dtype, left_out })
+    let mut fill = |name: &str, values: &mut Vec<f32>| read(checkpoint, name, values);
+    let (parameters, left_out) = match &opened.adapter {
+        Some(_) if options.layout != DirectoryLayout::HuggingFace => {
+            let reason = "the checkpoint has an adapter, which ModelCenter's layout does not hold";
+            return Err(Error::argument(place, reason, "export it in Hugging Face's layout, as a PEFT directory"));
+        }
+        Some(plan) => {
+            let base_model = &directory.display().to_string();
+            plan.write(staged.path(), &PeftDetails { base_model, revision: None, dtype }, &mut fill)?;
+            copy_companions(directory, staged.path())?;
+            (plan.written().count(), Vec::new())
+        }
+        None => {
+            opened.model.write(staged.path(), &save, &mut fill)?;
+            (opened.model.parameters().iter().count(), opened.model.left_out(&save)?)
+        }
+    };
+    Ok(Exported { directory: staged.commit()?, parameters, values, dtype, left_out })
+}
+
+/// An adapter whose directory is found from wherever the program runs.
+fn from_anywhere(adapter: Adapter) -> Adapter {
+    match adapter {
+        Adapter::Saved(directory) => Adapter::Saved(directory.canonicalize().unwrap_or(directory)),
+        new @ Adapter::New(_) => new,
+    }
 }
 
 /// Whether the checkpoint has exactly the parameters of the model.
 fn check(checkpoint: &Checkpoint, opened: &OpenedModel, place: &str) -> Result<()> {
     let fix = "give the directory of the model that the run began with (--model)";
     let parameters = opened.model.parameters();
+    let expected: Vec<ParamShape> = match &opened.adapter {
+        Some(plan) => plan.shapes(),
+        None => param_shapes(parameters),
+    };
     let saved = || checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter);
-    let other: Vec<String> =
-        saved().map(|tensor| tensor.name.clone()).filter(|name| parameters.get(name).is_none()).collect();
+    let other: Vec<String> = saved()
+        .map(|tensor| tensor.name.clone())
+        .filter(|name| expected.iter().all(|param| param.name != *name))
+        .collect();
     if !other.is_empty() {
         let reason = format!("parameters of the checkpoint that the model lacks: {}", shortened(&other));
         return Err(Error::model(place, reason, fix));
     }
-    for param in parameters {
-        let shape = param.spec().shape;
-        let expected: Vec<u64> = shape.dims().iter().map(|&size| size as u64).collect();
-        let found = checkpoint.tensor(param.name(), &Kind::Parameter);
-        if found.is_none_or(|found| found.shape != expected || !found.dtype.is_float()) {
+    for ParamShape { name, shape } in expected {
+        let sizes: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
+        let found = checkpoint.tensor(&name, &Kind::Parameter);
+        if found.is_none_or(|found| found.shape != sizes || !found.dtype.is_float()) {
             let found = found.map_or("nothing".to_owned(), |found| format!("{} {:?}", found.dtype, found.shape));
-            let reason = format!("parameter {}: the model has shape {shape}, the checkpoint {found}", param.name());
+            let reason = format!("parameter {name}: the model has shape {shape:?}, the checkpoint {found}");
             return Err(Error::model(place, reason, fix));
         }
     }
@@ -293,6 +331,7 @@ mod tests {
             problem: Some("single_label_classification".into()),
             hidden_dropout: Some(0.1),
             attention_dropout: None,
+            adapter: None,
             config: None,
             dtype: "bf16".into(),
         }

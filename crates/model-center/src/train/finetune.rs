@@ -153,7 +153,7 @@ fn run_rank(config: &RunConfig, ranks: Arc<dyn Communicator>) -> Result<ExitStat
     let stop = StopConditions::new(&resolved.train, setup.steps_per_epoch, config.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let display = display(resolved.log.quiet || !is_first, stop.total_steps());
-    let mut trainer = Trainer::new(setup, resolved, stop, opened.model, &device, team)?;
+    let mut trainer = Trainer::new(setup, resolved, stop, opened, &device, team)?;
     trainer.limit_process(options);
     // Only now that all input is checked, the output directory is touched.
     let mut run = Run::create((config, resolved), begin, &trainer, display)?;

@@ -45,7 +45,7 @@ mod resume_rules;
 mod run;
 mod run_data;
 pub(crate) mod run_ranks;
-mod save;
+pub(crate) mod save;
 mod setup;
 mod start;
 mod step;

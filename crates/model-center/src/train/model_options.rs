@@ -1,6 +1,7 @@
 //! How the model of a run is opened on its ranks and saved: from the settings of a recipe to the library's options.
 
 use crate::Result;
+use crate::adapter::PeftDetails;
 use crate::config::ProblemType;
 use crate::data::LabelSpace;
 use crate::formats::DirectoryLayout;
@@ -98,6 +99,7 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
         labels: names,
         problem,
         dtype: resolved.model.dtype,
+        adapter: resolved.adapter.clone(),
         f32_parameters: resolved.model.f32_parameters,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
@@ -113,4 +115,10 @@ pub(super) fn whole_options(resolved: &Resolved, labels: &LabelSpace, device: &D
 /// How the model of this run is saved; `directory` is the one it came from.
 pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
     SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
+}
+
+/// What a PEFT directory of this run says beside its updates.
+pub(super) fn peft_details(resolved: &Resolved) -> PeftDetails<'_> {
+    let (base_model, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
+    PeftDetails { base_model, revision, dtype: resolved.save.dtype }
 }

@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
         let is_first = trainer.team.is_first();
         let files = if is_first {
             let output = OutputDirectory::create(dir, &resolved.recipe_hash(), options.if_there())?;
-            check_disk(resolved, dir, setup.parameters, output.earlier() == Earlier::Nothing)?;
+            check_disk(resolved, dir, setup.saved_values(), output.earlier() == Earlier::Nothing)?;
             Some(Files { output, log: None })
         } else {
             None

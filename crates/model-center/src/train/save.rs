@@ -3,11 +3,13 @@
 //!
 //! Methods of [`Run`].
 
-use super::model_options::save_options;
+use super::finetune::RunConfig;
+use super::model_options::{peft_details, save_options};
 use super::resume::Choice;
 use super::run::Run;
 use super::trainer::Trainer;
 use crate::file::write_atomic;
+use crate::recipe::Resolved;
 use crate::run::console;
 use crate::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
 use crate::{Error, Result};
@@ -61,16 +63,14 @@ impl Run<'_> {
         let staged = match &mut self.files {
             Some(files) => {
                 let staged = files.output.stage(name)?;
-                trainer
-                    .model
-                    .save(staged.path(), &save_options(&self.config.resolved, &self.config.setup.start.directory))?;
+                write_model(self.config, trainer, staged.path())?;
                 if let Some(card) = contents.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }
                 Some((staged, &mut files.output))
             }
             None => {
-                trainer.model.pass_save()?;
+                pass_model(&self.config.resolved, trainer)?;
                 None
             }
         };
@@ -160,6 +160,26 @@ impl Run<'_> {
             )),
         });
         same_on_all(trainer, refused).map(drop)
+    }
+}
+
+/// Write the model to a directory, or what is trained of it.
+fn write_model(config: &RunConfig, trainer: &Trainer, directory: &Path) -> Result<()> {
+    let RunConfig { resolved, setup, .. } = config;
+    let (model, options) = (&*trainer.model, save_options(resolved, &setup.start.directory));
+    match &trainer.adapter {
+        None => model.save(directory, &options),
+        Some(plan) if resolved.save.merged => plan.save_merged(model, directory, &options),
+        Some(plan) => plan.save(model, directory, &peft_details(resolved), options.companions),
+    }
+}
+
+/// Take part in the first rank's [`write_model`].
+pub(crate) fn pass_model(resolved: &Resolved, trainer: &Trainer) -> Result<()> {
+    match &trainer.adapter {
+        None => trainer.model.pass_save(),
+        Some(plan) if resolved.save.merged => plan.pass_merged(trainer.model.parameters()),
+        Some(plan) => plan.pass(trainer.model.parameters()),
     }
 }
 

@@ -4,6 +4,7 @@ use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
 use super::run_data::{EvalSet, RunData, Samples, weights_of_classes};
 use super::{parameter_count, pretraining_data, records};
+use crate::adapter::AdapterPlan;
 use crate::data::{LabelSpace, VerbalizerPosition};
 use crate::formats::{ModelCaches, shortened};
 use crate::model::division::Division;
@@ -35,6 +36,8 @@ pub struct Setup {
     pub family: &'static str,
     /// Parameter values of the model.
     pub parameters: usize,
+    /// What is trained of the model, if not all of it.
+    pub adapter: Option<AdapterPlan>,
     /// Blocks of all stacks of the model.
     pub blocks: usize,
     /// Parameters that the directory lacks, which are initialized.
@@ -52,6 +55,11 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Values of the parameters that checkpoints have: all, or those that are trained beside a frozen model.
+    pub fn saved_values(&self) -> usize {
+        self.adapter.as_ref().map_or(self.parameters, AdapterPlan::values)
+    }
+
     /// The samples of training and of every evaluation.
     pub fn parts(&self) -> impl Iterator<Item = &RunData> {
         self.eval.iter().chain(&self.test).map(|set| &set.data).chain([&self.train])
@@ -76,6 +84,9 @@ impl Setup {
             |config| format!("{}, initialized randomly", config.place()),
         );
         lines.push(format!("model: {} parameters from {from}", self.parameters));
+        if let Some(plan) = &self.adapter {
+            lines.push(format!("trained: {} of them, {}", plan.values(), plan.describe()));
+        }
         if !self.initialized.is_empty() {
             lines.push(format!("new, not in the directory: {}", self.initialized.join(", ")));
         }
@@ -135,6 +146,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
         start,
         family,
         parameters: opened.parameters,
+        adapter: opened.adapter,
         blocks: Division::of(opened.model.parameters()).blocks,
         initialized: opened.initialized,
         unused: opened.unused,
@@ -182,7 +194,10 @@ fn sketch(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart, label
 
 /// The family knows that it has no such head, but not who asked for it.
 fn unfit(resolved: &Resolved, error: Error) -> Error {
-    let Error::Argument { reason, .. } = error else { return error };
+    let Error::Argument { place, reason, fix } = error else { return error };
+    if place.starts_with("adapter.") {
+        return Error::recipe(resolved.place(&place), reason, fix);
+    }
     let source = &resolved.data.source;
     let name = source.task_name();
     let (key, fix) = match (source.has_token_labels(), source.has_prompt_form()) {

@@ -9,8 +9,9 @@ use super::evaluate::EvalContext;
 use super::preconditions::FinetuneOptions;
 use super::run_ranks::RunRanks;
 use super::setup::Setup;
+use crate::adapter::AdapterPlan;
 use crate::data::{LoaderOptions, Order, Position};
-use crate::model::TextModel;
+use crate::model::{OpenedModel, TextModel};
 use crate::recipe::{BatchRamp, LastBatch, Resolved};
 use crate::run::{StopConditions, StopReason};
 use crate::{Error, Result};
@@ -30,6 +31,8 @@ pub(crate) struct Trainer {
     pub(crate) device: Device,
     pub(crate) team: RunRanks,
     pub(crate) model: Box<dyn TextModel>,
+    /// What is trained of the model, if not all of it.
+    pub(crate) adapter: Option<AdapterPlan>,
     pub(crate) optim: OptimManager,
     /// Where the model is on several pipeline stages.
     pub(super) pipeline: Option<Pipeline>,
@@ -126,7 +129,7 @@ impl Trainer {
         setup: &Setup,
         resolved: &Resolved,
         stop: StopConditions,
-        model: Box<dyn TextModel>,
+        OpenedModel { model, adapter, .. }: OpenedModel,
         device: &Device,
         team: RunRanks,
     ) -> Result<Self> {
@@ -138,6 +141,7 @@ impl Trainer {
             pipeline,
             optim: optimizer(setup, resolved, device, model.as_ref())?,
             model,
+            adapter,
             batches: batches(setup, resolved, &team)?,
             objective: Objective {
                 label_smoothing: train.label_smoothing,

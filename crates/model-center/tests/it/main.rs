@@ -8,6 +8,7 @@ mod goldens;
 mod mutants;
 mod recipes;
 
+mod adapters;
 mod answers;
 mod bart;
 mod bert_heads;

@@ -86,6 +86,11 @@ head = "auto"                   # default
 # attention_dropout             # not set: as in the model's config.json
 init_seed = 1234                # default: follows train.seed
 
+[adapter]
+method = "none"                 # default
+# no effect, adapter.method = "none" trains the model itself: path, rank, alpha, rank_stabilized,
+#   dropout, targets, trained
+
 [data]
 task = "RTE"                    # r.toml:4
 objective = "classifier"        # default
@@ -182,6 +187,7 @@ batch_size = 32                 # default: follows train.micro_batch_size
 [save]
 which = "best"                  # default
 dtype = "f32"                   # default: follows model.dtype
+# merged = false                # no effect: without updates there is nothing to merge
 
 [checkpoint]
 every = "never"                 # default

@@ -148,6 +148,26 @@ fn tensor_and_data_parallel_ranks_with_every_zero_level_are_one_rank() {
     }
 }
 
+/// Kv heads that ranks share, fused projections with and without gates, attention to an encoder; dropout of the inputs
+/// of updates.
+#[test]
+fn low_rank_updates_on_several_ranks_are_those_of_one() {
+    let t5: runs::Build = family!(t5::T5, T5Config);
+    let t5 = Job { golden: ("t5_a", "lm"), fields: json!({"d_ff": 28}), head: TIED, build: t5, ..Job::default() };
+    for (job, tensor) in [(gpt2_job(), 2), (gpt2_job(), 4), (qwen3_job(), 4), (bert_job(), 2), (t5, 2)] {
+        check_parity(&Job { low_rank: Some(2), ..job }, tensor);
+    }
+    let job = Job { low_rank: Some(3), ..qwen3_job() };
+    let alone = on_mesh(&job, 1, 1);
+    for level in [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three] {
+        for sequence in [false, true] {
+            on_mesh(&Job { level, sequence, ..job.clone() }, 4, 2).check_losses_and_norms(&alone);
+        }
+    }
+    let recompute = bmtrain_dist::block::Recompute::Checkpoint;
+    on_mesh(&Job { recompute, level: ZeroLevel::Three, ..job.clone() }, 2, 1).check_losses_and_norms(&alone);
+}
+
 #[test]
 fn logits_of_label_words_come_from_the_ranks_that_have_them() {
     // 97 tokens, 56 on the first of two ranks: tokens of both, and one twice.

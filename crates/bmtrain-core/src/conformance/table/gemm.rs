@@ -15,6 +15,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(linear(None, true, &[1, 2], 256, 160).large());
     mixed(cases);
     frozen(cases);
+    low_rank(cases);
     for activation in Activation::ALL {
         cases.push(feed_forward(activation, true, &[2, 3], [5, 9, 4]));
     }
@@ -66,6 +67,27 @@ fn mixed(cases: &mut Vec<Case>) {
     });
     let case = case.variable("x", [6, 20]).leaf("weight", [9, 20]).deviation(unit(20)).of(DType::F32);
     cases.push(case.leaf("bias", [9]).of(DType::F32).dtypes(&[DType::BF16, DType::F16]));
+}
+
+/// Updates of all columns, of some, and of y where it is shared, is a constant, or is all that has a gradient.
+fn low_rank(cases: &mut Vec<Case>) {
+    let of_scaled = |first: usize, factor: f32| {
+        move |cx: &Ctx, v: &[Var]| ops::add_low_rank(cx, ops::scale(cx, &v[0], 0.5)?, &v[1], &v[2], first, factor)
+    };
+    let all = Case::one("add_low_rank/all columns", of_scaled(0, 2.0)).variable("y", [2, 3, 5]);
+    cases.push(all.variable("t", [2, 3, 4]).leaf("b", [5, 4]));
+    let middle = Case::one("add_low_rank/middle", of_scaled(2, -0.5)).variable("y", [7, 9]);
+    cases.push(middle.variable("t", [7, 3]).leaf("b", [4, 3]));
+    let shared = Case::op("add_low_rank/shared y", |cx, v| {
+        Ok(vec![ops::add_low_rank(cx, v[0].clone(), &v[1], &v[2], 1, 3.0)?, ops::scale(cx, &v[0], 2.0)?])
+    });
+    cases.push(shared.variable("y", [4, 6]).variable("t", [4, 2]).leaf("b", [3, 2]));
+    let frozen_y = Case::one("add_low_rank/frozen y", of_scaled(0, 1.0)).constant("y", [4, 6]);
+    cases.push(frozen_y.variable("t", [4, 2]).leaf("b", [3, 2]));
+    let only_y = Case::one("add_low_rank/only y", of_scaled(3, 1.0)).variable("y", [4, 6]);
+    cases.push(only_y.constant("t", [4, 2]).constant("b", [3, 2]));
+    let large = Case::one("add_low_rank/large", of_scaled(64, 0.25)).variable("y", [150, 192]);
+    cases.push(large.variable("t", [150, 16]).leaf("b", [96, 16]).large());
 }
 
 /// Only some gradients are wanted.

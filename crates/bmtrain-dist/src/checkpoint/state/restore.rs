@@ -71,7 +71,8 @@ pub fn restore_without_optimizer_state(
 }
 
 /// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the
-/// same dtypes; a pipeline stage reads those that it holds.
+/// same dtypes, but for those of a frozen model under adapters, which keep their values
+/// ([`Parameters::is_saved`]); a pipeline stage reads those that it holds.
 ///
 /// # Errors
 /// As [`restore`].
@@ -82,21 +83,27 @@ pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<(
 
 /// Whether the checkpoint has the parameters of all pipeline stages and no others. All ranks come to the same.
 fn check_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
-    for param in params.declared() {
+    let declared = || params.declared().iter().filter(|param| params.is_saved(param));
+    for param in declared() {
         check(checkpoint, param, &Kind::Parameter, param.spec().dtype).map_err(|reason| misfit(checkpoint, reason))?;
     }
-    let (saved, declared) =
-        (checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count(), params.declared().len());
+    let saved = checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count();
+    let declared = declared().count();
     if saved != declared {
         let reason = format!("{saved} parameters were saved, the model has {declared}");
         return Err(misfit(checkpoint, reason));
     }
     // A parameter that is held in quantised blocks is refused before others change.
-    params.iter().try_for_each(|param| param.place().map(drop))
+    saved_of(params).try_for_each(|param| param.place().map(drop))
+}
+
+/// The parameters of this stage that checkpoints have.
+fn saved_of(params: &Parameters) -> impl Iterator<Item = &Param> {
+    params.iter().filter(|param| params.is_saved(param))
 }
 
 fn read_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
-    params.iter().try_for_each(|param| {
+    saved_of(params).try_for_each(|param| {
         param.load_bits(&mut |runs, bytes| {
             checkpoint.read_runs(param.name(), &Kind::Parameter, &element_runs(runs), bytes)
         })

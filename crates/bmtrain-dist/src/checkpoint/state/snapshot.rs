@@ -20,8 +20,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy this rank's part of `params`, all parameters of the model, and of the state of `optim`, if it is
-    /// given: a pipeline stage copies what it holds. The buffers of an earlier snapshot are reused.
+    /// Begin to copy this rank's part of `params`, all parameters of the model of which those that
+    /// [are saved](Parameters::is_saved) are copied, and of the state of `optim`, if it is given: a pipeline stage
+    /// copies what it holds. The buffers of an earlier snapshot are reused.
     pub fn begin(
         device: &Device,
         params: &Parameters,
@@ -29,7 +30,7 @@ impl Snapshot {
         buffers: Vec<TensorPiece>,
     ) -> Result<Self> {
         let mut sources = Vec::new();
-        for param in params {
+        for param in params.iter().filter(|param| params.is_saved(param)) {
             let flat = param.place()?.0;
             let mut tensors = vec![(Kind::Parameter, flat.dtype(), values_of(flat))];
             for (optimizer, _) in optim.into_iter().flat_map(OptimManager::parts) {

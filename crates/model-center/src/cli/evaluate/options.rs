@@ -24,6 +24,10 @@ pub struct ModelOptions {
     /// of heads for other tasks need no pattern.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
+    /// PEFT directory of low-rank updates that the model is opened with. A PEFT directory may also be given in place of
+    /// the model, which its adapter_config.json names.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// Tokens of a sequence; by default the positions of the model, at most 1024.
     #[arg(long, value_name = "TOKENS")]
     pub length: Option<usize>,

@@ -1,6 +1,7 @@
 //! Everything that is known before the weights are read: the model directory, its tokenizer and the ranks.
 
 use super::options::ModelOptions;
+use crate::adapter::Adapter;
 use crate::cli::device;
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
@@ -24,6 +25,7 @@ const MAX_BATCH: usize = 65_536;
 pub(super) struct EvaluationSetup {
     pub(super) options: ModelOptions,
     pub(super) directory: PathBuf,
+    adapter: Option<Adapter>,
     pub(super) launch: Launch,
     /// Of all ranks.
     pub(super) threads: usize,
@@ -47,11 +49,13 @@ impl EvaluationSetup {
         check_options(options)?;
         let launch = ranks::launch(options.ranks, options.model_ranks())?;
         let threads = device::threads(options.threads)?;
-        let directory = opened::resolve(&options.model, options.revision.as_deref(), options.weights)?;
+        let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
+        let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
         let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
         let mut setup = EvaluationSetup {
             options: options.clone(),
             directory,
+            adapter,
             launch,
             threads,
             info: ModelInfo::default(),
@@ -100,6 +104,7 @@ impl EvaluationSetup {
         let open = OpenOptions::new(device);
         OpenOptions {
             head: Some(self.head),
+            adapter: self.adapter.clone(),
             family: options.family.clone(),
             leave: options.leave.clone(),
             dtype: options.dtype.map_or(open.dtype, Stored::dtype),

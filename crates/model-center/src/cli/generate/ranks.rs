@@ -98,7 +98,7 @@ impl SharedRun {
         }
         let groups = RankGroups::split(self.group.communicator(&opened, ranks)?, options.pipeline, options.tensor)?;
         let (device, on_cuda) = (Device::new(opened.backend), opened.cuda.is_some());
-        let open = on_groups(open_options(options, &device), &groups)?;
+        let open = on_groups(open_options(options, setup.adapter.as_ref(), &device), &groups)?;
         let opened = registry.open(&setup.directory, &open)?;
         let may_continue = || self.check_stop();
         let generator = Generator::new(&*opened.model, setup.tokenizer.as_deref(), settings.options.clone())?

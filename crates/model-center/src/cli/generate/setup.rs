@@ -1,6 +1,7 @@
 //! Everything that is checked before the weights are read: options, the model directory, settings and prompts.
 
 use super::Options;
+use crate::adapter::Adapter;
 use crate::cli::device;
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
@@ -69,8 +70,10 @@ fn setup(
     (rows, world): (&[PromptRow], usize),
 ) -> Result<GenerationSetup> {
     let prompts = &options.prompts;
-    let directory = opened::resolve(&options.model, options.revision.as_deref(), options.weights)?;
-    let opened = GenerationSetup::check_model(&directory, registry, |device| open_options(options, device))?;
+    let (model, adapter) = opened::adapted(&options.model, options.adapter.as_deref())?;
+    let directory = opened::resolve(&model, options.revision.as_deref(), options.weights)?;
+    let open = |device: &_| open_options(options, adapter.as_ref(), device);
+    let opened = GenerationSetup::check_model(&directory, registry, open)?;
     ranks::check(world, options.model_ranks(), opened.model.parameters())?;
     if !options.quiet {
         opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
@@ -79,6 +82,7 @@ fn setup(
         }
     }
     let mut setup = GenerationSetup::new(&directory, opened.model.info());
+    setup.adapter = adapter;
     let has_text = rows.iter().any(|row| !matches!(row.prompt, Prompt::Tokens(_)));
     let names_tokens = prompts.special_tokens || options.method.prefix.is_some();
     setup.open_tokenizer(options.is_conversation() || has_text || names_tokens)?;
@@ -166,9 +170,10 @@ fn refuse_output(options: &Options) -> Result<()> {
 }
 
 /// How the model is opened.
-pub(super) fn open_options(options: &Options, device: &Device) -> OpenOptions {
+pub(super) fn open_options(options: &Options, adapter: Option<&Adapter>, device: &Device) -> OpenOptions {
     let open = GenerationSetup::open_options(device);
     OpenOptions {
+        adapter: adapter.cloned(),
         family: options.family.clone(),
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(open.dtype, Stored::dtype),

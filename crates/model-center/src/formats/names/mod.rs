@@ -233,15 +233,32 @@ impl TensorPart {
         Ok(Cow::Owned(theirs))
     }
 
+    /// Columns of ours.
+    pub(crate) fn columns(&self) -> usize {
+        self.matrix()[1]
+    }
+
+    /// Another matrix with these rows, which begin at 0, in the same order, and with other columns; it is not transposed.
+    pub(crate) fn with_columns(&self, columns: usize) -> TensorPart {
+        let rows = self.rows.len();
+        let (name, interleaved) = (self.name.clone(), self.interleaved.clone());
+        TensorPart { name, shape: vec![rows, columns], rows: 0..rows, transposed: false, interleaved }
+    }
+
     /// Whether theirs has the values in another order than ours.
     fn is_rearranged(&self) -> bool {
         self.transposed || self.interleaved.is_some()
     }
 
     /// Copies their values into `part` in the order of ours: the inverse of [`TensorPart::of`].
-    fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
+    pub(crate) fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
         let [rows, columns] = self.matrix();
-        let Some(order) = &self.interleaved else { return transpose(theirs, columns, rows, part) };
+        let Some(order) = &self.interleaved else {
+            return match self.transposed {
+                true => transpose(theirs, columns, rows, part),
+                false => part.copy_from_slice(theirs),
+            };
+        };
         let mut rest = theirs;
         for run in order.runs() {
             let (rows, after) = rest.split_at(run.len() * columns);
@@ -251,7 +268,7 @@ impl TensorPart {
     }
 
     /// Which elements of ours these are.
-    fn elements(&self) -> Range<usize> {
+    pub(crate) fn elements(&self) -> Range<usize> {
         let stride = self.matrix()[1];
         self.rows.start * stride..self.rows.end * stride
     }

@@ -24,7 +24,7 @@ pub fn directory(model: &str, head: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head)
 }
 
-fn f64s(file: &SafetensorsFile, name: &str) -> Vec<f64> {
+pub fn f64s(file: &SafetensorsFile, name: &str) -> Vec<f64> {
     let bytes = file.read_raw(name).unwrap();
     bytes.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
@@ -73,17 +73,17 @@ pub fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> B
     opened.model
 }
 
-fn norm(values: &[f64]) -> f64 {
+pub fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-fn distance(ours: &[f32], theirs: &[f64]) -> f64 {
+pub fn distance(ours: &[f32], theirs: &[f64]) -> f64 {
     assert_eq!(ours.len(), theirs.len());
     norm(&ours.iter().zip(theirs).map(|(ours, theirs)| f64::from(*ours) - theirs).collect::<Vec<_>>())
 }
 
 /// Within the tolerance relative to the norm of what is expected; the error otherwise.
-fn check(what: &str, ours: &[f32], theirs: &[f64]) {
+pub fn check(what: &str, ours: &[f32], theirs: &[f64]) {
     let error = distance(ours, theirs) / norm(theirs).max(f64::MIN_POSITIVE);
     assert!(error <= TOLERANCE, "{what}: relative error {error:e}");
 }
@@ -222,7 +222,7 @@ pub fn check_losses(device: &Device, (model, head): (&str, &str), batches: &[Bat
     f64s(&file, "losses")
 }
 
-fn follow_pytorch(
+pub fn follow_pytorch(
     (model, head): (&str, &str),
     ours: &dyn TextModel,
     file: &SafetensorsFile,

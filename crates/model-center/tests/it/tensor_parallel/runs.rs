@@ -3,11 +3,13 @@
 use super::ranks::on_ranks;
 use crate::goldens::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::inspect::{Moments, SummaryRow, inspect_model};
+use bmtrain_dist::nn::{Adapters, LowRankOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy};
-use bmtrain_dist::param::{BuilderOptions, F32Parameters, Param, Split, TensorGroup, widen};
+use bmtrain_dist::param::{BuilderOptions, F32Parameters, InitMode, Param, Split, TensorGroup, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{OptimManager, RankGroups};
 use model_center::data::VerbalizerBatch;
@@ -15,7 +17,7 @@ use model_center::model::decoding::DecodingOptions;
 use model_center::model::encoder::EncoderHead as Head;
 use model_center::model::{Batch, Labels, TextModel};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 /// Text of a configuration, dropout, recomputation, and what a model is built with.
@@ -42,6 +44,9 @@ pub struct Job {
     pub vocabulary_multiple: usize,
     /// Whether tokens are sharded over the tensor ranks.
     pub sequence: bool,
+    /// Rank of low-rank updates of first and last parts of all linear layers in blocks, with dropout; else all is
+    /// trained.
+    pub low_rank: Option<usize>,
     /// Label words that the model predicts at the last position of each sequence, instead of the golden labels.
     pub label_words: Option<[i64; 3]>,
     /// Factor of the loss in the backward pass.
@@ -67,6 +72,7 @@ impl Default for Job {
             // So that tiny vocabularies are divided, and the last ranks have padding.
             vocabulary_multiple: 8,
             sequence: false,
+            low_rank: None,
             label_words: None,
             weight: 1.0,
             steps: 20,
@@ -76,6 +82,27 @@ impl Default for Job {
 
 impl Job {
     pub fn model(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
+        let Some(rank) = self.low_rank else { return self.built(device, builder) };
+        let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+        let sketch = self.built(&nowhere, BuilderOptions { init: InitMode::Deferred, ..Default::default() })?;
+        let mut low_rank = HashMap::new();
+        for layer in sketch.parameters().linear_layers().iter().filter(|layer| layer.is_in_block) {
+            let (rows, parts) = (layer.rows(), &layer.outputs);
+            let ends = [0..parts[0].size, rows - parts[parts.len() - 1].size..rows];
+            let update = |(rows, name): (_, &str)| LowRankOptions {
+                name: name.to_owned(),
+                rows,
+                rank,
+                scale: 2.0,
+                dropout: self.dropout,
+            };
+            low_rank.insert(layer.name.clone(), ends.into_iter().zip(["first", "last"]).map(update).collect());
+        }
+        let adapters = Some(Arc::new(Adapters { low_rank, ..Adapters::default() }));
+        self.built(device, BuilderOptions { adapters, ..builder })
+    }
+
+    fn built(&self, device: &Device, builder: BuilderOptions) -> Result<Box<dyn TextModel>, String> {
         let (model, head) = self.golden;
         let text = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
         let mut config: Value = serde_json::from_str(&text).unwrap();

@@ -1,0 +1,211 @@
+//! Low-rank updates of linear layers: LoRA, as options of a builder, so that no model has to know of them.
+//!
+//! [`Adapters`] names the layers by their full names; [`Linear::new`](super::Linear::new) declares the two matrices of
+//! each update beside the weight, and [`Linear`](super::Linear) adds their product to its outputs.
+
+use super::linear::{LinearOptions, Parallel, TensorSplit};
+use crate::error::{Error, Result};
+use crate::param::{Builder, Init, NamePatterns, Param, Split, SplitPart};
+use bmtrain_core::kernel::{Distribution, Dropout};
+use bmtrain_core::ops::{self, ProductWeight, TokenShard};
+use bmtrain_core::{Ctx, Var};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What is trained of a model that is otherwise frozen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Adapters {
+    /// Updates by the full name of a linear layer; several of one layer are added.
+    pub low_rank: HashMap<String, Vec<LowRankOptions>>,
+    /// Full names of parameters of the model that are trained, too.
+    pub trained: NamePatterns,
+}
+
+/// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LowRankOptions {
+    /// Its name among the updates of the layer: the matrices are `<layer>.lora.<name>.a` and `<layer>.lora.<name>.b`.
+    pub name: String,
+    /// Rows of the weight that are updated: all of them, or whole parts of a fused layer.
+    pub rows: Range<usize>,
+    /// R, rows of `a` and columns of `b`.
+    pub rank: usize,
+    /// Factor of the update: alpha / R, or alpha / sqrt(R) for rank-stabilised LoRA.
+    pub scale: f32,
+    /// Probability with which an element of the update's input is dropped.
+    pub dropout: f32,
+}
+
+/// A linear layer as it was declared, for those who choose [`Adapters`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearLayer {
+    /// Full name; its weight is `<name>.weight`.
+    pub name: String,
+    /// Length of the input.
+    pub inputs: usize,
+    /// Parts of the output.
+    pub outputs: Vec<SplitPart>,
+    /// How the weight is split over tensor-parallel ranks.
+    pub split: TensorSplit,
+    /// Whether it is in a block, not in embedding or head.
+    pub is_in_block: bool,
+}
+
+impl LinearLayer {
+    /// Full name of its weight.
+    pub fn weight(&self) -> String {
+        format!("{}.weight", self.name)
+    }
+
+    /// Rows of the weight.
+    pub fn rows(&self) -> usize {
+        self.outputs.iter().map(|part| part.size).sum()
+    }
+
+    /// The parts that these rows are, by their numbers.
+    fn parts(&self, rows: &Range<usize>) -> Option<Range<usize>> {
+        let ends = self.outputs.iter().scan(0, |end, part| {
+            *end += part.size;
+            Some(*end)
+        });
+        let ends: Vec<usize> = std::iter::once(0).chain(ends).collect();
+        let at = |row: usize| ends.iter().position(|end| *end == row);
+        at(rows.start).zip(at(rows.end)).map(|(first, last)| first..last).filter(|parts| !parts.is_empty())
+    }
+}
+
+/// A low-rank update with its parameters.
+#[derive(Debug, Clone)]
+pub struct LowRank {
+    /// `[R, K]`.
+    a: Param,
+    /// `[rows, R]`.
+    b: Param,
+    /// The first of this rank's outputs that are updated.
+    first: usize,
+    /// Of all outputs.
+    rows: Range<usize>,
+    scale: f32,
+    dropout: f32,
+    /// Elements of an input over all tensor-parallel ranks, and the first of this rank's.
+    inputs: (usize, usize),
+}
+
+impl LowRank {
+    /// Declare the updates of a layer that the builder's options have; `weight` is its weight.
+    pub(super) fn of_layer(builder: &Builder, layer: &LinearLayer, weight: &Param) -> Result<Vec<LowRank>> {
+        let Some(adapters) = &builder.options().adapters else { return Ok(Vec::new()) };
+        let updates = adapters.low_rank.get(&layer.name).into_iter().flatten();
+        updates.map(|options| LowRank::new(builder, layer, weight, options)).collect()
+    }
+
+    fn new(builder: &Builder, layer: &LinearLayer, weight: &Param, options: &LowRankOptions) -> Result<Self> {
+        let LowRankOptions { ref name, ref rows, rank, scale, dropout } = *options;
+        let wrong =
+            |reason: String| Error::parameter(layer.weight(), format!("the low-rank update \"{name}\" {reason}"));
+        if layer.split == TensorSplit::Vocabulary {
+            return Err(wrong("is of an output projection over the vocabulary, which has none".to_owned()));
+        }
+        let Some(parts) = layer.parts(rows) else {
+            let sizes: Vec<usize> = layer.outputs.iter().map(|part| part.size).collect();
+            return Err(wrong(format!("has rows {rows:?}, which are not whole parts of {sizes:?}")));
+        };
+        if rank == 0 {
+            return Err(wrong("has rank 0: use at least 1".to_owned()));
+        }
+        let columns = layer.split == TensorSplit::Columns;
+        let [a_split, b_split] = match layer.split {
+            TensorSplit::None | TensorSplit::Vocabulary => [Split::Replicated, Split::Replicated],
+            TensorSplit::Columns => {
+                [Split::Replicated, Split::Axis { axis: 0, parts: layer.outputs[parts.clone()].to_vec() }]
+            }
+            TensorSplit::Rows => [Split::even(1, layer.inputs), Split::Replicated],
+        };
+        // PyTorch's initial values of a linear layer, and zeros: the model begins as it is without the update.
+        let bound = 1.0 / (layer.inputs as f32).sqrt();
+        let place = builder.adapter().at("lora").at(name);
+        let a_init = Init::Random(Distribution::Uniform(-bound, bound));
+        let a = place.param("a", [rank, layer.inputs], a_init, a_split, true)?;
+        let b = place.param("b", [rows.len(), rank], Init::ZEROS, b_split, true)?;
+        let before = weight.local_part().ranges.iter().take(parts.start).map(Range::len).sum();
+        let first = if columns { before } else { rows.start };
+        let own = a.local_part().ranges.first().map_or(0, |range| range.start);
+        let inputs = (layer.inputs, if layer.split == TensorSplit::Rows { own } else { 0 });
+        Ok(LowRank { a, b, first, rows: rows.clone(), scale, dropout, inputs })
+    }
+
+    /// `[R, K]`.
+    pub fn a(&self) -> &Param {
+        &self.a
+    }
+
+    /// `[rows, R]`.
+    pub fn b(&self) -> &Param {
+        &self.b
+    }
+
+    /// The rows of the weight that are updated, of all tensor-parallel ranks.
+    pub fn rows(&self) -> &Range<usize> {
+        &self.rows
+    }
+
+    /// Factor of the update.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, so is
+    /// one of the two matrices, and what is communicated are R values of each token.
+    pub(super) fn add_to(
+        &self,
+        y: Var,
+        x: &Var,
+        parallel: &Parallel,
+        tokens: Option<&TokenShard>,
+        cx: &Ctx,
+    ) -> Result<Var> {
+        let x = ops::dropout(cx, x, self.dropout_of(x, parallel, tokens, cx)?)?; // [.., K]
+        let a = self.a.var(cx)?;
+        let t = match (parallel, tokens) {
+            (Parallel::Rows(_), Some(tokens)) => {
+                ops::linear(cx, &x, ProductWeight::scattered(&a, tokens), None, None)? // [own, R]
+            }
+            (Parallel::Rows(ranks), None) => ops::linear(cx, &x, ProductWeight::summed(&a, ranks), None, None)?,
+            _ => ops::linear(cx, &x, &a, None, None)?, // [.., R]
+        };
+        let t = match (parallel, tokens) {
+            // Each rank computes a term of the gradient of all tokens.
+            (Parallel::Columns(ranks), Some(tokens)) => {
+                ops::copy_to_ranks(cx, ranks, &ops::gather_tokens(cx, tokens, &t)?) // [B, L, R]
+            }
+            (Parallel::Columns(ranks), None) => ops::copy_to_ranks(cx, ranks, &t),
+            _ => t,
+        };
+        Ok(ops::add_low_rank(cx, y, &t, &self.b.var(cx)?, self.first, self.scale)?)
+    }
+
+    /// The dropout of this rank's part of the input, addressed in all of it.
+    fn dropout_of(
+        &self,
+        x: &Var,
+        parallel: &Parallel,
+        tokens: Option<&TokenShard>,
+        cx: &Ctx,
+    ) -> Result<Option<Dropout>> {
+        let Some(dropout) = cx.dropout(self.a.name(), self.dropout)? else { return Ok(None) };
+        let (all, first) = self.inputs;
+        Ok(Some(match (parallel, tokens) {
+            (Parallel::Rows(_), _) => Dropout { offset: first as u64, row_stride: all as u64, ..dropout },
+            (_, Some(tokens)) => tokens.dropout(dropout, x.shape().last()),
+            (_, None) => dropout,
+        }))
+    }
+}
+
+impl LinearOptions {
+    /// The layer that these options declare at a place.
+    pub(super) fn layer(&self, name: &str) -> LinearLayer {
+        let LinearOptions { inputs, ref outputs, split, .. } = *self;
+        LinearLayer { name: name.to_owned(), inputs, outputs: outputs.clone(), split, is_in_block: false }
+    }
+}

@@ -1,0 +1,54 @@
+//! The settings of low-rank updates.
+
+use serde::{Deserialize, Serialize};
+
+/// Every linear layer of the blocks.
+pub const ALL_LINEAR: &str = "all-linear";
+
+/// Low-rank updates of linear layers. Source: Hu et al., 2021; Kalajdzievski, 2023 for
+/// [`LoraConfig::rank_stabilized`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraConfig {
+    /// R, the rank of an update.
+    pub rank: usize,
+    /// An update is multiplied by `alpha / R`.
+    pub alpha: f32,
+    /// Multiply by `alpha / sqrt(R)` instead.
+    pub rank_stabilized: bool,
+    /// Probability with which an element of the input of an update is dropped.
+    pub dropout: f32,
+    /// Which layers: `all-linear`, all of the blocks, or Hugging Face's names of modules, whole or from any dot on, such
+    /// as `q_proj` or `self_attn.q_proj`; `*` stands for any text.
+    pub targets: Vec<String>,
+    /// Modules that are trained as a whole and saved with the updates, by their names as in `targets`, or by a name in
+    /// their path. A new head is trained in any case.
+    pub trained: Vec<String>,
+}
+
+impl Default for LoraConfig {
+    /// Rank 16 and alpha 32 for all linear layers, without dropout.
+    fn default() -> Self {
+        LoraConfig {
+            rank: 16,
+            alpha: 32.0,
+            rank_stabilized: false,
+            dropout: 0.0,
+            targets: vec![ALL_LINEAR.to_owned()],
+            trained: Vec::new(),
+        }
+    }
+}
+
+impl LoraConfig {
+    /// The factor of an update of this rank.
+    pub fn scale(&self, rank: usize) -> f32 {
+        let rank = rank as f32;
+        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
+    }
+
+    /// Whether all linear layers of the blocks are updated.
+    pub fn is_all_linear(&self) -> bool {
+        self.targets.iter().any(|target| target == ALL_LINEAR)
+    }
+}

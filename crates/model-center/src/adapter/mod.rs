@@ -1,0 +1,69 @@
+//! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
+//!
+//! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them.
+//! - [`Adapter`]: such updates to be trained, or those of a PEFT directory; [`OpenOptions::adapter`] opens a model with
+//!   one. No family knows of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
+//! - [`AdapterPlan`]: which of a model's layers are updated, and what else is trained: loads and writes PEFT
+//!   directories, and gives the values of the model with the updates added.
+//!
+//! ```no_run
+//! use model_center::adapter::{Adapter, LoraConfig};
+//! use model_center::prelude::*;
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<()> {
+//! let device = Device::cpu(2)?;
+//! let lora = LoraConfig { rank: 8, alpha: 16.0, ..LoraConfig::default() };
+//! let options = OpenOptions { adapter: Some(Adapter::New(lora)), ..OpenOptions::new(&device) };
+//! let opened = Registry::default().open(Path::new("models/SmolLM2-135M"), &options)?;
+//! let trained = opened.model.parameters().iter().filter(|param| param.is_trainable());
+//! println!("{} values are trained", trained.map(|param| param.spec().shape.elements()).sum::<usize>());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`OpenOptions::adapter`]: crate::model::OpenOptions::adapter
+
+mod config;
+mod merge;
+mod modules;
+mod peft;
+mod plan;
+mod save;
+
+pub use config::LoraConfig;
+pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
+pub use plan::{AdapterPlan, LoraUpdate};
+
+use crate::Result;
+use peft::PeftDirectory;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What a model is opened with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Adapter {
+    /// Updates that begin as zero.
+    New(LoraConfig),
+    /// The updates of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
+    Saved(PathBuf),
+}
+
+/// Whether a directory is PEFT's: it has a configuration of updates and none of a model.
+pub fn is_adapter_directory(directory: &Path) -> bool {
+    directory.join(ADAPTER_CONFIG).is_file() && !directory.join("config.json").is_file()
+}
+
+/// The model that a PEFT directory's updates are of, as its configuration names it.
+///
+/// # Errors
+/// A directory that cannot be opened with [`Adapter::Saved`].
+pub fn base_model(directory: &Path) -> Result<Option<String>> {
+    Ok(PeftDirectory::open(directory)?.base_model().map(str::to_owned))
+}
+
+/// The path of the weights in a PEFT directory.
+fn weights_path(directory: &Path) -> PathBuf {
+    directory.join(ADAPTER_WEIGHTS)
+}

@@ -1,0 +1,281 @@
+//! Which layers of a model are updated, and what else is trained of it.
+
+use super::modules::{LinearModule, linear_modules, names_ancestor, names_module};
+use super::peft::PeftDirectory;
+use super::{Adapter, LoraConfig};
+use crate::formats::names::ParamShape;
+use crate::formats::{NameTable, TensorPart};
+use crate::model::TextHead;
+use crate::recipe::suggest::closest;
+use crate::{Error, Result};
+use bmtrain_dist::Parameters;
+use bmtrain_dist::nn::{Adapters, LowRankOptions};
+use bmtrain_dist::param::NamePatterns;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The modules that transformers' classes with a new head have and PEFT trains with the updates.
+const HEADS: [&str; 4] = ["classifier", "score", "classification_head", "qa_outputs"];
+
+/// The update of one of Hugging Face's modules.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraUpdate {
+    /// The module's path in Hugging Face's model.
+    pub module: String,
+    /// Our name of the updated weight, `[N, K]`.
+    pub weight: String,
+    /// The module's weight as a part of ours.
+    pub(super) part: TensorPart,
+    /// R.
+    pub rank: usize,
+    /// Factor of `b a`.
+    pub scale: f32,
+    /// Our name of `a`, `[R, K]`.
+    pub a: String,
+    /// Our name of `b`, `[rows, R]`.
+    pub b: String,
+}
+
+/// A parameter of the model that is trained as a whole, with Hugging Face's tensors of it.
+#[derive(Debug, Clone)]
+pub(super) struct TrainedParam {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) parts: Vec<TensorPart>,
+}
+
+/// An [`Adapter`] of a model.
+#[derive(Debug, Clone)]
+pub struct AdapterPlan {
+    pub(super) config: LoraConfig,
+    pub(super) updates: Vec<LoraUpdate>,
+    pub(super) trained: Vec<TrainedParam>,
+    /// What PEFT's `target_modules` has to be for the same layers.
+    pub(super) target_modules: Vec<String>,
+    /// What `modules_to_save` has to be.
+    pub(super) modules_to_save: Vec<String>,
+    pub(super) base_prefix: &'static str,
+    pub(super) head: Option<TextHead>,
+    /// Whether it is an encoder-decoder with a language-modelling head.
+    pub(super) generates_targets: bool,
+    pub(super) saved: Option<Arc<PeftDirectory>>,
+    dropout: f32,
+}
+
+impl AdapterPlan {
+    /// The updates of the model with these parameters; `names` is its family's table of Hugging Face's names, `head` the
+    /// head that it is opened with, and whether it generates targets from an encoder's input.
+    ///
+    /// # Errors
+    /// Names of no module or of one that has no update; tensors of a PEFT directory that are of another model.
+    pub fn new(
+        adapter: &Adapter,
+        parameters: &Parameters,
+        names: &NameTable,
+        (head, generates_targets): (Option<TextHead>, bool),
+    ) -> Result<AdapterPlan> {
+        let modules = linear_modules(parameters, names)?;
+        let (config, saved, chosen) = match adapter {
+            Adapter::New(config) => {
+                let (rank, scale) = (config.rank, config.scale(config.rank));
+                let chosen = chosen(config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect();
+                (config.clone(), None, chosen)
+            }
+            Adapter::Saved(directory) => {
+                let saved = Arc::new(PeftDirectory::open(directory)?);
+                let chosen = saved.chosen(&modules, names)?;
+                (saved.config().clone(), Some(saved), chosen)
+            }
+        };
+        let target_modules = target_modules(&chosen.iter().map(|(module, ..)| *module).collect::<Vec<_>>(), &modules);
+        let updates: Vec<LoraUpdate> =
+            chosen.iter().map(|&(module, rank, scale)| update(module, rank, scale)).collect();
+        let mut plan = AdapterPlan {
+            updates,
+            trained: Vec::new(),
+            target_modules,
+            modules_to_save: Vec::new(),
+            base_prefix: names.base_prefix,
+            head,
+            generates_targets,
+            saved,
+            dropout: config.dropout,
+            config,
+        };
+        plan.add_trained(parameters, names)?;
+        Ok(plan)
+    }
+
+    /// Choose the parameters that are trained as a whole.
+    fn add_trained(&mut self, parameters: &Parameters, names: &NameTable) -> Result<()> {
+        let has_new_head = matches!(
+            self.head,
+            Some(TextHead::Classification { .. } | TextHead::TokenClassification { .. } | TextHead::QuestionAnswering)
+        );
+        // A PEFT directory names the modules of its head itself.
+        let is_new = self.saved.is_none();
+        let heads = HEADS.iter().filter(|_| has_new_head && is_new).map(|name| (*name).to_owned());
+        let wanted: Vec<String> = self.config.trained.iter().cloned().chain(heads).collect();
+        let mut used = vec![false; wanted.len()];
+        for param in parameters.declared() {
+            let shape = param.spec().shape.dims().to_vec();
+            let parts = names.pieces(param.name(), &shape, true)?;
+            let path =
+                |part: &TensorPart| part.name.rsplit_once('.').map_or(part.name.clone(), |(path, _)| path.to_owned());
+            let mut is_trained = false;
+            for (name, used) in wanted.iter().zip(&mut used) {
+                let fits = parts.iter().any(|part| names_ancestor(std::slice::from_ref(name), &path(part)));
+                (*used, is_trained) = (*used || fits, is_trained || fits);
+            }
+            if is_trained {
+                self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts });
+            }
+        }
+        if let Some((name, _)) = self.config.trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
+            let reason = format!("no module of the model is named \"{name}\"");
+            return Err(Error::argument("adapter.trained", reason, "give the name of a module, such as \"lm_head\""));
+        }
+        // PEFT lists names of which a model has one, such as `classifier` and `score`.
+        let fitting = wanted.into_iter().zip(used).filter(|(_, used)| *used || !is_new);
+        self.modules_to_save = fitting.map(|(name, _)| name).collect();
+        self.modules_to_save.dedup();
+        Ok(())
+    }
+
+    /// The options of the builder that declares the updates.
+    pub fn adapters(&self) -> Adapters {
+        let mut low_rank: HashMap<String, Vec<LowRankOptions>> = HashMap::new();
+        for update in &self.updates {
+            let layer = update.weight.strip_suffix(".weight").unwrap_or(&update.weight);
+            low_rank.entry(layer.to_owned()).or_default().push(LowRankOptions {
+                name: update.name().to_owned(),
+                rows: update.part.rows.clone(),
+                rank: update.rank,
+                scale: update.scale,
+                dropout: self.dropout,
+            });
+        }
+        let trained = NamePatterns::new(self.trained.iter().map(|param| param.name.as_str()));
+        Adapters { low_rank, trained }
+    }
+
+    /// Names and full shapes of the written parameters, in the order of [`AdapterPlan::written`].
+    pub(crate) fn shapes(&self) -> Vec<ParamShape> {
+        let of_update = |update: &LoraUpdate| {
+            let (columns, rows, rank) = (update.part.columns(), update.part.rows.len(), update.rank);
+            [ParamShape::new(update.a.clone(), [rank, columns]), ParamShape::new(update.b.clone(), [rows, rank])]
+        };
+        let whole = self.trained.iter().map(|param| ParamShape::new(param.name.clone(), param.shape.clone()));
+        self.updates.iter().flat_map(of_update).chain(whole).collect()
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// The updates, in the order of the model's layers.
+    pub fn updates(&self) -> &[LoraUpdate] {
+        &self.updates
+    }
+
+    /// Our names of the model's parameters that are trained as a whole.
+    pub fn trained(&self) -> impl Iterator<Item = &str> {
+        self.trained.iter().map(|param| param.name.as_str())
+    }
+
+    /// Values of the updates and of what is trained as a whole: what checkpoints and PEFT directories have.
+    pub fn values(&self) -> usize {
+        let of_update = |update: &LoraUpdate| update.rank * (update.part.columns() + update.part.rows.len());
+        let whole = self.trained.iter().map(|param| param.shape.iter().product::<usize>());
+        self.updates.iter().map(of_update).chain(whole).sum()
+    }
+
+    /// Updated layers and trained modules, in a line.
+    pub fn describe(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for update in &self.updates {
+            *counts.entry(update.name()).or_default() += 1;
+        }
+        let layers: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let trained = match self.modules_to_save.as_slice() {
+            [] => String::new(),
+            modules => format!("; trained as a whole: {}", modules.join(", ")),
+        };
+        format!("LoRA of rank {} on {}{trained}", self.config.rank, layers.join(", "))
+    }
+}
+
+impl LoraUpdate {
+    /// The last name of the module.
+    fn name(&self) -> &str {
+        super::modules::last_name(&self.module)
+    }
+}
+
+fn update(module: &LinearModule, rank: usize, scale: f32) -> LoraUpdate {
+    let matrix = |side: &str| format!("{}.lora.{}.{side}", module.layer.name, module.last_name());
+    LoraUpdate {
+        module: module.path.clone(),
+        weight: module.layer.weight(),
+        part: module.part.clone(),
+        rank,
+        scale,
+        a: matrix("a"),
+        b: matrix("b"),
+    }
+}
+
+/// The modules that a configuration names.
+fn chosen<'m>(config: &LoraConfig, modules: &'m [LinearModule]) -> Result<Vec<&'m LinearModule>> {
+    let wrong = |reason: String, fix: String| Error::argument("adapter.targets", reason, fix);
+    let known = || {
+        let mut names: Vec<&str> =
+            modules.iter().filter(|module| !module.is_vocabulary()).map(LinearModule::last_name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    let all = config.is_all_linear();
+    for target in config.targets.iter().filter(|target| *target != super::config::ALL_LINEAR) {
+        let named = || modules.iter().filter(|module| names_module(std::slice::from_ref(target), &module.path));
+        if let Some(module) = named().find(|module| module.is_vocabulary()) {
+            let reason =
+                format!("\"{target}\" is {}, the output projection, which has no low-rank update", module.path);
+            return Err(wrong(reason, "remove it, or train it as a whole with adapter.trained".to_owned()));
+        }
+        if named().next().is_none() {
+            let names = known();
+            let meant = closest(target, names.iter().copied())
+                .map(|name| format!("did you mean \"{name}\"? "))
+                .unwrap_or_default();
+            let reason = format!("no linear layer of the model is named \"{target}\"");
+            return Err(wrong(
+                reason,
+                format!("{meant}its layers are {}; \"all-linear\" is all of them", names.join(", ")),
+            ));
+        }
+    }
+    let is_chosen = |module: &&LinearModule| {
+        (all && module.layer.is_in_block) || (!module.is_vocabulary() && names_module(&config.targets, &module.path))
+    };
+    let chosen: Vec<&LinearModule> = modules.iter().filter(is_chosen).collect();
+    if chosen.is_empty() {
+        return Err(wrong("no layer is updated".to_owned(), "set adapter.targets = [\"all-linear\"]".to_owned()));
+    }
+    Ok(chosen)
+}
+
+/// PEFT's names for the chosen modules: the last name where all that have it are chosen, else whole paths.
+fn target_modules(chosen: &[&LinearModule], all: &[LinearModule]) -> Vec<String> {
+    let is_chosen = |path: &str| chosen.iter().any(|module| module.path == path);
+    let mut names: Vec<String> = Vec::new();
+    for module in chosen {
+        let name = module.last_name();
+        let is_whole = all.iter().filter(|other| other.last_name() == name).all(|other| is_chosen(&other.path));
+        names.push(if is_whole { name.to_owned() } else { module.path.clone() });
+    }
+    names.sort();
+    names.dedup();
+    names
+}

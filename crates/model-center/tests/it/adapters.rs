@@ -1,0 +1,230 @@
+//! LoRA against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit floats.
+
+use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::param::widen;
+use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, LoraConfig, PeftDetails};
+use model_center::data::Batch;
+use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
+use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
+use std::path::{Path, PathBuf};
+
+/// The largest relative error of a gradient. Those of queries are small differences of a softmax's terms.
+const GRADIENTS: f64 = 1e-4;
+
+/// A golden adapter: its directory, the model and the head it is of, and which tokens have defined states.
+struct Golden {
+    name: &'static str,
+    model: (&'static str, &'static str),
+    head: TextHead,
+    defined: fn(&Batch) -> Vec<bool>,
+}
+
+const fn golden(name: &'static str, model: (&'static str, &'static str), head: TextHead) -> Golden {
+    let defined = match head {
+        TextHead::CausalLm => goldens::from_the_first_token,
+        _ => goldens::everywhere,
+    };
+    Golden { name, model, head, defined }
+}
+
+const GOLDENS: [Golden; 5] = [
+    golden("llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    golden("bloom", ("bloom_a", "lm"), TextHead::CausalLm),
+    golden("bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
+    Golden {
+        name: "t5",
+        model: ("t5_b", "lm"),
+        head: TextHead::CausalLm,
+        defined: goldens::from_the_first_decoder_token,
+    },
+];
+
+const DETAILS: PeftDetails<'_> = PeftDetails { base_model: "models/base", revision: None, dtype: DType::F32 };
+
+impl Golden {
+    fn directory(&self) -> PathBuf {
+        directory("adapters", self.name)
+    }
+
+    fn open(&self, device: &Device, adapter: Adapter, recompute: Recompute) -> OpenedModel {
+        let options =
+            OpenOptions { adapter: Some(adapter), head: Some(self.head), recompute, ..OpenOptions::new(device) };
+        Registry::default().open(&directory(self.model.0, self.model.1), &options).unwrap()
+    }
+
+    fn open_saved(&self, device: &Device) -> OpenedModel {
+        self.open(device, Adapter::Saved(self.directory()), Recompute::Keep)
+    }
+
+    fn logits(&self, opened: &OpenedModel, device: &Device) -> Vec<f32> {
+        let batch = inputs(self.model.0, self.model.1);
+        let output = opened.model.forward(&batch, None, &mut Ctx::inference(device)).unwrap();
+        widen(output.logits.unwrap().value()).unwrap()
+    }
+
+    /// Of the defined tokens.
+    fn defined_at(&self, values: &[f64]) -> Vec<f64> {
+        let defined = (self.defined)(&inputs(self.model.0, self.model.1));
+        let columns = values.len() / defined.len();
+        if matches!(self.head, TextHead::Classification { .. }) {
+            return values.to_vec();
+        }
+        let rows = values.chunks(columns).zip(defined);
+        rows.filter(|(_, defined)| *defined).flat_map(|(row, _)| row.to_vec()).collect()
+    }
+}
+
+fn tensors(path: &Path) -> Vec<(String, Vec<f32>)> {
+    let file = SafetensorsFile::open(path).unwrap();
+    let read = |name: &String| {
+        let mut values = vec![0.0; file.entry(name).unwrap().elements().unwrap()];
+        file.read_f32(name, &mut values).unwrap();
+        values
+    };
+    let names: Vec<String> = file.tensors().iter().map(|entry| entry.name.clone()).collect();
+    let mut tensors: Vec<_> = names.into_iter().map(|name| (name.clone(), read(&name))).collect();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    tensors
+}
+
+/// The files as PEFT has them, with numbers in one form.
+fn config(directory: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(directory.join("adapter_config.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn logits_losses_and_every_gradient_equal_those_of_peft() {
+    let device = Device::cpu(1).unwrap();
+    for golden in &GOLDENS {
+        for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+            let opened = golden.open(&device, Adapter::Saved(golden.directory()), recompute);
+            assert!(opened.initialized.is_empty(), "{}: {:?}", golden.name, opened.initialized);
+            let file = SafetensorsFile::open(&golden.directory().join("golden.safetensors")).unwrap();
+            let ours: Vec<f64> = golden.logits(&opened, &device).iter().map(|value| f64::from(*value)).collect();
+            let ours: Vec<f32> = golden.defined_at(&ours).iter().map(|value| *value as f32).collect();
+            check(&format!("{} logits", golden.name), &ours, &golden.defined_at(&f64s(&file, "logits")));
+            let mut cx = Ctx::gradients(&device);
+            let loss = opened.model.loss(&inputs(golden.model.0, golden.model.1), &mut cx).unwrap().unwrap();
+            check(&format!("{} loss", golden.name), &widen(loss.value()).unwrap(), &f64s(&file, "loss"));
+            let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+            cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
+            // Written as values are, they have PEFT's names and order.
+            let written = tempfile::tempdir().unwrap();
+            let parameters = opened.model.parameters();
+            let mut gradients = |name: &str, values: &mut Vec<f32>| {
+                *values = widen(&parameters.get(name).unwrap().grad().unwrap().unwrap()).unwrap();
+                Ok(())
+            };
+            let plan = opened.adapter.as_ref().unwrap();
+            plan.write(written.path(), &DETAILS, &mut gradients).unwrap();
+            let written = tensors(&written.path().join(ADAPTER_WEIGHTS));
+            assert_eq!(written.len(), file.tensors().iter().filter(|t| t.name.starts_with("grad.")).count());
+            for (name, values) in written {
+                let theirs = f64s(&file, &format!("grad.{name}"));
+                let error = distance(&values, &theirs) / norm(&theirs);
+                assert!(error <= GRADIENTS, "{} {recompute:?} grad {name}: relative error {error:e}", golden.name);
+            }
+            let trained = plan.written().collect::<Vec<_>>();
+            for param in parameters.iter().filter(|param| !trained.contains(&param.name())) {
+                assert!(!param.is_trainable() && param.grad().unwrap().is_none(), "{}", param.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn thirty_adamw_steps_follow_peft() {
+    let device = Device::cpu(1).unwrap();
+    for golden in &GOLDENS {
+        let (model, head) = golden.model;
+        let opened = golden.open_saved(&device);
+        let file = SafetensorsFile::open(&golden.directory().join("training.safetensors")).unwrap();
+        let inputs = SafetensorsFile::open(&directory(model, head).join("training.safetensors")).unwrap();
+        let batches: Vec<Batch> = (0..4).map(|number| batch(&inputs, &format!("batch.{number}."))).collect();
+        follow_pytorch((golden.name, head), &*opened.model, &file, &batches, &device);
+    }
+}
+
+#[test]
+fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits() {
+    let device = Device::cpu(1).unwrap();
+    for golden in &GOLDENS {
+        let opened = golden.open_saved(&device);
+        let out = tempfile::tempdir().unwrap();
+        let plan = opened.adapter.as_ref().unwrap();
+        plan.save(&*opened.model, out.path(), &DETAILS, None).unwrap();
+        let weights = |directory: &Path| tensors(&directory.join(ADAPTER_WEIGHTS));
+        assert_eq!(weights(out.path()), weights(&golden.directory()), "{}", golden.name);
+        let (ours, theirs) = (config(out.path()), config(&golden.directory()));
+        for field in ["peft_type", "task_type", "r", "use_rslora", "fan_in_fan_out", "modules_to_save", "bias"] {
+            let (ours, theirs) = (&ours[field], &theirs[field]);
+            assert_eq!(ours, theirs, "{} {field}", golden.name);
+        }
+        let again = golden.open(&device, Adapter::Saved(out.path().to_owned()), Recompute::Keep);
+        assert_eq!(golden.logits(&again, &device), golden.logits(&opened, &device), "{}", golden.name);
+        assert_eq!(again.adapter.unwrap().updates(), plan.updates(), "{}", golden.name);
+    }
+}
+
+#[test]
+fn a_merged_model_computes_what_model_and_adapter_do() {
+    let device = Device::cpu(1).unwrap();
+    for golden in &GOLDENS {
+        let opened = golden.open_saved(&device);
+        let out = tempfile::tempdir().unwrap();
+        let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
+        opened.adapter.as_ref().unwrap().save_merged(&*opened.model, out.path(), &options).unwrap();
+        let merged = Registry::default().open(out.path(), &OpenOptions::new(&device)).unwrap();
+        let (merged, apart) = (golden.logits(&merged, &device), golden.logits(&opened, &device));
+        let wide =
+            |values: &[f32]| golden.defined_at(&values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>());
+        let narrow: Vec<f32> = wide(&merged).iter().map(|value| *value as f32).collect();
+        check(&format!("{} merged", golden.name), &narrow, &wide(&apart));
+        // What is compared is not the model without the adapter.
+        let base = Registry::default().open(&directory(golden.model.0, golden.model.1), &OpenOptions::new(&device));
+        let base = golden.logits(&base.unwrap(), &device);
+        let moved = base.iter().zip(&apart).map(|(base, apart)| (base - apart).abs()).fold(0.0, f32::max);
+        assert!(moved > 0.01, "{}: the adapter moves logits by {moved} at most", golden.name);
+    }
+}
+
+#[test]
+fn new_updates_change_nothing_until_they_are_trained() {
+    let device = Device::cpu(1).unwrap();
+    for golden in &GOLDENS {
+        let config = LoraConfig { rank: 2, ..LoraConfig::default() };
+        let opened = golden.open(&device, Adapter::New(config), Recompute::Keep);
+        let options = OpenOptions { head: Some(golden.head), ..OpenOptions::new(&device) };
+        let base = Registry::default().open(&directory(golden.model.0, golden.model.1), &options).unwrap();
+        let (with, without) = (golden.logits(&opened, &device), golden.logits(&base, &device));
+        let scale = without.iter().fold(0f32, |most, value| most.max(value.abs()));
+        let moved = with.iter().zip(&without).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // Layers that a fused op computed round at other places.
+        assert!(moved <= 1e-5 * scale, "{}: {moved} of {scale}", golden.name);
+        let plan = opened.adapter.unwrap();
+        let trained = opened.model.parameters().iter().filter(|param| param.is_trainable());
+        assert_eq!(trained.map(|param| param.spec().shape.elements()).sum::<usize>(), plan.values());
+    }
+}
+
+#[test]
+fn names_of_no_layer_are_refused_with_what_was_meant() {
+    let device = Device::cpu(1).unwrap();
+    let refused = |targets: &[&str], trained: &[&str]| {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let config = LoraConfig { targets: texts(targets), trained: texts(trained), ..LoraConfig::default() };
+        let options = OpenOptions { adapter: Some(Adapter::New(config)), ..OpenOptions::new(&device) };
+        Registry::default().open(&directory("llama_a", "untied"), &options).err().unwrap().to_string()
+    };
+    let error = refused(&["q_porj"], &[]);
+    assert!(error.contains("no linear layer of the model is named \"q_porj\""), "{error}");
+    assert!(error.contains("did you mean \"q_proj\"?"), "{error}");
+    let error = refused(&["lm_head"], &[]);
+    assert!(error.contains("train it as a whole with adapter.trained"), "{error}");
+    let error = refused(&["all-linear"], &["lm_haed"]);
+    assert!(error.contains("no module of the model is named \"lm_haed\""), "{error}");
+}
