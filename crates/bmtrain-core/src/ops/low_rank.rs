@@ -5,7 +5,7 @@ use super::*;
 use crate::kernel::{Gemm, Matrix, MatrixMut};
 
 /// `y[.., first..first + C] += factor · t b^T`, in place when y owns its memory alone: what LoRA adds to the outputs of
-/// a linear layer, or to those of one part of a fused layer.
+/// a linear layer, or to the outputs of one part of a fused layer.
 ///
 /// Shapes: y `[.., N]`, t `[.., R]`, b `[C, R]` with `first + C <= N` → `[.., N]`.
 /// Errors: shapes that do not fit.

@@ -154,8 +154,8 @@ impl LowRank {
         self.scale
     }
 
-    /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, so is
-    /// one of the two matrices, and what is communicated are R values of each token.
+    /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, one
+    /// of the two matrices is split too, and R values of each token are communicated.
     pub(super) fn add_to(
         &self,
         y: Var,

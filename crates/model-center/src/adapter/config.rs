@@ -18,8 +18,8 @@ pub struct LoraConfig {
     pub rank_stabilized: bool,
     /// Probability with which an element of the input of an update is dropped.
     pub dropout: f32,
-    /// Which layers: `all-linear`, all of the blocks, or Hugging Face's names of modules, whole or from any dot on, such
-    /// as `q_proj` or `self_attn.q_proj`; `*` stands for any text.
+    /// Which layers: `all-linear`, all of the blocks, or Hugging Face's names of modules, whole or from any dot on,
+    /// such as `q_proj` or `self_attn.q_proj`; `*` stands for any text.
     pub targets: Vec<String>,
     /// Modules that are trained as a whole and saved with the updates, by their names as in `targets`, or by a name in
     /// their path. A new head is trained in any case.

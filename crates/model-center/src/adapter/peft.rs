@@ -45,7 +45,7 @@ const NOT_AVAILABLE: [&str; 12] = [
 ];
 const SAVE_AGAIN: &str = "use an adapter of this model that PEFT or this program saved";
 
-/// What a PEFT directory says beside its updates.
+/// What a PEFT directory states beside its updates.
 #[derive(Debug, Clone, Copy)]
 pub struct PeftDetails<'a> {
     /// The model that is updated: a path, or a name of the hub.
@@ -199,7 +199,7 @@ fn read_config(fields: &Map<String, Value>, place: &str) -> Result<(LoraConfig, 
         None | Some(Value::Null) => Ok(default),
         Some(value) => match value.as_f64().filter(|value| value.is_finite()) {
             Some(value) => Ok(value as f32),
-            None => Err(wrong(field, "it is no number", SAVE_AGAIN)),
+            None => Err(wrong(field, "it is not a number", SAVE_AGAIN)),
         },
     };
     let rank = fields.get("r").and_then(Value::as_u64).and_then(|rank| usize::try_from(rank).ok()).unwrap_or(8);
@@ -213,11 +213,11 @@ fn read_config(fields: &Map<String, Value>, place: &str) -> Result<(LoraConfig, 
                 match alpha {
                     Some(alpha) if is_plain => Ok((name.clone(), alpha as f32)),
                     Some(_) => Err(wrong("alpha_pattern", "regular expressions are not read", "name the modules")),
-                    None => Err(wrong("alpha_pattern", "a value is no number", SAVE_AGAIN)),
+                    None => Err(wrong("alpha_pattern", "a value is not a number", SAVE_AGAIN)),
                 }
             })
             .collect::<Result<_>>()?,
-        Some(_) => return Err(wrong("alpha_pattern", "it is no object", SAVE_AGAIN)),
+        Some(_) => return Err(wrong("alpha_pattern", "it is not an object", SAVE_AGAIN)),
     };
     let texts = |field: &str| match fields.get(field) {
         Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),

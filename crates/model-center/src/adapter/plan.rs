@@ -63,8 +63,8 @@ pub struct AdapterPlan {
 }
 
 impl AdapterPlan {
-    /// The updates of the model with these parameters; `names` is its family's table of Hugging Face's names, `head` the
-    /// head that it is opened with, and whether it generates targets from an encoder's input.
+    /// The updates of the model with these parameters; `names` is its family's table of Hugging Face's names. `head` is
+    /// the head that it is opened with, `generates_targets` whether it generates from an encoder's input.
     ///
     /// # Errors
     /// Names of no module or of one that has no update; tensors of a PEFT directory that are of another model.
@@ -135,7 +135,7 @@ impl AdapterPlan {
             let reason = format!("no module of the model is named \"{name}\"");
             return Err(Error::argument("adapter.trained", reason, "give the name of a module, such as \"lm_head\""));
         }
-        // PEFT lists names of which a model has one, such as `classifier` and `score`.
+        // PEFT lists the names of all heads, such as `classifier` and `score`; a model has one of them.
         let fitting = wanted.into_iter().zip(used).filter(|(_, used)| *used || !is_new);
         self.modules_to_save = fitting.map(|(name, _)| name).collect();
         self.modules_to_save.dedup();

@@ -8,8 +8,8 @@ use crate::model::{TextModel, from_parameters};
 use std::path::Path;
 
 impl AdapterPlan {
-    /// Write the updates of a model, and what else is trained of it, as a PEFT directory with the tokenizer's files. One
-    /// of the ranks that share the model writes, over pipeline stages the first one; the others call
+    /// Write the updates of a model, and what else is trained of it, as a PEFT directory with the tokenizer's files.
+    /// One of the ranks that share the model writes, over pipeline stages the first one; the others call
     /// [`AdapterPlan::pass`].
     ///
     /// # Errors

@@ -275,7 +275,7 @@ pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
     Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }
 
-/// Names and full shapes of a model's parameters, without those of its adapters, for reading and writing weights.
+/// Names and full shapes of a model's own parameters, without its adapters, for reading and writing weights.
 pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
     let own = parameters.declared().iter().filter(|param| !param.spec().is_adapter);
     own.map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()

@@ -10,7 +10,7 @@ use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
 use std::path::{Path, PathBuf};
 
-/// The largest relative error of a gradient. Those of queries are small differences of a softmax's terms.
+/// The largest relative error of a gradient: gradients of queries are small differences of a softmax's terms.
 const GRADIENTS: f64 = 1e-4;
 
 /// A golden adapter: its directory, the model and the head it is of, and which tokens have defined states.

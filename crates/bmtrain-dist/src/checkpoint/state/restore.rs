@@ -71,7 +71,7 @@ pub fn restore_without_optimizer_state(
 }
 
 /// Restore the values of parameters, and nothing else. The checkpoint and the model have the same parameters, in the
-/// same dtypes, but for those of a frozen model under adapters, which keep their values
+/// same dtypes; parameters of a frozen model under adapters keep their values
 /// ([`Parameters::is_saved`]); a pipeline stage reads those that it holds.
 ///
 /// # Errors

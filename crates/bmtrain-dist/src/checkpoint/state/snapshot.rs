@@ -20,9 +20,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy this rank's part of `params`, all parameters of the model of which those that
-    /// [are saved](Parameters::is_saved) are copied, and of the state of `optim`, if it is given: a pipeline stage
-    /// copies what it holds. The buffers of an earlier snapshot are reused.
+    /// Begin to copy this rank's part of the parameters that [are saved](Parameters::is_saved) and of the state of
+    /// `optim`, if it is given: a pipeline stage copies what it holds. The buffers of an earlier snapshot are reused.
     pub fn begin(
         device: &Device,
         params: &Parameters,

@@ -238,7 +238,7 @@ impl TensorPart {
         self.matrix()[1]
     }
 
-    /// Another matrix with these rows, which begin at 0, in the same order, and with other columns; it is not transposed.
+    /// Another matrix with these rows, which begin at 0, in the same order, with other columns; it is not transposed.
     pub(crate) fn with_columns(&self, columns: usize) -> TensorPart {
         let rows = self.rows.len();
         let (name, interleaved) = (self.name.clone(), self.interleaved.clone());
