@@ -42,8 +42,8 @@ ADAPTERS = {
         "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"down_proj": 3}}),
     # One module of theirs for all three projections, matrices stored transposed, the scale of rank-stabilised LoRA.
     "gpt2": ("gpt2_a/lm", GPT2LMHeadModel, decoders.loss_of, {
-        "task_type": "CAUSAL_LM", "target_modules": ["c_attn", "mlp.c_proj"], "r": 3, "lora_alpha": 5, "use_rslora": True,
-        "fan_in_fan_out": True}),
+        "task_type": "CAUSAL_LM", "target_modules": ["c_attn", "mlp.c_proj"], "r": 3, "lora_alpha": 5,
+        "use_rslora": True, "fan_in_fan_out": True}),
     # Queries, keys and values of each head next to each other.
     "bloom": ("bloom_a/lm", BloomForCausalLM, decoders.loss_of, {
         "task_type": "CAUSAL_LM", "target_modules": ["query_key_value", "dense_h_to_4h"], "r": 4, "lora_alpha": 4}),

@@ -1,7 +1,8 @@
 //! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
 //!
 //! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them.
-//! - [`Adapter`]: new updates, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
+//! - [`Adapter`]: new updates, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
+//!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
 //! - [`AdapterPlan`]: which of a model's layers are updated, and what else is trained: loads and writes PEFT
 //!   directories, and gives the values of the model with the updates added.
 //!
