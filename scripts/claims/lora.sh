@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-"$root/scripts/assets.sh" llama minilm prose
+"$root/scripts/assets.sh" llama bert prose
 build convert forward finetune
 python="$("$root/scripts/python_env.sh")"
 scratch
