@@ -1,4 +1,5 @@
-"""Golden data for adapters: writes `adapters`, PEFT's LoRA on tiny models of other goldens, in 64-bit floats.
+"""Golden data for adapters: writes `adapters`, PEFT's LoRA and prompt tuning on tiny models of other goldens, in 64-bit
+floats.
 
 crates/model-center/tests/golden/README.md describes every file and tensor. The data are committed; run the script only
 to change them:
@@ -13,7 +14,7 @@ import re
 
 import peft
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForSequenceClassification, BloomForCausalLM, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration,
@@ -32,6 +33,17 @@ PINNED_PEFT = "0.21.2"
 def class_loss(output, labels):
     """The loss of a classifier in the type of the logits."""
     return torch.nn.functional.cross_entropy(output.logits, labels)
+
+
+def prompted_loss(output, labels):
+    """The loss of a decoder, or of a decoder beside an encoder, where virtual tokens may precede its tokens."""
+    virtual = output.logits.shape[1] - labels.shape[1]
+    labels = torch.cat([torch.full((labels.shape[0], virtual), -100), labels], dim=1)
+    logits = output.logits
+    if "encoder_last_hidden_state" not in output:
+        # The first token is predicted from the last virtual one.
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 # By directory: the model, its class, the loss of an output, and the configuration of its adapter.
@@ -53,6 +65,15 @@ ADAPTERS = {
     # Attention to the encoder, and one of the two matrices before a gate.
     "t5": ("t5_b/lm", T5ForConditionalGeneration, seq2seq.loss_of, {
         "task_type": "SEQ_2_SEQ_LM", "target_modules": ["q", "v", "wi_1", "wo"], "r": 3, "lora_alpha": 9}),
+    # Virtual tokens of models with rotary and with learned positions.
+    "prompt_llama": ("llama_a/lm", LlamaForCausalLM, prompted_loss, {
+        "task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
+    "prompt_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, prompted_loss, {"task_type": "CAUSAL_LM", "num_virtual_tokens": 2}),
+    # Before the encoder alone, and before the decoder too.
+    "prompt_t5": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
+        "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 4, "num_transformer_submodules": 1}),
+    "prompt_t5_both": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
+        "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 2, "num_transformer_submodules": 2}),
 }
 
 
@@ -62,17 +83,21 @@ def is_norm(name):
 
 def name_in_file(name):
     """The name that a parameter has in PEFT's file."""
+    if name.startswith("prompt_encoder."):
+        return "prompt_embeddings"
     return re.sub(r"\.(modules_to_save\.)?default\b", "", name)
 
 
 def build(model, kind, settings, seed):
     """The model with an adapter whose matrices are all sampled; dropout off."""
     tuned = kind.from_pretrained(DEFAULT_OUT / model, attn_implementation="eager")
-    tuned = get_peft_model(tuned, LoraConfig(lora_dropout=0.0, **settings))
+    is_prompt = "num_virtual_tokens" in settings
+    config = PromptTuningConfig(**settings) if is_prompt else LoraConfig(lora_dropout=0.0, **settings)
+    tuned = get_peft_model(tuned, config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(tuned.named_parameters()):
-            if "lora_" in name:
+            if "lora_" in name or "prompt_encoder" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION)
     return tuned
 
@@ -87,6 +112,9 @@ def write_adapter(out, name, seed):
     (directory / "README.md").unlink(missing_ok=True)
     path = directory / "adapter_config.json"
     fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
+    if "target_modules" in fields:
+        # Of a set, whose order changes.
+        fields["target_modules"].sort()
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     with in_64_bits():
@@ -94,7 +122,9 @@ def write_adapter(out, name, seed):
         output = wide(**inputs)
         loss = loss_of(output, inputs["labels"])
         loss.backward()
-    golden = {"logits": output.logits, "loss": loss}
+    # Without the logits of virtual tokens.
+    logits = output.logits if output.logits.dim() == 2 else output.logits[:, -inputs["labels"].shape[1]:]
+    golden = {"logits": logits, "loss": loss}
     golden |= {f"grad.{name_in_file(name)}": parameter.grad
                for name, parameter in wide.named_parameters() if parameter.requires_grad}
     saved = load_file(directory / "adapter_model.safetensors")

@@ -235,6 +235,7 @@ fn directory_to_directory(directory: &Path, options: &Options, registry: Registr
     opened.plan.check_twins(&weights)?;
     let was_there = options.to.exists();
     let mut not_finite = Vec::new();
+    opened.adapter.as_ref().map_or(Ok(()), AdapterPlan::check_merge)?;
     let saved = opened.adapter.as_ref().map(AdapterPlan::saved_values).transpose()?.flatten();
     let mut fill = |name: &str, values: &mut Vec<f32>| {
         if let Some(found) = saved.as_ref().map(|saved| saved.get(name)).transpose()?.flatten() {

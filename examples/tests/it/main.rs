@@ -4,6 +4,7 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod adapters;
 mod bad_input;
 mod bench;
 mod ckpt;

@@ -17,8 +17,20 @@ use std::ops::Range;
 pub struct Adapters {
     /// Updates by the full name of a linear layer; several of one layer are added.
     pub low_rank: HashMap<String, Vec<LowRankOptions>>,
+    /// Virtual tokens, for a model that has them.
+    pub prompt: Option<PromptOptions>,
     /// Full names of parameters of the model that are trained, too.
     pub trained: NamePatterns,
+}
+
+/// Virtual tokens before every sequence, whose embeddings are trained: prompt tuning. A model that has them reads them
+/// from its builder's options and declares their tables below [`Builder::adapter`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptOptions {
+    /// Their number, before a sequence.
+    pub tokens: usize,
+    /// Whether the decoder of an encoder-decoder has as many of its own, beside the encoder's.
+    pub decoder: bool,
 }
 
 /// One low-rank update of a linear layer: `y[.., rows] += scale · dropout(x) a^T b^T`.

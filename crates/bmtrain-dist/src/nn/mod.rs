@@ -7,5 +7,5 @@ pub mod norm;
 
 pub use embedding::{Embedding, EmbeddingOptions};
 pub use linear::{Linear, LinearOptions, TensorSplit};
-pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions};
+pub use low_rank::{Adapters, LinearLayer, LowRank, LowRankOptions, PromptOptions};
 pub use norm::{Norm, NormOptions};

@@ -213,7 +213,7 @@ impl Builder {
     }
 
     /// The same place, below which parameters are an adapter's: they are trained whatever is frozen.
-    pub(crate) fn adapter(&self) -> Builder {
+    pub fn adapter(&self) -> Builder {
         Builder { is_adapter: true, ..self.clone() }
     }
 

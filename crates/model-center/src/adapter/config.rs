@@ -1,6 +1,36 @@
-//! The settings of low-rank updates.
+//! The settings of adapters.
 
 use serde::{Deserialize, Serialize};
+
+/// What is trained beside a frozen model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdapterConfig {
+    /// Low-rank updates.
+    Lora(LoraConfig),
+    /// Virtual tokens.
+    Prompt(PromptConfig),
+}
+
+/// Virtual tokens before every sequence, whose embeddings are trained. Source: Lester et al., 2021.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptConfig {
+    /// Their number.
+    pub tokens: usize,
+    /// The text whose tokens' embeddings they begin with, repeated or truncated to their number; `None` for samples of
+    /// a normal distribution.
+    pub text: Option<String>,
+    /// Whether the decoder of an encoder-decoder has as many of its own.
+    pub decoder: bool,
+}
+
+impl Default for PromptConfig {
+    /// 20 tokens with random embeddings, before the encoder alone.
+    fn default() -> Self {
+        PromptConfig { tokens: 20, text: None, decoder: false }
+    }
+}
 
 /// Every linear layer of the blocks.
 pub const ALL_LINEAR: &str = "all-linear";

@@ -1,8 +1,9 @@
 //! The values of a model with its updates added: `W + scale · b a`.
 
+use super::config::AdapterConfig;
 use super::plan::{AdapterPlan, LoraUpdate};
-use crate::Result;
 use crate::model::Fill;
+use crate::{Error, Result};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::WholeReader;
 
@@ -22,6 +23,20 @@ impl AdapterPlan {
                 update.add(values, a, b);
             }
             Ok(())
+        }
+    }
+
+    /// Whether the adapter can be added to a model's weights.
+    ///
+    /// # Errors
+    /// Virtual tokens, which are no part of them.
+    pub fn check_merge(&self) -> Result<()> {
+        match self.config {
+            AdapterConfig::Lora(_) => Ok(()),
+            AdapterConfig::Prompt(_) => {
+                let reason = "virtual tokens are not part of a model's weights and cannot be merged with them";
+                Err(Error::argument("the adapter", reason, "use it beside the model, with --adapter"))
+            }
         }
     }
 

@@ -1,20 +1,21 @@
 //! Parameter-efficient fine-tuning: what is trained beside a frozen model, and the directories that hold it.
 //!
 //! - [`LoraConfig`]: low-rank updates of linear layers, by the names that Hugging Face's PEFT has for them.
-//! - [`Adapter`]: new updates, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
+//!   [`PromptConfig`]: virtual tokens before every sequence.
+//! - [`Adapter`]: a new one, or a PEFT directory's; [`OpenOptions::adapter`] opens a model with one. No family knows
 //!   of it: the [builder](bmtrain_dist::Builder) declares the updates beside the weights.
-//! - [`AdapterPlan`]: which of a model's layers are updated, and what else is trained: loads and writes PEFT
+//! - [`AdapterPlan`]: what is trained of a model: loads and writes PEFT
 //!   directories, and gives the values of the model with the updates added.
 //!
 //! ```no_run
-//! use model_center::adapter::{Adapter, LoraConfig};
+//! use model_center::adapter::{Adapter, AdapterConfig, LoraConfig};
 //! use model_center::prelude::*;
 //! use std::path::Path;
 //!
 //! # fn main() -> Result<()> {
 //! let device = Device::cpu(2)?;
 //! let lora = LoraConfig { rank: 8, alpha: 16.0, ..LoraConfig::default() };
-//! let options = OpenOptions { adapter: Some(Adapter::New(lora)), ..OpenOptions::new(&device) };
+//! let options = OpenOptions { adapter: Some(Adapter::New(AdapterConfig::Lora(lora))), ..OpenOptions::new(&device) };
 //! let opened = Registry::default().open(Path::new("models/SmolLM2-135M"), &options)?;
 //! let trained = opened.model.parameters().iter().filter(|param| param.is_trainable());
 //! println!("{} values are trained", trained.map(|param| param.spec().shape.elements()).sum::<usize>());
@@ -28,11 +29,13 @@ mod config;
 mod merge;
 mod modules;
 mod peft;
+mod peft_config;
 mod plan;
 mod save;
 
-pub use config::LoraConfig;
+pub use config::{AdapterConfig, LoraConfig, PromptConfig};
 pub use peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, PeftDetails, SavedValues};
+pub(crate) use plan::TOKENS;
 pub use plan::{AdapterPlan, LoraUpdate};
 
 use crate::Result;
@@ -44,9 +47,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Adapter {
-    /// Updates that begin as zero.
-    New(LoraConfig),
-    /// The updates of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
+    /// A new one: low-rank updates that begin as zero, or virtual tokens.
+    New(AdapterConfig),
+    /// The one of a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
     Saved(PathBuf),
 }
 

@@ -1,21 +1,23 @@
 //! PEFT's directories: `adapter_config.json` and `adapter_model.safetensors`, read and written.
 //!
-//! Source: PEFT 0.17, `LoraConfig` and `get_peft_model_state_dict`. Tensors have the path of their module after
-//! `base_model.model.`; `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored.
+//! Source: PEFT 0.21, `LoraConfig`, `PromptTuningConfig` and `get_peft_model_state_dict`. Tensors have the path of their module after
+//! `base_model.model.`; `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored. The embeddings of
+//! virtual tokens are one tensor, `prompt_embeddings`.
 
 use super::modules::{LinearModule, names_module};
-use super::plan::{AdapterPlan, LoraUpdate};
-use super::{LoraConfig, weights_path};
-use crate::config::json::{number, parse_object, to_text};
+use super::peft_config;
+use super::plan::{AdapterPlan, LoraUpdate, PromptTables};
+use super::{AdapterConfig, LoraConfig, weights_path};
+use crate::config::json::{parse_object, to_text};
 use crate::file::{printable, read_text, write_atomic};
 use crate::formats::safetensors::{SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource, stored};
 use crate::formats::{NameTable, TensorPart};
-use crate::model::{Fill, TextHead};
+use crate::model::Fill;
 use crate::{Error, Result};
 use bmtrain_core::DType;
 use bmtrain_dist::Parameters;
 use bmtrain_dist::param::Param;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -24,26 +26,13 @@ pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
+/// The embeddings of virtual tokens, before the encoder and then before the decoder where both have them.
+const PROMPT_EMBEDDINGS: &str = "prompt_embeddings";
 /// What precedes the path of a module.
 const PREFIX: &str = "base_model.model.";
 /// The largest configuration that is read. Real ones have about 1 KiB.
 const CONFIG_LIMIT: u64 = 1 << 20;
-/// Parts of LoRA that are not available, with the values that leave them out.
-const NOT_AVAILABLE: [&str; 12] = [
-    "use_dora",
-    "use_qalora",
-    "use_bdlora",
-    "lora_bias",
-    "target_parameters",
-    "trainable_token_indices",
-    "layer_replication",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "kasa_config",
-    "monteclora_config",
-    "velora_config",
-];
-const SAVE_AGAIN: &str = "use an adapter of this model that PEFT or this program saved";
+pub(super) const SAVE_AGAIN: &str = "use an adapter of this model that PEFT or this program saved";
 
 /// What a PEFT directory states beside its updates.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +49,7 @@ pub struct PeftDetails<'a> {
 #[derive(Debug)]
 pub(super) struct PeftDirectory {
     path: PathBuf,
-    config: LoraConfig,
+    config: AdapterConfig,
     base_model: Option<String>,
     /// Alphas of some modules, by names as in the targets.
     alphas: Vec<(String, f32)>,
@@ -75,9 +64,13 @@ impl PeftDirectory {
         let path = directory.join(ADAPTER_CONFIG);
         let place = path.display().to_string();
         let fields = parse_object(&read_text(&path, CONFIG_LIMIT)?, &place)?;
-        let (config, alphas) = read_config(&fields, &place)?;
+        let (config, alphas) = peft_config::read(&fields, &place)?;
         let base_model = fields.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_owned);
         let weights = SafetensorsFile::open(&weights_path(directory))?;
+        if let AdapterConfig::Prompt(_) = &config {
+            let (path, updates, names) = (directory.to_owned(), BTreeMap::new(), BTreeSet::new());
+            return Ok(PeftDirectory { path, config, base_model, alphas, updates, names });
+        }
         let mut names = BTreeSet::new();
         let mut halves: BTreeMap<String, [Option<TensorEntry>; 2]> = BTreeMap::new();
         for entry in weights.tensors() {
@@ -117,7 +110,7 @@ impl PeftDirectory {
         &self.path
     }
 
-    pub(super) fn config(&self) -> &LoraConfig {
+    pub(super) fn config(&self) -> &AdapterConfig {
         &self.config
     }
 
@@ -128,6 +121,7 @@ impl PeftDirectory {
     /// The model's modules that are updated, each with its rank and the factor of its update, in the model's order.
     pub(super) fn chosen<'m>(
         &self,
+        config: &LoraConfig,
         modules: &'m [LinearModule],
         names: &NameTable,
     ) -> Result<Vec<(&'m LinearModule, usize, f32)>> {
@@ -147,8 +141,8 @@ impl PeftDirectory {
             }
             let rank = a.shape.first().copied().unwrap_or(1);
             let alpha = self.alphas.iter().find(|(name, _)| names_module(std::slice::from_ref(name), path));
-            let config =
-                LoraConfig { alpha: alpha.map_or(self.config.alpha, |(_, alpha)| *alpha), ..self.config.clone() };
+            let alpha = alpha.map_or(config.alpha, |(_, alpha)| *alpha);
+            let config = LoraConfig { alpha, ..config.clone() };
             chosen.push((module, rank, config.scale(rank)));
         }
         if chosen.len() != self.updates.len() {
@@ -179,65 +173,6 @@ impl PeftDirectory {
     }
 }
 
-fn read_config(fields: &Map<String, Value>, place: &str) -> Result<(LoraConfig, Vec<(String, f32)>)> {
-    let wrong = |field: &str, reason: &str, fix: &str| Error::model(format!("{place}, field {field}"), reason, fix);
-    let method = fields.get("peft_type").and_then(Value::as_str).unwrap_or_default();
-    if method != "LORA" {
-        let reason = format!("the method \"{}\" is not read", printable(method, 60));
-        return Err(wrong("peft_type", &reason, "use an adapter of LoRA"));
-    }
-    let is_off = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(items) => items.is_empty(),
-        _ => false,
-    };
-    if let Some(field) = NOT_AVAILABLE.iter().find(|field| !fields.get(**field).is_none_or(is_off)) {
-        return Err(wrong(field, "this part of PEFT's LoRA is not available", "use an adapter without it"));
-    }
-    let number = |field: &str, default: f32| match fields.get(field) {
-        None | Some(Value::Null) => Ok(default),
-        Some(value) => match value.as_f64().filter(|value| value.is_finite()) {
-            Some(value) => Ok(value as f32),
-            None => Err(wrong(field, "it is not a number", SAVE_AGAIN)),
-        },
-    };
-    let rank = fields.get("r").and_then(Value::as_u64).and_then(|rank| usize::try_from(rank).ok()).unwrap_or(8);
-    let alphas = match fields.get("alpha_pattern") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Object(patterns)) => patterns
-            .iter()
-            .map(|(name, alpha)| {
-                let alpha = alpha.as_f64().filter(|alpha| alpha.is_finite());
-                let is_plain = name.chars().all(|letter| letter.is_alphanumeric() || "._".contains(letter));
-                match alpha {
-                    Some(alpha) if is_plain => Ok((name.clone(), alpha as f32)),
-                    Some(_) => Err(wrong("alpha_pattern", "regular expressions are not read", "name the modules")),
-                    None => Err(wrong("alpha_pattern", "a value is not a number", SAVE_AGAIN)),
-                }
-            })
-            .collect::<Result<_>>()?,
-        Some(_) => return Err(wrong("alpha_pattern", "it is not an object", SAVE_AGAIN)),
-    };
-    let texts = |field: &str| match fields.get(field) {
-        Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
-        Some(Value::String(name)) => vec![name.clone()],
-        _ => Vec::new(),
-    };
-    let config = LoraConfig {
-        rank,
-        alpha: number("lora_alpha", 8.0)?,
-        rank_stabilized: fields.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
-        dropout: number("lora_dropout", 0.0)?,
-        targets: texts("target_modules"),
-        trained: texts("modules_to_save"),
-    };
-    if !(0.0..1.0).contains(&config.dropout) {
-        return Err(wrong("lora_dropout", "it is not in [0, 1)", SAVE_AGAIN));
-    }
-    Ok((config, alphas))
-}
-
 fn tensor(weights: &SafetensorsFile, name: &str) -> String {
     format!("{}, tensor {}", weights.place(), printable(name, 200))
 }
@@ -257,6 +192,17 @@ impl SavedValues<'_> {
     /// A tensor of another shape than the parameter's; what the disk refuses.
     pub fn get(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let SavedValues { plan, saved, weights } = self;
+        if let Some(PromptTables { names, tokens, size }) = &plan.prompt {
+            let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
+            let shape = [names.len() * tokens, *size];
+            let entry = weights.entry(PROMPT_EMBEDDINGS).filter(|entry| entry.shape == shape).ok_or_else(|| {
+                let reason = format!("it is missing, or not of shape {shape:?}, as the model has it");
+                Error::model(tensor(weights, PROMPT_EMBEDDINGS), reason, SAVE_AGAIN)
+            })?;
+            let mut values = vec![0.0; tokens * size];
+            weights.read_f32_at(&entry.name, number * tokens * size, &mut values)?;
+            return Ok(Some(values));
+        }
         let parts = plan.parts(name);
         let found = parts.iter().map(|part| saved.find(&part.name, plan.base_prefix));
         let Some(found) = found.collect::<Option<Vec<String>>>().filter(|found| !found.is_empty()) else {
@@ -303,7 +249,8 @@ impl AdapterPlan {
     /// Our names of the written parameters, in the order in which [`AdapterPlan::write`] asks for their values.
     pub fn written(&self) -> impl Iterator<Item = &str> {
         let updates = self.updates.iter().flat_map(|update| [update.a.as_str(), update.b.as_str()]);
-        updates.chain(self.trained.iter().map(|param| param.name.as_str()))
+        let whole = self.trained.iter().map(|param| param.name.as_str());
+        updates.chain(whole).chain(self.prompt.iter().flat_map(|prompt| prompt.names.iter().map(String::as_str)))
     }
 
     /// PEFT's tensors that make up one of the written parameters, with their full names; none of any other.
@@ -334,64 +281,27 @@ impl AdapterPlan {
         let dtype = stored(details.dtype)?;
         let parts: Vec<(&str, Vec<TensorPart>)> = self.written().map(|name| (name, self.parts(name))).collect();
         let entry = |part: &TensorPart| TensorEntry::new(part.name.clone(), dtype, part.shape.clone());
-        let entries: Vec<TensorEntry> = parts.iter().flat_map(|(_, parts)| parts.iter().map(entry)).collect();
+        let mut entries: Vec<TensorEntry> = parts.iter().flat_map(|(_, parts)| parts.iter().map(entry)).collect();
+        if let Some(PromptTables { names, tokens, size }) = &self.prompt {
+            entries.push(TensorEntry::new(PROMPT_EMBEDDINGS, dtype, [names.len() * tokens, *size]));
+        }
         let mut writer = SafetensorsWriter::create(&weights_path(directory), &entries)?;
-        let mut values = Vec::new();
+        let (mut values, mut prompt) = (Vec::new(), Vec::new());
         for (name, parts) in &parts {
             values.clear();
             fill(name, &mut values)?;
             for part in parts {
                 writer.write_f32(&part.name, &part.of(&values)?)?;
             }
+            if parts.is_empty() {
+                prompt.extend_from_slice(&values);
+            }
+        }
+        if self.prompt.is_some() {
+            writer.write_f32(PROMPT_EMBEDDINGS, &prompt)?;
         }
         writer.finish()?;
         write_atomic(&directory.join(ADAPTER_CONFIG), to_text(&self.config_fields(details)).as_bytes())
-    }
-
-    fn config_fields(&self, details: &PeftDetails<'_>) -> Map<String, Value> {
-        let LoraConfig { rank, alpha, rank_stabilized, dropout, .. } = self.config;
-        let ranks = self.updates.iter().filter(|update| update.rank != rank);
-        let rank_pattern: Map<String, Value> =
-            ranks.map(|update| (update.module.clone(), json!(update.rank))).collect();
-        // Factors, from which PEFT's alphas follow.
-        let alpha_of =
-            |update: &LoraUpdate| update.scale / LoraConfig { alpha: 1.0, ..self.config.clone() }.scale(update.rank);
-        let alphas = self.updates.iter().map(|update| (update, alpha_of(update)));
-        let alphas = alphas.filter(|(update, _)| update.scale != self.config.scale(update.rank));
-        let alpha_pattern: Map<String, Value> =
-            alphas.map(|(update, alpha)| (update.module.clone(), number(alpha))).collect();
-        let modules = Some(&self.modules_to_save).filter(|modules| !modules.is_empty());
-        let fields = json!({
-            "peft_type": "LORA",
-            "task_type": self.head.and_then(|head| task_type(head, self.generates_targets)),
-            "base_model_name_or_path": details.base_model,
-            "revision": details.revision,
-            "auto_mapping": null,
-            "inference_mode": true,
-            "r": rank,
-            "lora_alpha": number(alpha),
-            "lora_dropout": number(dropout),
-            "use_rslora": rank_stabilized,
-            "use_dora": false,
-            "lora_bias": false,
-            "bias": "none",
-            // Their linear layer of GPT-2 stores [in, out].
-            "fan_in_fan_out": self.updates.iter().all(|update| update.part.transposed),
-            "target_modules": self.target_modules,
-            "exclude_modules": null,
-            "modules_to_save": modules,
-            "init_lora_weights": true,
-            "layers_to_transform": null,
-            "layers_pattern": null,
-            "rank_pattern": rank_pattern,
-            "alpha_pattern": alpha_pattern,
-            "megatron_config": null,
-            "megatron_core": "megatron.core",
-        });
-        match fields {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        }
     }
 }
 
@@ -401,21 +311,10 @@ fn read(weights: &SafetensorsFile, entry: &TensorEntry) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-fn load(param: &Param, values: &[f32]) -> Result<()> {
+/// Set the values of a parameter from the full ones.
+pub(super) fn load(param: &Param, values: &[f32]) -> Result<()> {
     param.load_part(&mut |first, out: &mut [f32]| {
         out.copy_from_slice(&values[first..first + out.len()]);
         Ok::<_, Error>(())
     })
-}
-
-/// PEFT's name for what a model with this head does.
-fn task_type(head: TextHead, generates_targets: bool) -> Option<&'static str> {
-    match head {
-        TextHead::Classification { .. } => Some("SEQ_CLS"),
-        TextHead::TokenClassification { .. } => Some("TOKEN_CLS"),
-        TextHead::QuestionAnswering => Some("QUESTION_ANS"),
-        TextHead::CausalLm if generates_targets => Some("SEQ_2_SEQ_LM"),
-        TextHead::CausalLm => Some("CAUSAL_LM"),
-        TextHead::None | TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => None,
-    }
 }

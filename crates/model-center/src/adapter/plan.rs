@@ -2,20 +2,24 @@
 
 use super::modules::{LinearModule, linear_modules, names_ancestor, names_module};
 use super::peft::PeftDirectory;
-use super::{Adapter, LoraConfig};
+use super::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
 use crate::formats::names::ParamShape;
 use crate::formats::{NameTable, TensorPart};
 use crate::model::TextHead;
+use crate::model::prompt::PROMPT_NAMES;
 use crate::recipe::suggest::closest;
 use crate::{Error, Result};
 use bmtrain_dist::Parameters;
-use bmtrain_dist::nn::{Adapters, LowRankOptions};
+use bmtrain_dist::nn::{Adapters, LowRankOptions, PromptOptions};
 use bmtrain_dist::param::NamePatterns;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The modules that transformers' classes with a new head have and PEFT trains with the updates.
 const HEADS: [&str; 4] = ["classifier", "score", "classification_head", "qa_outputs"];
+
+/// Our name of the token embedding.
+pub(crate) const TOKENS: &str = "input_embedding.weight";
 
 /// The update of one of Hugging Face's modules.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,12 +48,23 @@ pub(super) struct TrainedParam {
     pub(super) parts: Vec<TensorPart>,
 }
 
+/// The virtual tokens of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PromptTables {
+    /// Our names of the tables, `[tokens, size]`: before the first stack and, if it has its own, before the decoder.
+    pub(super) names: Vec<String>,
+    pub(super) tokens: usize,
+    /// Length of a token's embedding.
+    pub(super) size: usize,
+}
+
 /// An [`Adapter`] of a model.
 #[derive(Debug, Clone)]
 pub struct AdapterPlan {
-    pub(super) config: LoraConfig,
+    pub(super) config: AdapterConfig,
     pub(super) updates: Vec<LoraUpdate>,
     pub(super) trained: Vec<TrainedParam>,
+    pub(super) prompt: Option<PromptTables>,
     /// What PEFT's `target_modules` has to be for the same layers.
     pub(super) target_modules: Vec<String>,
     /// What `modules_to_save` has to be.
@@ -59,7 +74,6 @@ pub struct AdapterPlan {
     /// Whether it is an encoder-decoder with a language-modelling head.
     pub(super) generates_targets: bool,
     pub(super) saved: Option<Arc<PeftDirectory>>,
-    dropout: f32,
 }
 
 impl AdapterPlan {
@@ -74,40 +88,60 @@ impl AdapterPlan {
         names: &NameTable,
         (head, generates_targets): (Option<TextHead>, bool),
     ) -> Result<AdapterPlan> {
-        let modules = linear_modules(parameters, names)?;
-        let (config, saved, chosen) = match adapter {
-            Adapter::New(config) => {
-                let (rank, scale) = (config.rank, config.scale(config.rank));
-                let chosen = chosen(config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect();
-                (config.clone(), None, chosen)
-            }
+        let (config, saved) = match adapter {
+            Adapter::New(config) => (config.clone(), None),
             Adapter::Saved(directory) => {
                 let saved = Arc::new(PeftDirectory::open(directory)?);
-                let chosen = saved.chosen(&modules, names)?;
-                (saved.config().clone(), Some(saved), chosen)
+                (saved.config().clone(), Some(saved))
             }
         };
-        let target_modules = target_modules(&chosen.iter().map(|(module, ..)| *module).collect::<Vec<_>>(), &modules);
-        let updates: Vec<LoraUpdate> =
-            chosen.iter().map(|&(module, rank, scale)| update(module, rank, scale)).collect();
         let mut plan = AdapterPlan {
-            updates,
+            updates: Vec::new(),
             trained: Vec::new(),
-            target_modules,
+            prompt: None,
+            target_modules: Vec::new(),
             modules_to_save: Vec::new(),
             base_prefix: names.base_prefix,
             head,
             generates_targets,
             saved,
-            dropout: config.dropout,
             config,
         };
-        plan.add_trained(parameters, names)?;
+        match plan.config.clone() {
+            AdapterConfig::Lora(config) => {
+                let modules = linear_modules(parameters, names)?;
+                let chosen = match &plan.saved {
+                    Some(saved) => saved.chosen(&config, &modules, names)?,
+                    None => {
+                        let (rank, scale) = (config.rank, config.scale(config.rank));
+                        chosen(&config, &modules)?.into_iter().map(|module| (module, rank, scale)).collect()
+                    }
+                };
+                let layers: Vec<&LinearModule> = chosen.iter().map(|(module, ..)| *module).collect();
+                plan.target_modules = target_modules(&layers, &modules);
+                plan.updates = chosen.iter().map(|&(module, rank, scale)| update(module, rank, scale)).collect();
+                plan.add_trained(&config, parameters, names)?;
+            }
+            AdapterConfig::Prompt(config) => plan.prompt = Some(plan.prompt_tables(&config, parameters)?),
+        }
         Ok(plan)
     }
 
+    /// The tables of virtual tokens.
+    fn prompt_tables(&self, config: &PromptConfig, parameters: &Parameters) -> Result<PromptTables> {
+        if config.decoder && !self.generates_targets {
+            let reason = "the model has no decoder beside an encoder, which virtual tokens could precede";
+            return Err(Error::argument("adapter.prompt_stacks", reason, "leave it out"));
+        }
+        let table = parameters.find_declared(TOKENS).map(|param| param.spec().shape.last());
+        let missing = || Error::model("the model", format!("it has no {TOKENS}"), "use a transformer");
+        let count = if config.decoder { 2 } else { 1 };
+        let names = PROMPT_NAMES[..count].iter().map(|name| format!("prompt.{name}.weight")).collect();
+        Ok(PromptTables { names, tokens: config.tokens, size: table.ok_or_else(missing)? })
+    }
+
     /// Choose the parameters that are trained as a whole.
-    fn add_trained(&mut self, parameters: &Parameters, names: &NameTable) -> Result<()> {
+    fn add_trained(&mut self, config: &LoraConfig, parameters: &Parameters, names: &NameTable) -> Result<()> {
         let has_new_head = matches!(
             self.head,
             Some(TextHead::Classification { .. } | TextHead::TokenClassification { .. } | TextHead::QuestionAnswering)
@@ -115,7 +149,7 @@ impl AdapterPlan {
         // A PEFT directory names the modules of its head itself.
         let is_new = self.saved.is_none();
         let heads = HEADS.iter().filter(|_| has_new_head && is_new).map(|name| (*name).to_owned());
-        let wanted: Vec<String> = self.config.trained.iter().cloned().chain(heads).collect();
+        let wanted: Vec<String> = config.trained.iter().cloned().chain(heads).collect();
         let mut used = vec![false; wanted.len()];
         for param in parameters.declared() {
             let shape = param.spec().shape.dims().to_vec();
@@ -131,7 +165,7 @@ impl AdapterPlan {
                 self.trained.push(TrainedParam { name: param.name().to_owned(), shape, parts });
             }
         }
-        if let Some((name, _)) = self.config.trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
+        if let Some((name, _)) = config.trained.iter().zip(&used).find(|(_, used)| is_new && !**used) {
             let reason = format!("no module of the model is named \"{name}\"");
             return Err(Error::argument("adapter.trained", reason, "give the name of a module, such as \"lm_head\""));
         }
@@ -145,6 +179,12 @@ impl AdapterPlan {
     /// The options of the builder that declares the updates.
     pub fn adapters(&self) -> Adapters {
         let mut low_rank: HashMap<String, Vec<LowRankOptions>> = HashMap::new();
+        let (dropout, prompt) = match &self.config {
+            AdapterConfig::Lora(config) => (config.dropout, None),
+            AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
+                (0.0, Some(PromptOptions { tokens: *tokens, decoder: *decoder }))
+            }
+        };
         for update in &self.updates {
             let layer = update.weight.strip_suffix(".weight").unwrap_or(&update.weight);
             low_rank.entry(layer.to_owned()).or_default().push(LowRankOptions {
@@ -152,11 +192,11 @@ impl AdapterPlan {
                 rows: update.part.rows.clone(),
                 rank: update.rank,
                 scale: update.scale,
-                dropout: self.dropout,
+                dropout,
             });
         }
         let trained = NamePatterns::new(self.trained.iter().map(|param| param.name.as_str()));
-        Adapters { low_rank, trained }
+        Adapters { low_rank, prompt, trained }
     }
 
     /// Names and full shapes of the written parameters, in the order of [`AdapterPlan::written`].
@@ -166,11 +206,47 @@ impl AdapterPlan {
             [ParamShape::new(update.a.clone(), [rank, columns]), ParamShape::new(update.b.clone(), [rows, rank])]
         };
         let whole = self.trained.iter().map(|param| ParamShape::new(param.name.clone(), param.shape.clone()));
-        self.updates.iter().flat_map(of_update).chain(whole).collect()
+        let prompt = self.prompt.iter().flat_map(|PromptTables { names, tokens, size }| {
+            names.iter().map(|name| ParamShape::new(name.clone(), [*tokens, *size]))
+        });
+        self.updates.iter().flat_map(of_update).chain(whole).chain(prompt).collect()
+    }
+
+    /// The text that new virtual tokens begin with.
+    pub(crate) fn first_text(&self) -> Option<&str> {
+        match &self.config {
+            AdapterConfig::Prompt(config) if self.saved.is_none() => config.text.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Set virtual tokens to the embeddings of these tokens, repeated or truncated to their number, from the full table.
+    ///
+    /// # Errors
+    /// A text without tokens; a token that the table has no row for.
+    pub(crate) fn begin_with(&self, ids: &[u32], table: &[f32], parameters: &Parameters) -> Result<()> {
+        let Some(PromptTables { names, tokens, size }) = &self.prompt else { return Ok(()) };
+        let wrong = |reason: &str| Error::argument("adapter.prompt_text", reason, "give another text");
+        if ids.is_empty() {
+            return Err(wrong("it has no tokens"));
+        }
+        let rows = ids.iter().cycle().take(names.len() * tokens);
+        let mut values = Vec::with_capacity(names.len() * tokens * size);
+        for id in rows {
+            let start = *id as usize * size;
+            let row = table.get(start..start + size);
+            values.extend_from_slice(row.ok_or_else(|| wrong("the model has no embedding of one of its tokens"))?);
+        }
+        for (name, values) in names.iter().zip(values.chunks(tokens * size)) {
+            if let Some(param) = parameters.get(name) {
+                super::peft::load(param, values)?;
+            }
+        }
+        Ok(())
     }
 
     /// The settings.
-    pub fn config(&self) -> &LoraConfig {
+    pub fn config(&self) -> &AdapterConfig {
         &self.config
     }
 
@@ -188,11 +264,19 @@ impl AdapterPlan {
     pub fn values(&self) -> usize {
         let of_update = |update: &LoraUpdate| update.rank * (update.part.columns() + update.part.rows.len());
         let whole = self.trained.iter().map(|param| param.shape.iter().product::<usize>());
-        self.updates.iter().map(of_update).chain(whole).sum()
+        let prompt = self.prompt.iter().map(|prompt| prompt.names.len() * prompt.tokens * prompt.size);
+        self.updates.iter().map(of_update).chain(whole).chain(prompt).sum()
     }
 
     /// Updated layers and trained modules, in a line.
     pub fn describe(&self) -> String {
+        let config = match &self.config {
+            AdapterConfig::Lora(config) => config,
+            AdapterConfig::Prompt(PromptConfig { tokens, decoder, .. }) => {
+                let decoder = if *decoder { " and as many before the decoder's" } else { "" };
+                return format!("{tokens} virtual tokens before a sequence{decoder}");
+            }
+        };
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for update in &self.updates {
             *counts.entry(update.name()).or_default() += 1;
@@ -202,7 +286,7 @@ impl AdapterPlan {
             [] => String::new(),
             modules => format!("; trained as a whole: {}", modules.join(", ")),
         };
-        format!("LoRA of rank {} on {}{trained}", self.config.rank, layers.join(", "))
+        format!("LoRA of rank {} on {}{trained}", config.rank, layers.join(", "))
     }
 }
 

@@ -8,6 +8,7 @@ use super::decoder_inputs;
 use super::head::{ClassifierInput, Head};
 use super::labels::{IGNORED, Targets, VerbalizerTensors, upload_class_weights, upload_mask};
 use super::position_table::{Count, PositionTable};
+use super::prompt::PromptIds;
 use crate::data::{Batch, Labels, VerbalizerBatch};
 use crate::error::{Error, Result};
 use crate::layer::{PositionsConfig, TokensRead};
@@ -41,6 +42,8 @@ pub struct Sequences {
     pub tokens: Option<TokenShard>,
     /// Which hidden states are read after the last block.
     pub reads: TokensRead,
+    /// The ids of virtual tokens and of what follows; `None` without virtual tokens.
+    pub prompt: Option<PromptIds>,
 }
 
 /// Sequences in host memory, before [`Sequences::upload`].
@@ -93,6 +96,7 @@ impl Sequences {
             documents: documents.map(|starts| Documents::new(device, [rows, length], starts)).transpose()?,
             tokens: None,
             reads: TokensRead::All,
+            prompt: None,
         })
     }
 

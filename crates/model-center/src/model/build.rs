@@ -3,6 +3,7 @@
 use super::architecture::{Architecture, Spec, StackSpec};
 use super::head::{Head, Heads};
 use super::inputs::Inputs;
+use super::prompt::Prompt;
 use super::shared_layers;
 use super::stack::{Stack, StackParts};
 use super::text_model::ModelInfo;
@@ -58,14 +59,31 @@ impl<A: Architecture> Transformer<A> {
             })
         };
         let stacks = spec.stacks.iter().enumerate().map(stack).collect::<bmtrain_dist::Result<_>>()?;
+        let prompt = Prompt::new(&builder, &spec, head)?;
         let heads = Heads::new(&builder.part(ModelPart::Head), &spec.head, head, spec.vocab_size)?;
         let (parameters, names) = (builder.finish(), A::names(&config, head));
         let looked_up = (!head.is_tied()).then_some(&tokens).into_iter().chain(inputs.iter().flat_map(Inputs::tables));
         let embedding_parameters = looked_up.map(|table| table.weight().spec().shape.elements()).sum();
         let repeated_parameters = shared_layers::repeated(&spec, parameters.declared().iter());
         let info = ModelInfo { embedding_parameters, repeated_parameters, ..info(&spec, head) };
+        // Virtual tokens take positions.
+        let max_length = info.max_length.saturating_sub(prompt.as_ref().map_or(0, Prompt::tokens));
+        let info = ModelInfo { max_length, ..info };
         let token_ranks = builder.token_ranks().cloned();
-        Ok(Transformer { config, spec, info, names, dtype, tokens, inputs, stacks, heads, parameters, token_ranks })
+        Ok(Transformer {
+            config,
+            spec,
+            info,
+            names,
+            dtype,
+            tokens,
+            inputs,
+            stacks,
+            heads,
+            prompt,
+            parameters,
+            token_ranks,
+        })
     }
 }
 

@@ -45,6 +45,8 @@ impl Source {
     /// Runs the encoder.
     fn read<A: Architecture>(model: &Transformer<A>, batch: &Batch, cx: &mut Ctx) -> Result<Self> {
         let (spec, device) = (&model.spec, cx.device().clone());
+        let prompted = model.prompt.as_ref().map(|prompt| prompt.first(batch, spec));
+        let batch = prompted.as_ref().unwrap_or(batch);
         check_tokens(batch)?;
         Numbers::grid("input_ids", &batch.input_ids, batch, spec.vocab_size).check(false)?;
         refuse_spans(batch)?;
@@ -54,7 +56,10 @@ impl Source {
         let shape = [batch.rows, batch.length];
         let mask = batch.attention_mask.as_deref();
         let input = SequenceInput::new(&batch.input_ids, shape, ("attention_mask", mask));
-        let sequences = Sequences::upload(&device, &spec.stacks[0], input)?;
+        let mut sequences = Sequences::upload(&device, &spec.stacks[0], input)?;
+        if let Some(prompt) = &model.prompt {
+            sequences = prompt.attach(0, sequences, &batch.input_ids, &device)?;
+        }
         let visible = Visible::but(sequences.padding.as_ref());
         let encoded = model.run_staged_stack(0, (&sequences, None), None, cx)?;
         // Every stage with blocks of the decoder attends to it.
@@ -165,7 +170,7 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             None => None,
         };
         let visible = visible.map(|keys| Tensor::from_slice_in(device, [rows, length, length], &keys, Segment::Data));
-        Ok(Sequences {
+        let sequences = Sequences {
             ids: Tensor::from_slice_in(device, [rows, length], &ids, Segment::Data)?,
             position_ids: table.map(|table| past.position_ids(table, length, device)).transpose()?,
             reach: past.length(),
@@ -176,12 +181,28 @@ impl<'a, A: Architecture> Incremental<'a, A> {
             documents: None,
             tokens: None,
             reads: TokensRead::All,
-        })
+            prompt: None,
+        };
+        self.with_prompt(sequences, (&ids, past), device)
+    }
+
+    /// Sequences of all tokens so far, if there are no others in the cache, with the ids of virtual tokens.
+    fn with_prompt(&self, sequences: Sequences, (ids, past): (&[i64], &Past), device: &Device) -> Result<Sequences> {
+        let is_first = sequences.ids.shape().last() == past.length();
+        match self.model.prompt.as_ref().filter(|_| is_first) {
+            Some(prompt) => prompt.attach(self.model.spec.stacks.len() - 1, sequences, ids, device),
+            None => Ok(sequences),
+        }
     }
 }
 
 impl<A: Architecture> Decoding for Incremental<'_, A> {
     fn extend(&mut self, tokens: &Batch, cx: &mut Ctx) -> Result<Tensor> {
+        let stack = self.model.spec.stacks.len() - 1;
+        let prompt = self.model.prompt.as_ref().filter(|prompt| prompt.table(stack).is_some());
+        let prompt = prompt.filter(|_| self.past.length() == 0);
+        let prompted = prompt.map(|prompt| prompt.first(tokens, &self.model.spec));
+        let tokens = prompted.as_ref().unwrap_or(tokens);
         let past = self.past.with(tokens)?;
         self.check(tokens, &past)?;
         let device = cx.device().clone();
@@ -192,7 +213,6 @@ impl<A: Architecture> Decoding for Incremental<'_, A> {
             tokens: None,
             visible: source.visible.clone(),
         });
-        let stack = model.spec.stacks.len() - 1;
         let decoded = model.run_staged_stack(stack, (&sequences, memory.as_ref()), Some(&mut self.caches), cx)?;
         let (rows, spec) = (tokens.rows, &model.spec);
         let head = model.parameters.stages().stage_of(ModelPart::Head);

@@ -119,15 +119,25 @@ impl Inputs {
     }
 
     /// From token ids to the input of the first block, `[B, L, D]`, or `[own, D]` where tokens are sharded.
-    pub(super) fn forward(&self, table: &Embedding, sequences: &Sequences, cx: &mut Ctx) -> Result<Var> {
+    pub(super) fn forward(
+        &self,
+        (table, prompt): (&Embedding, Option<&Embedding>),
+        sequences: &Sequences,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
         let tokens = sequences.tokens.as_ref();
         // [B, L], or [own]
         let own = |ids: &Tensor| tokens.map_or_else(|| Ok(ids.clone()), |tokens| tokens.slice(ids));
-        let mut hidden = table.forward_tokens(&sequences.ids, tokens, cx)?; // [B, L, embedding_size]
+        let prompt = sequences.prompt.as_ref().zip(prompt);
+        let ids = prompt.map_or(&sequences.ids, |(ids, _)| ids.own());
+        let mut hidden = table.forward_tokens(ids, tokens, cx)?; // [B, L, embedding_size]
         if self.factor != 1.0 {
             hidden = ops::scale(cx, &hidden, self.factor)?; // [B, L, embedding_size]
         }
         hidden = length_scaled(&hidden, self.length_scale, cx)?; // [B, L, embedding_size]
+        if let Some((ids, table)) = prompt {
+            hidden = ids.join(table, &hidden, cx)?; // [B, L, embedding_size]
+        }
         if let Some([project_in, _]) = &self.projections {
             hidden = project_in.forward(&self.cast(hidden, self.dtype, cx)?, cx)?; // [B, L, D]
         }

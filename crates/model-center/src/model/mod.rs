@@ -41,6 +41,7 @@ pub mod opening;
 pub mod opt;
 pub mod position_table;
 pub mod prelude;
+pub(crate) mod prompt;
 pub mod qwen2;
 pub mod qwen3;
 pub mod registry;

@@ -2,9 +2,10 @@
 
 use super::registry::{HeadInit, OpenOptions, OpenedModel, StageOptions, WeightForm, param_shapes};
 use super::text_model::TextModel;
-use crate::adapter::AdapterPlan;
+use crate::adapter::{AdapterPlan, TOKENS};
 use crate::error::{Error, Result};
 use crate::formats::{Allow, BlockPlan, LoadPlan, NameTable, NotFinite, TensorSource, Weights, model_center};
+use crate::tokenizer::AutoTokenizer;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
@@ -73,9 +74,22 @@ pub fn open_with<M: TextModel + 'static>(
     })?;
     found.extend(found_in_blocks);
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
+    if let Some(text) = adapter.as_ref().and_then(AdapterPlan::first_text) {
+        let mut table = Vec::new();
+        plan.read(&weights, TOKENS, &mut table)?;
+        adapter.iter().try_for_each(|plan| plan.begin_with(&text_ids(directory, text)?, &table, model.parameters()))?;
+    }
     let initialized = initialize(&model, adapter.as_ref())?;
     let unused = plan.unused().to_vec();
     Ok(OpenedModel { model: Box::new(model), initialized, unused, parameters, plan, adapter, notes })
+}
+
+/// The tokens of a text that virtual tokens begin with, with special tokens as around any text.
+fn text_ids(directory: &Path, text: &str) -> Result<Vec<u32>> {
+    let tokenizer = AutoTokenizer::open(directory)?;
+    let (front, back) = tokenizer.template(false).around_first();
+    let ids = tokenizer.tokenize(&[text])?.concat();
+    Ok([front, ids, back].concat())
 }
 
 /// Load what the adapter's directory has and initialize what is left; returns the model's own initialized parameters.

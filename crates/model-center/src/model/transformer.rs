@@ -11,6 +11,7 @@ use super::head::{Head, Heads};
 use super::incremental::Incremental;
 use super::inputs::Inputs;
 use super::opening::Fill;
+use super::prompt::Prompt;
 use super::registry::{SaveOptions, param_shapes};
 use super::shared_layers::WrittenParams;
 use super::stack::Stack;
@@ -50,6 +51,8 @@ pub struct Transformer<A: Architecture> {
     pub(super) inputs: Vec<Inputs>,
     pub(super) stacks: Vec<Stack<A::Block>>,
     pub(super) heads: Heads,
+    /// Virtual tokens of prompt tuning.
+    pub(super) prompt: Option<Prompt>,
     pub(super) parameters: Parameters,
     /// The tensor-parallel ranks, where they shard tokens.
     pub(super) token_ranks: Option<Arc<dyn Communicator>>,
@@ -78,7 +81,8 @@ impl<A: Architecture> Transformer<A> {
     /// Token ids of one stack to the input of its first block, `[B, L, D]`; where tokens are sharded, here and below
     /// `[own, D]`.
     pub(super) fn embed_stack(&self, stack: usize, sequences: &Sequences, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
-        let hidden = self.inputs[stack].forward(&self.tokens, sequences, cx)?; // [B, L, D]
+        let prompt = self.prompt.as_ref().and_then(|prompt| prompt.table(stack));
+        let hidden = self.inputs[stack].forward((&self.tokens, prompt), sequences, cx)?; // [B, L, D]
         cx.at(self.stacks[stack].name, |cx| cx.observe("embedding", &hidden))?;
         Ok(hidden)
     }
@@ -142,7 +146,19 @@ impl<A: Architecture> Transformer<A> {
 
     /// Checks a batch and copies it to the device. Without `wants_logits` only the loss is computed.
     fn upload(&self, batch: &Batch, wants_logits: bool, device: &Device) -> Result<DeviceBatch> {
-        let batch = DeviceBatch::upload(device, batch, (&self.spec, self.heads.kind()), wants_logits)?;
+        let prompted = self.prompt.as_ref().map(|prompt| prompt.batch(batch, &self.spec, self.heads.kind()));
+        let prompted = prompted.transpose()?;
+        let host = prompted.as_ref().unwrap_or(batch);
+        let mut batch = DeviceBatch::upload(device, host, (&self.spec, self.heads.kind()), wants_logits)?;
+        if let Some(prompt) = &self.prompt {
+            let ids = [Some(&host.input_ids), host.decoder_input_ids.as_ref()];
+            let attached = batch.sequences.into_iter().zip(ids).enumerate();
+            let attach = |(stack, (sequences, ids)): (usize, (Sequences, Option<&Vec<i64>>))| match ids {
+                Some(ids) => prompt.attach(stack, sequences, ids, device),
+                None => Ok(sequences),
+            };
+            batch.sequences = attached.map(attach).collect::<Result<_>>()?;
+        }
         let sharded = |sequences: Sequences| sequences.sharded(self.token_ranks.as_ref());
         let sequences = batch.sequences.into_iter().map(sharded).collect::<bmtrain_core::Result<_>>()?;
         Ok(DeviceBatch { sequences, ..batch })
@@ -256,6 +272,9 @@ impl<A: Architecture> Model for Transformer<A> {
         let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
         let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
         let mut output = self.heads.forward(&hidden, batch, &self.tokens, cx)?;
+        if let (Some(prompt), Some(logits)) = (&self.prompt, output.logits.take()) {
+            output.logits = Some(prompt.trimmed(logits, flow.len(), cx)?); // [B, L, V]
+        }
         // Sharded tokens are gathered for a caller that wants outputs, not for a loss.
         let encoder = flow.pop().filter(|_| batch.wants_logits || self.token_ranks.is_none());
         if let Some(encoder) = encoder {

@@ -3,14 +3,16 @@
 use super::kinds::{Expected, Range};
 use super::reader::Reader;
 use super::settings::{SaveWhich, Settings};
-use crate::adapter::{Adapter, LoraConfig};
-use std::path::PathBuf;
+use crate::adapter::{Adapter, AdapterConfig, LoraConfig, PromptConfig};
 
 /// The largest rank.
 const MOST_RANK: u64 = 1 << 16;
 const DIRECTORY: Expected = Expected { what: "the path of a PEFT directory", example: "runs/first/model" };
-/// The keys of new updates.
-const OF_NEW: [&str; 6] = [
+const TEXT: Expected = Expected { what: "a text", example: "Classify the sentence:" };
+/// The most virtual tokens.
+const MOST_TOKENS: u64 = 1 << 16;
+/// The keys of LoRA.
+const OF_LORA: [&str; 6] = [
     "adapter.rank",
     "adapter.alpha",
     "adapter.rank_stabilized",
@@ -19,18 +21,25 @@ const OF_NEW: [&str; 6] = [
     "adapter.trained",
 ];
 
+/// The keys of prompt tuning.
+const OF_PROMPT: [&str; 3] = ["adapter.virtual_tokens", "adapter.prompt_text", "adapter.prompt_stacks"];
+
+const NO_ADAPTER: &str = "adapter.method = \"none\" trains the model itself";
+
 /// How a model is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     None,
     Lora,
+    Prompt,
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<Adapter> {
     let defaults = LoraConfig::default();
-    let method = r.choice("adapter.method", &[("none", Method::None), ("lora", Method::Lora)], Method::None);
-    let path = r.optional_path("adapter.path", "not set: new updates", DIRECTORY);
-    let config = LoraConfig {
+    let methods = [("none", Method::None), ("lora", Method::Lora), ("prompt", Method::Prompt)];
+    let method = r.choice("adapter.method", &methods, Method::None);
+    let path = r.optional_path("adapter.path", "not set: a new adapter", DIRECTORY);
+    let lora = LoraConfig {
         rank: r.integer("adapter.rank", defaults.rank as u64, 1..=MOST_RANK) as usize,
         alpha: r.single("adapter.alpha", f64::from(defaults.alpha), Range::Above(0.0)),
         rank_stabilized: r.flag("adapter.rank_stabilized", defaults.rank_stabilized),
@@ -46,26 +55,36 @@ pub(super) fn read(r: &mut Reader) -> Option<Adapter> {
             .optional_texts("adapter.trained", "not set: a new head alone", "[\"lm_head\"]")
             .unwrap_or(defaults.trained),
     };
-    let unused = match (method, &path) {
-        (Method::None, _) => {
-            let why = "adapter.method = \"none\" trains the model itself";
-            for key in OF_NEW.into_iter().chain(["adapter.path"]) {
-                r.without_effect(key, "adapter.method", why, "remove it, or set adapter.method = \"lora\"");
-            }
-            return None;
-        }
-        (Method::Lora, None) => &[][..],
-        (Method::Lora, Some(_)) => &OF_NEW[..],
+    let tokens = r.integer("adapter.virtual_tokens", PromptConfig::default().tokens as u64, 1..=MOST_TOKENS);
+    let prompt = PromptConfig {
+        tokens: tokens as usize,
+        text: r.optional_text("adapter.prompt_text", "not set: random embeddings", TEXT),
+        decoder: r.choice("adapter.prompt_stacks", &[("first", false), ("both", true)], false),
     };
-    for key in unused {
-        r.without_effect(
-            key,
-            "adapter.path",
-            "adapter.path has the updates and their settings",
-            "remove one of the two",
-        );
+    let of_others: &[&str] = match method {
+        Method::None => &["adapter.path"],
+        Method::Lora => &OF_PROMPT,
+        Method::Prompt => &OF_LORA,
+    };
+    let (why, fix) = match method {
+        Method::None => (NO_ADAPTER, "remove it, or set adapter.method = \"lora\""),
+        Method::Lora => ("it is for adapter.method = \"prompt\"", "remove it"),
+        Method::Prompt => ("it is for adapter.method = \"lora\"", "remove it"),
+    };
+    for key in OF_LORA.into_iter().chain(OF_PROMPT).chain(["adapter.path"]) {
+        if method == Method::None || of_others.contains(&key) {
+            r.without_effect(key, "adapter.method", why, fix);
+        } else if path.is_some() && key != "adapter.path" {
+            let why = "adapter.path has the adapter and its settings";
+            r.without_effect(key, "adapter.path", why, "remove one of the two");
+        }
     }
-    Some(path.map_or(Adapter::New(config), |path: PathBuf| Adapter::Saved(path)))
+    match (method, path) {
+        (Method::None, _) => None,
+        (_, Some(path)) => Some(Adapter::Saved(path)),
+        (Method::Lora, None) => Some(Adapter::New(AdapterConfig::Lora(lora))),
+        (Method::Prompt, None) => Some(Adapter::New(AdapterConfig::Prompt(prompt))),
+    }
 }
 
 /// Adds what contradicts itself or has no effect.
@@ -76,6 +95,14 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     }
     if s.save.which == SaveWhich::None {
         r.without_effect("save.merged", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
+    }
+    if s.save.merged && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+        let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
+        r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
+    }
+    if s.data.packing && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+        let reason = "virtual tokens precede a sequence, and `data.packing` puts several documents into one";
+        r.contradiction(&["data.packing", "adapter.method"], reason, "set data.packing = false");
     }
     if s.data.source.pretraining().is_some() {
         let reason = "task pretrain trains a whole model, and `adapter.method` trains updates of one that is frozen";

@@ -77,10 +77,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("model.init_seed", "Seed of the initial values of parameters that the directory does not hold."),
     second(
         "adapter.method",
-        "`lora` freezes the model and trains low-rank updates of its linear layers, which are all that checkpoints and \
-         the saved directory have, `docs/adapters.md`.",
+        "`lora` freezes the model and trains low-rank updates of its linear layers, `prompt` the embeddings of virtual \
+         tokens before every sequence: all that checkpoints and the saved directory have, `docs/adapters.md`.",
     ),
-    second("adapter.path", "PEFT directory of updates that training begins with."),
+    second("adapter.path", "PEFT directory of an adapter that training begins with."),
     second("adapter.rank", "Rank of an update."),
     second("adapter.alpha", "An update is multiplied by `adapter.alpha` / `adapter.rank`."),
     second("adapter.rank_stabilized", "Divide by the root of the rank instead."),
@@ -90,6 +90,12 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "The layers that are updated, by Hugging Face's names of modules, whole or from any dot on; `*` stands for any \
          text.",
     ),
+    second("adapter.virtual_tokens", "Number of virtual tokens."),
+    second(
+        "adapter.prompt_text",
+        "Text whose tokens' embeddings they begin with, repeated or truncated to their number.",
+    ),
+    second("adapter.prompt_stacks", "Of an encoder-decoder: `both` gives the decoder as many of its own."),
     second("adapter.trained", "Modules that are trained as a whole, by the same names, and saved with the updates."),
     first("data.task", "What is learned; `docs/tasks.md` describes each task."),
     first(

@@ -1,10 +1,10 @@
-//! LoRA against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit floats.
+//! LoRA and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit floats.
 
 use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
-use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, LoraConfig, PeftDetails};
+use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails};
 use model_center::data::Batch;
 use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
@@ -29,18 +29,27 @@ const fn golden(name: &'static str, model: (&'static str, &'static str), head: T
     Golden { name, model, head, defined }
 }
 
-const GOLDENS: [Golden; 5] = [
+static GOLDENS: [Golden; 9] = [
     golden("llama", ("llama_a", "lm"), TextHead::CausalLm),
     golden("gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
     golden("bloom", ("bloom_a", "lm"), TextHead::CausalLm),
     golden("bert", ("bert_a", "cls"), TextHead::Classification { outputs: 2 }),
-    Golden {
-        name: "t5",
-        model: ("t5_b", "lm"),
-        head: TextHead::CausalLm,
-        defined: goldens::from_the_first_decoder_token,
-    },
+    of_t5("t5"),
+    golden("prompt_llama", ("llama_a", "lm"), TextHead::CausalLm),
+    golden("prompt_gpt2", ("gpt2_a", "lm"), TextHead::CausalLm),
+    of_t5("prompt_t5"),
+    of_t5("prompt_t5_both"),
 ];
+
+const fn of_t5(name: &'static str) -> Golden {
+    let defined = goldens::from_the_first_decoder_token;
+    Golden { name, model: ("t5_b", "lm"), head: TextHead::CausalLm, defined }
+}
+
+/// The goldens of LoRA.
+fn of_lora() -> impl Iterator<Item = &'static Golden> {
+    GOLDENS.iter().filter(|golden| !golden.name.starts_with("prompt"))
+}
 
 const DETAILS: PeftDetails<'_> = PeftDetails { base_model: "models/base", revision: None, dtype: DType::F32 };
 
@@ -160,7 +169,9 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
         let weights = |directory: &Path| tensors(&directory.join(ADAPTER_WEIGHTS));
         assert_eq!(weights(out.path()), weights(&golden.directory()), "{}", golden.name);
         let (ours, theirs) = (config(out.path()), config(&golden.directory()));
-        for field in ["peft_type", "task_type", "r", "use_rslora", "fan_in_fan_out", "modules_to_save", "bias"] {
+        let of_lora = ["peft_type", "task_type", "r", "use_rslora", "fan_in_fan_out", "modules_to_save", "bias"];
+        let of_prompt = ["num_virtual_tokens", "num_transformer_submodules", "token_dim", "prompt_tuning_init"];
+        for field in of_lora.into_iter().chain(of_prompt) {
             let (ours, theirs) = (&ours[field], &theirs[field]);
             assert_eq!(ours, theirs, "{} {field}", golden.name);
         }
@@ -173,7 +184,7 @@ fn a_saved_adapter_has_pefts_tensors_and_settings_and_opens_with_the_same_bits()
 #[test]
 fn a_merged_model_computes_what_model_and_adapter_do() {
     let device = Device::cpu(1).unwrap();
-    for golden in &GOLDENS {
+    for golden in of_lora() {
         let opened = golden.open_saved(&device);
         let out = tempfile::tempdir().unwrap();
         let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
@@ -195,9 +206,9 @@ fn a_merged_model_computes_what_model_and_adapter_do() {
 #[test]
 fn new_updates_change_nothing_until_they_are_trained() {
     let device = Device::cpu(1).unwrap();
-    for golden in &GOLDENS {
+    for golden in of_lora() {
         let config = LoraConfig { rank: 2, ..LoraConfig::default() };
-        let opened = golden.open(&device, Adapter::New(config), Recompute::Keep);
+        let opened = golden.open(&device, Adapter::New(AdapterConfig::Lora(config)), Recompute::Keep);
         let options = OpenOptions { head: Some(golden.head), ..OpenOptions::new(&device) };
         let base = Registry::default().open(&directory(golden.model.0, golden.model.1), &options).unwrap();
         let (with, without) = (golden.logits(&opened, &device), golden.logits(&base, &device));
@@ -217,7 +228,8 @@ fn names_of_no_layer_are_refused_with_what_was_meant() {
     let refused = |targets: &[&str], trained: &[&str]| {
         let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let config = LoraConfig { targets: texts(targets), trained: texts(trained), ..LoraConfig::default() };
-        let options = OpenOptions { adapter: Some(Adapter::New(config)), ..OpenOptions::new(&device) };
+        let options =
+            OpenOptions { adapter: Some(Adapter::New(AdapterConfig::Lora(config))), ..OpenOptions::new(&device) };
         Registry::default().open(&directory("llama_a", "untied"), &options).err().unwrap().to_string()
     };
     let error = refused(&["q_porj"], &[]);
