@@ -27,6 +27,8 @@ const UNHASHED_KEYS: &[&str] = &[
 /// checkpoints of earlier versions keep their hash.
 const LATER_DEFAULTS: &[(&str, &str)] = &[
     ("model.init", "\"weights\""),
+    ("train.layer_decay", "1.0"),
+    ("train.optimizer", "\"adamw\""),
     ("train.decay_endpoint", "\"exact\""),
     ("data.shuffle", "true"),
     ("data.last_batch", "\"drop\""),
@@ -37,6 +39,11 @@ const SCHEDULE_KEYS: &[&str] = &[
     "train.schedule",
     "train.gamma",
     "train.range_test_lr",
+    "train.cycles",
+    "train.power",
+    "train.decay_share",
+    "train.decay_shape",
+    "train.start_lr_ratio",
     "train.warmup",
     "train.decay_steps",
     "train.decay_endpoint",
