@@ -13,7 +13,7 @@ use super::parallel;
 use super::reader::Reader;
 use super::resolved::Resolved;
 use super::schedule;
-use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
+use super::settings::{EvalMetric, Interval, Settings};
 use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::ModelCaches;
