@@ -4,7 +4,8 @@ mod contradictions;
 
 use crate::recipes;
 
-use model_center::recipe::{Recipe, SaveWhich, list};
+use bmtrain_dist::optim::AdamOptions;
+use model_center::recipe::{OptimizerSettings, Recipe, SaveWhich, list};
 use recipes::{LEAST, load, mistakes, with, with_train};
 
 /// The full text of the only mistake of a recipe that is otherwise complete.
@@ -220,7 +221,8 @@ fn a_number_must_be_in_its_range_after_rounding_to_single_precision_too() {
         assert!(text.contains("each a number from 0 to below 1 in single precision"), "{text}");
     }
     let r = load(LEAST, &["train.weight_decay=0.1", "train.betas=[0.8, 0.99]"]);
-    assert_eq!((r.train.weight_decay, r.train.beta1, r.train.beta2), (0.1, 0.8, 0.99));
+    let adam = AdamOptions { beta1: 0.8, beta2: 0.99, ..AdamOptions::default() };
+    assert_eq!((r.train.weight_decay, r.train.optimizer), (0.1, OptimizerSettings::Adam(adam)));
     assert!(r.to_toml().contains("weight_decay = 0.1\n"), "{}", r.to_toml());
 }
 
