@@ -90,6 +90,9 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], co
 /// Rotary positions.
 pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
 
+/// Optimizers that update each element by itself, Adam apart.
+pub const UPDATE: Source = Source { file: "update.cu", headers: &[], code: include_str!("../update.cu") };
+
 /// [`ATTENTION_MMA`] for a head size and a dtype.
 macro_rules! attention_mma {
     ($head:literal, $number:literal) => {
@@ -125,6 +128,7 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("reduce", &REDUCE),
     Unit::plain("rotary", &ROTARY),
     Unit::plain("rows", &ROWS),
+    Unit::plain("update", &UPDATE),
 ];
 
 /// One file of CUDA C++.

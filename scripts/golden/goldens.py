@@ -149,10 +149,10 @@ def check_against(committed, fresh):
     return faults
 
 
-def start(description):
+def start(description, directory=DEFAULT_OUT):
     """The command line, with versions checked and PyTorch on one thread."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="directory to write (default: the committed one)")
+    parser.add_argument("--out", type=Path, default=directory, help="directory to write (default: the committed one)")
     parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
     arguments = parser.parse_args()
     for module, version in ((torch, PINNED["torch"]), (transformers, PINNED["transformers"])):
@@ -164,9 +164,10 @@ def start(description):
     return arguments
 
 
-def run(description, write_all):
-    """The command line: write the data with `write_all(directory)`, or recompute and compare them."""
-    arguments = start(description)
+def run(description, write_all, directory=DEFAULT_OUT):
+    """The command line: write the data with `write_all(directory)`, or recompute and compare them. `directory` is where
+    the committed ones are."""
+    arguments = start(description, directory)
     if not arguments.check:
         write_all(arguments.out)
         return

@@ -55,9 +55,10 @@ impl HostAdam<'_> {
         if self.settings.step == 0 {
             return Err(Error::argument(NAME, "steps are counted from 1"));
         }
-        let elements = Elements { parameter, master: self.master, m: self.m, v: self.v, grad };
+        let elements = Elements { parameter, master: self.master, states: [Some(self.m), Some(self.v), None], grad };
         let sum = moved.as_ref().map(|_| Mutex::new(Sum::ZERO));
-        let take = || step(threads, &self.settings, self.factor, elements, sum.as_ref());
+        let numbers = self.settings.numbers(self.factor);
+        let take = || step(threads, numbers, self.factor, elements, sum.as_ref());
         threads.instruction_set().within(take);
         if let (Some(moved), Some(sum)) = (moved, sum) {
             moved.merge(sum.into_inner().unwrap_or_else(PoisonError::into_inner));

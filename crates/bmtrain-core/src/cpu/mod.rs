@@ -35,6 +35,7 @@ mod scratch;
 pub(crate) mod simd;
 mod thread_pool;
 pub mod threads;
+mod update;
 mod vector;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
@@ -153,6 +154,7 @@ fn dispatch(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::NonFinite(a) => reduce::non_finite(threads, a),
         Kernel::ClipFactor(a) => optimizer::clip_factor(a),
         Kernel::Adam(a) => optimizer::adam(threads, a),
+        Kernel::Update(a) => update::update(threads, a),
         Kernel::FillRandom(a) => random::fill_random(threads, a),
     }
 }

@@ -1,4 +1,5 @@
-//! The optimizer step and the clipping factor. The step serves the kernel and, through [`step`], `crate::offload`.
+//! The optimizer step and the clipping factor. [`step`] serves the kernels of Adam and of `update.rs`, and
+//! `crate::offload`.
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
@@ -7,7 +8,7 @@ use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
-use crate::kernel::{Adam, AdamNumbers, AdamSettings, ClipFactor, NORM_CHUNK, NormOrder};
+use crate::kernel::{Adam, AdamNumbers, ClipFactor, NORM_CHUNK, NormOrder};
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a piece of work.
@@ -32,16 +33,33 @@ pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
     let master = a.master.map(|master| write::<f32>(NAME, master)).transpose()?;
     let (m, v) = (write::<f32>(NAME, a.m)?, write::<f32>(NAME, a.v)?);
     let (parameter, grad) = (FloatsMut::of(NAME, a.parameter)?, Floats::of(NAME, a.grad)?);
-    step(threads, &a.settings, factor, Elements { parameter, master, m, v, grad }, None);
+    let states = [Some(m), Some(v), None];
+    step(threads, a.settings.numbers(factor), factor, Elements { parameter, master, states, grad }, None);
     Ok(())
+}
+
+/// What an optimizer keeps of each element, in the order of its kernel's arguments.
+pub(super) type States<'a> = [Option<&'a mut [f32]>; 3];
+
+/// What a step does to f32 values.
+pub(super) trait TileUpdate: Copy + Send + Sync {
+    /// The step, over slices of one length.
+    fn update(self, grad: &[f32], parameter: &mut [f32], states: States<'_>);
+}
+
+impl TileUpdate for AdamNumbers {
+    fn update(self, grad: &[f32], parameter: &mut [f32], states: States<'_>) {
+        if let [Some(m), Some(v), _] = states {
+            update(self, grad, parameter, m, v);
+        }
+    }
 }
 
 /// What a step works on: ranges of one length.
 pub(super) struct Elements<'a> {
     pub(super) parameter: FloatsMut<'a>,
     pub(super) master: Option<&'a mut [f32]>,
-    pub(super) m: &'a mut [f32],
-    pub(super) v: &'a mut [f32],
+    pub(super) states: States<'a>,
     pub(super) grad: Floats<'a>,
 }
 
@@ -49,7 +67,7 @@ pub(super) struct Elements<'a> {
 /// there, in the pieces of a [`GradNorm`](crate::kernel::GradNorm), so that the sum has its bits.
 pub(super) fn step(
     threads: &Threads,
-    settings: &AdamSettings,
+    step: impl TileUpdate,
     factor: f32,
     elements: Elements<'_>,
     moved: Option<&Mutex<Sum>>,
@@ -57,11 +75,11 @@ pub(super) fn step(
     if !factor.is_finite() {
         return;
     }
-    let Elements { parameter, master, m, v, grad } = elements;
-    let (step, len) = (settings.numbers(factor), parameter.len());
-    threads.for_each_part((parameter.rows(1), master, m, v), len, PIECE, |first, len, (parameter, master, m, v)| {
-        let grad = grad.part(first, len);
-        let elements = Elements { parameter: parameter.data, master, m, v, grad };
+    let Elements { parameter, master, states: [a, b, c], grad } = elements;
+    let (len, written) = (parameter.len(), (parameter.rows(1), master, (a, b, c)));
+    threads.for_each_part(written, len, PIECE, |first, len, (parameter, master, (a, b, c))| {
+        let (states, grad) = ([a, b, c], grad.part(first, len));
+        let elements = Elements { parameter: parameter.data, master, states, grad };
         match moved {
             None => piece(step, elements),
             Some(moved) => {
@@ -72,44 +90,47 @@ pub(super) fn step(
     });
 }
 
-fn piece(step: AdamNumbers, elements: Elements<'_>) {
-    let Elements { mut parameter, mut master, m, v, grad } = elements;
+/// The same ranges of all states.
+fn part<'s>(states: &'s mut States<'_>, start: usize, len: usize) -> States<'s> {
+    states.each_mut().map(|state| state.as_mut().map(|state| &mut state[start..start + len]))
+}
+
+fn piece(step: impl TileUpdate, elements: Elements<'_>) {
+    let Elements { mut parameter, mut master, mut states, grad } = elements;
     if let (FloatsMut::F32(parameter), None, Floats::F32(grad)) = (&mut parameter, &master, grad) {
         // Nothing to widen: one loop, and no room on the stack that would have to be cleared.
-        return update(step, grad, parameter, m, v);
+        return step.update(grad, parameter, states);
     }
     let mut spares = [const { Spare::new() }; 2];
     let [grad_spare, spare] = &mut spares;
-    for (start, len) in tiles(m.len()) {
+    for (start, len) in tiles(parameter.len()) {
         let grad = grad.tile(start, len, grad_spare);
-        let (m, v) = (&mut m[start..start + len], &mut v[start..start + len]);
+        let states = part(&mut states, start, len);
         match &mut master {
             Some(master) => {
                 let master = &mut master[start..start + len];
-                update(step, grad, master, m, v);
+                step.update(grad, master, states);
                 parameter.narrow(start, master);
             }
-            None => parameter.update(start, len, true, spare, |parameter| update(step, grad, parameter, m, v)),
+            None => parameter.update(start, len, true, spare, |parameter| step.update(grad, parameter, states)),
         }
     }
 }
 
 /// The same, and the sum of the squares of the changes.
-fn piece_measured(step: AdamNumbers, elements: Elements<'_>) -> Sum {
-    let Elements { mut parameter, mut master, m, v, grad } = elements;
+fn piece_measured(step: impl TileUpdate, elements: Elements<'_>) -> Sum {
+    let Elements { mut parameter, mut master, mut states, grad } = elements;
     let (mut sum, mut before) = (Sum::ZERO, Spare::new());
-    for (start, len) in tiles(m.len()) {
+    for (start, len) in tiles(parameter.len()) {
         let place = |values: &[f32], before: &mut Spare| before.0[..len].copy_from_slice(&values[start..start + len]);
         match (&master, &parameter) {
             (Some(master), _) => place(master, &mut before),
             (None, FloatsMut::F32(parameter)) => place(parameter, &mut before),
             (None, _) => parameter.read().widen(start, &mut before.0[..len]),
         }
-        let (m, v) = (&mut m[start..start + len], &mut v[start..start + len]);
         let master_tile = master.as_mut().map(|master| &mut master[start..start + len]);
-        let elements =
-            Elements { parameter: parameter.part(start, len), master: master_tile, m, v, grad: grad.part(start, len) };
-        piece(step, elements);
+        let (states, grad) = (part(&mut states, start, len), grad.part(start, len));
+        piece(step, Elements { parameter: parameter.part(start, len), master: master_tile, states, grad });
         let mut spare = Spare::new();
         let after: &[f32] = match &master {
             Some(master) => &master[start..start + len],

@@ -40,6 +40,7 @@ mod span;
 mod staging;
 mod survey;
 mod trace;
+mod update;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -252,6 +253,7 @@ impl Kernels for CudaBackend {
             Kernel::NonFinite(a) => self.run(on, |launch| reduce::non_finite(launch, a)),
             Kernel::ClipFactor(a) => self.run(on, |launch| optimizer::clip_factor(launch, a)),
             Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
+            Kernel::Update(a) => self.run(on, |launch| update::update(launch, a)),
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
             Kernel::CrossEntropyStatistics(a) => self.run(on, |launch| cross_entropy::statistics(launch, a)),

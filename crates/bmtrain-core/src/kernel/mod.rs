@@ -55,6 +55,7 @@ pub mod random;
 pub mod reduce;
 pub mod rotary;
 pub mod rows;
+pub mod update;
 
 pub use attention::{
     AttentionBackward, AttentionForward, AttentionInputs, AttentionShape, Bias, Heads, HeadsMut, Mask,
@@ -77,6 +78,8 @@ pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rotary::{RotaryApply, RotaryLayout};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
+pub use update::{Update, UpdateRule, UpdateSettings};
+pub(crate) use update::{UpdateForm, UpdateNumbers};
 
 use crate::backend::{DeviceId, Lane};
 use crate::buffer::{Range, Ranged, View, ViewMut};
@@ -296,6 +299,8 @@ kernels! {
     ClipFactor,
     /// One Adam step over a run of elements.
     Adam,
+    /// One step of another optimizer over a run of elements.
+    Update,
     /// Addressed random values.
     FillRandom,
 }

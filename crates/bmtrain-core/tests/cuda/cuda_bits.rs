@@ -300,6 +300,59 @@ fn adam_has_the_bits_of_the_cpu() {
     });
 }
 
+#[test]
+fn other_optimizers_have_the_bits_of_the_cpu() {
+    if !(cfg!(target_arch = "x86_64") && fused_multiply_add()) {
+        println!("the CPU backend rounds twice here, where a device rounds once");
+        return;
+    }
+    let (rho, epsilon, beta1, beta2) = (0.9, 1e-3, 0.9, 0.999);
+    let mut rules = vec![
+        UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false },
+        UpdateRule::Sgd { momentum: 0.9, dampening: 0.1, nesterov: false },
+        UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true },
+        UpdateRule::Adagrad { lr_decay: 0.1, epsilon },
+        UpdateRule::Adadelta { rho, epsilon },
+        UpdateRule::Adamax { beta1, beta2, epsilon },
+        UpdateRule::NAdam { beta1, beta2, epsilon, momentum_decay: 4e-3 },
+        UpdateRule::RAdam { beta1, beta2, epsilon },
+        UpdateRule::Lion { beta1, beta2 },
+    ];
+    for (momentum, centered) in [(0.0, false), (0.5, false), (0.0, true), (0.5, true)] {
+        rules.push(UpdateRule::RmsProp { rho, epsilon, momentum, centered });
+    }
+    on_pair("other_optimizers_have_the_bits_of_the_cpu", |pair| {
+        for (number, rule) in rules.iter().enumerate() {
+            let (parameter, grad) = (FLOATS[number % 3], FLOATS[number / 3 % 3]);
+            for (decoupled, maximize, step, start) in [(true, false, 1, 0), (false, true, 70, 1)] {
+                let (len, has) = (3003 - start, rule.states().map(|state| state.is_some()));
+                let what = format!("{rule:?}, {parameter} with {grad}, step {step}, from {start}");
+                pair.same_bits(&what, |device| {
+                    let f32s = |values: &[f32]| tensor(device, DType::F32, values);
+                    let positive: Vec<f32> = values(3003, 4).iter().map(|x| x.abs() * 0.1).collect();
+                    let mut parameters = tensor(device, parameter, &values(3003, 1));
+                    let mut masters = f32s(&values(3003, 1));
+                    let [mut a, mut b, mut c] = [f32s(&values(3003, 3)), f32s(&positive), f32s(&positive)];
+                    let (grads, factor) = (tensor(device, grad, &values(3003, 2)), f32s(&[0.7]));
+                    let kernel = Update {
+                        parameter: parameters.view_mut().unwrap().part(start, len).unwrap(),
+                        master: (parameter != DType::F32)
+                            .then(|| masters.view_mut().unwrap().part(start, len).unwrap()),
+                        first: has[0].then(|| a.view_mut().unwrap().part(start, len).unwrap()),
+                        second: has[1].then(|| b.view_mut().unwrap().part(start, len).unwrap()),
+                        third: has[2].then(|| c.view_mut().unwrap().part(start, len).unwrap()),
+                        grad: grads.view().unwrap().part(start, len).unwrap(),
+                        factor: factor.view().unwrap(),
+                        settings: UpdateSettings { rule: *rule, lr: 0.01, decay: 0.1, decoupled, maximize, step },
+                    };
+                    device.launch(kernel).unwrap();
+                    [&parameters, &masters, &a, &b, &c].map(bytes)
+                });
+            }
+        }
+    });
+}
+
 fn fused_multiply_add() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("fma");

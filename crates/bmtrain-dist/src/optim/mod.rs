@@ -4,10 +4,13 @@ pub mod adam;
 mod broken;
 mod clip;
 pub mod delta;
+pub mod elementwise;
 pub mod fingerprint;
 pub mod manager;
 pub mod manager_state;
+pub mod muon;
 pub mod offload;
+pub mod on_device;
 pub mod scale;
 pub mod schedule;
 mod state;
@@ -16,17 +19,20 @@ pub(crate) mod tensor_terms;
 pub use adam::{Adam, AdamOptions, DecayForm};
 pub use clip::Clip;
 pub use delta::Delta;
+pub use elementwise::{Elementwise, ElementwiseOptions};
 pub use fingerprint::Fingerprint;
 pub use manager::{OptimManager, StepInfo};
 pub use manager_state::ManagerState;
+pub use muon::{Muon, MuonOptions, MuonScale};
 pub use offload::{AdamOffload, HostTensor};
+pub use on_device::{DeviceOptimizer, DeviceRule, DirectionElements, MatrixRule, Rule, StepElements, StepNumbers};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
-pub use schedule::{DecaySpan, Schedule, ScheduleKind, Scheduler, Warmup};
+pub use schedule::{DecayShape, DecaySpan, Schedule, ScheduleKind, Scheduler, Warmup};
 
 use crate::error::{Error, Result};
 use crate::param::Param;
 use bmtrain_core::{Storage, Tensor};
-use state::{check_state, tensor, tensor_names};
+use state::{check_state, tensor};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -40,18 +46,21 @@ pub struct ParamGroup {
     pub params: Vec<Param>,
     /// Their weight decay.
     pub weight_decay: f32,
+    /// What the learning rate of the optimizer is multiplied by for them.
+    pub lr_factor: f64,
 }
 
 impl ParamGroup {
     /// The usual two groups: weights that decay; norms and biases, which do not.
     pub fn by_decay<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
         let (decay, keep) = params.into_iter().cloned().partition(|param: &Param| param.spec().decay);
-        vec![ParamGroup { params: decay, weight_decay }, ParamGroup { params: keep, weight_decay: 0.0 }]
+        let group = |params, weight_decay| ParamGroup { params, weight_decay, lr_factor: 1.0 };
+        vec![group(decay, weight_decay), group(keep, 0.0)]
     }
 
     /// One group for all.
     pub fn all<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
-        vec![ParamGroup { params: params.into_iter().cloned().collect(), weight_decay }]
+        vec![ParamGroup { params: params.into_iter().cloned().collect(), weight_decay, lr_factor: 1.0 }]
     }
 }
 
@@ -71,7 +80,8 @@ pub struct ParamState {
     pub name: String,
     /// Steps taken.
     pub steps: u64,
-    /// Named tensors, whole, over all tensor-parallel ranks too: `m`, `v`, and `master` for 16-bit parameters.
+    /// Named tensors, whole, over all tensor-parallel ranks too: of Adam `m` and `v`, and `master` for 16-bit
+    /// parameters.
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
@@ -82,7 +92,7 @@ pub struct StateStretch<'a> {
     pub param: &'a str,
     /// Steps taken.
     pub steps: u64,
-    /// Name of the tensor: `m`, `v`, or `master`.
+    /// Name of the tensor: of Adam `m`, `v`, or `master`.
     pub tensor: &'static str,
     /// Elements of the whole tensor.
     pub len: usize,
@@ -100,8 +110,8 @@ pub(crate) const STRETCH: usize = 1 << 20;
 pub struct Kept {
     /// Steps taken.
     pub steps: u64,
-    /// Named f32, laid out by [`OwnedPart::in_state`](crate::param::OwnedPart::in_state): `m`, `v`, and `master`
-    /// for 16-bit parameters.
+    /// Named f32, laid out by [`OwnedPart::in_state`](crate::param::OwnedPart::in_state): of Adam `m` and `v`, and
+    /// `master` for 16-bit parameters.
     pub tensors: Vec<(&'static str, KeptTensor)>,
 }
 
@@ -129,8 +139,8 @@ pub trait Optimizer {
     /// Show the state of every parameter that has one, gathered from all data-parallel and tensor-parallel ranks, which
     /// have to do the same, in stretches of a bounded number of elements. Storages come in the order in which the
     /// groups first name them, each gathered once, and the parameters of one in the order of the groups; they may
-    /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, `m`
-    /// before `v` before `master`. Waits for the device.
+    /// alternate. The stretches of a tensor come in order and without other tensors of the parameter between them, the
+    /// tensors in the order of [`Optimizer::kept_names`]. Waits for the device.
     fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()>;
 
     /// All of it at once: as much host memory as the state has.
@@ -157,9 +167,7 @@ pub trait Optimizer {
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
 
     /// The names of the tensors that it keeps for a parameter after its first step.
-    fn kept_names(&self, param: &Param) -> &'static [&'static str] {
-        tensor_names(param.spec().dtype)
-    }
+    fn kept_names(&self, param: &Param) -> Vec<&'static str>;
 
     /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this
     /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
@@ -173,7 +181,7 @@ pub trait Optimizer {
     /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing
     /// is changed.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
-        for (param, entry) in check_state(self.groups(), state)? {
+        for (param, entry) in check_state(self.groups(), |param| self.kept_names(param), state)? {
             self.load_kept(&param, entry.steps, &mut |name, part| {
                 let mut values = vec![0.0; part.len()];
                 for (start, at, len) in param.runs_of(&part) {

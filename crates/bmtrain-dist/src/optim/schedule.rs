@@ -1,4 +1,5 @@
-//! Learning-rate schedules: the predecessor's five formulas, with warm-up as steps or a fraction and a final floor.
+//! Learning-rate schedules: the formulas of the predecessor, transformers and PyTorch, with warm-up as steps or a
+//! fraction and a final floor.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,62 @@ pub enum ScheduleKind {
         /// The learning rate of the last iteration.
         last: f64,
     },
+    /// Warm-up `L n / W`, then `cycles` times a cosine from `L` to 0, of one length: with
+    /// `s = cycles (n - W) / (E - W)`, `L (1 + cos(pi (s - floor(s)))) / 2`, and 0 from `E` on. transformers'
+    /// `get_cosine_with_hard_restarts_schedule_with_warmup`.
+    CosineRestarts {
+        /// Number of cosines.
+        cycles: u64,
+    },
+    /// Warm-up `L n / W`, then `F + (L - F) (1 - (n - W) / (E - W))^power` to `F`, the floor times `L`, and `F` from
+    /// `E` on. transformers' `get_polynomial_decay_schedule_with_warmup`.
+    Polynomial {
+        /// The power.
+        power: f64,
+    },
+    /// Warm-up, stable, decay: warm-up `L n / W`, then `L`, and over the last `share` of all iterations, rounded to
+    /// whole ones, from `L` to `F`, the floor times `L`. transformers' `get_wsd_schedule`, where a floor lifts the
+    /// warm-up as well.
+    Wsd {
+        /// Share of all iterations that the decay takes.
+        share: f64,
+        /// Its form.
+        shape: DecayShape,
+    },
+    /// From `start L` along a cosine to `L` at iteration `W - 1`, and along another one to the floor times `L` at
+    /// iteration `E - 1`. PyTorch's `OneCycleLR` of two phases, without its cycle of momentum: `start` is
+    /// `1 / div_factor`, and the floor `1 / (div_factor final_div_factor)`.
+    OneCycle {
+        /// The first learning rate, as a share of `L`.
+        start: f64,
+    },
+}
+
+/// How the learning rate falls at the end of [`ScheduleKind::Wsd`], with p from 0 to 1:
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecayShape {
+    /// `(1 + cos(pi p)) / 2`.
+    Cosine,
+    /// `1 - p`.
+    Linear,
+    /// `1 - sqrt(p)`.
+    Root,
+}
+
+impl DecayShape {
+    fn at(self, progress: f64) -> f64 {
+        match self {
+            DecayShape::Cosine => falling_cosine(progress),
+            DecayShape::Linear => 1.0 - progress,
+            DecayShape::Root => 1.0 - progress.sqrt(),
+        }
+    }
+}
+
+/// Half a cosine from 1 to 0.
+fn falling_cosine(progress: f64) -> f64 {
+    0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
 }
 
 /// Length of the warm-up.
@@ -94,6 +151,7 @@ impl Schedule {
         if warmup > end {
             return Err(Error::setting("schedule", format!("a warm-up of {warmup} steps in a run of {end}")));
         }
+        kind.check(warmup, end)?;
         Ok(Schedule { kind, start_lr, warmup, end, floor, span: DecaySpan::AfterWarmup })
     }
 
@@ -120,6 +178,9 @@ impl Schedule {
     /// The learning rate of iteration `n`, counted from 0: with a warm-up the first step has 0.
     pub fn lr(&self, n: u64) -> f64 {
         let (l, w, e, i) = (self.start_lr, self.warmup as f64, self.end as f64, n as f64);
+        if let ScheduleKind::OneCycle { start } = self.kind {
+            return l * self.one_cycle(start, n);
+        }
         if n < self.warmup {
             return match self.kind {
                 ScheduleKind::Noam => l * i / w.powf(1.5),
@@ -136,13 +197,67 @@ impl Schedule {
             ScheduleKind::Linear => (l * (e - i) / (e - w)).max(0.0),
             ScheduleKind::Cosine => {
                 let progress = ((i - w) / self.decay_iterations().max(1.0)).min(1.0);
-                (l * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())).max(0.0)
+                (l * falling_cosine(progress)).max(0.0)
             }
             ScheduleKind::Exponential { gamma } => (l * gamma.powf(i - w)).max(0.0),
             ScheduleKind::RangeTest { last } if l > 0.0 => l * (last / l).powf(i / (e - 1.0).max(1.0)),
-            ScheduleKind::RangeTest { .. } => l,
+            ScheduleKind::RangeTest { .. } | ScheduleKind::OneCycle { .. } => l,
+            ScheduleKind::CosineRestarts { .. } if n >= self.end => 0.0,
+            ScheduleKind::CosineRestarts { cycles } => {
+                (l * falling_cosine((cycles as f64 * (i - w) / (e - w)).fract())).max(0.0)
+            }
+            ScheduleKind::Polynomial { .. } if n >= self.end => 0.0,
+            ScheduleKind::Polynomial { power } => {
+                let last = l * self.floor;
+                last + (l - last) * (1.0 - (i - w) / (e - w)).powf(power)
+            }
+            ScheduleKind::Wsd { share, shape } => {
+                let (decay, last) = (decay_steps(share, self.end) as f64, l * self.floor);
+                let progress = ((i - (e - decay)) / decay.max(1.0)).clamp(0.0, 1.0);
+                last + (l - last) * shape.at(progress).max(0.0)
+            }
         };
         decayed.max(l * self.floor)
+    }
+
+    /// The share of L at iteration `n` of [`ScheduleKind::OneCycle`].
+    fn one_cycle(&self, start: f64, n: u64) -> f64 {
+        let (peak, last) = (self.warmup.saturating_sub(1), self.end.saturating_sub(1));
+        let between = |from: f64, to: f64, begin: u64, end: u64| {
+            let progress = (n.min(end) - begin) as f64 / (end - begin).max(1) as f64;
+            to + (from - to) * falling_cosine(progress)
+        };
+        if n <= peak { between(start, 1.0, 0, peak) } else { between(1.0, self.floor, peak, last.max(peak)) }
+    }
+}
+
+/// Iterations of the decay of [`ScheduleKind::Wsd`].
+fn decay_steps(share: f64, end: u64) -> u64 {
+    (share * end as f64).round() as u64
+}
+
+impl ScheduleKind {
+    /// Whether its numbers fit a warm-up and an end.
+    fn check(self, warmup: u64, end: u64) -> Result<()> {
+        let reason = match self {
+            ScheduleKind::CosineRestarts { cycles: 0 } => "a cosine with restarts of 0 cycles".to_owned(),
+            ScheduleKind::Polynomial { power } if !(power > 0.0 && power.is_finite()) => {
+                format!("power {power} of a polynomial decay is not above 0")
+            }
+            ScheduleKind::Wsd { share, .. } if !(0.0..=1.0).contains(&share) => {
+                format!("share {share} of the decay is outside [0, 1]")
+            }
+            ScheduleKind::Wsd { share, .. } if warmup + decay_steps(share, end) > end => {
+                let decay = decay_steps(share, end);
+                format!("a warm-up of {warmup} steps and a decay of {decay} in a run of {end}")
+            }
+            ScheduleKind::OneCycle { start } if !(0.0..=1.0).contains(&start) => {
+                format!("first rate {start} is outside [0, 1]")
+            }
+            ScheduleKind::OneCycle { .. } if warmup == 0 => "one cycle without the steps to its peak".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(Error::setting("schedule", reason))
     }
 }
 
@@ -155,6 +270,10 @@ impl fmt::Display for Schedule {
             ScheduleKind::Cosine => "cosine".to_owned(),
             ScheduleKind::Exponential { gamma } => format!("exponential by {gamma}"),
             ScheduleKind::RangeTest { last } => format!("range test up to {last:e}"),
+            ScheduleKind::CosineRestarts { cycles } => format!("{cycles} cosines"),
+            ScheduleKind::Polynomial { power } => format!("polynomial of power {power}"),
+            ScheduleKind::Wsd { share, .. } => format!("stable, then decay over {share} of the steps,"),
+            ScheduleKind::OneCycle { start } => format!("one cycle from {start} of the peak,"),
         };
         let Schedule { start_lr, warmup, end, floor, .. } = self;
         write!(f, "{kind} from {start_lr:e} over {end} steps, {warmup} of warm-up")?;

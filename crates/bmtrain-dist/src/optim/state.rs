@@ -1,12 +1,13 @@
-//! What [`Adam`](super::Adam) and [`AdamOffload`](super::AdamOffload) have in common: step counts by storage, the walk
-//! over their states, which have one form so that each continues where the other stopped, and the checks of groups and
-//! states, which come before anything is changed.
+//! What [`DeviceOptimizer`](super::DeviceOptimizer) and [`AdamOffload`](super::AdamOffload) have in common: step counts
+//! by storage, the walk over their states, which have one form so that each continues where the other stopped, and the
+//! checks of groups and states, which come before anything is changed.
 
 use super::delta::{Delta, norms};
-use super::{AdamOptions, ParamGroup, ParamState, StateStretch};
+use super::on_device::Rule;
+use super::{ParamGroup, ParamState, StateStretch};
 use crate::error::{Error, Result};
 use crate::param::{Flat, OwnedPart, Param, visit_whole};
-use bmtrain_core::{DType, Storage};
+use bmtrain_core::{Shape, Storage};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -35,38 +36,47 @@ pub(super) struct DueUpdate {
     pub(super) flat: Rc<Flat>,
     pub(super) index: usize,
     pub(super) grads: Storage,
+    /// Of the parameter on this tensor-parallel rank.
+    pub(super) shape: Shape,
     pub(super) decay: f32,
+    /// What the learning rate is multiplied by.
+    pub(super) lr_factor: f64,
     /// The elements whose change this rank measures, in order, if that is recorded.
     pub(super) recorded: Vec<OwnedPart>,
 }
 
 /// The groups of an optimizer and the states of their storages.
 #[derive(Debug)]
-pub(super) struct AdamStates<M> {
-    pub(super) options: AdamOptions,
+pub(super) struct States<R, M> {
+    pub(super) options: R,
     pub(super) groups: Vec<ParamGroup>,
     pub(super) states: Vec<FlatState<M>>,
 }
 
-impl<M> AdamStates<M> {
-    pub(super) fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
-        check_groups(&groups, &options)?;
-        Ok(AdamStates { options, groups, states: Vec::new() })
+impl<R: Rule, M> States<R, M> {
+    pub(super) fn new(groups: Vec<ParamGroup>, options: R) -> Result<Self> {
+        options.check()?;
+        check_groups(&groups)?;
+        Ok(States { options, groups, states: Vec::new() })
     }
 
-    /// The state of a storage, whose moments are made at the first call.
-    pub(super) fn of_flat(&mut self, flat: &Rc<Flat>, make: impl FnOnce() -> Result<M>) -> Result<&mut FlatState<M>> {
+    /// The state of a storage, whose moments are made at the first call, and the settings.
+    pub(super) fn of_flat(
+        &mut self,
+        flat: &Rc<Flat>,
+        make: impl FnOnce(&R) -> Result<M>,
+    ) -> Result<(&mut FlatState<M>, &R)> {
         let known = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
         let at = match known {
             Some(at) => at,
             None => {
-                let (moments, count) = (make()?, flat.layout().spans().len());
+                let (moments, count) = (make(&self.options)?, flat.layout().spans().len());
                 let (steps, stepped) = (vec![0; count], vec![false; count]);
                 self.states.push(FlatState { flat: Rc::clone(flat), steps, stepped, moments });
                 self.states.len() - 1
             }
         };
-        Ok(&mut self.states[at])
+        Ok((&mut self.states[at], &self.options))
     }
 
     /// The state of a parameter that was updated before, and its number there.
@@ -83,9 +93,13 @@ impl<M> AdamStates<M> {
             for param in group.params.iter().filter(|param| param.is_trainable()) {
                 let (flat, index) = param.place()?;
                 if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
-                    let recorded = if self.options.record_delta { param.counted()? } else { Vec::new() };
-                    let (flat, decay) = (Rc::clone(flat), group.weight_decay);
-                    due.push(DueUpdate { flat, index, grads, decay, recorded });
+                    let recorded = if self.options.records_delta() { param.counted()? } else { Vec::new() };
+                    let (flat, decay, lr_factor) = (Rc::clone(flat), group.weight_decay, group.lr_factor);
+                    if !self.states.iter().any(|state| Rc::ptr_eq(&state.flat, &flat) && state.steps[index] > 0) {
+                        self.options.check_param(param)?;
+                    }
+                    let shape = param.local_shape();
+                    due.push(DueUpdate { flat, index, grads, shape, decay, lr_factor, recorded });
                 }
             }
         }
@@ -139,21 +153,18 @@ impl<M> AdamStates<M> {
 /// A storage's state and parameters that are in it, with their numbers.
 pub(super) type UpdatedParams<'g, M> = (&'g FlatState<M>, Vec<(&'g Param, usize)>);
 
-/// The names of the tensors of a parameter's state.
-pub(super) fn tensor_names(dtype: DType) -> &'static [&'static str] {
-    if dtype == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] }
-}
-
-fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
-    let AdamOptions { beta1, beta2, epsilon, .. } = *options;
-    if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
-        let reason = format!("betas {beta1}, {beta2} must be in [0, 1) and epsilon {epsilon} at or above 0");
-        return Err(Error::setting("adam", reason));
-    }
+fn check_groups(groups: &[ParamGroup]) -> Result<()> {
     let mut names = HashSet::new();
     for group in groups {
         if !(group.weight_decay >= 0.0 && group.weight_decay.is_finite()) {
-            return Err(Error::setting("adam", format!("weight decay {} is not at or above 0", group.weight_decay)));
+            return Err(Error::setting(
+                "optimizer",
+                format!("weight decay {} is not at or above 0", group.weight_decay),
+            ));
+        }
+        if !(group.lr_factor >= 0.0 && group.lr_factor.is_finite()) {
+            let reason = format!("factor {} of the learning rate is not at or above 0", group.lr_factor);
+            return Err(Error::setting("optimizer", reason));
         }
         for param in &group.params {
             if !names.insert(param.name()) {
@@ -164,8 +175,12 @@ fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
     Ok(())
 }
 
-/// The parameter of every entry of a state that fits as a whole.
-pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -> Result<Vec<(Param, &'s ParamState)>> {
+/// The parameter of every entry of a state that fits as a whole; `kept_names` are the tensors of a parameter.
+pub(super) fn check_state<'s>(
+    groups: &[ParamGroup],
+    kept_names: impl Fn(&Param) -> Vec<&'static str>,
+    loaded: &'s [ParamState],
+) -> Result<Vec<(Param, &'s ParamState)>> {
     let params: HashMap<&str, &Param> =
         groups.iter().flat_map(|group| &group.params).map(|param| (param.name(), param)).collect();
     let mut seen = HashSet::new();
@@ -181,14 +196,14 @@ pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -
             let reason = "has optimizer state of 0 steps; a parameter that was never updated has none";
             return Err(Error::parameter(entry.name.clone(), reason));
         }
-        check_tensors(entry, param.place()?.0.dtype(), param.spec().shape.elements())?;
+        check_tensors(entry, &kept_names(param), param)?;
         found.push(((*param).clone(), entry));
     }
     Ok(found)
 }
 
-fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
-    let expected = tensor_names(dtype);
+fn check_tensors(entry: &ParamState, expected: &[&str], param: &Param) -> Result<()> {
+    let (dtype, len) = (param.place()?.0.dtype(), param.spec().shape.elements());
     let refuse = |reason: String| Err(Error::parameter(entry.name.clone(), format!("optimizer state {reason}")));
     for name in expected {
         let values = tensor(entry, name);

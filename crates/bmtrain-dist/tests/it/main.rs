@@ -13,6 +13,7 @@ mod decoding;
 mod distributed;
 mod encoder_decoder;
 mod freezing;
+mod golden_optimizers;
 mod head;
 mod initializers;
 mod inspect_model;

@@ -1,9 +1,12 @@
 //! Several optimizers in one manager, and runs that move between optimizers, ranks and levels.
 
-use crate::ranks::{Rank, Setting, Which, on_ranks, peak};
+use crate::ranks::{RULES, Rank, Setting, Which, on_ranks, peak};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{DType, Segment};
-use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, Fingerprint, ManagerState, ParamGroup, ScalePolicy};
+use bmtrain_dist::optim::{
+    Adam, AdamOffload, AdamOptions, Clip, Elementwise, ElementwiseOptions, Fingerprint, ManagerState, ParamGroup,
+    ScalePolicy,
+};
 use bmtrain_dist::shard::ZeroLevel;
 use bmtrain_dist::{OptimManager, Param};
 use std::ops::Range;
@@ -94,7 +97,7 @@ fn optimizers_with_rates_of_their_own_move_their_own_parameters() {
         let params = this.model.parameters.iter();
         params.filter(|param| param.name().starts_with("table") == wanted).cloned().collect()
     };
-    let group = |params: Vec<Param>| vec![ParamGroup { params, weight_decay: 0.0 }];
+    let group = |params: Vec<Param>| ParamGroup::all(&params, 0.0);
     let held = AdamOptions { hold_steps: 2, ..AdamOptions::default() };
     let mut optim = OptimManager::new(&this.device, Clip::default()).unwrap();
     optim.add(Box::new(AdamOffload::new(group(of(true, &this)), AdamOptions::default()).unwrap()), 0.5);
@@ -118,8 +121,8 @@ fn optimizers_with_rates_of_their_own_move_their_own_parameters() {
 fn a_parameter_of_two_optimizers_is_refused_and_one_of_none_is_named() {
     let this = solo(&Setting::default());
     let half = |from: usize| -> Vec<ParamGroup> {
-        let params = this.model.parameters.iter().skip(from).cloned().collect();
-        vec![ParamGroup { params, weight_decay: 0.0 }]
+        let params: Vec<Param> = this.model.parameters.iter().skip(from).cloned().collect();
+        ParamGroup::all(&params, 0.0)
     };
     let mut optim = OptimManager::new(&this.device, Clip::default()).unwrap();
     optim.add(Box::new(AdamOffload::new(half(2), AdamOptions::default()).unwrap()), 0.1);
@@ -170,5 +173,43 @@ fn offloaded_state_is_the_hosts_memory_and_not_the_devices() {
         // Whole pages for each tensor of the three blocks and the table.
         let (least, most) = (device[0] - 4096, device[0] + 4 * tensors * 4096);
         assert!((least..most).contains(&host[1]), "{dtype}: {host:?} {device:?}");
+    }
+}
+
+#[test]
+fn a_group_has_a_learning_rate_of_its_own_in_every_optimizer() {
+    let moved = |factors: [f64; 2], rate: f64, optimizer: Which| -> Vec<Vec<f32>> {
+        let setting = Setting { dtype: DType::F32, ..Setting::default() };
+        let mut this = solo(&setting);
+        let mut optim = OptimManager::new(&this.device, Clip::default()).unwrap();
+        let mut groups = ParamGroup::by_decay(&this.model.parameters, 0.0);
+        for (group, lr_factor) in groups.iter_mut().zip(factors) {
+            group.lr_factor = lr_factor;
+        }
+        let adam = AdamOptions::default();
+        optim.add(
+            match optimizer {
+                Which::Offload => Box::new(AdamOffload::new(groups, adam).unwrap()),
+                Which::Rule(rule) => Box::new(Elementwise::new(groups, ElementwiseOptions::new(rule)).unwrap()),
+                _ => Box::new(Adam::new(groups, adam).unwrap()),
+            },
+            rate,
+        );
+        this.optim = optim;
+        this.micro_batch(0, 0, 1, 1.0).unwrap();
+        this.optim.step().unwrap();
+        this.model.parameters.iter().map(|param| param.read().unwrap()).collect()
+    };
+    let decays: Vec<bool> = solo(&Setting::default()).model.parameters.iter().map(|param| param.spec().decay).collect();
+    for optimizer in [Which::Adam, Which::Offload, Which::Rule(RULES[0]), Which::Rule(RULES[10])] {
+        let [mixed, fast, slow] = [
+            moved([1.0, 0.25], 0.5, optimizer),
+            moved([1.0, 1.0], 0.5, optimizer),
+            moved([1.0, 1.0], 0.125, optimizer),
+        ];
+        assert!(decays.contains(&true) && decays.contains(&false) && fast != slow);
+        for (((decays, mixed), fast), slow) in decays.iter().zip(mixed).zip(fast).zip(slow) {
+            assert_eq!(mixed, if *decays { fast } else { slow }, "{optimizer:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Training that is saved, interrupted and resumed has the same bits on any number of ranks.
 
-use crate::ranks::{Rank, Setting, Which, on_ranks};
+use crate::ranks::{RULES, Rank, Setting, Which, on_ranks};
 use bmtrain_core::DType;
 use bmtrain_core::comm::host::HostOptions;
 use bmtrain_core::comm::{Communicator, Solo};
@@ -109,6 +109,24 @@ fn a_run_that_is_taken_up_again_has_the_bits_of_one_that_was_not_cut_off() {
             let second = run(&setting, &store, 3..6, &[]);
             assert_eq!([first.0, second.0].concat(), whole.0, "{setting:?}");
             assert_eq!([first.1, second.1].concat(), whole.1, "{setting:?}");
+            assert_eq!(second.2, whole.2, "{setting:?}");
+        }
+    }
+}
+
+#[test]
+fn every_optimizer_is_resumed_with_the_same_bits_on_one_rank_or_two() {
+    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain([Which::Muon; 2]).enumerate() {
+        let dtype = [DType::F32, DType::BF16][number % 2];
+        let of = |ranks, level| Setting { ranks, level, dtype, optimizer, steps: 6, ..Setting::default() };
+        let (alone, sharded) = (of(1, ZeroLevel::Zero), of(2, ZeroLevel::Three));
+        let whole = run(&alone, &memory(), 0..6, &[]);
+        let store = memory();
+        let first = run(&sharded, &store, 0..3, &[3]);
+        for setting in [&alone, &sharded] {
+            let second = run(setting, &store, 3..6, &[]);
+            assert_eq!([first.0.clone(), second.0].concat(), whole.0, "{setting:?}");
+            assert_eq!([first.1.clone(), second.1].concat(), whole.1, "{setting:?}");
             assert_eq!(second.2, whole.2, "{setting:?}");
         }
     }

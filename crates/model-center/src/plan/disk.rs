@@ -47,7 +47,11 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
     let companions = COMPANION_FILES.iter().filter_map(|name| setup.start.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     let kinds = saved_state(resolved).1 + 1;
-    let state = if resolved.checkpoint.optimizer_state { 8 * sizes.trained + 4 * sizes.masters } else { 0 };
+    let states = resolved.train.optimizer.kept_tensors(DType::F32) as u64;
+    let state = match resolved.checkpoint.optimizer_state {
+        true => 4 * states * sizes.trained + 4 * sizes.masters,
+        false => 0,
+    };
     Disk {
         model: saved as u64 * resolved.save.dtype.size() as u64 + entries + tokenizer,
         models: match resolved.save.which {
@@ -61,13 +65,13 @@ pub fn estimate(setup: &Setup, resolved: &Resolved, counted: &Counted) -> Disk {
 }
 
 /// The bytes and the tensors of a checkpoint for each value and parameter that is trained and has the dtype of most,
-/// beside the values: two moments, and a master beside 16-bit values. 0 where they are left out.
+/// beside the values: the optimizer's, and a master beside 16-bit values. 0 where they are left out.
 pub(crate) fn saved_state(resolved: &Resolved) -> (u64, u64) {
-    match (resolved.checkpoint.optimizer_state, resolved.model.dtype) {
-        (false, _) => (0, 0),
-        (true, DType::F32) => (8, 2),
-        (true, _) => (12, 3),
-    }
+    let tensors = match resolved.checkpoint.optimizer_state {
+        true => resolved.train.optimizer.kept_tensors(resolved.model.dtype) as u64,
+        false => 0,
+    };
+    (4 * tensors, tensors)
 }
 
 /// The most checkpoints that a run keeps: the newest ones, and the best weights' where evaluations come before

@@ -8,7 +8,7 @@
 use crate::config::ConfigSource;
 use crate::data::{Batch, Labels};
 use crate::model::{HeadInit, ModelInfo, OpenOptions, Registry, StageOptions, TextHead, TextModel};
-use crate::recipe::{DataSource, Parallel, Resolved};
+use crate::recipe::{DataSource, OptimizerSettings, Parallel, Resolved};
 use crate::{Error, Result};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::pool::Report;
@@ -16,7 +16,7 @@ use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::dry_run::{SimulatedRank, count};
 use bmtrain_dist::mesh::RankGroup;
-use bmtrain_dist::optim::{Adam, AdamOffload, AdamOptions, Clip, LossScaler, Optimizer, ParamGroup, ScalePolicy};
+use bmtrain_dist::optim::{Clip, LossScaler, ParamGroup, ScalePolicy};
 use bmtrain_dist::param::{F32Parameters, TensorGroup};
 use bmtrain_dist::pipeline::{MicroBatch, Pipeline, Schedule};
 use bmtrain_dist::shard::{GradientSum, Sharding};
@@ -53,6 +53,8 @@ pub struct LayoutRun {
     pub recompute: Recompute,
     /// Dropout of hidden states and of attention, where it is not the configuration's.
     pub dropout: [Option<f32>; 2],
+    /// The optimizer.
+    pub optimizer: OptimizerSettings,
     /// Whether the optimizer's state is in the host's memory.
     pub offload: bool,
     /// How the loss is scaled.
@@ -95,6 +97,7 @@ impl LayoutRun {
             gradient_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
             recompute: resolved.train.recompute,
             dropout: [resolved.model.hidden_dropout, resolved.model.attention_dropout],
+            optimizer: resolved.train.optimizer,
             offload: resolved.train.offload,
             scale: resolved.train.loss_scale.policy(resolved.model.dtype),
             on_cuda: matches!(resolved.device.name, DeviceChoice::Cuda | DeviceChoice::CudaDevice(_)),
@@ -153,14 +156,10 @@ impl LayoutRun {
     }
 
     fn optimizer(&self, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
-        let (groups, adam) = (ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default());
+        let groups = ParamGroup::by_decay(model.parameters(), 0.01);
         let mut optim = OptimManager::new(device, Clip { max_norm: 1.0, ..Clip::default() })?;
         optim.set_scaler(LossScaler::new(self.scale, LossScaler::LIMIT)?);
-        let adam: Box<dyn Optimizer> = match self.offload {
-            true => Box::new(AdamOffload::new(groups, adam)?),
-            false => Box::new(Adam::new(groups, adam)?),
-        };
-        optim.add(adam, 1e-4);
+        self.optimizer.make(groups, self.offload)?.into_iter().for_each(|optimizer| optim.add(optimizer, 1e-4));
         Ok(optim)
     }
 

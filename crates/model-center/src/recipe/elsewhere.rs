@@ -9,6 +9,7 @@ use crate::data::{CONVERSATIONS, PROMPTS_INSTEAD};
 /// Names of settings in Hugging Face transformers, with the key here, and the value where the name alone means one.
 const TRANSFORMERS: &[(&str, &str)] = &[
     ("learning_rate", "train.lr"),
+    ("optim", "train.optimizer"),
     ("lr_scheduler_type", "train.schedule"),
     ("warmup_ratio", "train.warmup"),
     ("warmup_steps", "train.warmup"),
@@ -72,6 +73,7 @@ const TRANSFORMERS: &[(&str, &str)] = &[
 
 /// The same of Megatron, DeepSpeed and others.
 const OTHERS: &[(&str, &str)] = &[
+    ("optimizer_type", "train.optimizer"),
     ("learning_rate_scheduler", "train.schedule"),
     ("lr_decay_style", "train.schedule"),
     ("lr_scheduler", "train.schedule"),
@@ -90,6 +92,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("gradient_clipping", "train.clip_norm"),
     ("epsilon", "train.eps"),
     ("adam_betas", "train.betas"),
+    ("alpha", "train.rho"),
     ("checkpointing", "train.recompute = \"blocks\""),
     ("activation_checkpointing", "train.recompute = \"blocks\""),
     ("patience", "train.early_stop.patience"),
@@ -263,14 +266,6 @@ const MISSING: &[Missing] = &[
                   \"regression\"",
         tasks: &["mlm", "masked_lm", "fill_mask", "masked_language_modeling"],
         keys: &["mlm", "mlm_probability"],
-    },
-    Missing {
-        what: "an optimizer other than Adam is",
-        instead: "Adam with train.betas, train.eps and train.weight_decay, which train.decoupled makes AdamW; \
-              a program of your \
-                  own can use others, see docs/optimizers.md",
-        tasks: &[],
-        keys: &["optim", "optimizer", "optimizer_type", "momentum"],
     },
     Missing {
         what: "reporting to a tracker is",

@@ -5,14 +5,17 @@
 
 use super::adapter;
 use super::batch_ramp;
-use super::kinds::{Expected, Range, as_float, as_integer, quote};
+use super::groups;
+use super::kinds::{Expected, Range, as_integer, quote};
 use super::layers::Value;
 use super::loss_scale;
 use super::memory;
 use super::model::read_model;
+use super::optimizer;
 use super::parallel;
 use super::pretraining;
 use super::reader::{Otherwise, Reader, Spec};
+use super::schedule;
 use super::settings::*;
 use super::sources::read_data;
 use crate::metrics::{Metric, MetricKind};
@@ -20,17 +23,13 @@ use bmtrain_core::cpu::Pinning;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::InputStore;
-use bmtrain_dist::optim::{Clip, DecayForm, DecaySpan, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{Clip, DecaySpan};
 use bmtrain_dist::shard::GradientSum;
 
 /// The largest whole number TOML can hold.
 pub(super) const MOST: u64 = i64::MAX as u64;
 pub(super) const MOST_STEPS: u64 = 1_000_000_000_000;
 pub(super) const MOST_SAMPLES: u64 = 1 << 20;
-/// What BMTrain's exponential schedule multiplies by at each step.
-const DEFAULT_GAMMA: f64 = 0.95;
-/// Where a learning-rate range test ends.
-const LAST_LR: f64 = 1.0;
 
 const OUTPUT_DIRECTORY: Expected = Expected { what: "the path of the directory for this run", example: "runs/first" };
 const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.jsonl" };
@@ -91,8 +90,8 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     r.follow("train.micro_batch_size", "train.batch_size");
     let accumulation = read_accumulation(r);
     let lr = r.float("train.lr", 5e-5, Range::Above(0.0));
-    let schedule = read_schedule(r);
-    let warmup = read_warmup(r);
+    let schedule = schedule::read(r);
+    let warmup = schedule::read_warmup(r);
     let run = "not set: the steps of the run";
     let decay_steps = r.optional_integer("train.decay_steps", run, 1..=MOST_STEPS, 990_000);
     let spans = [("exact", DecaySpan::AfterWarmup), ("megatron-2019", DecaySpan::All)];
@@ -100,9 +99,9 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let final_lr_ratio = r.float("train.final_lr_ratio", 0.0, Range::Within(0.0, 1.0));
     let weight_decay = r.single("train.weight_decay", 0.01, Range::AtLeast(0.0));
     let decay_norms_and_biases = r.flag("train.decay_norms_and_biases", false);
-    let decay_form = if r.flag("train.decoupled", true) { DecayForm::Decoupled } else { DecayForm::Coupled };
-    let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
-    let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
+    let groups = groups::read(r);
+    let layer_decay = r.float("train.layer_decay", 1.0, Range::Within(0.0, 1.0));
+    let optimizer = optimizer::read(r);
     let clip = read_clip(r);
     let stores = [("device", InputStore::Device), ("sharded", InputStore::Sharded), ("host", InputStore::Host)];
     let sums = [("fast", GradientSum::Fast), ("elastic", GradientSum::Elastic)];
@@ -122,10 +121,9 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         final_lr_ratio,
         weight_decay,
         decay_norms_and_biases,
-        beta1: betas[0],
-        beta2: betas[1],
-        eps,
-        decay_form,
+        groups,
+        layer_decay,
+        optimizer,
         clip,
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         prompt_loss: r.single("train.prompt_loss", 0.0, Range::AtLeast(0.0)),
@@ -166,55 +164,6 @@ fn read_clip(r: &mut Reader) -> Clip {
         );
     }
     order.map_or(Clip::default(), |order| Clip { order, max_norm })
-}
-
-fn read_schedule(r: &mut Reader) -> ScheduleKind {
-    let kinds = [
-        ("linear", ScheduleKind::Linear),
-        ("cosine", ScheduleKind::Cosine),
-        ("noam", ScheduleKind::Noam),
-        ("exponential", ScheduleKind::Exponential { gamma: DEFAULT_GAMMA }),
-        ("constant", ScheduleKind::NoDecay),
-        ("range-test", ScheduleKind::RangeTest { last: LAST_LR }),
-    ];
-    let kind = r.choice("train.schedule", &kinds, ScheduleKind::Linear);
-    let gamma = r.float("train.gamma", DEFAULT_GAMMA, Range::Within(0.0, 1.0));
-    let last = r.float("train.range_test_lr", LAST_LR, Range::Above(0.0));
-    let is_exponential = matches!(kind, ScheduleKind::Exponential { .. });
-    let is_range_test = matches!(kind, ScheduleKind::RangeTest { .. });
-    for (key, is_used, name) in
-        [("train.gamma", is_exponential, "exponential"), ("train.range_test_lr", is_range_test, "range-test")]
-    {
-        if !is_used {
-            let why = format!("it belongs to train.schedule = \"{name}\"");
-            r.without_effect(key, "train.schedule", &why, "remove it");
-        }
-    }
-    match kind {
-        ScheduleKind::Exponential { .. } => ScheduleKind::Exponential { gamma },
-        ScheduleKind::RangeTest { .. } => ScheduleKind::RangeTest { last },
-        kind => kind,
-    }
-}
-
-fn read_warmup(r: &mut Reader) -> Warmup {
-    let default = Warmup::Steps(0);
-    r.read(Spec {
-        key: "train.warmup",
-        textual: false,
-        wanted: "a whole number of steps, or a fraction of all steps from 0.0 to below 1.0".into(),
-        example: "0.06".into(),
-        otherwise: Otherwise::Default(default),
-        read: &|value| match value {
-            Value::Integer(_) => as_integer(value).filter(|steps| *steps <= MOST_STEPS).map(Warmup::Steps),
-            _ => as_float(value).filter(|share| Range::Below(0.0, 1.0).contains(*share)).map(Warmup::Fraction),
-        },
-        render: &|warmup| match warmup {
-            Warmup::Steps(steps) => steps.to_string(),
-            Warmup::Fraction(share) => format!("{share:?}"),
-        },
-    })
-    .unwrap_or(default)
 }
 
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {

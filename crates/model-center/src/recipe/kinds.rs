@@ -82,7 +82,12 @@ impl Reader {
 
     /// A number that is used in single precision and has to be in its range there too.
     pub(crate) fn single(&mut self, key: &'static str, default: f64, range: Range) -> f32 {
-        self.any_single(key, Otherwise::Default(default), range, default).unwrap_or(default) as f32
+        self.number_in_single(key, default, range) as f32
+    }
+
+    /// The same before it is rounded to single precision.
+    pub(crate) fn number_in_single(&mut self, key: &'static str, default: f64, range: Range) -> f64 {
+        self.any_single(key, Otherwise::Default(default), range, default).unwrap_or(default)
     }
 
     /// The same for one that may be absent; `absent` describes what applies then.
@@ -301,8 +306,8 @@ impl Reader {
         })
     }
 
-    /// Two numbers that are used in single precision, in one range.
-    pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f32; 2] {
+    /// Two numbers in one range, which they have to be in when rounded to single precision too.
+    pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f64; 2] {
         let render = |v: &[f64; 2]| format!("[{:?}, {:?}]", v[0], v[1]);
         self.read(Spec {
             key,
@@ -319,7 +324,6 @@ impl Reader {
             render: &render,
         })
         .unwrap_or(default)
-        .map(|v| v as f32)
     }
 }
 

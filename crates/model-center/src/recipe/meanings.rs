@@ -198,9 +198,26 @@ pub(super) const MEANINGS: &[Meaning] = &[
         "Micro-batches of a data-parallel rank in one step: `train.batch_size` is `train.micro_batch_size` x \
          `train.accumulation` x data ranks, and one of the three may be left out.",
     ),
+    second(
+        "train.optimizer",
+        "The optimizer, `docs/optimizers.md`. `adamw` and `adam` differ in the default of `train.decoupled` alone.",
+    ),
     first("train.lr", "Peak learning rate; for `noam` the factor of its formula."),
     first("train.schedule", "Course of the learning rate after the warm-up."),
     first("train.gamma", "Factor of each step, for `train.schedule = \"exponential\"`."),
+    second("train.cycles", "Cosines of `train.schedule = \"cosine-restarts\"`, of one length."),
+    second("train.power", "Power of `train.schedule = \"polynomial\"`, which ends at `train.final_lr_ratio`."),
+    second(
+        "train.decay_share",
+        "Share of all steps over which `train.schedule = \"wsd\"` (warm-up, stable, decay) decays at the end, to \
+         `train.final_lr_ratio`.",
+    ),
+    second("train.decay_shape", "Form of that decay: half a cosine, a line, or one minus a root."),
+    second(
+        "train.start_lr_ratio",
+        "First learning rate of `train.schedule = \"one-cycle\"`, as a share of `train.lr`; `train.warmup` is the \
+         number of steps to the peak.",
+    ),
     first("train.warmup", "Length of the linear warm-up."),
     second(
         "train.batch_ramp.start",
@@ -226,8 +243,35 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("train.weight_decay", "Weight decay."),
     first("train.decay_norms_and_biases", "Apply weight decay to norms and biases too."),
     first("train.decoupled", "Decoupled weight decay, as in AdamW; otherwise it is added to the gradient."),
-    first("train.betas", "Decay rates of Adam's first and second moments."),
-    first("train.eps", "Added to the root of Adam's second moment."),
+    first(
+        "train.betas",
+        "Decay rates of the first and second moments, of Adam and of `adamax`, `nadam`, `radam` and `lion`.",
+    ),
+    first("train.eps", "Added to the root of Adam's second moment, and to what others divide by."),
+    second(
+        "train.groups",
+        "Parameters with a learning rate, as a factor of `train.lr`, or a weight decay of their own, by patterns of \
+         their names in which `*` stands for anything; the first that matches decides.",
+    ),
+    second(
+        "train.layer_decay",
+        "Factor of the learning rate from each layer to the one below it: the head has 1, the embeddings the least.",
+    ),
+    second("train.momentum", "Momentum of `sgd`, `rmsprop` and `muon`."),
+    second("train.dampening", "What is taken from the weight of a gradient in the momentum of `sgd`."),
+    second("train.nesterov", "Nesterov's momentum, of `sgd` and `muon`."),
+    second(
+        "train.rho",
+        "Decay rate of the averages of squared gradients, of `rmsprop` (PyTorch's alpha) and `adadelta`.",
+    ),
+    second("train.centered", "Divide by the deviation of the gradients, of `rmsprop`."),
+    second("train.adagrad_decay", "Decay of Adagrad's learning rate: by 1 / (1 + steps × this)."),
+    second("train.adagrad_start", "What Adagrad's sums of squares begin with."),
+    second(
+        "train.muon_scale",
+        "What `muon` multiplies the change of a matrix by: such that it is as large as AdamW's, or as in the original.",
+    ),
+    second("train.momentum_decay", "How fast the momentum of `nadam` grows to its first beta."),
     first("train.clip_norm", "Largest norm of the gradients; larger ones are scaled down."),
     first("train.clip_kind", "Norm that is clipped: of order 2, the largest absolute value, or none."),
     first("train.label_smoothing", "Share of the target distribution that is uniform over all classes."),

@@ -3,6 +3,7 @@
 
 use super::kinds::{as_integer, quote};
 use super::layers::Value;
+use super::optimizer::OptimizerSettings;
 use super::parallel::MOST_BLOCKS;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::Settings;
@@ -60,6 +61,14 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
                           gather inputs have to agree";
             r.contradiction(&[key, "train.recompute"], reason, "set train.recompute = \"blocks\"");
         }
+    }
+    if s.train.offload && !s.train.optimizer.can_be_offloaded() {
+        let reason = "the host updates by Adam alone, and `train.optimizer` is another one";
+        r.contradiction(&["train.offload", "train.optimizer"], reason, "set train.optimizer = \"adamw\"");
+    }
+    if matches!(s.train.optimizer, OptimizerSettings::Muon(..)) && s.parallel.tensor > 1 {
+        let reason = "Muon orthogonalises whole matrices, and tensor-parallel ranks hold parts of them";
+        r.contradiction(&["train.optimizer", "parallel.tensor"], reason, "set parallel.tensor = 1");
     }
     if s.train.offload_parameters && !s.train.offload {
         let reason = "parameters in host memory are updated there, and `train.offload` = false keeps the optimizer on \

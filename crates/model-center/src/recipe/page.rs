@@ -14,6 +14,12 @@ const DEPENDENT: &[(&str, &str)] = &[
     ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`, for `pretrain` `\"causal\"`"),
     ("eval.every", "`\"1 epoch\"`, for `pretrain` `\"1000 steps\"`"),
     ("train.micro_batch_size", "`train.batch_size` / data ranks"),
+    ("train.decoupled", "`true` of `adamw`, `lion` and `muon`, `false` of others"),
+    ("train.betas", "`[0.9, 0.999]`, of `lion` `[0.9, 0.99]`"),
+    ("train.eps", "`1e-8`, of `adagrad` `1e-10`, of `adadelta` `1e-6`"),
+    ("train.momentum", "`0.0`, of `muon` `0.95`"),
+    ("train.nesterov", "`false`, of `muon` `true`"),
+    ("train.rho", "`0.99`, of `adadelta` `0.9`"),
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];
 

@@ -13,7 +13,8 @@ use super::model_start::{config_file, model_directory};
 use super::parallel;
 use super::reader::Reader;
 use super::resolved::Resolved;
-use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
+use super::schedule;
+use super::settings::{EvalMetric, Interval, Settings};
 use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::ModelCaches;
@@ -22,7 +23,6 @@ use crate::run::{
     CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
     is_output_name,
 };
-use bmtrain_dist::optim::{ScheduleKind, Warmup};
 use std::path::{Component, Path, PathBuf};
 
 /// Adds the contradictions and the settings without effect that concern more than one table or value.
@@ -32,7 +32,7 @@ pub(crate) fn check(r: &mut Reader, s: &Settings) {
     check_length(r, s);
     check_budget(r, s);
     batch_ramp::check(r, s);
-    check_schedule(r, s);
+    schedule::check(r, s);
     check_optimizer(r, s);
     memory::check(r, s);
     check_task(r, s);
@@ -79,58 +79,6 @@ fn check_budget(r: &mut Reader, s: &Settings) {
     if matches!(s.eval.every, Interval::Epochs(_)) && r.is_explicit("eval.every") {
         let reason = "`eval.every` counts epochs, and task pretrain has one";
         r.contradiction(&["eval.every", "data.task"], reason, "give a number of steps, such as \"1000 steps\"");
-    }
-}
-
-fn check_schedule(r: &mut Reader, s: &Settings) {
-    let t = &s.train;
-    let is_range_test = matches!(t.schedule, ScheduleKind::RangeTest { .. });
-    let needs_end = matches!(t.schedule, ScheduleKind::Linear | ScheduleKind::Cosine) || is_range_test;
-    let end_is_known = t.epochs.is_some() || t.steps.is_some() || t.decay_steps.is_some();
-    if !end_is_known && t.minutes.is_some() {
-        let fix = "set train.epochs or train.steps as well, or train.schedule = \"constant\" and train.warmup in steps";
-        if needs_end {
-            let reason = "this schedule needs the number of steps, which train.minutes does not determine";
-            r.contradiction(&["train.schedule", "train.minutes", "train.epochs", "train.steps"], reason, fix);
-        } else if matches!(t.warmup, Warmup::Fraction(_)) {
-            let reason = "a fraction of an unknown number of steps: train.minutes does not determine the number";
-            r.contradiction(&["train.warmup", "train.minutes", "train.epochs", "train.steps"], reason, fix);
-        }
-    }
-    let (key, end) = match t.decay_steps {
-        Some(steps) => ("train.decay_steps", Some(steps)),
-        None => ("train.steps", t.steps),
-    };
-    if let (Warmup::Steps(warmup), Some(steps)) = (t.warmup, end)
-        && warmup >= steps
-    {
-        let what = if key == "train.steps" { "run" } else { "schedule" };
-        let reason = format!("`train.warmup` = {warmup} lasts as long as the {what} of `{key}` = {steps} or longer");
-        r.contradiction(&["train.warmup", key], reason, "shorten the warm-up");
-    }
-    if is_range_test && !matches!(t.warmup, Warmup::Steps(0) | Warmup::Fraction(0.0)) {
-        let reason = "a range test grows from `train.lr` and has no warm-up";
-        r.contradiction(&["train.warmup", "train.schedule"], reason, "set train.warmup = 0");
-    }
-    if is_range_test && s.save.which != SaveWhich::None {
-        let reason = "the weights of a range test are of no use: it ends at a rate that is too high";
-        r.contradiction(&["train.schedule", "save.which"], reason, "set save.which = \"none\"");
-    }
-    if !needs_end || is_range_test {
-        let why = "it is for train.schedule = \"linear\" and \"cosine\"";
-        r.without_effect("train.decay_endpoint", "train.schedule", why, "remove it");
-    }
-    if t.schedule == ScheduleKind::Noam && matches!(t.warmup, Warmup::Steps(0) | Warmup::Fraction(0.0)) {
-        let reason = "the \"noam\" schedule is defined by its warm-up, which is 0";
-        r.contradiction(&["train.schedule", "train.warmup"], reason, "set train.warmup, e.g. 100");
-    }
-    if t.schedule == ScheduleKind::NoDecay {
-        r.without_effect(
-            "train.final_lr_ratio",
-            "train.schedule",
-            "train.schedule = \"constant\" does not fall",
-            "remove it",
-        );
     }
 }
 

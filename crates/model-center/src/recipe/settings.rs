@@ -7,7 +7,9 @@
 use super::batch_ramp::BatchRamp;
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
+use super::groups::ParamGroupSettings;
 use super::loss_scale::LossScale;
+use super::optimizer::OptimizerSettings;
 use super::parallel::Parallel;
 use crate::adapter::Adapter;
 use crate::config::ConfigOverrides;
@@ -16,7 +18,7 @@ use crate::metrics::Metric;
 use bmtrain_core::cpu::{Pinning, Processors};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::{InputStore, Recompute};
-use bmtrain_dist::optim::{Clip, DecayForm, DecaySpan, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{Clip, DecaySpan, ScheduleKind, Warmup};
 use bmtrain_dist::param::F32Parameters;
 use bmtrain_dist::shard::GradientSum;
 use std::path::PathBuf;
@@ -168,14 +170,12 @@ pub struct TrainSettings {
     pub weight_decay: f32,
     /// Whether norms and biases decay as well.
     pub decay_norms_and_biases: bool,
-    /// Decay of Adam's first moment.
-    pub beta1: f32,
-    /// Decay of Adam's second moment.
-    pub beta2: f32,
-    /// Added to the root of the second moment.
-    pub eps: f32,
-    /// How weight decay acts.
-    pub decay_form: DecayForm,
+    /// Parameters with a learning rate and a weight decay of their own.
+    pub groups: Vec<ParamGroupSettings>,
+    /// What the learning rate of a layer is multiplied by relative to the layer above it.
+    pub layer_decay: f64,
+    /// The optimizer, with its numbers and how weight decay acts.
+    pub optimizer: OptimizerSettings,
     /// Upper bound of the gradients' norm, infinite for none.
     pub clip: Clip,
     /// Share of the target given to all classes alike.

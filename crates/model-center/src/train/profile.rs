@@ -10,7 +10,7 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("elementwise", ELEMENTWISE),
     ("norms", &["norm_forward", "norm_backward"]),
     ("embeddings and loss", EMBEDDINGS_AND_LOSS),
-    ("optimizer", &["adam", "grad_norm", "clip_factor"]),
+    ("optimizer", &["adam", "update", "grad_norm", "clip_factor"]),
     ("other", OTHER),
 ];
 

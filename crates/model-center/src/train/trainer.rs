@@ -12,14 +12,12 @@ use super::setup::Setup;
 use crate::adapter::AdapterPlan;
 use crate::data::{LoaderOptions, Order, Position};
 use crate::model::{OpenedModel, TextModel};
-use crate::recipe::{BatchRamp, LastBatch, Resolved};
+use crate::recipe::{BatchRamp, LastBatch, Resolved, param_groups};
 use crate::run::{StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Var};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
-};
+use bmtrain_dist::optim::{LossScaler, ScalePolicy, Scheduler, StepInfo};
 use bmtrain_dist::pipeline::Pipeline;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -323,27 +321,15 @@ fn pipeline(model: &dyn TextModel, device: &Device, micro_batches: usize) -> Res
     Ok(Some(Pipeline::new(device, stages, stages.schedule(micro_batches)?)?))
 }
 
-/// AdamW over the model's parameters, with the recipe's schedule, clipping and loss scale.
+/// The recipe's optimizer over the model's parameters, with the recipe's schedule, clipping and loss scale.
 fn optimizer(setup: &Setup, resolved: &Resolved, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
     let train = &resolved.train;
-    let groups = match train.decay_norms_and_biases {
-        true => ParamGroup::all(model.parameters(), train.weight_decay),
-        false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
-    };
-    let adam = AdamOptions {
-        beta1: train.beta1,
-        beta2: train.beta2,
-        epsilon: train.eps,
-        decay_form: train.decay_form,
-        ..AdamOptions::default()
-    };
+    let groups = param_groups(train, model.parameters())?;
     let mut optim = OptimManager::new(device, train.clip)?;
     optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
-    let adam: Box<dyn Optimizer> = match train.offload {
-        true => Box::new(AdamOffload::new(groups, adam)?),
-        false => Box::new(Adam::new(groups, adam)?),
-    };
-    optim.add_scheduled(adam, Scheduler::new(setup.schedule));
+    for optimizer in train.optimizer.make(groups, train.offload)? {
+        optim.add_scheduled(optimizer, Scheduler::new(setup.schedule));
+    }
     Ok(optim)
 }
 

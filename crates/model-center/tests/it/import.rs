@@ -398,7 +398,7 @@ fn what_cannot_be_kept_is_refused_with_a_reason_and_left_out_on_request() {
     for (json, words) in [
         ("{\"zero_optimization\": {\"stage\": 4}}", "stage 4 is none of 0 to 3"),
         ("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}", "there is no offload to nvme"),
-        ("{\"optimizer\": {\"type\": \"Lamb\"}}", "recipes train with Adam"),
+        ("{\"optimizer\": {\"type\": \"Lamb\"}}", "import reads the settings of Adam alone"),
         ("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "both enabled"),
         ("{\"sparse_attention\": {\"mode\": \"fixed\"}}", "block-sparse attention is not available"),
         ("{\"gradient_cliping\": 1}", "did you mean gradient_clipping?"),

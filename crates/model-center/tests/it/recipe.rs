@@ -3,12 +3,14 @@
 mod files;
 
 use crate::recipes;
-
+use bmtrain_core::kernel::UpdateRule;
+use bmtrain_dist::optim::{AdamOptions, DecayForm, MuonOptions, MuonScale};
 use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERGLUE, TooLong, find_task};
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
+    ClassWeights, DataSource, EvalMetric, Interval, OptimizerSettings, Origin, Recipe, Resolved, SaveWhich, Threads,
+    list, preflight,
 };
 use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
@@ -138,15 +140,32 @@ lr = 0.0003                     # --set train.lr=3e-4
 schedule = "linear"             # default
 # gamma = 0.95                  # no effect: it belongs to train.schedule = "exponential"
 # range_test_lr = 1.0           # no effect: it belongs to train.schedule = "range-test"
+# cycles = 1                    # no effect: it belongs to train.schedule = "cosine-restarts"
+# power = 1.0                   # no effect: it belongs to train.schedule = "polynomial"
+# decay_share = 0.1             # no effect: it belongs to train.schedule = "wsd"
+# decay_shape = "cosine"        # no effect: it belongs to train.schedule = "wsd"
+# start_lr_ratio = 0.04         # no effect: it belongs to train.schedule = "one-cycle"
 warmup = 0                      # default
 # decay_steps                   # not set: the steps of the run
 decay_endpoint = "exact"        # default
 final_lr_ratio = 0.0            # default
 weight_decay = 0.01             # default
 decay_norms_and_biases = false  # default
+# groups                        # not set: all parameters alike
+layer_decay = 1.0               # default
+optimizer = "adamw"             # default
 decoupled = true                # default
 betas = [0.9, 0.999]            # default
 eps = 1e-8                      # default
+# momentum = 0.0                # no effect: it belongs to train.optimizer = "sgd", "rmsprop", "muon"
+# dampening = 0.0               # no effect: it belongs to train.optimizer = "sgd"
+# nesterov = false              # no effect: it belongs to train.optimizer = "sgd", "muon"
+# rho = 0.99                    # no effect: it belongs to train.optimizer = "rmsprop", "adadelta"
+# centered = false              # no effect: it belongs to train.optimizer = "rmsprop"
+# adagrad_decay = 0.0           # no effect: it belongs to train.optimizer = "adagrad"
+# adagrad_start = 0.0           # no effect: it belongs to train.optimizer = "adagrad"
+# momentum_decay = 0.004        # no effect: it belongs to train.optimizer = "nadam"
+# muon_scale = "match-adamw"    # no effect: it belongs to train.optimizer = "muon"
 clip_norm = 1.0                 # default
 clip_kind = "2"                 # default
 label_smoothing = 0.0           # default
@@ -553,5 +572,34 @@ fn recomputation_is_a_word_a_flag_or_a_number_of_blocks() {
         let resolved = load(LEAST, &[&format!("train.recompute={set}")]);
         assert_eq!(resolved.train.recompute, expected, "{set}");
         assert!(resolved.to_toml().contains(&format!("recompute = {printed}\n")), "{set}");
+    }
+}
+
+#[test]
+fn an_optimizer_has_the_numbers_of_its_keys_and_the_defaults_of_its_library() {
+    let of = |sets: &[&str]| load(LEAST, sets).train.optimizer;
+    let rule = |sets: &[&str]| match of(sets) {
+        OptimizerSettings::Elementwise(options) => (options.rule, options.decay_form),
+        other => panic!("{other:?}"),
+    };
+    let (coupled, decoupled) = (DecayForm::Coupled, DecayForm::Decoupled);
+    assert_eq!(of(&[]), OptimizerSettings::Adam(AdamOptions::default()));
+    let adam = AdamOptions { decay_form: coupled, ..AdamOptions::default() };
+    assert_eq!(of(&["train.optimizer=adam"]), OptimizerSettings::Adam(adam));
+    assert_eq!(of(&["train.decoupled=false"]), OptimizerSettings::Adam(adam));
+    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true };
+    let sets = ["train.optimizer=sgd", "train.momentum=0.9", "train.nesterov=true"];
+    assert_eq!(rule(&sets), (sgd, coupled));
+    let lion = UpdateRule::Lion { beta1: 0.9, beta2: 0.99 };
+    assert_eq!(rule(&["train.optimizer=lion"]), (lion, decoupled));
+    let adadelta = UpdateRule::Adadelta { rho: 0.9, epsilon: 1e-6 };
+    assert_eq!(rule(&["train.optimizer=adadelta", "train.decoupled=true"]), (adadelta, decoupled));
+    let muon = MuonOptions { scale: MuonScale::MatchAdamW, ..MuonOptions::default() };
+    assert_eq!(of(&["train.optimizer=muon"]), OptimizerSettings::Muon(muon, AdamOptions::default()));
+    // Every name makes an optimizer, and the recipe that it is written out as is the same.
+    for name in ["adagrad", "rmsprop", "adamax", "nadam", "radam"] {
+        let loaded = load(LEAST, &[&format!("train.optimizer={name}")]);
+        assert_eq!(loaded.train.optimizer.make(Vec::new(), false).unwrap().len(), 1);
+        assert_eq!(load(&loaded.to_toml(), &[]).train.optimizer, loaded.train.optimizer);
     }
 }

@@ -4,7 +4,8 @@ mod contradictions;
 
 use crate::recipes;
 
-use model_center::recipe::{Recipe, SaveWhich, list};
+use bmtrain_dist::optim::AdamOptions;
+use model_center::recipe::{OptimizerSettings, Recipe, SaveWhich, list};
 use recipes::{LEAST, load, mistakes, with, with_train};
 
 /// The full text of the only mistake of a recipe that is otherwise complete.
@@ -20,8 +21,11 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is \
         transformers' name; here it is train.lr; keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, accumulation, lr, schedule, gamma, \
-         range_test_lr, warmup, decay_steps, decay_endpoint, final_lr_ratio, weight_decay, \
-        decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, \
+         range_test_lr, cycles, power, decay_share, decay_shape, start_lr_ratio, warmup, decay_steps, \
+         decay_endpoint, final_lr_ratio, weight_decay, \
+        decay_norms_and_biases, groups, layer_decay, optimizer, decoupled, betas, eps, momentum, \
+         dampening, nesterov, rho, centered, \
+         adagrad_decay, adagrad_start, momentum_decay, muon_scale, clip_norm, clip_kind, \
          batch_ramp.start, batch_ramp.increment, batch_ramp.samples, label_smoothing, prompt_loss, seed, \
         recompute, recompute_inputs, \
         gradient_sum, gradient_dtype, loss_scale, loss_scale_start, loss_scale_window, loss_scale_hysteresis, \
@@ -217,7 +221,8 @@ fn a_number_must_be_in_its_range_after_rounding_to_single_precision_too() {
         assert!(text.contains("each a number from 0 to below 1 in single precision"), "{text}");
     }
     let r = load(LEAST, &["train.weight_decay=0.1", "train.betas=[0.8, 0.99]"]);
-    assert_eq!((r.train.weight_decay, r.train.beta1, r.train.beta2), (0.1, 0.8, 0.99));
+    let adam = AdamOptions { beta1: 0.8, beta2: 0.99, ..AdamOptions::default() };
+    assert_eq!((r.train.weight_decay, r.train.optimizer), (0.1, OptimizerSettings::Adam(adam)));
     assert!(r.to_toml().contains("weight_decay = 0.1\n"), "{}", r.to_toml());
 }
 

@@ -13,6 +13,7 @@ mod random;
 mod reduce;
 mod rotary;
 mod rows;
+mod update;
 mod vocabulary;
 
 // What rows are made of: the files here import it from this one.
@@ -46,6 +47,7 @@ pub fn cases() -> Vec<Case> {
     quantised::rows(&mut cases);
     random::rows(&mut cases);
     optimizer::rows(&mut cases);
+    update::rows(&mut cases);
     cases
 }
 

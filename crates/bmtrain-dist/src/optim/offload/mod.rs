@@ -20,12 +20,12 @@ mod work;
 pub use work::HostTensor;
 
 use super::delta::Delta;
-use super::state::{AdamStates, DueUpdate, FlatState, stretches_of, tensor_names};
-use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
+use super::on_device::{Rule, StepNumbers};
+use super::state::{DueUpdate, FlatState, States, stretches_of};
+use super::{AdamOptions, Kept, KeptTensor, Optimizer, ParamGroup, ReadKept, StateStretch, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{AtRest, Flat, Param};
 use bmtrain_core::exact::Sum;
-use bmtrain_core::kernel::AdamSettings;
 use bmtrain_core::offload::{HostBuffer, Threads, widen};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
@@ -40,6 +40,7 @@ type HostMoments = Arc<Mutex<Moments>>;
 struct Update {
     index: usize,
     decay: f32,
+    lr_factor: f64,
     /// The elements of the state whose change this rank measures, in order.
     recorded: Vec<Range<usize>>,
 }
@@ -54,14 +55,14 @@ struct Stretch {
 /// Adam and AdamW with their state in the host's memory; see the [module](self) for what moves when.
 #[derive(Debug)]
 pub struct AdamOffload {
-    inner: AdamStates<HostMoments>,
+    inner: States<AdamOptions, HostMoments>,
     threads: Option<Arc<Threads>>,
 }
 
 impl AdamOffload {
     /// An optimizer over these groups. It works on the threads that the backend lends, else on the lane's own.
     pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
-        Ok(AdamOffload { inner: AdamStates::new(groups, options)?, threads: None })
+        Ok(AdamOffload { inner: States::new(groups, options)?, threads: None })
     }
 
     /// The same on this number of threads of its own.
@@ -84,7 +85,7 @@ impl AdamOffload {
     fn update(&mut self, flat: &Rc<Flat>, updates: &[Update], lr: f64, factor: &Arc<AtomicU32>) -> Result<()> {
         let Some(grads) = flat.reduced() else { return Ok(()) };
         let (threads, options) = (self.threads(flat)?, self.inner.options);
-        let state = self.inner.of_flat(flat, || host_moments(flat))?;
+        let (state, _) = self.inner.of_flat(flat, |_| host_moments(flat))?;
         let stretches = stretches(state, updates, lr, &options);
         let (backend, dtypes) = (flat.device().backend(), (flat.dtype(), grads.dtype()));
         for Stretch { in_values, in_state, runs } in stretches {
@@ -151,19 +152,10 @@ fn follow_compute(flat: &Flat) -> Result<()> {
 /// Count the step of each parameter, and lay out what this rank updates.
 fn stretches(state: &mut FlatState<HostMoments>, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
     let mut all: Vec<(usize, Stretch)> = Vec::new();
-    for Update { index, decay, recorded } in updates {
-        let (index, decay) = (*index, *decay);
+    for Update { index, decay, lr_factor, recorded } in updates {
+        let (index, decay, lr) = (*index, *decay, lr * lr_factor);
         let (step, part) = (state.count_step(index), state.flat.owned(index));
-        let settings = AdamSettings {
-            lr: options.lr_of_step(step, lr),
-            beta1: options.beta1,
-            beta2: options.beta2,
-            epsilon: options.epsilon,
-            decay,
-            decoupled: options.decay_form == DecayForm::Decoupled,
-            maximize: options.maximize,
-            step,
-        };
+        let settings = options.settings(StepNumbers { lr, decay, step });
         if part.of_param.is_empty() {
             continue;
         }
@@ -211,9 +203,9 @@ impl Optimizer for AdamOffload {
     fn step(&mut self, args: StepArgs<'_>) -> Result<()> {
         // By storage, in the order in which the groups first name the storages.
         let mut updates: Vec<(Rc<Flat>, Vec<Update>)> = Vec::new();
-        for DueUpdate { flat, index, decay, recorded, .. } in self.inner.begin_step()? {
+        for DueUpdate { flat, index, decay, lr_factor, recorded, .. } in self.inner.begin_step()? {
             let recorded = recorded.into_iter().map(|part| part.in_state).collect();
-            let update = Update { index, decay, recorded };
+            let update = Update { index, decay, lr_factor, recorded };
             match updates.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &flat)) {
                 Some((_, updates)) => updates.push(update),
                 None => updates.push((flat, vec![update])),
@@ -275,13 +267,17 @@ impl Optimizer for AdamOffload {
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let Some((state, index)) = self.inner.of_param(param)? else { return Ok(None) };
         let tensor = |name| (name, KeptTensor::Host(HostTensor::of_moments(Arc::clone(&state.moments), name)));
-        let tensors = tensor_names(state.flat.dtype()).iter().copied().map(tensor).collect();
+        let tensors = self.kept_names(param).into_iter().map(tensor).collect();
         Ok(Some(Kept { steps: state.steps[index], tensors }))
+    }
+
+    fn kept_names(&self, param: &Param) -> Vec<&'static str> {
+        self.inner.options.kept_names(param.spec().dtype)
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
-        let (state, part) = (self.inner.of_flat(flat, || host_moments(flat))?, flat.owned(index));
+        let ((state, _), part) = (self.inner.of_flat(flat, |_| host_moments(flat))?, flat.owned(index));
         flat.device().backend().sync(Lane::Copy)?;
         for (name, buffer) in lock(&state.moments).named() {
             let values = read(name, part.of_param.clone())?;

@@ -7,19 +7,19 @@ use bmtrain_core::backend::{Backend, Kernels};
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::kernel::Kernel;
-use bmtrain_core::kernel::{Activation, NormOrder};
+use bmtrain_core::kernel::{Activation, NormOrder, UpdateRule};
 use bmtrain_core::pool::Report;
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var, cpu::CpuBackend, ops};
 use bmtrain_dist::block::{BlockOptions, BlockPolicy, Recompute};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, Clip, Delta, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy, Schedule,
-    ScheduleKind, Scheduler, Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, Delta, Elementwise, ElementwiseOptions, Fingerprint, LossScaler, Muon,
+    MuonOptions, Optimizer, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler, Warmup,
 };
 use bmtrain_dist::param::{BuilderOptions, F32Parameters, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Block, Builder, OptimManager, Parameters, Result, TransformerBlockList};
+use bmtrain_dist::{Block, Builder, OptimManager, Param, Parameters, Result, TransformerBlockList};
 use std::sync::Arc;
 
 pub const VOCABULARY: usize = 13;
@@ -129,7 +129,7 @@ pub struct Setting {
 }
 
 /// Which optimizers a run has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Which {
     /// One, with its state on the device.
     Adam,
@@ -137,7 +137,28 @@ pub enum Which {
     Offload,
     /// One on the host for weights that decay, one on the device for the rest of the same storages.
     Both,
+    /// One of other formulas.
+    Rule(UpdateRule),
+    /// Muon for the matrices of the blocks, Adam for the rest.
+    Muon,
 }
+
+/// Every rule, with each of the states that it may have.
+pub const RULES: [UpdateRule; 13] = [
+    UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false },
+    UpdateRule::Sgd { momentum: 0.9, dampening: 0.25, nesterov: false },
+    UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: true },
+    UpdateRule::Adagrad { lr_decay: 0.01, epsilon: 1e-10 },
+    UpdateRule::RmsProp { rho: 0.99, epsilon: 1e-8, momentum: 0.0, centered: false },
+    UpdateRule::RmsProp { rho: 0.9, epsilon: 1e-8, momentum: 0.5, centered: false },
+    UpdateRule::RmsProp { rho: 0.99, epsilon: 1e-8, momentum: 0.0, centered: true },
+    UpdateRule::RmsProp { rho: 0.99, epsilon: 1e-8, momentum: 0.5, centered: true },
+    UpdateRule::Adadelta { rho: 0.9, epsilon: 1e-6 },
+    UpdateRule::Adamax { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+    UpdateRule::NAdam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, momentum_decay: 4e-3 },
+    UpdateRule::RAdam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+    UpdateRule::Lion { beta1: 0.9, beta2: 0.99 },
+];
 
 impl Which {
     /// The optimizers over these parameters.
@@ -146,6 +167,17 @@ impl Which {
         Ok(match self {
             Which::Adam => vec![Box::new(Adam::new(groups, adam)?)],
             Which::Offload => vec![Box::new(AdamOffload::new(groups, adam)?)],
+            Which::Muon => {
+                let is_matrix = |param: &Param| param.spec().shape.dims().len() == 2 && param.name().contains("blocks");
+                let (matrices, rest): (Vec<Param>, _) = parameters.iter().cloned().partition(is_matrix);
+                let muon = Muon::new(ParamGroup::all(&matrices, 0.01), MuonOptions::default())?;
+                vec![Box::new(muon), Box::new(Adam::new(ParamGroup::all(&rest, 0.0), adam)?)]
+            }
+            Which::Rule(rule) => {
+                let record_delta = adam.record_delta;
+                let options = ElementwiseOptions { record_delta, ..ElementwiseOptions::new(rule) };
+                vec![Box::new(Elementwise::new(groups, options)?)]
+            }
             Which::Both => {
                 let rest = groups.split_off(1);
                 vec![Box::new(AdamOffload::with_threads(groups, adam, 2)?), Box::new(Adam::new(rest, adam)?)]

@@ -113,7 +113,7 @@ fn optimizer(config: &Config<'_>, sheet: &mut Sheet) -> Result<()> {
             config.flag("optimizer.params.adam_w_mode")?.unwrap_or(true)
         }
         _ => {
-            let reason = format!("recipes train with Adam, not with {kind}");
+            let reason = format!("import reads the settings of Adam alone, not of {kind}");
             let place = format!("{}, optimizer.type", config.place);
             return Err(Error::argument(place, reason, "use Adam or AdamW"));
         }

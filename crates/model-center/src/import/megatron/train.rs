@@ -13,10 +13,14 @@ impl Translation<'_> {
         sheet.whole(keys::STEPS, steps.value, steps.from.clone());
         self.schedule(&steps, sheet)?;
         if let Some("sgd") = flags.text("--optimizer")? {
-            return Err(Error::argument("--optimizer", "recipes train with Adam", "give --optimizer adam"));
+            return Err(Error::argument(
+                "--optimizer",
+                "import reads the settings of Adam alone",
+                "give --optimizer adam",
+            ));
         }
         if flags.is_given("--optimizer") {
-            sheet.note(NoteKind::Unused, flags.shown("--optimizer"), "recipes train with Adam");
+            sheet.note(NoteKind::Unused, flags.shown("--optimizer"), "recipes train with Adam by default");
         }
         let decay = flags.number("--weight-decay", 0.01)?;
         sheet.number(keys::WEIGHT_DECAY, decay.value, decay.from);

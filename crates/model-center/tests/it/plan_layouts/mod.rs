@@ -14,7 +14,7 @@ use bmtrain_dist::pipeline::{PartitionRule, ScheduleKind};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use model_center::model::{Registry, TextHead};
 use model_center::plan::layout_count::{LayoutRun, count_rank};
-use model_center::recipe::{Parallel, StagePartition};
+use model_center::recipe::{OptimizerSettings, Parallel, StagePartition};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -116,6 +116,7 @@ fn layout([tensor, pipeline, data]: [usize; 3], (schedule, chunks): (ScheduleKin
         gradient_dtype: DType::F32,
         recompute: Recompute::Keep,
         dropout: [Some(0.1), Some(0.1)],
+        optimizer: OptimizerSettings::default(),
         offload: false,
         scale: ScalePolicy::NONE,
         on_cuda: false,

@@ -24,6 +24,30 @@ fn contradictions_name_both_sides_and_a_way_out() {
             "set train.warmup, e.g. 100",
         ),
         (
+            "schedule = \"one-cycle\"",
+            "one cycle rises over its warm-up, which is 0",
+            "r.toml:9:12",
+            "set train.warmup, e.g. 0.3",
+        ),
+        (
+            "optimizer = \"lion\"\noffload = true",
+            "the host updates by Adam alone, and `train.optimizer` is another one",
+            "r.toml:10:11",
+            "set train.optimizer = \"adamw\"",
+        ),
+        (
+            "optimizer = \"muon\"\ndecoupled = false",
+            "Muon decays apart from the gradient",
+            "r.toml:10:13",
+            "remove train.decoupled",
+        ),
+        (
+            "optimizer = \"sgd\"\nmomentum = 0.9\nnesterov = true\ndampening = 0.1",
+            "Nesterov's momentum has no dampening",
+            "r.toml:12:13",
+            "remove one of the two",
+        ),
+        (
             "[train.early_stop]\npatience = 1\n[eval]\nevery = \"end\"",
             "stopping early needs evaluations on the way, and eval.every = \"end\"",
             "r.toml:12:9",
@@ -68,6 +92,13 @@ fn settings_without_effect_are_refused_where_written_and_noted_where_default() {
     let cases: &[(&[&str], &str)] = &[
         (&["data.path=x"], "`data.path` has no effect: it is for tasks that know their files"),
         (&["train.gamma=0.9"], "`train.gamma` has no effect: it belongs to train.schedule = \"exponential\""),
+        (&["train.power=2"], "`train.power` has no effect: it belongs to train.schedule = \"polynomial\""),
+        (
+            &["train.optimizer=sgd", "train.betas=[0.9, 0.9]"],
+            "`train.betas` has no effect: it belongs to train.optimizer = \"adamw\", \"adam\", \"adamax\", \"nadam\", \
+             \"radam\", \"lion\", \"muon\"",
+        ),
+        (&["train.optimizer=sgd", "train.dampening=0.1"], "`train.dampening` has no effect: train.momentum is 0"),
         (
             &["train.schedule=constant", "train.final_lr_ratio=0.1"],
             "`train.final_lr_ratio` has no effect: train.schedule = \"constant\" does not fall",

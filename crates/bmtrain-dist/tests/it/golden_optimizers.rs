@@ -1,0 +1,206 @@
+//! Optimizers and schedules against PyTorch and transformers; `scripts/golden/make_optimizers.py` makes the data.
+
+use crate::ranks::{RULES, Setting, Which, run};
+use bmtrain_core::autograd::Randomness;
+use bmtrain_core::kernel::UpdateRule;
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
+use bmtrain_dist::optim::{
+    Adam, AdamOptions, Clip, DecayForm, DecayShape, Elementwise, ElementwiseOptions, Muon, MuonOptions, MuonScale,
+    Optimizer, ParamGroup, Schedule, ScheduleKind, Warmup,
+};
+use bmtrain_dist::param::{BuilderOptions, Init, Split};
+use bmtrain_dist::shard::ZeroLevel;
+use bmtrain_dist::{Builder, OptimManager, Param};
+use safetensors::SafeTensors;
+use std::path::PathBuf;
+
+const STEPS: usize = 50;
+
+/// The committed data, or those that a claim has just made.
+fn golden() -> Vec<u8> {
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let directory = std::env::var_os("BMTRAIN_OPTIMIZER_GOLDENS").map_or_else(|| PathBuf::from(committed), Into::into);
+    std::fs::read(directory.join("optimizers/golden.safetensors")).unwrap()
+}
+
+fn f32s(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    let bytes = file.tensor(name).unwrap().data().as_chunks().0;
+    bytes.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn rule(rule: UpdateRule) -> ElementwiseOptions {
+    ElementwiseOptions::new(rule)
+}
+
+/// Optimizers over two groups, what decays and what does not.
+type Make = Box<dyn Fn(Vec<ParamGroup>) -> Vec<Box<dyn Optimizer>>>;
+
+/// The name in the file, the optimizers, and their learning rate.
+fn optimizers() -> Vec<(&'static str, Make, f64)> {
+    let (epsilon, momentum_decay) = (1e-8, 4e-3);
+    let [beta1, beta2] = [0.9, 0.999];
+    let coupled = AdamOptions { decay_form: DecayForm::Coupled, ..AdamOptions::default() };
+    let adams = [
+        ("adam", coupled),
+        ("adamw", AdamOptions { beta2: 0.95, ..AdamOptions::default() }),
+        ("adam-climbing", AdamOptions { maximize: true, ..coupled }),
+    ];
+    let sgd = |momentum, dampening, nesterov| rule(UpdateRule::Sgd { momentum, dampening, nesterov });
+    let rms_prop = |rho, momentum, centered| rule(UpdateRule::RmsProp { rho, epsilon, momentum, centered });
+    let nadam = rule(UpdateRule::NAdam { beta1, beta2, epsilon, momentum_decay });
+    let radam = rule(UpdateRule::RAdam { beta1, beta2, epsilon });
+    let adagrad = rule(UpdateRule::Adagrad { lr_decay: 0.01, epsilon: 1e-10 });
+    let others = [
+        ("sgd", sgd(0.0, 0.0, false)),
+        ("sgd-momentum", sgd(0.9, 0.25, false)),
+        ("sgd-nesterov", sgd(0.9, 0.0, true)),
+        ("sgd-climbing", ElementwiseOptions { maximize: true, ..sgd(0.9, 0.0, false) }),
+        ("adagrad", ElementwiseOptions { initial: 0.1, ..adagrad }),
+        ("rmsprop", rms_prop(0.99, 0.0, false)),
+        ("rmsprop-momentum", rms_prop(0.9, 0.5, false)),
+        ("rmsprop-centered", rms_prop(0.99, 0.0, true)),
+        ("rmsprop-both", rms_prop(0.99, 0.5, true)),
+        ("adadelta", rule(UpdateRule::Adadelta { rho: 0.9, epsilon: 1e-6 })),
+        ("adamax", rule(UpdateRule::Adamax { beta1, beta2, epsilon })),
+        ("nadam", nadam),
+        ("nadam-decoupled", ElementwiseOptions { decay_form: DecayForm::Decoupled, ..nadam }),
+        ("radam", radam),
+        ("radam-decoupled", ElementwiseOptions { decay_form: DecayForm::Decoupled, ..radam }),
+        ("lion", rule(UpdateRule::Lion { beta1, beta2: 0.99 })),
+    ];
+    let plain = MuonOptions { momentum: 0.9, nesterov: false, scale: MuonScale::MatchAdamW, ..MuonOptions::default() };
+    let mut all: Vec<(&str, Make, f64)> = Vec::new();
+    for (name, options) in adams {
+        all.push((name, Box::new(move |groups| vec![Box::new(Adam::new(groups, options).unwrap())]), 0.01));
+    }
+    for (name, options) in others {
+        let lr = if name == "adadelta" { 1.0 } else { 0.01 };
+        all.push((name, Box::new(move |groups| vec![Box::new(Elementwise::new(groups, options).unwrap())]), lr));
+    }
+    for (name, options) in [("muon", MuonOptions::default()), ("muon-plain", plain)] {
+        let make = move |mut groups: Vec<ParamGroup>| -> Vec<Box<dyn Optimizer>> {
+            let rest = Adam::new(groups.split_off(1), AdamOptions::default()).unwrap();
+            vec![Box::new(Muon::new(groups, options).unwrap()), Box::new(rest)]
+        };
+        all.push((name, Box::new(make), 0.001));
+    }
+    all
+}
+
+const PARTS: [&str; 3] = ["weight", "wide", "bias"];
+
+/// The parameters after all steps.
+fn trained(file: &SafeTensors<'_>, make: &Make, lr: f64) -> [Vec<f32>; 3] {
+    let device = Device::cpu(1).unwrap();
+    let builder = Builder::new(&device, BuilderOptions::default());
+    let declare = |builder: &Builder| -> bmtrain_dist::Result<[Param; 3]> {
+        Ok([
+            builder.param("weight", [6, 4], Init::ZEROS, Split::Replicated, true)?,
+            builder.param("wide", [3, 5], Init::ZEROS, Split::Replicated, true)?,
+            builder.param("bias", [5], Init::ZEROS, Split::Replicated, false)?,
+        ])
+    };
+    let params = builder.at("layer").block(declare).unwrap();
+    for (param, name) in params.iter().zip(PARTS) {
+        param.load(&f32s(file, &format!("start.{name}"))).unwrap();
+    }
+    let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
+    for optimizer in make(ParamGroup::by_decay(&builder.finish(), 0.1)) {
+        optim.add(optimizer, lr);
+    }
+    let grads = PARTS.map(|name| f32s(file, &format!("grad.{name}")));
+    for step in 0..STEPS {
+        let mut cx = Ctx::training(&device, Randomness::default());
+        let term = |param: &Param, grads: &[f32]| {
+            let len = grads.len() / STEPS;
+            let grads = &grads[step * len..(step + 1) * len];
+            let grads = Tensor::from_slice_in(&device, [len], grads, Segment::Data).unwrap();
+            let values = param.var(&cx).unwrap().reshape([len]).unwrap();
+            ops::sum(&cx, &ops::mul(&cx, &values, &Var::constant(grads)).unwrap()).unwrap()
+        };
+        let matrices = ops::add(&cx, &term(&params[0], &grads[0]), &term(&params[1], &grads[1])).unwrap();
+        let loss = ops::add(&cx, &matrices, &term(&params[2], &grads[2])).unwrap();
+        optim.backward(&loss, 1.0, &mut cx).unwrap();
+        assert!(!optim.step().unwrap().skipped);
+    }
+    params.map(|param| param.read().unwrap())
+}
+
+#[test]
+fn fifty_steps_of_every_optimizer_end_where_pytorch_does() {
+    let bytes = golden();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let (mut worst, all) = (0.0f32, optimizers());
+    let known = |name: &&str| !["start", "grad", "schedule"].contains(name);
+    let in_file = file.names().into_iter().filter_map(|name| name.split('.').next()).filter(known);
+    assert_eq!(in_file.collect::<std::collections::HashSet<_>>().len(), all.len());
+    for (name, make, lr) in &all {
+        for (got, part) in trained(&file, make, *lr).iter().zip(PARTS) {
+            let expected = f32s(&file, &format!("{name}.{part}"));
+            let started = f32s(&file, &format!("start.{part}"));
+            assert!(got.iter().zip(&started).any(|(got, start)| (got - start).abs() > 1e-3), "{name} moves {part}");
+            for (got, expected) in got.iter().zip(&expected) {
+                worst = worst.max((got - expected).abs());
+                // Roundings of fifty steps of values below one.
+                assert!((got - expected).abs() < 1e-6, "{name}, {part}: {got} instead of {expected}");
+            }
+        }
+    }
+    println!("figure: {}/{worst:.1e}", all.len());
+}
+
+#[test]
+fn schedules_are_those_of_pytorch_and_transformers() {
+    let (bytes, end) = (golden(), 60);
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let wsd = |shape| ScheduleKind::Wsd { share: 0.2, shape };
+    let cases = [
+        ("constant", ScheduleKind::NoDecay, 0.0),
+        ("linear", ScheduleKind::Linear, 0.0),
+        ("cosine", ScheduleKind::Cosine, 0.0),
+        ("cosine-restarts", ScheduleKind::CosineRestarts { cycles: 3 }, 0.0),
+        ("polynomial", ScheduleKind::Polynomial { power: 2.0 }, 0.1),
+        ("wsd-cosine", wsd(DecayShape::Cosine), 0.0),
+        ("wsd-linear", wsd(DecayShape::Linear), 0.0),
+        ("wsd-root", wsd(DecayShape::Root), 0.0),
+        ("one-cycle", ScheduleKind::OneCycle { start: 0.04 }, 0.1),
+    ];
+    for (name, kind, floor) in cases {
+        let expected = file.tensor(&format!("schedule.{name}")).unwrap().data().as_chunks().0;
+        let expected: Vec<f64> = expected.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        let schedule = Schedule::new(kind, 0.01, Warmup::Steps(10), end, floor).unwrap();
+        assert_eq!(expected.len(), end as usize);
+        for (n, expected) in expected.iter().enumerate() {
+            let got = schedule.lr(n as u64);
+            // Roundings of doubles, in another order.
+            assert!((got - expected).abs() < 1e-15, "{name} at {n}: {got} instead of {expected}");
+        }
+        let after = [end, end + 1, 2 * end].map(|n| schedule.lr(n));
+        assert!(kind == ScheduleKind::NoDecay || after.iter().all(|lr| (lr - 0.01 * floor).abs() < 1e-15), "{name}");
+    }
+}
+
+#[test]
+fn every_optimizer_has_the_same_bits_on_two_ranks_under_zero_3() {
+    for (number, optimizer) in RULES.map(Which::Rule).into_iter().chain([Which::Muon; 3]).enumerate() {
+        let dtype = [DType::F32, DType::BF16, DType::F16][number % 3];
+        let alone = Setting { dtype, optimizer, ..Setting::default() };
+        let expected = run(&alone);
+        let sharded = run(&Setting { ranks: 2, level: ZeroLevel::Three, ..alone.clone() });
+        assert_eq!(sharded, expected, "{alone:?}");
+        assert_ne!(expected.fingerprint, run(&Setting { optimizer: Which::Adam, ..alone }).fingerprint);
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let refused = |options: ElementwiseOptions| Elementwise::new(Vec::new(), options).unwrap_err().to_string();
+    let sgd = |momentum, dampening, nesterov| rule(UpdateRule::Sgd { momentum, dampening, nesterov });
+    assert!(refused(sgd(1.0, 0.0, false)).contains("momentum 1"));
+    assert!(refused(sgd(0.9, 0.5, true)).contains("Nesterov"));
+    assert!(refused(rule(UpdateRule::Adagrad { lr_decay: -1.0, epsilon: 0.0 })).contains("lr_decay -1"));
+    assert!(refused(rule(UpdateRule::Lion { beta1: 0.9, beta2: f64::NAN })).contains("beta2 NaN"));
+    let muon = MuonOptions { momentum: 1.0, ..MuonOptions::default() };
+    assert!(Muon::new(Vec::new(), muon).unwrap_err().to_string().contains("momentum 1"));
+    assert!(refused(ElementwiseOptions { initial: 1.0, ..sgd(0.9, 0.0, false) }).contains("initial state 1"));
+}

@@ -1,0 +1,186 @@
+//! Parameters with a learning rate and a weight decay of their own: by patterns of their names, and by depth.
+//!
+//! Defines [`ParamGroupSettings`] and [`param_groups`]; read by `keys.rs`.
+
+use super::kinds::{Range, as_float, quote};
+use super::layers::Value;
+use super::reader::{Otherwise, Reader, Spec};
+use super::settings::TrainSettings;
+use crate::{Error, Result};
+use bmtrain_dist::optim::ParamGroup;
+use bmtrain_dist::param::NamePatterns;
+use bmtrain_dist::pipeline::ModelPart;
+use bmtrain_dist::{Param, Parameters};
+
+/// What differs for some parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParamGroupSettings {
+    /// Patterns of their names; `*` stands for anything.
+    pub params: Vec<String>,
+    /// What the learning rate is multiplied by.
+    pub lr_factor: f64,
+    /// Their weight decay; `None`: the weight decay of the run.
+    pub weight_decay: Option<f32>,
+}
+
+/// Reads `train.groups`.
+pub(super) fn read(r: &mut Reader) -> Vec<ParamGroupSettings> {
+    let found = r.read(Spec {
+        key: "train.groups",
+        textual: false,
+        wanted: "a list of tables with params, a list of patterns, and lr_factor or weight_decay".into(),
+        example: "[{ params = [\"*.embeddings.*\"], lr_factor = 0.1, weight_decay = 0.0 }]".into(),
+        otherwise: Otherwise::Absent("not set: all parameters alike"),
+        read: &|value| match value {
+            Value::Array(items) if !items.is_empty() => items.iter().map(group).collect(),
+            _ => None,
+        },
+        render: &|groups: &Vec<ParamGroupSettings>| {
+            format!("[{}]", groups.iter().map(render).collect::<Vec<_>>().join(", "))
+        },
+    });
+    found.unwrap_or_default()
+}
+
+fn group(value: &Value) -> Option<ParamGroupSettings> {
+    let Value::Table(entries) = value else { return None };
+    let (mut params, mut lr_factor, mut weight_decay) = (None, None, None);
+    let number = |value: &Value| as_float(value).filter(|number| Range::AtLeast(0.0).holds_single(*number));
+    for (name, value) in entries {
+        match (name.as_str(), value) {
+            ("params", Value::Array(items)) => params = items.iter().map(pattern).collect::<Option<Vec<_>>>(),
+            ("lr_factor", value) => lr_factor = Some(number(value)?),
+            ("weight_decay", value) => weight_decay = Some(number(value)? as f32),
+            _ => return None,
+        }
+    }
+    let params = params.filter(|params| !params.is_empty())?;
+    (lr_factor.is_some() || weight_decay.is_some()).then_some(())?;
+    Some(ParamGroupSettings { params, lr_factor: lr_factor.unwrap_or(1.0), weight_decay })
+}
+
+fn pattern(value: &Value) -> Option<String> {
+    if let Value::Text(text) = value { Some(text.clone()) } else { None }
+}
+
+fn render(group: &ParamGroupSettings) -> String {
+    let params = group.params.iter().map(|pattern| quote(pattern)).collect::<Vec<_>>().join(", ");
+    let decay = group.weight_decay.map_or(String::new(), |decay| format!(", weight_decay = {decay:?}"));
+    format!("{{ params = [{params}], lr_factor = {:?}{decay} }}", group.lr_factor)
+}
+
+/// The groups of a model's parameters: parameters of equal weight decay and learning rate are together. Of several
+/// patterns that match a parameter the first decides; factors of pattern and depth are multiplied.
+///
+/// # Errors
+/// A pattern that no parameter has.
+pub fn param_groups(train: &TrainSettings, parameters: &Parameters) -> Result<Vec<ParamGroup>> {
+    let mut groups = match train.decay_norms_and_biases {
+        true => ParamGroup::all(parameters, train.weight_decay),
+        false => ParamGroup::by_decay(parameters, train.weight_decay),
+    };
+    if train.groups.is_empty() && train.layer_decay == 1.0 {
+        return Ok(groups);
+    }
+    let patterns: Vec<NamePatterns> = train.groups.iter().map(|group| NamePatterns::new(&group.params)).collect();
+    if let Some(idle) = patterns.iter().find_map(|patterns| patterns.idle(parameters).first().copied()) {
+        let reason = format!("no parameter of the model is called {}", quote(idle));
+        return Err(Error::recipe("train.groups", reason, "correct it; train.inspect_every = 1 prints all names"));
+    }
+    let depth = 1 + parameters.declared().iter().map(|param| depth_of(param, 0)).max().unwrap_or(0);
+    let mut divided: Vec<ParamGroup> = Vec::new();
+    for group in &mut groups {
+        for param in std::mem::take(&mut group.params) {
+            let own = patterns.iter().position(|patterns| patterns.matches(param.name()));
+            let own = own.and_then(|at| train.groups.get(at));
+            let below = depth - depth_of(&param, depth);
+            let by_depth = train.layer_decay.powi(i32::try_from(below).unwrap_or(i32::MAX));
+            let lr_factor = by_depth * own.map_or(1.0, |own| own.lr_factor);
+            let weight_decay = own.and_then(|own| own.weight_decay).unwrap_or(group.weight_decay);
+            let known = divided.iter_mut().find(|g| g.weight_decay == weight_decay && g.lr_factor == lr_factor);
+            match known {
+                Some(known) => known.params.push(param),
+                None => divided.push(ParamGroup { params: vec![param], weight_decay, lr_factor }),
+            }
+        }
+    }
+    Ok(divided)
+}
+
+/// Embeddings are at depth 0, the first block is at 1, and the head is at `head`.
+fn depth_of(param: &Param, head: usize) -> usize {
+    match param.part() {
+        ModelPart::Embed | ModelPart::Tied => 0,
+        ModelPart::Block(block) => block + 1,
+        ModelPart::Head => head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Recipe;
+    use bmtrain_core::Device;
+    use bmtrain_dist::Builder;
+    use bmtrain_dist::param::{BuilderOptions, Init, Split};
+
+    /// Name, weight decay and factor of the learning rate of every parameter of a model of two blocks.
+    fn grouped(sets: &[&str]) -> Result<Vec<(String, f32, f64)>> {
+        let least = ["model.path=m", "data.task=language", "data.train=t.jsonl", "train.steps=1", "output.dir=o"];
+        let sets: Vec<String> = least.iter().chain(sets).map(|set| (*set).to_owned()).collect();
+        let train = Recipe::load_text("r.toml", "", &sets).unwrap().train.clone();
+        let builder = Builder::new(&Device::cpu(1).unwrap(), BuilderOptions::default());
+        let parts = [
+            ("embed", ModelPart::Embed),
+            ("blocks.0", ModelPart::Block(0)),
+            ("blocks.1", ModelPart::Block(1)),
+            ("head", ModelPart::Head),
+        ];
+        for (name, part) in parts {
+            let declare = |b: &Builder| {
+                b.param("weight", [2, 2], Init::ZEROS, Split::Replicated, true)?;
+                b.param("bias", [2], Init::ZEROS, Split::Replicated, false)
+            };
+            builder.at(name).part(part).block(declare).unwrap();
+        }
+        let groups = param_groups(&train, &builder.finish())?;
+        let of = |group: &ParamGroup| {
+            let (decay, factor) = (group.weight_decay, group.lr_factor);
+            group.params.iter().map(move |param| (param.name().to_owned(), decay, factor)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = groups.iter().flat_map(of).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+
+    #[test]
+    fn patterns_and_depth_decide_the_rate_and_the_decay_of_a_parameter() {
+        let plain = grouped(&["train.weight_decay=0.5"]).unwrap();
+        let all = ["blocks.0.bias", "blocks.0.weight", "blocks.1.bias", "blocks.1.weight"];
+        let rest = ["embed.bias", "embed.weight", "head.bias", "head.weight"];
+        let names: Vec<&str> = all.into_iter().chain(rest).collect();
+        let expect = |decays: [f32; 8], factors: [f64; 8]| -> Vec<(String, f32, f64)> {
+            let values = names.iter().zip(decays).zip(factors);
+            values.map(|((name, decay), factor)| ((*name).to_owned(), decay, factor)).collect()
+        };
+        let decays = [0.0, 0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.5];
+        assert_eq!(plain, expect(decays, [1.0; 8]));
+        // The head is at depth 3, the blocks at 1 and 2, the embeddings at 0.
+        let by_depth = [0.25, 0.25, 0.5, 0.5, 0.125, 0.125, 1.0, 1.0];
+        assert_eq!(grouped(&["train.weight_decay=0.5", "train.layer_decay=0.5"]).unwrap(), expect(decays, by_depth));
+        let groups = "train.groups=[{ params = [\"blocks.1.*\"], lr_factor = 3.0, weight_decay = 0.25 }, \
+                      { params = [\"*.bias\", \"embed.*\"], lr_factor = 0.0 }]";
+        let decays = [0.0, 0.5, 0.25, 0.25, 0.0, 0.5, 0.0, 0.5];
+        let factors = [0.0, 1.0, 3.0, 3.0, 0.0, 0.0, 0.0, 1.0];
+        assert_eq!(grouped(&["train.weight_decay=0.5", groups]).unwrap(), expect(decays, factors));
+        let both = [0.0, 0.25, 1.5, 1.5, 0.0, 0.0, 0.0, 1.0];
+        let sets = ["train.weight_decay=0.5", groups, "train.layer_decay=0.5"];
+        assert_eq!(grouped(&sets).unwrap(), expect(decays, both));
+    }
+
+    #[test]
+    fn a_pattern_without_a_parameter_is_named() {
+        let error = grouped(&["train.groups=[{ params = [\"blocks.*\", \"hed.*\"], lr_factor = 2 }]"]).unwrap_err();
+        assert!(error.to_string().contains("no parameter of the model is called \"hed.*\""), "{error}");
+    }
+}
