@@ -30,6 +30,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod sft;
 mod simulate;
 mod stages;
 mod step_path;

@@ -5,7 +5,7 @@
 
 use super::answers::{Verbalizer, VerbalizerPosition};
 use super::read::renumber;
-use super::{IGNORED, Label, Member, SpanWindows};
+use super::{IGNORED, Label, Member, Mixture, SpanWindows};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -153,10 +153,14 @@ pub struct Dataset {
     pub(super) references: Vec<Vec<String>>,
     /// The class of each token, [`IGNORED`] for none; empty unless tokens have classes.
     pub(super) tags: Vec<i32>,
+    /// Of each token, 1 if it is learned; empty unless samples mark them.
+    pub(super) learned: Vec<u8>,
     /// Where the tokens of passages are in their texts, if answers are spans.
     pub(super) spans: Option<Arc<SpanWindows>>,
     /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
+    /// Of several data sets: in which order their samples make an epoch.
+    pub(super) mixture: Option<Mixture>,
     pub(super) report: ReadReport,
     pub(super) fingerprint: String,
 }
@@ -233,6 +237,7 @@ impl Dataset {
             (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
             // A sequence's first token is never predicted.
             (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
+            (Some(Label::Learned), _) => self.learned(sample).iter().skip(1).filter(|learned| **learned == 1).count(),
             (Some(Label::Tags), _) => self.tags(sample).iter().filter(|tag| i64::from(**tag) != IGNORED).count(),
             (Some(Label::Class(_) | Label::Value(_) | Label::Span(_)), _) => 1,
             (None, _) => 0,
@@ -286,11 +291,24 @@ impl Dataset {
 
     /// The class of each token of a sample's row; empty unless tokens have classes.
     pub fn tags(&self, sample: usize) -> &[i32] {
-        let range = self.stored(sample).and_then(|row| {
-            let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
-            Some(start..*self.ends.get(row)?)
-        });
-        range.and_then(|range| self.tags.get(range)).unwrap_or_default()
+        self.range(sample).and_then(|range| self.tags.get(range)).unwrap_or_default()
+    }
+
+    /// Of each token of a sample's row, 1 if it is learned; empty unless samples mark them.
+    pub fn learned(&self, sample: usize) -> &[u8] {
+        self.range(sample).and_then(|range| self.learned.get(range)).unwrap_or_default()
+    }
+
+    /// In which order the samples of several data sets make an epoch; `None` of one.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        self.mixture.as_ref()
+    }
+
+    /// The tokens of a sample of one row.
+    fn range(&self, sample: usize) -> Option<std::ops::Range<usize>> {
+        let row = self.stored(sample)?;
+        let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
+        Some(start..*self.ends.get(row)?)
     }
 
     /// Where the tokens of passages are in their texts, by stored sample.
@@ -333,16 +351,19 @@ impl Dataset {
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
             references: Vec::new(),
             tags: Vec::new(),
+            learned: Vec::new(),
             // Its answers have no text: what is counted are the sizes.
             spans: self.spans.as_ref().map(|spans| {
                 Arc::new(SpanWindows { windows: Vec::new(), search: spans.search, may_be_none: spans.may_be_none })
             }),
             repeats: None,
+            mixture: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),
         };
         if let Some((sample, label)) = sample.and_then(|sample| Some((sample, self.label(sample)?))) {
             all.tags = self.tags(sample).to_vec();
+            all.learned = self.learned(sample).to_vec();
             for row in self.inputs(sample).chain(target) {
                 all.ids.extend_from_slice(row.input_ids);
                 all.types.extend_from_slice(row.token_type_ids);
@@ -387,6 +408,9 @@ impl Dataset {
             all.tags.resize(all.ids.len(), IGNORED as i32);
             all.tags.iter_mut().take(1).for_each(|tag| *tag = 0);
         }
+        if !all.learned.is_empty() {
+            all.learned = vec![1; all.ids.len()];
+        }
         if let Some(Label::Span(span)) = all.targets.first_mut() {
             *span = [0, 0];
         }
@@ -403,6 +427,7 @@ impl Dataset {
             + size_of_val(&*self.places)
             + size_of_val(&*self.members)
             + size_of_val(&*self.tags)
+            + size_of_val(&*self.learned)
             + self.references.iter().flatten().map(String::len).sum::<usize>()
             + self.repeats.as_deref().map_or(0, size_of_val)
     }
@@ -418,6 +443,51 @@ impl Dataset {
         let start = if row == 0 { 0 } else { self.ends[row - 1] };
         let range = start..self.ends[row];
         RowRef { input_ids: &self.ids[range.clone()], token_type_ids: &self.types[range] }
+    }
+
+    /// The samples of several data sets of one kind, one set after the other, in an order of epochs that mixes them by
+    /// their proportions.
+    ///
+    /// Errors: as [`Mixture::new`] and for more samples than can be numbered.
+    pub(super) fn mixed(parts: Vec<(Dataset, f64)>) -> Result<Dataset> {
+        let sizes: Vec<u64> = parts.iter().map(|(part, _)| part.len() as u64).collect();
+        let proportions: Vec<f64> = parts.iter().map(|(_, proportion)| *proportion).collect();
+        let mixture = Mixture::new(&sizes, &proportions)?;
+        let mut all = Dataset::joined(parts.into_iter().map(|(part, _)| part).collect())?;
+        all.mixture = Some(mixture);
+        all.seal();
+        Ok(all)
+    }
+
+    /// The samples of several data sets of one kind without repetitions, one set after the other.
+    ///
+    /// Errors: none, or more samples than can be numbered.
+    pub(super) fn joined(parts: Vec<Dataset>) -> Result<Dataset> {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().ok_or_else(|| Error::data("data.sets", "there is no data set", "name one"))?;
+        for part in parts {
+            let start = all.ids.len();
+            all.ids.extend(part.ids);
+            all.types.extend(part.types);
+            all.learned.extend(part.learned);
+            all.ends.extend(part.ends.into_iter().map(|end| start + end));
+            all.targets.extend(part.targets);
+            let report = &mut all.report;
+            report.records += part.report.records;
+            report.skipped += part.report.skipped;
+            report.first_skipped.extend(part.report.first_skipped);
+            report.rows += part.report.rows;
+            report.truncated += part.report.truncated;
+            report.removed_tokens += part.report.removed_tokens;
+            report.tokens += part.report.tokens;
+            report.longest = report.longest.max(part.report.longest);
+        }
+        if u32::try_from(all.targets.len()).is_err() {
+            let reason = "the data sets have more than 4 billion samples together";
+            return Err(Error::data("data.sets", reason, "name fewer of them"));
+        }
+        all.seal();
+        Ok(all)
     }
 
     /// Repeats the samples of rare classes `floor(largest / count)` times, one copy after the other.
@@ -452,7 +522,7 @@ impl Dataset {
                 Label::TokensFrom(from) => number(*from as u64),
                 Label::Value(value) => number(u64::from(value.to_bits())),
                 Label::Span([start, end]) => number(u64::from(*start) << 32 | u64::from(*end)),
-                Label::Tags => number(0),
+                Label::Tags | Label::Learned => number(0),
             }
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
@@ -477,6 +547,12 @@ impl Dataset {
             hasher.update(&bytes);
         }
         hasher.update(&self.types);
+        hasher.update(&self.learned);
+        if let Some(mixture) = &self.mixture {
+            mixture.quotas().iter().for_each(|quota| {
+                hasher.update(&quota.to_le_bytes());
+            });
+        }
         for chunk in self.tags.chunks(4096) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|tag| tag.to_le_bytes()).collect();
             hasher.update(&bytes);
