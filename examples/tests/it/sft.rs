@@ -178,3 +178,53 @@ fn an_encoder_decoder_reads_inputs_and_learns_outputs() {
     let steps = records(&fixture, "run", "step");
     assert!(steps[3]["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
 }
+
+#[test]
+fn the_text_around_inputs_is_kept_with_the_model_and_an_output_is_gone_on_with() {
+    let fixture = fixture();
+    let pair = |at: usize| json!({"input": text(at, 2), "output": text(at + 1, 2)});
+    fixture.write("train.jsonl", &lines(16, pair));
+    fixture.write("eval.jsonl", &lines(4, pair));
+    let sets = ["--set", "data.input_format=__input__ yes", "--set", "save.which=last"];
+    fixture.finetune(&sets).succeeded();
+    let kept: Value = serde_json::from_str(&fixture.read("run/model/text_formats.json")).unwrap();
+    assert_eq!(kept, json!([{"input_format": "__input__ yes", "output_format": "__output__"}]));
+    let row = |at: usize| json!({"input": text(at, 1 + at % 3), "id": at, "note": ["kept", null]});
+    fixture.write("rows.jsonl", &lines(7, row));
+    let generate = |more: &[&str]| {
+        let fixed = ["run/model", "--threads", "1", "--input", "rows.jsonl", "--max-new-tokens", "4", "--batch", "2"];
+        fixture.run(env!("CARGO_BIN_EXE_generate"), &[&fixed[..], more].concat())
+    };
+    let plain = generate(&["--output", "out.jsonl"]).succeeded();
+    assert!(
+        plain.stderr.contains("prompts are put into \"{prompt} yes\", as inputs were in training"),
+        "{}",
+        plain.stderr
+    );
+    let same = generate(&["--output", "same.jsonl", "--template", "{prompt} yes"]).succeeded();
+    assert!(!same.stderr.contains("note:"), "{}", same.stderr);
+    assert_eq!(fixture.read("out.jsonl"), fixture.read("same.jsonl"));
+    let other = generate(&["--output", "other.jsonl", "--template", "{prompt}"]).succeeded();
+    assert!(other.stderr.contains("the model was trained with \"{prompt} yes\""), "{}", other.stderr);
+    assert_ne!(fixture.read("out.jsonl"), fixture.read("other.jsonl"));
+    let first: Value = serde_json::from_str(fixture.read("out.jsonl").lines().next().unwrap()).unwrap();
+    assert!(
+        first["generated_text"].is_string() && first["id"] == 0 && first["note"] == json!(["kept", null]),
+        "{first}"
+    );
+    // After any cut the same command goes on, on any number of ranks.
+    let whole = fixture.read("out.jsonl");
+    let third = whole.match_indices('\n').nth(2).unwrap().0 + 1;
+    for (end, ranks) in [(0, "1"), (third, "2"), (third + 9, "1"), (whole.len(), "1")] {
+        fixture.write("cut.jsonl", &whole[..end]);
+        generate(&["--output", "cut.jsonl", "--append", "--ranks", ranks]).succeeded();
+        assert_eq!(fixture.read("cut.jsonl"), whole, "cut at {end}");
+    }
+    fixture.write("cut.jsonl", &whole[third..]);
+    let error = generate(&["--output", "cut.jsonl", "--append"]).refused();
+    assert!(error.contains("cut.jsonl:1") && error.contains("not the result of rows.jsonl:1"), "{error}");
+    // Trained again without a text around inputs, a model has none.
+    let again = ["--set", "model.path=run/model", "--set", "output.dir=again", "--set", "save.which=last"];
+    fixture.finetune(&again).succeeded();
+    assert!(!fixture.path("again/model/text_formats.json").exists());
+}

@@ -7,7 +7,7 @@ use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
     SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry,
-    TaskLabels, TemplateTask,
+    TaskLabels, TemplateTask, TextFormats,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -248,6 +248,11 @@ impl DataSource {
             _ => return "text-classification",
         };
         if has_targets { "text2text-generation" } else { "text-generation" }
+    }
+
+    /// The texts that inputs and outputs are part of; `None` of tasks without such.
+    pub fn text_formats(&self) -> Option<Vec<TextFormats>> {
+        if let DataSource::Sft(task) = self { Some(task.formats()) } else { None }
     }
 
     /// Whether there is anything to evaluate on.

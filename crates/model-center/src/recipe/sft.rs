@@ -160,6 +160,17 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
         max_output_tokens: given.max_output_tokens,
     };
     let sets: Vec<DataSet> = given.into_iter().map(set).collect();
+    for set in &sets {
+        let TextFormats { input_format, output_format } = &set.formats;
+        for (key, name, format) in
+            [("data.input_format", INPUT, input_format), ("data.output_format", OUTPUT, output_format)]
+        {
+            if !format.contains(name) {
+                let reason = format!("the format {} has no {name}", quote(format));
+                r.contradiction(&[key, "data.sets"], reason, format!("write {name} where the text is to be"));
+            }
+        }
+    }
     DataSource::Sft(SftTask { sets, columns, format: shared.format, loss_on, keep, as_chat })
 }
 

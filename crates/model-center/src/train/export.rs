@@ -5,6 +5,7 @@
 use super::finetune::RunConfig;
 use super::model_options::{save_options, whole_options};
 use crate::config::{ConfigSource, ProblemType};
+use crate::data::{TextFormats, write_formats};
 use crate::file::printable;
 use crate::formats::{DirectoryLayout, shortened};
 use crate::model::{HeadInit, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
@@ -42,6 +43,9 @@ pub(super) struct SavedModel {
     /// The configuration of a run that began without weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     config: Option<ConfigSource>,
+    /// What inputs and outputs were part of; `None` for what the directory keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    formats: Option<Vec<TextFormats>>,
     /// Dtype of the weights that the run writes.
     dtype: String,
 }
@@ -121,6 +125,7 @@ impl SavedModel {
             hidden_dropout: options.hidden_dropout,
             attention_dropout: options.attention_dropout,
             config: setup.start.config.as_deref().cloned(),
+            formats: resolved.data.source.text_formats(),
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
     }
@@ -212,6 +217,9 @@ pub fn export(
     opened.model.check_save(&save)?;
     let staged = StagedDirectory::create(to.to_owned())?;
     opened.model.write(staged.path(), &save, &mut |name, values| read(checkpoint, name, values))?;
+    if let Some(formats) = &saved.formats {
+        write_formats(staged.path(), formats)?;
+    }
     let (parameters, left_out) = (opened.model.parameters().iter().count(), opened.model.left_out(&save)?);
     Ok(Exported { directory: staged.commit()?, parameters, values: opened.parameters, dtype, left_out })
 }
@@ -294,6 +302,7 @@ mod tests {
             hidden_dropout: Some(0.1),
             attention_dropout: None,
             config: None,
+            formats: None,
             dtype: "bf16".into(),
         }
     }

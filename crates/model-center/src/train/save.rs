@@ -7,6 +7,7 @@ use super::model_options::save_options;
 use super::resume::Choice;
 use super::run::Run;
 use super::trainer::Trainer;
+use crate::data::write_formats;
 use crate::file::write_atomic;
 use crate::run::console;
 use crate::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
@@ -64,6 +65,9 @@ impl Run<'_> {
                 trainer
                     .model
                     .save(staged.path(), &save_options(&self.config.resolved, &self.config.setup.start.directory))?;
+                if let Some(formats) = self.config.resolved.data.source.text_formats() {
+                    write_formats(staged.path(), &formats)?;
+                }
                 if let Some(card) = contents.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }

@@ -1,6 +1,7 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
 mod files;
+mod sft;
 
 use crate::recipes;
 
@@ -95,24 +96,27 @@ path = "sg"                     # r.toml:5
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
 # answer_length = 30            # no effect: it is for task question-answering
+# no effect, it is for task sft: sets, records, loss_on, truncate, as_chat, input_format,
+#   output_format
 # no effect, it is for task pretrain: corpora, split, permute_documents, valid, test,
 #   sequence_length, sample_order, maps, loading_threads, eod_token, eod_mask_loss, document_mask,
 #   row_sampler
 max_length = 512                # default
-# target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
+# target_length = 512           # no effect: it is for tasks seq2seq, sft and SQuAD
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
 shuffle = true                  # default
 last_batch = "drop"             # default
 length_grouped = false          # default
-# packing = false               # no effect: it is for task language
+# packing = false               # no effect: it is for tasks language and sft
 # eval_limit                    # not set: all of them
 # class_weights                 # not set: all samples weigh the same
 # seed = 1234                   # no effect: it is for task pretrain
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
+# no effect, it is for task sft: messages, completion, input, system
 
 [data.masking]
 # no effect, it is for task pretrain: share, second_sentence, whole_words, longest_ngram, short,

@@ -67,6 +67,10 @@ pub struct Options {
     /// Replace an existing --output.
     #[arg(long, requires = "output")]
     pub overwrite: bool,
+    /// Go on after the rows that an existing --output has, which have to be those of --input in the same order; rows are
+    /// written as they are generated.
+    #[arg(long, requires = "output", conflicts_with = "overwrite")]
+    pub append: bool,
     /// Batch size on each rank; by default 8 for --input and 1 for --prompt. Texts depend on it by rounding only.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,

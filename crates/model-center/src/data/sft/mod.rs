@@ -24,7 +24,7 @@ pub use class::{ClassSource, DataClass, SampleSink};
 pub use classes::DATA_CLASSES;
 pub use record::{RecordForm, SftColumns};
 pub use sample::Sample;
-pub use text_formats::{INPUT, OUTPUT, TextFormats};
+pub use text_formats::{FORMATS_FILE, INPUT, OUTPUT, TextFormats, read_formats, write_formats};
 
 use self::encoder::{EncodedSample, SampleEncoder};
 use super::dataset::{Dataset, LabelSpace};
@@ -132,6 +132,17 @@ impl SftTask {
             // Of an evaluation every sample counts once.
             (_, Split::Validation) => Dataset::joined(parts.into_iter().map(|(part, _)| part).collect()).map(Some),
         }
+    }
+
+    /// The formats of the data sets, each once.
+    pub fn formats(&self) -> Vec<TextFormats> {
+        let mut found: Vec<TextFormats> = Vec::new();
+        for set in &self.sets {
+            if !found.contains(&set.formats) {
+                found.push(set.formats.clone());
+            }
+        }
+        found
     }
 
     fn read_set(
