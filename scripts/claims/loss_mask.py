@@ -3,8 +3,8 @@
     python loss_mask.py DATA TEMPLATES SCRATCH
 
 For each of the templates below, a tokenizer with the control tokens of its model is made, and conversations are
-rendered and tokenized by transformers. A token is the assistant's if its characters are among those of an answer or of
-the text that ends a turn of that template. `data preview --json`, a program of this repository, states ids and labels
+rendered and tokenized by transformers. A token is the assistant's if it has a character of an answer or of the text
+that ends a turn of that template. `data preview --json`, a program of this repository, states ids and labels
 for the same conversations in the same directory: ids and mask have to be equal for every token.
 
 The last line on stdout is `loss-mask FIGURES ok|short`, exit status 0 or 1.
@@ -49,17 +49,17 @@ MARKED = """{%- for message in messages -%}
 # Before the text of the last answer, where a template writes something that a model has to write as well.
 BEFORE_LAST = {"Qwen-Qwen3-0.6B": "<think>\n\n</think>\n\n"}
 CONTROL = re.compile(r"<\|[a-z_]+\|>|<｜[^<>｜]+｜>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]|<bos>|<eos>")
-WORDS = ("river", "counts", "seven", "the", "of", "answer", "naïve", "北京", "is", "42", "x = y + 1", "“so”", "don't", "🙂")
+PARTS = ("river", "counts", "seven", "the", "of", "answer", "naïve", "北京", "is", "42", "x = y + 1", "“so”", "🙂")
 
 
 def conversation(rng, number):
     """Turns of a user and an assistant; texts differ, so that each is found at one place."""
 
     def text(role, at):
-        words = [rng.choice(WORDS) for _ in range(rng.randint(1, 12))]
-        if len(words) > 6:
-            words[3] += rng.choice([",", ".", ":\n\n-", "\n"])
-        return f"{role.capitalize()} {number}-{at}: {' '.join(words)}{rng.choice(['.', '!', '', '?'])}"
+        parts = [rng.choice(PARTS) for _ in range(rng.randint(1, 12))]
+        if len(parts) > 6:
+            parts[3] += rng.choice([",", ".", ":\n\n-", "\n"])
+        return f"{role.capitalize()} {number}-{at}: {' '.join(parts)}{rng.choice(['.', '!', '', '?'])}"
 
     roles = ["user", "assistant"] * rng.randint(1, 4)
     return [{"role": role, "content": text(role, at)} for at, role in enumerate(roles)]

@@ -1,10 +1,10 @@
-//! Task `sft` in the programs: conversations, packed and padded, on any layout of ranks; several data sets; the preview.
+//! Task `sft` in the programs: conversations, packed and padded, on any layout of ranks; data sets; the preview.
 
 use crate::fixture::{Fixture, Outcome};
 use crate::tensor::{UNSAVED, records, train};
 use serde_json::{Value, json};
 
-/// Separates turns by a token of BERT's vocabulary, and has the assistant's name in its generation prompt.
+/// A token of BERT's vocabulary ends a turn; the generation prompt is the assistant's name.
 const TEMPLATE: &str = "{% for m in messages %}{{ ('he ' if m.role == 'assistant' else 'she ') + m.content + ' [SEP] ' \
      }}{% endfor %}{% if add_generation_prompt %}{{ 'he ' }}{% endif %}";
 

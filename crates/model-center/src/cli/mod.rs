@@ -1,5 +1,5 @@
-//! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`], [`generate()`]
-//! and [`plan()`].
+//! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`],
+//! [`generate()`] and [`plan()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program

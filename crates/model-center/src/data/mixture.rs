@@ -2,8 +2,8 @@
 //!
 //! Defines [`Mixture`]. Of an epoch of T samples, data set i has its proportion, rounded down, and the last one the
 //! rest. The samples of a set are taken in rounds: each round is a random order of all of them, and a set goes on in an
-//! epoch where the one before has ended. So a sample occurs once in each round of its set, whatever the proportions, and
-//! a set that has a small one is seen as a whole over epochs. Orders are functions of the seed, the epoch and the set.
+//! epoch where the last one ended. So a sample occurs once in each round of its set, whatever the proportions, and a
+//! set  that has a small one is seen as a whole over epochs. Orders are functions of the seed, the epoch and the set.
 //!
 //! Source: the predecessor's sampler, which took the first samples of a set that had fewer than it holds, and had the
 //! same order in every epoch; neither is so here.
@@ -24,7 +24,7 @@ pub struct Mixture {
 impl Mixture {
     /// An epoch has as many samples as the sets have together.
     ///
-    /// Errors: a proportion that is not a positive number, or of which no sample is left; a set without samples.
+    /// Errors: a proportion that is not a positive number, or too small for a sample; a set without samples.
     pub fn new(sizes: &[u64], proportions: &[f64]) -> Result<Mixture> {
         let wrong = |reason: String, fix: &str| Err(Error::argument("data.sets", reason, fix));
         if sizes.len() != proportions.len() || sizes.is_empty() || sizes.contains(&0) {

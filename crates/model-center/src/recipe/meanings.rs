@@ -109,8 +109,8 @@ pub(super) const MEANINGS: &[Meaning] = &[
     second("data.records", "Form of the records; `auto` is the one that the first record has."),
     second(
         "data.loss_on",
-        "Tokens with a loss: those of all turns of the assistant, of the last one, or all. Of a prompt with a completion \
-         it is the completion, or all.",
+        "Tokens with a loss: of all turns of the assistant, of the last one, or all tokens. Of a prompt with a \
+         completion, the completion, or all.",
     ),
     second("data.truncate", "The side on which samples of task `sft` that are too long are cut."),
     second("data.as_chat", "Make prompts and completions messages of a user and the assistant."),

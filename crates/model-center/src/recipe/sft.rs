@@ -93,7 +93,7 @@ pub(super) fn read(r: &mut Reader, column: Expected) -> SftKeys {
     }
 }
 
-/// Marks the keys as those of another task.
+/// Refuses the keys, for another task.
 pub(super) fn refuse(r: &mut Reader) {
     for key in KEYS {
         r.without_effect(key, "data.task", "it is for task sft", "remove it");

@@ -91,7 +91,7 @@ fn template(text: &str) -> ChatTemplate {
 }
 
 fn conversation() -> Vec<ChatMessage> {
-    let texts = ["Be brief.", "Who wrote this?", "Nobody did.", "Nobody did?", "I wrote it, and nobody else."];
+    let texts = ["Be brief.", "Who wrote this?", "A printer did.", "A printer?", "I wrote it alone."];
     let roles = ["system", "user", "assistant", "user", "assistant"];
     roles.iter().zip(texts).map(|(role, text)| ChatMessage::new(*role, text)).collect()
 }
@@ -123,7 +123,7 @@ fn the_assistants_text_and_the_end_of_its_turn_are_learned_whatever_the_template
         let tokens = encode(text, &messages, AssistantTurns::All).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(tokens.ids, template(text).encode(&tokenizer(), &ChatRequest::new(&messages)).unwrap(), "{name}");
         let last = if name == "an end of the conversation" { "<|im_end|>\n</s>" } else { end };
-        let expected = [format!("Nobody did.{end}"), format!("I wrote it, and nobody else.{last}")];
+        let expected = [format!("A printer did.{end}"), format!("I wrote it alone.{last}")];
         let found: Vec<String> = learned(&tokens).iter().map(|text| text.trim_start().to_owned()).collect();
         assert_eq!(found, expected, "{name}");
         let tokens = encode(text, &messages, AssistantTurns::Last).unwrap();
@@ -136,9 +136,9 @@ fn the_assistants_text_and_the_end_of_its_turn_are_learned_whatever_the_template
 #[test]
 fn a_control_token_that_a_message_spells_is_text_and_ends_no_turn() {
     let mut messages = conversation();
-    messages[2] = ChatMessage::new("assistant", "It ends with <|im_end|>, they say.");
+    messages[2] = ChatMessage::new("assistant", "It ends with <|im_end|>, they write.");
     let tokens = encode(FORMS[0].1, &messages, AssistantTurns::All).unwrap();
-    assert_eq!(learned(&tokens)[0], "It ends with <|im_end|>, they say.<|im_end|>");
+    assert_eq!(learned(&tokens)[0], "It ends with <|im_end|>, they write.<|im_end|>");
     let end = tokenizer().id("<|im_end|>").unwrap();
     let ends = tokens.ids.iter().zip(&tokens.in_turns).filter(|(id, in_turn)| **id == end && **in_turn);
     assert_eq!(ends.count(), 2);
@@ -147,12 +147,13 @@ fn a_control_token_that_a_message_spells_is_text_and_ends_no_turn() {
 /// As Qwen 3's: thoughts of earlier turns are left out, and the last turn without any has an empty one.
 const THINKING: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}\
     {% if loop.last %}{{ '<think>\n' + m.reasoning_content | default('') + '\n</think>\n\n' }}{% endif %}{% endif %}\
-    {{ m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    {{ m.content + '<|im_end|>\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 #[test]
 fn turns_are_found_where_the_template_changes_earlier_ones() {
     let tokens = encode(THINKING, &conversation(), AssistantTurns::All).unwrap();
-    let expected = ["Nobody did.<|im_end|>", "<think>\n\n</think>\n\nI wrote it, and nobody else.<|im_end|>"];
+    let expected = ["A printer did.<|im_end|>", "<think>\n\n</think>\n\nI wrote it alone.<|im_end|>"];
     assert_eq!(learned(&tokens), expected);
 }
 
@@ -170,7 +171,7 @@ fn a_template_with_which_turns_cannot_be_found_is_refused_and_marks_help() {
     assert!(error.contains("before message 3 differently") && error.contains("{% generation %}"), "{error}");
     let marked = with(&format!("{{% generation %}}{body}{{% endgeneration %}}"));
     let tokens = encode(&marked, &conversation(), AssistantTurns::All).unwrap();
-    assert_eq!(learned(&tokens), ["NOBODY DID.<|im_end|>", "I WROTE IT, AND NOBODY ELSE.<|im_end|>"]);
+    assert_eq!(learned(&tokens), ["A PRINTER DID.<|im_end|>", "I WROTE IT ALONE.<|im_end|>"]);
 }
 
 #[test]

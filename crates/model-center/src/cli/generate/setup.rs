@@ -109,8 +109,8 @@ fn setup(
     Ok(setup)
 }
 
-/// Puts prompts into the text that inputs were part of when the model was trained, unless --template is given; says what
-/// is done, or that it differs.
+/// Puts prompts into the text that inputs were part of in training, unless --template is given; reports what is done,
+/// or that it differs.
 fn follow_formats(setup: &mut GenerationSetup, is_quiet: bool) -> Result<()> {
     let formats = read_formats(&setup.directory)?;
     let say = |text: String| {

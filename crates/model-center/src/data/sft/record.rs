@@ -1,7 +1,7 @@
 //! Records of any form as samples.
 //!
-//! Defines [`RecordForm`], [`SftColumns`] and [`read`], which reads files of records: JSON lines, CSV, TSV, Parquet, and
-//! JSON files that are one list of objects.
+//! Defines [`RecordForm`], [`SftColumns`] and [`read`], which reads files of records: JSON lines, CSV, TSV, Parquet,
+//! and JSON files that are one list of objects.
 
 use std::path::Path;
 
@@ -222,7 +222,7 @@ fn is_list(record: &Record<'_>, column: &str) -> bool {
     record.json(column).is_some_and(Value::is_array)
 }
 
-/// A text of which there is something to learn.
+/// A text that is not empty.
 fn filled<'r>(record: &'r Record<'_>, column: &str) -> Result<&'r str> {
     let text = record.text(column)?;
     match text.is_empty() {

@@ -13,7 +13,7 @@ pub enum Sample {
         messages: Vec<ChatMessage>,
         /// Descriptions of tools.
         tools: Option<Value>,
-        /// The messages before this one are a prompt, whoever wrote them.
+        /// The messages before this one are a prompt, the assistant's too.
         learned_from: usize,
     },
     /// An input, and the output that is learned.
@@ -23,7 +23,7 @@ pub enum Sample {
         /// What is written.
         output: String,
     },
-    /// A text, all of which is learned.
+    /// A text, which is learned as a whole.
     Text(String),
 }
 

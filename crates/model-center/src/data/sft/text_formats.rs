@@ -1,7 +1,9 @@
 //! The texts that inputs and outputs become part of.
 //!
-//! Defines [`TextFormats`], and the file of a model directory that keeps them for generation. Source: the templates of the predecessor's dataset classes; the first occurrence of a name
-//! is replaced, and nothing else is processed.
+//! Defines [`TextFormats`], and the file of a model directory that keeps them for generation.
+//!
+//! Source: the templates of the predecessor's dataset classes; the first occurrence of a name is replaced, and nothing
+//! else is processed.
 
 use std::path::Path;
 
@@ -53,7 +55,7 @@ impl TextFormats {
     }
 }
 
-/// Keeps formats in a model directory, in place of others; those of plain texts need no file.
+/// Keeps formats in a model directory, in place of others; plain texts need no file.
 ///
 /// # Errors
 /// What the disk refuses.

@@ -1,8 +1,9 @@
 //! A conversation as ids, in which only the template makes control tokens.
 //!
-//! Adds [`ChatTemplate::encode`], and what [`super::turns`] needs of it. A template joins its own text and the messages' text into one string; a tokenizer
-//! that parses control tokens in that string also parses those that a message spells. So the template is rendered a
-//! second time, with a random placeholder for each text of the messages, which shows which parts come from messages.
+//! Adds [`ChatTemplate::encode`], and what [`super::turns`] needs of it. A template joins its own text and the
+//! messages' text into one string; a tokenizer that parses control tokens in that string also parses those that a
+//! message spells. So the template is rendered a second time, with a random placeholder for each text of the messages,
+//! which shows which parts come from messages.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -261,7 +262,7 @@ fn control_ids(text: &str, control: &[ControlToken]) -> Vec<u32> {
     ids
 }
 
-/// The messages with every text of theirs changed, but for roles and kinds; `change` is given the number of the message.
+/// The messages with every text of theirs changed, but for roles and kinds; `change` has the number of the message.
 fn mapped(messages: &[ChatMessage], change: &mut dyn FnMut(usize, &str) -> String) -> Vec<ChatMessage> {
     let mut messages = messages.to_vec();
     for (number, message) in messages.iter_mut().enumerate() {

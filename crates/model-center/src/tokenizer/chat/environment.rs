@@ -69,8 +69,8 @@ pub(super) fn size_of(context: &Map<String, serde_json::Value>) -> usize {
     context.values().map(size).sum()
 }
 
-/// Run a template of the environment; its output has at most `limit` bytes. `marks` are written around what an assistant
-/// wrote, if the template marks that.
+/// Run a template of the environment; its output has at most `limit` bytes. `marks` are written around what an
+/// assistant wrote, if the template marks that.
 pub(super) fn render(
     environment: &Environment<'static>,
     name: &str,
@@ -111,7 +111,7 @@ impl Write for Bounded {
 
 /// The template with `{% generation %}` as a block that is always there, and a variable at its beginning and its end;
 /// and whether it has such a block. The tag is `transformers`' own: it marks an assistant's output and renders its
-/// contents. The white space around each tag is treated as that of the tag itself.
+/// contents. White space around a tag is treated as around any other.
 pub(super) fn with_generation_marks(template: &str) -> (String, bool) {
     let [begin, end] = MARKS;
     let mut out = String::with_capacity(template.len());

@@ -22,7 +22,7 @@ pub enum AssistantTurns {
     All,
     /// The last one.
     Last,
-    /// Those of this message, numbered from 0, and the following ones.
+    /// From this message on, numbered from 0.
     From(usize),
 }
 

@@ -33,7 +33,7 @@ fn set_of(sample: u32) -> usize {
 fn a_million_samples_have_their_proportions_and_no_set_repeats_one_before_its_others() {
     let mixture = Mixture::new(&SIZES, &PROPORTIONS).unwrap();
     assert_eq!(mixture.len(), 100_000);
-    let (mut seen, mut drawn) = (vec![0_u32; 100_000], [0_u64; 4]);
+    let (mut seen, mut taken) = (vec![0_u32; 100_000], [0_u64; 4]);
     let (mut largest, mut orders) = (0.0_f64, Vec::new());
     for epoch in 0..EPOCHS {
         let order = mixture.epoch(17, epoch);
@@ -42,11 +42,11 @@ fn a_million_samples_have_their_proportions_and_no_set_repeats_one_before_its_ot
             let set = set_of(*sample);
             counts[set] += 1;
             // A sample comes again when every other one of its set has come as often.
-            let round = drawn[set] / SIZES[set];
+            let round = taken[set] / SIZES[set];
             assert_eq!(u64::from(seen[*sample as usize]), round, "sample {sample} of set {set} in epoch {epoch}");
             seen[*sample as usize] += 1;
-            drawn[set] += 1;
-            // Within an epoch the draws of a set are spread: a hypergeometric count, whose standard deviation this is.
+            taken[set] += 1;
+            // Within an epoch the samples of a set are spread: a hypergeometric count with this standard deviation.
             if (at + 1) % 1_000 == 0 && at + 1 < order.len() {
                 let (share, part) = (PROPORTIONS[set] / 10.0, (at + 1) as f64 / order.len() as f64);
                 let deviation = ((at + 1) as f64 * share * (1.0 - share) * (1.0 - part)).sqrt();

@@ -72,7 +72,7 @@ fn shown(dataset: &Dataset, tokenizer: &dyn Tokenizer) -> Vec<String> {
     (0..dataset.len()).map(sample).collect()
 }
 
-/// The samples of one file for a decoder whose tokens are words: 1 BOS, 2 EOS.
+/// The samples of one file for a decoder that reads whole words: 1 BOS, 2 EOS.
 fn of_lines(content: &str, change: &dyn Fn(&mut SftTask)) -> Vec<String> {
     let (directory, words) = (TempDir::new().unwrap(), Words::new());
     let mut task = task(vec![set(write(&directory, "a.jsonl", content))]);
