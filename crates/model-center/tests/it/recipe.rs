@@ -9,7 +9,8 @@ use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERG
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
+    ClassWeights, DataSource, EvalMetric, Interval, Origin, OwnData, Recipe, Resolved, SaveWhich, Threads, list,
+    preflight,
 };
 use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
@@ -481,7 +482,7 @@ fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
 fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     let draft = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        Recipe::draft(None, &sets, &[]).unwrap()
+        Recipe::draft(None, &sets, OwnData::default()).unwrap()
     };
     let nothing = draft(&[]);
     assert!(!nothing.is_complete());
@@ -516,7 +517,7 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
     let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
     assert_eq!(mistake.place, "--set train.lr=fast");
-    assert!(Recipe::draft(None, &["train.lr".into()], &[]).is_err());
+    assert!(Recipe::draft(None, &["train.lr".into()], OwnData::default()).is_err());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::*;
 use model_center::data::{DataClass, DataSet, LossOn, RecordForm, SftTask};
-use model_center::recipe::OwnData;
 use model_center::tokenizer::KeepSide;
 
 fn task(resolved: &Resolved) -> &SftTask {
