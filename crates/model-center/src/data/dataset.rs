@@ -445,51 +445,6 @@ impl Dataset {
         RowRef { input_ids: &self.ids[range.clone()], token_type_ids: &self.types[range] }
     }
 
-    /// The samples of several data sets of one kind, one set after the other, in an order of epochs that mixes them by
-    /// their proportions.
-    ///
-    /// Errors: as [`Mixture::new`] and for more samples than can be numbered.
-    pub(super) fn mixed(parts: Vec<(Dataset, f64)>) -> Result<Dataset> {
-        let sizes: Vec<u64> = parts.iter().map(|(part, _)| part.len() as u64).collect();
-        let proportions: Vec<f64> = parts.iter().map(|(_, proportion)| *proportion).collect();
-        let mixture = Mixture::new(&sizes, &proportions)?;
-        let mut all = Dataset::joined(parts.into_iter().map(|(part, _)| part).collect())?;
-        all.mixture = Some(mixture);
-        all.seal();
-        Ok(all)
-    }
-
-    /// The samples of several data sets of one kind without repetitions, one set after the other.
-    ///
-    /// Errors: none, or more samples than can be numbered.
-    pub(super) fn joined(parts: Vec<Dataset>) -> Result<Dataset> {
-        let mut parts = parts.into_iter();
-        let mut all = parts.next().ok_or_else(|| Error::data("data.sets", "there is no data set", "name one"))?;
-        for part in parts {
-            let start = all.ids.len();
-            all.ids.extend(part.ids);
-            all.types.extend(part.types);
-            all.learned.extend(part.learned);
-            all.ends.extend(part.ends.into_iter().map(|end| start + end));
-            all.targets.extend(part.targets);
-            let report = &mut all.report;
-            report.records += part.report.records;
-            report.skipped += part.report.skipped;
-            report.first_skipped.extend(part.report.first_skipped);
-            report.rows += part.report.rows;
-            report.truncated += part.report.truncated;
-            report.removed_tokens += part.report.removed_tokens;
-            report.tokens += part.report.tokens;
-            report.longest = report.longest.max(part.report.longest);
-        }
-        if u32::try_from(all.targets.len()).is_err() {
-            let reason = "the data sets have more than 4 billion samples together";
-            return Err(Error::data("data.sets", reason, "name fewer of them"));
-        }
-        all.seal();
-        Ok(all)
-    }
-
     /// Repeats the samples of rare classes `floor(largest / count)` times, one copy after the other.
     ///
     /// Source: what the predecessor does with CommitmentBank's training split. Tokens are stored once.
@@ -503,61 +458,6 @@ impl Dataset {
             repeats.extend((0..times).map(|_| stored as u32));
         }
         self.repeats = Some(repeats);
-    }
-
-    /// Computes the fingerprint; the last step of reading.
-    pub(super) fn seal(&mut self) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(b"tokenised dataset 2");
-        let mut number = |number: u64| {
-            hasher.update(&number.to_le_bytes());
-        };
-        number(self.labels.rows_per_sample() as u64);
-        number(self.labels.outputs() as u64);
-        number(self.ends.len() as u64);
-        self.ends.iter().for_each(|end| number(*end as u64));
-        for target in &self.targets {
-            match target {
-                Label::Class(class) => number(*class as u64),
-                Label::TokensFrom(from) => number(*from as u64),
-                Label::Value(value) => number(u64::from(value.to_bits())),
-                Label::Span([start, end]) => number(u64::from(*start) << 32 | u64::from(*end)),
-                Label::Tags | Label::Learned => number(0),
-            }
-        }
-        number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
-        self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
-        if let LabelSpace::Verbalizer(Verbalizer { tokens: words, place, decoder, .. }) = &self.labels {
-            number(u64::from(*place == VerbalizerPosition::Blank));
-            words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
-        }
-        for Member { question, credit } in &self.members {
-            number(u64::from(*question));
-            credit.iter().flatten().for_each(|credit| number(u64::from(credit.to_bits())));
-        }
-        for answers in &self.references {
-            number(answers.len() as u64);
-            answers.iter().for_each(|answer| number(answer.len() as u64));
-        }
-        for answer in self.references.iter().flatten() {
-            hasher.update(answer.as_bytes());
-        }
-        for chunk in self.ids.chunks(4096) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|id| id.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
-        hasher.update(&self.types);
-        hasher.update(&self.learned);
-        if let Some(mixture) = &self.mixture {
-            mixture.quotas().iter().for_each(|quota| {
-                hasher.update(&quota.to_le_bytes());
-            });
-        }
-        for chunk in self.tags.chunks(4096) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|tag| tag.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
-        self.fingerprint = hasher.finalize().to_hex().to_string();
     }
 }
 

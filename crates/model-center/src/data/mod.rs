@@ -12,7 +12,9 @@
 mod answers;
 mod batch;
 mod dataset;
+mod fingerprint;
 pub(crate) mod io;
+mod joined;
 mod loader;
 mod mixture;
 mod order;
