@@ -141,10 +141,6 @@ pub(super) fn source(r: &mut Reader, keys: SftKeys, shared: Shared) -> DataSourc
             Vec::new()
         }
     };
-    if given.len() > 1 && r.is_explicit("data.shuffle") {
-        let why = "several data sets are mixed in a random order";
-        r.contradiction(&["data.shuffle", "data.sets"], why, "remove data.shuffle");
-    }
     let set = |given: GivenSet| DataSet {
         path: given.path,
         eval: given.eval,

@@ -152,6 +152,10 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         let why = "data.shuffle = false keeps the order of the files";
         r.without_effect("data.length_grouped", "data.shuffle", why, "remove one of the two");
     }
+    if !shuffle && matches!(&source, DataSource::Sft(task) if task.sets.len() > 1) {
+        let why = "several data sets are mixed in a random order";
+        r.contradiction(&["data.shuffle", "data.sets"], why, "remove data.shuffle");
+    }
     let packing = read_packing(r, task);
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
     let class_weights = weights_of_classes(r, task, objective);

@@ -381,7 +381,7 @@ fn language_tasks_have_columns_lengths_and_a_metric_of_their_own() {
     }
     for (text, set, reason) in [
         (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
-        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
+        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq, sft and"),
         (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: the labels are the texts' own tokens"),
         (&language, "model.head=new", "`model.head` has no effect: a model keeps its language-modelling head"),
         (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),

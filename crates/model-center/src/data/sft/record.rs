@@ -76,7 +76,15 @@ impl RecordForm {
             let (first, second) = form.columns(names);
             record.has(&first) && second.is_none_or(|second| record.has(&second))
         };
-        RecordForm::ALL.iter().map(|(_, form)| *form).find(has).ok_or_else(|| {
+        // Columns that are named are meant.
+        let named = [
+            (names.messages.is_some(), RecordForm::Messages),
+            (names.prompt.is_some() || names.completion.is_some(), RecordForm::PromptCompletion),
+            (names.text.is_some(), RecordForm::Text),
+        ];
+        let named = named.into_iter().filter(|(is_named, _)| *is_named).map(|(_, form)| form);
+        let mut forms = named.chain(RecordForm::ALL.map(|(_, form)| form));
+        forms.find(has).ok_or_else(|| {
             let object = record.object();
             let columns: Vec<String> = object.keys().take(20).map(|name| printable(name, 60)).collect();
             record.error(
