@@ -140,7 +140,10 @@ fn claims_that_documents_name_are_listed_with_their_command() {
 /// `ACCEPT_SETTINGS=1` writes the page anew.
 #[test]
 fn the_page_of_settings_is_that_of_their_declarations() {
-    let (path, page) = (root().join("docs/settings.md"), model_center::recipe::settings_page(&[]));
+    let (path, page) = (
+        root().join("docs/settings.md"),
+        model_center::recipe::settings_page(model_center::recipe::OwnData::default()),
+    );
     if std::env::var_os("ACCEPT_SETTINGS").is_some() {
         std::fs::write(&path, &page).unwrap();
     }

@@ -141,6 +141,9 @@ fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
                 further.into_iter().for_each(|column| record[column] = other.into());
                 record
             }
+            DataSource::Sft(_) => {
+                json!({"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": other}]})
+            }
             // Token files are made of these.
             DataSource::Pretraining(_) => json!({"text": text}),
         }
@@ -178,6 +181,13 @@ fn data(fixture: &Fixture, resolved: &Resolved, size: usize) -> Vec<String> {
                 .iter()
                 .for_each(|name| fixture.write(&format!("glue/{name}"), &file.to_string()));
             vec!["data.path=glue".into()]
+        }
+        DataSource::Sft(_) => {
+            let template = "{% for m in messages %}{{ m.content + ' [SEP] ' }}{% endfor %}";
+            fixture.write("model/chat_template.jinja", template);
+            fixture.write("train.jsonl", &lines);
+            fixture.write("eval.jsonl", &lines);
+            vec!["data.train=train.jsonl".into(), "data.eval=eval.jsonl".into()]
         }
         source if source.directory().is_some() => {
             let lines = match source.task_name() {

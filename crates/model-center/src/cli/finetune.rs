@@ -166,7 +166,7 @@ pub(super) fn abandon_misused(reason: &str) {
 
 pub(super) fn run(options: &Options, registry: Registry<'static>, train: Train) -> Result<ExitStatus> {
     if options.list_settings {
-        terminal::print(settings_page(registry.tasks).trim_end())?;
+        terminal::print(settings_page(registry.own_data()).trim_end())?;
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::from_env(options.ranks);

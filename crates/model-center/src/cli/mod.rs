@@ -1,11 +1,12 @@
-//! The programs as functions of the families they know: [`evaluate()`], [`finetune()`], [`forward()`], [`generate()`]
-//! and [`plan()`].
+//! The programs as functions of the families they know: [`data()`], [`evaluate()`], [`finetune()`], [`forward()`],
+//! [`generate()`] and [`plan()`].
 //!
 //! A crate with models of its own builds the same programs: its binary is a `main` that calls one of these functions
 //! with a [`Registry`](crate::model::Registry) of both tables. They are behind the feature `cli`, because a program
 //! takes what a library should leave alone: the command line, the terminal, signals, the allocator, the exit code.
 
 pub mod comm;
+pub mod data;
 pub mod device;
 pub mod evaluate;
 pub mod exit_time;
@@ -24,6 +25,7 @@ pub mod settings;
 pub mod terminal;
 pub mod trace;
 
+pub use data::main as data;
 pub use evaluate::main as evaluate;
 pub use finetune::main as finetune;
 pub use forward::main as forward;

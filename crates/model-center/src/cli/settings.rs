@@ -74,7 +74,7 @@ impl SettingOptions {
     /// # Errors
     /// A file that cannot be read, or arguments that are no settings.
     pub fn draft(&self, more: &[String], registry: Registry<'_>) -> Result<Draft, Vec<Mistake>> {
-        Recipe::draft(self.recipe.as_deref(), &[&self.sets, more].concat(), registry.tasks)
+        Recipe::draft(self.recipe.as_deref(), &[&self.sets, more].concat(), registry.own_data())
     }
 
     /// The recipe with its changes, and what can be seen to be wrong with the files it names.

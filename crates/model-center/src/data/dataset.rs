@@ -5,7 +5,7 @@
 
 use super::answers::{Verbalizer, VerbalizerPosition};
 use super::read::renumber;
-use super::{IGNORED, Label, Member, SpanWindows};
+use super::{IGNORED, Label, Member, Mixture, SpanWindows};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -153,10 +153,14 @@ pub struct Dataset {
     pub(super) references: Vec<Vec<String>>,
     /// The class of each token, [`IGNORED`] for none; empty unless tokens have classes.
     pub(super) tags: Vec<i32>,
+    /// Of each token, 1 if it is learned; empty unless samples mark them.
+    pub(super) learned: Vec<u8>,
     /// Where the tokens of passages are in their texts, if answers are spans.
     pub(super) spans: Option<Arc<SpanWindows>>,
     /// With oversampling: the stored sample of each sample.
     pub(super) repeats: Option<Vec<u32>>,
+    /// Of several data sets: in which order their samples make an epoch.
+    pub(super) mixture: Option<Mixture>,
     pub(super) report: ReadReport,
     pub(super) fingerprint: String,
 }
@@ -233,6 +237,7 @@ impl Dataset {
             (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
             // A sequence's first token is never predicted.
             (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
+            (Some(Label::Learned), _) => self.learned(sample).iter().skip(1).filter(|learned| **learned == 1).count(),
             (Some(Label::Tags), _) => self.tags(sample).iter().filter(|tag| i64::from(**tag) != IGNORED).count(),
             (Some(Label::Class(_) | Label::Value(_) | Label::Span(_)), _) => 1,
             (None, _) => 0,
@@ -286,11 +291,24 @@ impl Dataset {
 
     /// The class of each token of a sample's row; empty unless tokens have classes.
     pub fn tags(&self, sample: usize) -> &[i32] {
-        let range = self.stored(sample).and_then(|row| {
-            let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
-            Some(start..*self.ends.get(row)?)
-        });
-        range.and_then(|range| self.tags.get(range)).unwrap_or_default()
+        self.range(sample).and_then(|range| self.tags.get(range)).unwrap_or_default()
+    }
+
+    /// Of each token of a sample's row, 1 if it is learned; empty unless samples mark them.
+    pub fn learned(&self, sample: usize) -> &[u8] {
+        self.range(sample).and_then(|range| self.learned.get(range)).unwrap_or_default()
+    }
+
+    /// In which order the samples of several data sets make an epoch; `None` of one.
+    pub fn mixture(&self) -> Option<&Mixture> {
+        self.mixture.as_ref()
+    }
+
+    /// The tokens of a sample of one row.
+    fn range(&self, sample: usize) -> Option<std::ops::Range<usize>> {
+        let row = self.stored(sample)?;
+        let start = if row == 0 { 0 } else { *self.ends.get(row - 1)? };
+        Some(start..*self.ends.get(row)?)
     }
 
     /// Where the tokens of passages are in their texts, by stored sample.
@@ -333,16 +351,19 @@ impl Dataset {
             members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
             references: Vec::new(),
             tags: Vec::new(),
+            learned: Vec::new(),
             // Its answers have no text: what is counted are the sizes.
             spans: self.spans.as_ref().map(|spans| {
                 Arc::new(SpanWindows { windows: Vec::new(), search: spans.search, may_be_none: spans.may_be_none })
             }),
             repeats: None,
+            mixture: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),
         };
         if let Some((sample, label)) = sample.and_then(|sample| Some((sample, self.label(sample)?))) {
             all.tags = self.tags(sample).to_vec();
+            all.learned = self.learned(sample).to_vec();
             for row in self.inputs(sample).chain(target) {
                 all.ids.extend_from_slice(row.input_ids);
                 all.types.extend_from_slice(row.token_type_ids);
@@ -387,6 +408,9 @@ impl Dataset {
             all.tags.resize(all.ids.len(), IGNORED as i32);
             all.tags.iter_mut().take(1).for_each(|tag| *tag = 0);
         }
+        if !all.learned.is_empty() {
+            all.learned = vec![1; all.ids.len()];
+        }
         if let Some(Label::Span(span)) = all.targets.first_mut() {
             *span = [0, 0];
         }
@@ -403,6 +427,7 @@ impl Dataset {
             + size_of_val(&*self.places)
             + size_of_val(&*self.members)
             + size_of_val(&*self.tags)
+            + size_of_val(&*self.learned)
             + self.references.iter().flatten().map(String::len).sum::<usize>()
             + self.repeats.as_deref().map_or(0, size_of_val)
     }
@@ -433,55 +458,6 @@ impl Dataset {
             repeats.extend((0..times).map(|_| stored as u32));
         }
         self.repeats = Some(repeats);
-    }
-
-    /// Computes the fingerprint; the last step of reading.
-    pub(super) fn seal(&mut self) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(b"tokenised dataset 2");
-        let mut number = |number: u64| {
-            hasher.update(&number.to_le_bytes());
-        };
-        number(self.labels.rows_per_sample() as u64);
-        number(self.labels.outputs() as u64);
-        number(self.ends.len() as u64);
-        self.ends.iter().for_each(|end| number(*end as u64));
-        for target in &self.targets {
-            match target {
-                Label::Class(class) => number(*class as u64),
-                Label::TokensFrom(from) => number(*from as u64),
-                Label::Value(value) => number(u64::from(value.to_bits())),
-                Label::Span([start, end]) => number(u64::from(*start) << 32 | u64::from(*end)),
-                Label::Tags => number(0),
-            }
-        }
-        number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
-        self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
-        if let LabelSpace::Verbalizer(Verbalizer { tokens: words, place, decoder, .. }) = &self.labels {
-            number(u64::from(*place == VerbalizerPosition::Blank));
-            words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
-        }
-        for Member { question, credit } in &self.members {
-            number(u64::from(*question));
-            credit.iter().flatten().for_each(|credit| number(u64::from(credit.to_bits())));
-        }
-        for answers in &self.references {
-            number(answers.len() as u64);
-            answers.iter().for_each(|answer| number(answer.len() as u64));
-        }
-        for answer in self.references.iter().flatten() {
-            hasher.update(answer.as_bytes());
-        }
-        for chunk in self.ids.chunks(4096) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|id| id.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
-        hasher.update(&self.types);
-        for chunk in self.tags.chunks(4096) {
-            let bytes: Vec<u8> = chunk.iter().flat_map(|tag| tag.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
-        self.fingerprint = hasher.finalize().to_hex().to_string();
     }
 }
 

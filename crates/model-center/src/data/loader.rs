@@ -100,6 +100,8 @@ pub struct Loader {
     /// Samples by falling length, for [`Order::SortedByLength`].
     sorted: Vec<u32>,
     window: Option<Window>,
+    /// An epoch and its order, of data sets that are mixed.
+    mixed: Option<(u64, Arc<Vec<u32>>)>,
     /// What a sample of each class counts in a mean.
     class_weights: Option<Vec<f32>>,
 }
@@ -133,7 +135,7 @@ impl Loader {
             sorted = (0..dataset.len() as u32).collect();
             sorted.sort_by_key(|sample| (std::cmp::Reverse(dataset.length(*sample as usize)), *sample));
         }
-        Ok(Loader { dataset, options, sorted, window: None, class_weights: None })
+        Ok(Loader { dataset, options, sorted, window: None, mixed: None, class_weights: None })
     }
 
     /// The same, with samples that count in a mean as their class weighs; `None` where all count the same.
@@ -266,7 +268,13 @@ impl Loader {
     }
 
     /// Samples at the places `range` of the epoch's random order.
-    fn shuffled(&self, epoch: u64, range: std::ops::Range<u64>) -> Vec<u32> {
+    fn shuffled(&mut self, epoch: u64, range: std::ops::Range<u64>) -> Vec<u32> {
+        if let Some(mixture) = self.dataset.mixture() {
+            let kept = self.mixed.take().filter(|(kept, _)| *kept == epoch);
+            let (_, order) =
+                self.mixed.insert(kept.unwrap_or_else(|| (epoch, Arc::new(mixture.epoch(self.options.seed, epoch)))));
+            return order.get(range.start as usize..range.end as usize).unwrap_or_default().to_vec();
+        }
         let key = Key::new(self.options.seed, "data.order");
         let order = Permutation::new(key, epoch_stream(epoch, 0), self.dataset.len() as u64);
         range.filter_map(|index| order.at(index)).map(|item| item as u32).collect()
@@ -372,6 +380,11 @@ impl Loader {
         match dataset.labels() {
             LabelSpace::NextTokens | LabelSpace::MaskedTokens { .. } => {
                 let words = |sample: usize| {
+                    if dataset.label(sample) == Some(Label::Learned) {
+                        let ids = dataset.inputs(sample).flat_map(|row| row.input_ids).zip(dataset.learned(sample));
+                        let words = ids.map(|(id, learned)| if *learned == 1 { i64::from(*id) } else { IGNORED });
+                        return padded(words.collect(), len);
+                    }
                     let from = if let Some(Label::TokensFrom(from)) = dataset.label(sample) { from } else { 0 };
                     let ids = dataset.inputs(sample).flat_map(|row| row.input_ids).enumerate();
                     padded(ids.map(|(at, id)| if at < from { IGNORED } else { i64::from(*id) }).collect(), len)

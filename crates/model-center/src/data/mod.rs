@@ -12,23 +12,31 @@
 mod answers;
 mod batch;
 mod dataset;
+mod fingerprint;
 pub(crate) mod io;
+mod joined;
 mod loader;
+mod mixture;
 mod order;
 mod packing;
 mod read;
+mod sft;
 mod task;
 
 pub use answers::{Verbalizer, VerbalizerPosition};
 pub use batch::{Batch, Labels, VerbalizerBatch};
 pub use dataset::{Dataset, LabelSpace, ReadReport, RowRef};
 pub use io::flaws::OnBadRecord;
-pub(crate) use io::record::{CONVERSATIONS, PROMPTS_INSTEAD};
 pub use io::record::{Format, Record, Scalar};
 pub use io::texts::{TextSource, read_texts};
 pub use loader::{Loader, LoaderOptions, Order, Position};
+pub use mixture::Mixture;
 pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
+pub use sft::{
+    ClassSource, DATA_CLASSES, DataClass, DataSet, FORMATS_FILE, INPUT, LossOn, OUTPUT, RecordForm, Sample, SampleSink,
+    SftColumns, SftModel, SftTask, TextFormats, read_formats, write_formats,
+};
 pub use task::columns::{ColumnTask, LabelSpec};
 pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::prompts::{PROMPTS, ParseContext, Prompt, PromptEntry, TaskFiles};
@@ -70,6 +78,8 @@ pub enum Label {
     Span([u32; 2]),
     /// Classes of the tokens of the row, which the dataset has beside them.
     Tags,
+    /// Those tokens of the row that the dataset marks as learned.
+    Learned,
 }
 
 /// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of

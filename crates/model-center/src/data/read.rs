@@ -191,8 +191,10 @@ impl<'a> Builder<'a> {
             members: Vec::new(),
             references: Vec::new(),
             tags: Vec::new(),
+            learned: Vec::new(),
             spans: None,
             repeats: None,
+            mixture: None,
             report: ReadReport::default(),
             fingerprint: String::new(),
         };
@@ -242,6 +244,17 @@ impl<'a> Builder<'a> {
         self.dataset.targets.push(label);
         self.keep(&Row::new(encoding.clone(), label));
         Ok(())
+    }
+
+    /// Adds a sample of rows that the task has tokenized and shortened.
+    pub(super) fn push_sample(&mut self, rows: &[Encoding], label: Label) {
+        self.dataset.targets.push(label);
+        rows.iter().for_each(|row| self.keep(&Row::new(row.clone(), label)));
+    }
+
+    /// Whether as many records as required are usable, by what is known.
+    pub(super) fn has_reached_limit(&self) -> bool {
+        self.options.limit.is_some_and(|limit| self.report.records - self.flaws.count >= limit)
     }
 
     /// Whether fewer records are usable than required. Which of them are empty is known once they are tokenised.

@@ -13,6 +13,7 @@ use super::model_center::{self, WEIGHTS_FILE};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
+use crate::data::FORMATS_FILE;
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unreadable, write_atomic};
 use crate::tokenizer::further_templates;
 use crate::{Error, Result};
@@ -37,6 +38,7 @@ pub const COMPANION_FILES: &[&str] = &[
     "chat_template.json",
     "generation_config.json",
     "preprocessor_config.json",
+    FORMATS_FILE,
 ];
 
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 tokens, have about 35 MB.

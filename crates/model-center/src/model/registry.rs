@@ -9,12 +9,13 @@ use super::{qwen3, roberta, t5};
 use crate::adapter::AdapterPlan;
 use crate::config::model_center::Class;
 use crate::config::{self, Fields, model_center};
-use crate::data::TaskEntry;
+use crate::data::{DataClass, TaskEntry};
 use crate::error::{Error, Result};
 use crate::file::printable;
 pub use crate::formats::directory::SaveOptions;
 use crate::formats::pretrained::family_of;
 use crate::formats::{LoadPlan, ParamShape, Weights};
+use crate::recipe::OwnData;
 use bmtrain_dist::Parameters;
 use std::path::Path;
 
@@ -127,19 +128,21 @@ pub struct Registry<'a> {
     tables: &'a [&'a [ModelEntry]],
     /// The further tasks.
     pub tasks: &'static [TaskEntry],
+    /// The further classes of data sets.
+    pub classes: &'static [DataClass],
 }
 
 impl Default for Registry<'static> {
     fn default() -> Self {
         static TABLES: &[&[ModelEntry]] = &[MODELS];
-        Registry { tables: TABLES, tasks: &[] }
+        Registry { tables: TABLES, tasks: &[], classes: &[] }
     }
 }
 
 impl<'a> Registry<'a> {
     /// Searches these tables, in order.
     pub fn new(tables: &'a [&'a [ModelEntry]]) -> Self {
-        Registry { tables, tasks: &[] }
+        Registry { tables, tasks: &[], classes: &[] }
     }
 
     /// The same families, and these tasks as further values of `data.task`. A recipe that selects a name of two tasks
@@ -147,6 +150,18 @@ impl<'a> Registry<'a> {
     #[must_use]
     pub fn with_tasks(self, tasks: &'static [TaskEntry]) -> Self {
         Registry { tasks, ..self }
+    }
+
+    /// The same families, and these classes for the data sets of task `sft`. Of two with one name the first counts,
+    /// this crate's before these.
+    #[must_use]
+    pub fn with_classes(self, classes: &'static [DataClass]) -> Self {
+        Registry { classes, ..self }
+    }
+
+    /// What recipes know besides this crate's tasks and classes.
+    pub fn own_data(&self) -> OwnData {
+        OwnData { tasks: self.tasks, classes: self.classes }
     }
 
     /// Every family.

@@ -6,8 +6,8 @@ use super::pretraining::PretrainingSettings;
 use super::sources::has_prompts;
 use crate::data::{
     ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, PublishedTask,
-    SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry, TaskLabels,
-    TemplateTask,
+    SPAN_METRICS, SQUAD_METRICS, SUPERGLUE, SftTask, SpanTask, Split, Squad, TAG_METRICS, TagTask, TaskEntry,
+    TaskLabels, TemplateTask, TextFormats,
 };
 use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
@@ -86,6 +86,8 @@ pub enum DataSource {
         /// Columns and format.
         task: LanguageModelingTask,
     },
+    /// Conversations, prompts with completions, and texts, of one or several data sets.
+    Sft(SftTask),
     /// Token files.
     Pretraining(Box<PretrainingSettings>),
 }
@@ -108,6 +110,7 @@ impl DataSource {
                 ..
             } => "language",
             DataSource::LanguageModeling { .. } => "seq2seq",
+            DataSource::Sft(_) => "sft",
             DataSource::Pretraining(_) => "pretrain",
         }
     }
@@ -132,6 +135,7 @@ impl DataSource {
             | DataSource::LanguageModeling { .. }
             | DataSource::QuestionAnswering { .. }
             | DataSource::TokenClassification { .. }
+            | DataSource::Sft(_)
             | DataSource::Pretraining(_) => false,
         }
     }
@@ -169,6 +173,7 @@ impl DataSource {
             | DataSource::Prompts { .. }
             | DataSource::Published { .. }
             | DataSource::Squad { .. }
+            | DataSource::Sft(_)
             | DataSource::Pretraining(_) => None,
             DataSource::Files { train, eval, .. }
             | DataSource::LanguageModeling { train, eval, .. }
@@ -215,9 +220,10 @@ impl DataSource {
     /// What is predicted.
     pub fn predicts(&self) -> MetricKind {
         match self {
-            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } | DataSource::Pretraining(_) => {
-                MetricKind::Tokens
-            }
+            DataSource::LanguageModeling { .. }
+            | DataSource::Squad { .. }
+            | DataSource::Sft(_)
+            | DataSource::Pretraining(_) => MetricKind::Tokens,
             DataSource::QuestionAnswering { .. } => MetricKind::Questions,
             DataSource::TokenClassification { .. } => MetricKind::Tags,
             DataSource::Task { entry, .. } if entry.labels.are_tokens() => MetricKind::Tokens,
@@ -237,16 +243,23 @@ impl DataSource {
             DataSource::LanguageModeling { task, .. } => {
                 matches!(task.columns, LanguageModelingColumns::Target { .. })
             }
+            DataSource::Sft(_) => generates_targets,
             _ if self.has_token_labels() => generates_targets,
             _ => return "text-classification",
         };
         if has_targets { "text2text-generation" } else { "text-generation" }
     }
 
+    /// The texts that inputs and outputs are part of; `None` of tasks without such.
+    pub fn text_formats(&self) -> Option<Vec<TextFormats>> {
+        if let DataSource::Sft(task) = self { Some(task.formats()) } else { None }
+    }
+
     /// Whether there is anything to evaluate on.
     pub fn has_eval(&self) -> bool {
         match self {
             DataSource::Pretraining(settings) => settings.has_validation(),
+            DataSource::Sft(task) => task.has_eval(),
             _ => self.files().is_none_or(|(_, eval)| eval.is_some()),
         }
     }

@@ -7,8 +7,7 @@ use super::mistake::Mistake;
 use super::reader::{Found, Reader, SettingEntry};
 use super::resolved::{Resolved, print_entries, sort_by_table};
 use super::settings::Settings;
-use super::{keys, layers, rules};
-use crate::data::TaskEntry;
+use super::{OwnData, keys, layers, rules};
 
 /// Every key of a recipe, and the mistakes in it.
 #[derive(Debug)]
@@ -21,14 +20,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub(super) fn read(
-        name: &str,
-        text: &str,
-        sets: &[String],
-        tasks: &'static [TaskEntry],
-    ) -> Result<Self, Vec<Mistake>> {
+    pub(super) fn read(name: &str, text: &str, sets: &[String], own: OwnData) -> Result<Self, Vec<Mistake>> {
         let (tree, mistakes) = layers::merge(name, text, sets);
-        let mut reader = Reader::new(tree, name, tasks);
+        let mut reader = Reader::new(tree, name, own);
         let settings = keys::read(&mut reader);
         rules::check(&mut reader, &settings);
         // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.

@@ -4,8 +4,6 @@
 //! `data.task`, and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the
 //! nearest spelling.
 
-use crate::data::{CONVERSATIONS, PROMPTS_INSTEAD};
-
 /// Names of settings in Hugging Face transformers, with the key here, and the value where the name alone means one.
 const TRANSFORMERS: &[(&str, &str)] = &[
     ("learning_rate", "train.lr"),
@@ -35,6 +33,10 @@ const TRANSFORMERS: &[(&str, &str)] = &[
     ("group_by_length", "data.length_grouped"),
     ("packing", "data.packing"),
     ("padding_free", "data.packing"),
+    ("assistant_only_loss", "data.loss_on = \"assistant\""),
+    ("completion_only_loss", "data.loss_on = \"assistant\""),
+    ("truncation_mode", "data.truncate"),
+    ("dataset_text_field", "data.columns.text"),
     ("max_eval_samples", "data.eval_limit"),
     ("dataset_name", "data.task"),
     ("train_file", "data.train"),
@@ -102,6 +104,15 @@ const OTHERS: &[(&str, &str)] = &[
     ("class_weight", "data.class_weights"),
     ("dataset", "data.task"),
     ("dev", "data.eval"),
+    ("datasets", "data.sets"),
+    ("messages", "data.columns.messages"),
+    ("conversations", "data.columns.messages"),
+    ("field_messages", "data.columns.messages"),
+    ("train_on_inputs", "data.loss_on"),
+    ("train_on_prompt", "data.loss_on"),
+    ("apply_chat_template", "data.as_chat"),
+    ("data_sampling_proportion", "data.sets"),
+    ("data_class", "data.sets"),
     ("model_config", "model.path"),
     ("num_layers", "model.layers"),
     ("hidden_size", "model.hidden"),
@@ -177,6 +188,13 @@ const TASKS: &[(&str, &str)] = &[
     ("extractive_qa", "question-answering"),
     ("squad_v2", "question-answering"),
     ("squad2", "question-answering"),
+    ("chat", "sft"),
+    ("conversation", "sft"),
+    ("conversations", "sft"),
+    ("conversational", "sft"),
+    ("messages", "sft"),
+    ("instruction_tuning", "sft"),
+    ("supervised_fine_tuning", "sft"),
 ];
 
 /// Something that other trainers do and this one does not.
@@ -252,12 +270,6 @@ const MISSING: &[Missing] = &[
         instead: "data.task = \"classification\", with one label for each text",
         tasks: &["multi_label", "multilabel", "multi_label_classification", "multilabel_classification"],
         keys: &["multi_label", "multilabel", "pos_weight"],
-    },
-    Missing {
-        what: CONVERSATIONS,
-        instead: PROMPTS_INSTEAD,
-        tasks: &["sft", "chat", "conversation", "conversations", "conversational", "messages", "instruction_tuning"],
-        keys: &["messages", "conversations", "chat_template", "assistant_only_loss", "apply_chat_template"],
     },
     Missing {
         what: "masked language modelling is",

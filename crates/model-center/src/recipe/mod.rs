@@ -38,6 +38,7 @@ mod resolved;
 mod rules;
 mod schedule;
 mod settings;
+mod sft;
 mod sources;
 pub(crate) mod suggest;
 mod unknown;
@@ -68,11 +69,26 @@ pub use settings::{
 };
 
 use crate::Result;
-use crate::data::TaskEntry;
+use crate::data::{DataClass, TaskEntry};
 use std::path::Path;
 
 /// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
 pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
+
+/// What a program adds to the data that recipes know.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OwnData {
+    /// Further values of `data.task`.
+    pub tasks: &'static [TaskEntry],
+    /// Further classes of `data.sets`.
+    pub classes: &'static [DataClass],
+}
+
+impl From<&'static [TaskEntry]> for OwnData {
+    fn from(tasks: &'static [TaskEntry]) -> Self {
+        OwnData { tasks, classes: &[] }
+    }
+}
 
 /// Reads recipes; see the module documentation.
 #[derive(Debug, Clone, Copy)]
@@ -95,22 +111,22 @@ impl Recipe {
 
     /// Like [`Recipe::load`], and keeps going at mistakes.
     pub fn read(path: Option<&Path>, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        Self::draft(path, sets, &[])?.resolved()
+        Self::draft(path, sets, OwnData::default())?.resolved()
     }
 
     /// Like [`Recipe::read`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
     pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        Draft::read(name, text, sets, &[])?.resolved()
+        Draft::read(name, text, sets, OwnData::default())?.resolved()
     }
 
-    /// The recipe as far as it can be read, for showing what is missing in it. `tasks` are further values of
-    /// `data.task`, from a [`Registry`](crate::model::Registry).
+    /// The recipe as far as it can be read, for showing what is missing in it. `own` are the tasks and classes that a
+    /// [`Registry`](crate::model::Registry) adds.
     ///
     /// # Errors
     /// A file that cannot be read or is not TOML, an argument that is not a setting: every mistake of that kind.
-    pub fn draft(path: Option<&Path>, sets: &[String], tasks: &'static [TaskEntry]) -> Result<Draft, Vec<Mistake>> {
+    pub fn draft(path: Option<&Path>, sets: &[String], own: impl Into<OwnData>) -> Result<Draft, Vec<Mistake>> {
         let text = path.map_or_else(|| Ok(String::new()), layers::read_file).map_err(|mistake| vec![mistake])?;
         let name = path.map_or_else(String::new, |path| path.display().to_string());
-        Draft::read(&name, &text, sets, tasks)
+        Draft::read(&name, &text, sets, own.into())
     }
 }

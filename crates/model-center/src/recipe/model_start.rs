@@ -7,9 +7,10 @@ use super::mistake::{Group, Mistake};
 use super::resolved::Resolved;
 use super::settings::ModelInit;
 use crate::config::{ConfigOverrides, ConfigSource};
+use crate::formats::gguf::is_gguf;
 use crate::formats::pretrained::{ModelCaches, Pretrained};
 use crate::model::{OpenOptions, Registry};
-use crate::tokenizer::{AutoTokenizer, Tokenizer};
+use crate::tokenizer::{AutoTokenizer, ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +47,17 @@ impl ModelStart {
     /// Files that are missing or malformed.
     pub fn open_tokenizer(&self) -> Result<Arc<dyn Tokenizer>> {
         AutoTokenizer::open(&self.tokenizer)
+    }
+
+    /// The chat template of the tokenizer's directory, or of the model's; `None` where they have none.
+    ///
+    /// # Errors
+    /// Templates or settings that cannot be read.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        if self.tokenizer != self.directory && (self.tokenizer.is_dir() || is_gguf(&self.tokenizer)) {
+            return ChatTemplate::from_directory(&self.tokenizer);
+        }
+        ChatTemplate::from_directory(&self.directory)
     }
 
     /// The options with this configuration, where the model has no weights.

@@ -2,12 +2,12 @@
 //!
 //! Defines [`settings_page`], which the `finetune` program prints and `docs/settings.md` holds.
 
+use super::OwnData;
 use super::keys;
 use super::layers::{Origin, Tree};
 use super::meanings::meaning;
 use super::reader::{Declared, Reader};
 use super::resolved::sort_by_table;
-use crate::data::TaskEntry;
 
 /// Descriptions of defaults that depend on another setting.
 const DEPENDENT: &[(&str, &str)] = &[
@@ -23,9 +23,9 @@ const DEPENDENT: &[(&str, &str)] = &[
     ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
 ];
 
-/// Every setting of a recipe: key, type and allowed values, default, meaning and first version; `tasks` are further
-/// values of `data.task`.
-pub fn settings_page(tasks: &'static [TaskEntry]) -> String {
+/// Every setting of a recipe: key, type and allowed values, default, meaning and first version; `own` is what a program
+/// adds.
+pub fn settings_page(own: impl Into<OwnData>) -> String {
     let mut page = String::from(
         "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the \
          values of one recipe with\ntheir origins, and [recipes](recipes.md) shows how to write one. The table of a \
@@ -33,7 +33,7 @@ pub fn settings_page(tasks: &'static [TaskEntry]) -> String {
          a command line.\n",
     );
     let mut table = "";
-    for Declared { key, wanted, default } in declared(tasks) {
+    for Declared { key, wanted, default } in declared(own.into()) {
         let of = key.rsplit_once('.').map_or("", |(table, _)| table);
         if of != table {
             table = of;
@@ -50,8 +50,8 @@ pub fn settings_page(tasks: &'static [TaskEntry]) -> String {
 }
 
 /// The declarations of all keys, by table, read from an empty recipe.
-fn declared(tasks: &'static [TaskEntry]) -> Vec<Declared> {
-    let mut reader = Reader::new(Tree::new(Origin::Default), "", tasks);
+fn declared(own: OwnData) -> Vec<Declared> {
+    let mut reader = Reader::new(Tree::new(Origin::Default), "", own);
     keys::read(&mut reader);
     let mut declared = reader.into_declared();
     sort_by_table(&mut declared, |declared| declared.key);
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn every_key_has_one_meaning_and_every_meaning_a_key() {
-        let declared = declared(&[]);
+        let declared = declared(OwnData::default());
         for Declared { key, .. } in &declared {
             let count = MEANINGS.iter().filter(|meaning| meaning.key == *key).count();
             assert_eq!(count, 1, "{key}: describe it in meanings.rs");

@@ -7,8 +7,7 @@
 
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
-use super::{elsewhere, unknown};
-use crate::data::TaskEntry;
+use super::{OwnData, elsewhere, unknown};
 use crate::file::printable;
 
 /// What the note of a setting begins with that has no effect.
@@ -79,8 +78,8 @@ pub(crate) struct Reader {
     tree: Tree,
     /// The recipe file's name, empty without a file.
     name: String,
-    /// The tasks that a program adds.
-    pub(crate) tasks: &'static [TaskEntry],
+    /// The tasks and classes that a program adds.
+    pub(crate) own: OwnData,
     entries: Vec<SettingEntry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
@@ -99,10 +98,10 @@ pub(crate) struct Found {
 }
 
 impl Reader {
-    pub(crate) fn new(tree: Tree, name: &str, tasks: &'static [TaskEntry]) -> Self {
+    pub(crate) fn new(tree: Tree, name: &str, own: OwnData) -> Self {
         Reader {
             tree,
-            tasks,
+            own,
             name: name.to_owned(),
             entries: Vec::new(),
             mistakes: Vec::new(),

@@ -6,6 +6,7 @@
 use super::adapter;
 use super::batch_ramp;
 use super::data_source::DataSource;
+use super::layers::Origin;
 use super::memory;
 use super::mistake::{Group, Mistake};
 use super::model;
@@ -133,6 +134,7 @@ fn check_columns(r: &mut Reader, s: &Settings) {
         | DataSource::Published { .. }
         | DataSource::Squad { .. }
         | DataSource::QuestionAnswering { .. }
+        | DataSource::Sft(_)
         | DataSource::Pretraining(_) => return,
         DataSource::TokenClassification { task, .. } => return check_tags(r, task),
         DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
@@ -369,6 +371,18 @@ pub fn preflight(resolved: &Resolved, places: &ModelCaches) -> Vec<Mistake> {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {
                 look(Group::Data, "data.eval", eval.clone(), false, "name a file of evaluation records");
+            }
+        }
+        DataSource::Sft(task) => {
+            let fix = "name a file of records, or a directory with the directory train";
+            let key =
+                if resolved.origin("data.sets").is_some_and(Origin::is_explicit) { "data.sets" } else { "data.train" };
+            for set in task.sets.iter().filter(|set| !set.path.as_os_str().is_empty()) {
+                look(Group::Data, key, set.path.clone(), set.path.is_dir(), fix);
+                if let Some(eval) = &set.eval {
+                    let key = if key == "data.sets" { key } else { "data.eval" };
+                    look(Group::Data, key, eval.clone(), eval.is_dir(), "name a file of evaluation records");
+                }
             }
         }
         DataSource::Pretraining(settings) => {

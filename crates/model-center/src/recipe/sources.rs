@@ -9,6 +9,7 @@ use super::pretraining;
 use super::pretraining_objective::PretrainingObjective;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::{DataSettings, LastBatch};
+use super::sft::{self, Shared};
 use crate::data::{
     ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, PublishedTask,
     SUPERGLUE, SpanTask, TagTask, TaskEntry, TaskLabels, Template, TemplateTask, TooLong,
@@ -32,6 +33,7 @@ enum Task {
     Seq2Seq,
     QuestionAnswering,
     TokenClassification,
+    Sft,
     Pretrain,
 }
 
@@ -47,6 +49,7 @@ impl Task {
             | Task::Seq2Seq
             | Task::QuestionAnswering
             | Task::TokenClassification
+            | Task::Sft
             | Task::Pretrain => false,
         }
     }
@@ -54,7 +57,7 @@ impl Task {
     fn has_targets(self) -> bool {
         match self {
             Task::Registered(_, Some(entry)) => entry.labels == TaskLabels::Target,
-            task => matches!(task, Task::Seq2Seq | Task::Squad),
+            task => matches!(task, Task::Seq2Seq | Task::Squad | Task::Sft),
         }
     }
 }
@@ -110,9 +113,10 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         ("seq2seq", Task::Seq2Seq),
         ("question-answering", Task::QuestionAnswering),
         ("token-classification", Task::TokenClassification),
+        ("sft", Task::Sft),
         ("pretrain", Task::Pretrain),
     ]);
-    tasks.extend(r.tasks.iter().map(entry));
+    tasks.extend(r.own.tasks.iter().map(entry));
     let task = r.required_choice("data.task", &tasks);
     if let Some(Task::Registered(name, _)) = task
         && tasks.iter().filter(|(other, _)| *other == name).count() > 1
@@ -126,7 +130,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
     r.follow("data.target_length", "data.max_length");
     if task.is_some_and(|task| !task.has_targets()) {
-        r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq and SQuAD", "remove it");
+        r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq, sft and SQuAD", "remove it");
     }
     let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
     let too_long = r.choice("data.too_long", &too_long, TooLong::Truncate);
@@ -147,6 +151,10 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     if !shuffle {
         let why = "data.shuffle = false keeps the order of the files";
         r.without_effect("data.length_grouped", "data.shuffle", why, "remove one of the two");
+    }
+    if !shuffle && matches!(&source, DataSource::Sft(task) if task.sets.len() > 1) {
+        let why = "several data sets are mixed in a random order";
+        r.contradiction(&["data.shuffle", "data.sets"], why, "remove data.shuffle");
     }
     let packing = read_packing(r, task);
     let eval_limit = r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000);
@@ -174,8 +182,8 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
 
 fn read_packing(r: &mut Reader, task: Option<Task>) -> bool {
     let packing = r.flag("data.packing", false);
-    if task.is_some_and(|task| !matches!(task, Task::Language)) {
-        r.without_effect("data.packing", "data.task", "it is for task language", "remove it");
+    if task.is_some_and(|task| !matches!(task, Task::Language | Task::Sft)) {
+        r.without_effect("data.packing", "data.task", "it is for tasks language and sft", "remove it");
     }
     packing
 }
@@ -298,6 +306,10 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             answer_length: r.integer("data.answer_length", 30, 1..=MOST_SAMPLES) as usize,
         },
     };
+    let sft = sft::read(r, COLUMN);
+    if task.is_some_and(|task| task != Task::Sft) {
+        sft::refuse(r);
+    }
     let pretraining = pretraining::read(r, objective.of_pretraining());
     match (task, objective) {
         (Some(Task::Registered(task, Some(entry))), Objective::Classifier) => {
@@ -322,6 +334,12 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
             require_directory(r, DataSource::Squad { directory })
         }
         (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
+        (Some(Task::Sft), _) => {
+            refuse_tag_keys(r);
+            refuse_span_keys(r);
+            let Keys { train, eval, format, prompt, text, .. } = keys;
+            sft::source(r, sft, Shared { train, eval, format, prompt, text })
+        }
         (Some(Task::Pretrain), _) => DataSource::Pretraining(Box::new(pretraining)),
         _ => of_files(r, task, keys),
     }

@@ -32,10 +32,11 @@ use std::fmt::Debug;
 
 pub use auto::AutoTokenizer;
 pub(crate) use chat::further_templates;
-pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
+pub use chat::{AssistantTurns, ChatMessage, ChatRequest, ChatTemplate, ChatTokens};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use template::{Template, TemplateSlot};
+pub(crate) use threads::start_threads;
 pub use train::{
     Normalization, PieceModel, SentencePieceOptions, TrainOptions, Trained, TrainedPieces, VocabularyKind, train,
     train_sentencepiece,
@@ -79,13 +80,22 @@ pub struct Encoding {
     pub removed: usize,
 }
 
-/// A token of a text with the bytes that it stands for, without white space at their ends.
+/// A token of a text with the bytes that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSpan {
     /// Its id.
     pub id: u32,
     /// Bytes of the text.
     pub bytes: std::ops::Range<usize>,
+}
+
+impl TokenSpan {
+    /// The bytes without white space at their ends; none of a token of white space alone.
+    pub fn trimmed(&self, text: &str) -> std::ops::Range<usize> {
+        let covered = text.get(self.bytes.clone()).unwrap_or_default();
+        let start = self.bytes.start + covered.len() - covered.trim_start().len();
+        start..start + covered.trim().len()
+    }
 }
 
 /// The ids with a meaning of their own; `None` where a vocabulary has no such token.

@@ -8,7 +8,7 @@ use std::sync::Once;
 
 /// Start the threads, if that was not done before. Where the system refuses one, the crate works on the calling thread
 /// from now on: the results are the same.
-pub(super) fn start_threads() {
+pub(crate) fn start_threads() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         // Without a source the error states that the program has started the pool, which is as good.

@@ -6,6 +6,7 @@ use super::finetune::RunConfig;
 use super::model_options::{save_options, whole_options};
 use crate::adapter::{Adapter, AdapterPlan, PeftDetails};
 use crate::config::{ConfigSource, ProblemType};
+use crate::data::{TextFormats, write_formats};
 use crate::file::printable;
 use crate::formats::directory::copy_companions;
 use crate::formats::names::ParamShape;
@@ -49,6 +50,9 @@ pub(super) struct SavedModel {
     /// The configuration of a run that began without weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     config: Option<ConfigSource>,
+    /// What inputs and outputs were part of; `None` for what the directory keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    formats: Option<Vec<TextFormats>>,
     /// Dtype of the weights that the run writes.
     dtype: String,
 }
@@ -129,6 +133,7 @@ impl SavedModel {
             attention_dropout: options.attention_dropout,
             adapter: options.adapter.map(from_anywhere),
             config: setup.start.config.as_deref().cloned(),
+            formats: resolved.data.source.text_formats(),
             dtype: save_options(resolved, &setup.start.directory).dtype.name().to_owned(),
         }
     }
@@ -238,6 +243,9 @@ pub fn export(
             (opened.model.parameters().iter().count(), opened.model.left_out(&save)?)
         }
     };
+    if let Some(formats) = &saved.formats {
+        write_formats(staged.path(), formats)?;
+    }
     Ok(Exported { directory: staged.commit()?, parameters, values, dtype, left_out })
 }
 
@@ -333,6 +341,7 @@ mod tests {
             attention_dropout: None,
             adapter: None,
             config: None,
+            formats: None,
             dtype: "bf16".into(),
         }
     }

@@ -3,23 +3,30 @@
 //! Defines [`read`], which the [`Setup`](super::Setup) of a run calls.
 
 use super::run_data::{EvalSet, RunData, Samples};
-use crate::data::{Dataset, LabelSpec, ReadOptions, Split, Squad, TagTask, VerbalizerPosition};
+use crate::data::{Dataset, LabelSpec, ReadOptions, SftModel, Split, Squad, TagTask, VerbalizerPosition};
 use crate::recipe::{DataSource, Resolved};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Reads the records of a recipe; `place` is where the model answers prompts, if the task has any.
+/// What records become depends on the model.
+#[derive(Debug, Default)]
+pub(super) struct ModelSide {
+    /// Where the model answers prompts, if the task has any.
+    pub(super) place: Option<VerbalizerPosition>,
+    /// Its chat template, if the task is for conversations and it has one.
+    pub(super) chat: Option<ChatTemplate>,
+    /// Whether an encoder reads and a decoder writes.
+    pub(super) generates_targets: bool,
+}
+
+/// Reads the records of a recipe.
 ///
 /// # Errors
 /// What the readers of the task report.
-pub(super) fn read(
-    resolved: &Resolved,
-    tokenizer: &dyn Tokenizer,
-    place: Option<VerbalizerPosition>,
-) -> Result<Samples> {
-    let train = read_train(resolved, tokenizer, place).map_err(of_recipe)?;
-    let eval = read_eval(resolved, tokenizer, place, &train).map_err(of_recipe)?;
+pub(super) fn read(resolved: &Resolved, tokenizer: &dyn Tokenizer, model: &ModelSide) -> Result<Samples> {
+    let train = read_train(resolved, tokenizer, model).map_err(of_recipe)?;
+    let eval = read_eval(resolved, tokenizer, model, &train).map_err(of_recipe)?;
     let of_eval = |data| EvalSet { name: "eval".to_owned(), data: RunData::Records(Arc::new(data)) };
     Ok(Samples {
         train: RunData::Records(Arc::new(train)),
@@ -45,14 +52,17 @@ fn of_recipe(error: Error) -> Error {
     }
 }
 
-fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<VerbalizerPosition>) -> Result<Dataset> {
-    let options = read_options(resolved, tokenizer);
+fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, model: &ModelSide) -> Result<Dataset> {
+    let (options, place) = (read_options(resolved, tokenizer), model.place);
     match &resolved.data.source {
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
         DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
         DataSource::QuestionAnswering { train, task, .. } => task.read(train, &options),
         DataSource::TokenClassification { train, task, .. } => task.read(train, &options),
         DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
+        DataSource::Sft(task) => {
+            task.read(Split::Train, &options, model.sft())?.ok_or_else(|| no_split(resolved, "training"))
+        }
         _ => read_split(resolved, Split::Train, place, &options),
     }
 }
@@ -60,9 +70,10 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<Verb
 fn read_eval(
     resolved: &Resolved,
     tokenizer: &dyn Tokenizer,
-    place: Option<VerbalizerPosition>,
+    model: &ModelSide,
     train: &Dataset,
 ) -> Result<Option<Dataset>> {
+    let place = model.place;
     let options = ReadOptions { limit: resolved.data.eval_limit, ..read_options(resolved, tokenizer) };
     match &resolved.data.source {
         DataSource::Files { eval: Some(eval), columns, .. } => {
@@ -82,6 +93,7 @@ fn read_eval(
         DataSource::Template { eval: Some(eval), task, .. } => {
             task.read(eval, answering(resolved, place)?, &options).map(Some)
         }
+        DataSource::Sft(task) => task.read(Split::Validation, &options, model.sft()),
         DataSource::Files { eval: None, .. }
         | DataSource::LanguageModeling { eval: None, .. }
         | DataSource::QuestionAnswering { eval: None, .. }
@@ -111,6 +123,17 @@ fn read_split(
         (_, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
         _ => Err(unknown()),
     }
+}
+
+impl ModelSide {
+    fn sft(&self) -> SftModel<'_> {
+        SftModel { chat: self.chat.as_ref(), generates_targets: self.generates_targets }
+    }
+}
+
+fn no_split(resolved: &Resolved, what: &str) -> Error {
+    let fix = "name a file of records, or a directory with the directory train";
+    Error::recipe(resolved.place("data.train"), format!("there is no {what} data"), fix)
 }
 
 fn answering(resolved: &Resolved, place: Option<VerbalizerPosition>) -> Result<VerbalizerPosition> {

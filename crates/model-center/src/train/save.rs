@@ -8,6 +8,7 @@ use super::model_options::{peft_details, save_options};
 use super::resume::Choice;
 use super::run::Run;
 use super::trainer::Trainer;
+use crate::data::write_formats;
 use crate::file::write_atomic;
 use crate::recipe::Resolved;
 use crate::run::console;
@@ -64,6 +65,9 @@ impl Run<'_> {
             Some(files) => {
                 let staged = files.output.stage(name)?;
                 write_model(self.config, trainer, staged.path())?;
+                if let Some(formats) = self.config.resolved.data.source.text_formats() {
+                    write_formats(staged.path(), &formats)?;
+                }
                 if let Some(card) = contents.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }

@@ -2,6 +2,7 @@
 
 use super::generated_answers::GeneratedAnswers;
 use super::model_options::{save_options, whole_options};
+use super::records::ModelSide;
 use super::run_data::{EvalSet, RunData, Samples, weights_of_classes};
 use super::{parameter_count, pretraining_data, records};
 use crate::adapter::AdapterPlan;
@@ -111,7 +112,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let tokenizer = start.open_tokenizer()?;
     let mut samples = match resolved.data.source.pretraining() {
         Some(settings) => pretraining_data::open(resolved, settings, &*tokenizer)?,
-        None => records::read(resolved, &*tokenizer, verbalizer_position(resolved, registry, &start)?)?,
+        None => records::read(resolved, &*tokenizer, &model_side(resolved, registry, &start)?)?,
     };
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
     check_stacks(resolved, &samples.train, &*opened.model)?;
@@ -209,6 +210,16 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
         (false, false) => ("data.task", format!("choose a task for such a model, not {name}, or take another model")),
     };
     Error::recipe(resolved.place(key), reason, fix)
+}
+
+/// What the records of the task depend on.
+fn model_side(resolved: &Resolved, registry: Registry<'_>, start: &ModelStart) -> Result<ModelSide> {
+    let place = verbalizer_position(resolved, registry, start)?;
+    let DataSource::Sft(_) = &resolved.data.source else { return Ok(ModelSide { place, ..ModelSide::default() }) };
+    // As it is opened for tokens of any kind.
+    let opened = sketch(resolved, registry, start, &LabelSpace::NextTokens)?;
+    let generates_targets = opened.model.info().generates_targets;
+    Ok(ModelSide { place, chat: start.chat_template()?, generates_targets })
 }
 
 /// Where the model answers prompts; `None` where the task has none.

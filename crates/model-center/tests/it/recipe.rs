@@ -1,6 +1,7 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 
 mod files;
+mod sft;
 
 use crate::recipes;
 use bmtrain_core::kernel::UpdateRule;
@@ -9,8 +10,8 @@ use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, SUPERG
 use model_center::formats::ModelCaches;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    ClassWeights, DataSource, EvalMetric, Interval, OptimizerSettings, Origin, Recipe, Resolved, SaveWhich, Threads,
-    list, preflight,
+    ClassWeights, DataSource, EvalMetric, Interval, OptimizerSettings, Origin, OwnData, Recipe, Resolved, SaveWhich,
+    Threads, list, preflight,
 };
 use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
@@ -102,24 +103,27 @@ path = "sg"                     # r.toml:5
 # words                         # no effect: task RTE has its own prompt and label words
 # stride = 128                  # no effect: it is for task question-answering
 # answer_length = 30            # no effect: it is for task question-answering
+# no effect, it is for task sft: sets, records, loss_on, truncate, as_chat, input_format,
+#   output_format
 # no effect, it is for task pretrain: corpora, split, permute_documents, valid, test,
 #   sequence_length, sample_order, maps, loading_threads, eod_token, eod_mask_loss, document_mask,
 #   row_sampler
 max_length = 512                # default
-# target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
+# target_length = 512           # no effect: it is for tasks seq2seq, sft and SQuAD
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
 shuffle = true                  # default
 last_batch = "drop"             # default
 length_grouped = false          # default
-# packing = false               # no effect: it is for task language
+# packing = false               # no effect: it is for tasks language and sft
 # eval_limit                    # not set: all of them
 # class_weights                 # not set: all samples weigh the same
 # seed = 1234                   # no effect: it is for task pretrain
 
 [data.columns]
 # no effect, task RTE knows its columns: text, text_pair, label, prompt, target, tokens, tags
+# no effect, it is for task sft: messages, completion, input, system
 
 [data.masking]
 # no effect, it is for task pretrain: share, second_sentence, whole_words, longest_ngram, short,
@@ -401,7 +405,7 @@ fn language_tasks_have_columns_lengths_and_a_metric_of_their_own() {
     }
     for (text, set, reason) in [
         (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
-        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
+        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq, sft and"),
         (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: the labels are the texts' own tokens"),
         (&language, "model.head=new", "`model.head` has no effect: a model keeps its language-modelling head"),
         (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),
@@ -502,7 +506,7 @@ fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
 fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     let draft = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        Recipe::draft(None, &sets, &[]).unwrap()
+        Recipe::draft(None, &sets, OwnData::default()).unwrap()
     };
     let nothing = draft(&[]);
     assert!(!nothing.is_complete());
@@ -537,7 +541,7 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
     let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
     assert_eq!(mistake.place, "--set train.lr=fast");
-    assert!(Recipe::draft(None, &["train.lr".into()], &[]).is_err());
+    assert!(Recipe::draft(None, &["train.lr".into()], OwnData::default()).is_err());
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_task_in_the_wrong_case_is_recognised() {
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \
         \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"MNLI\", \"MNLI-mm\", \"QQP\", \"RACE\", \"SQuAD\", \
         \"classification\", \"regression\", \"language\", \"seq2seq\", \"question-answering\", \
-        \"token-classification\", \"pretrain\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
+        \"token-classification\", \"sft\", \"pretrain\", got the string \"boolq\"\n  --> r.toml:4:8\n  \
         fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }
@@ -352,6 +352,8 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("train.fp16=true", "here it is model.dtype = \"f16\""),
         ("train.fp32_embedding=true", "here it is model.f32_parameters = [\"embeddings\"]"),
         ("train.gradient-checkpointing=true", "here it is train.recompute = \"blocks\""),
+        ("data.messages=true", "here it is data.columns.messages"),
+        ("train.assistant_only_loss=true", "here it is data.loss_on = \"assistant\""),
         ("train.overwrite_output_dir=true", "here it is the option --overwrite"),
         ("train.clip_grad=1", "this is another trainer's name; here it is train.clip_norm"),
         ("deepspeed={stage=3}", "this is transformers' name; here it is parallel.zero; tables"),
@@ -373,11 +375,6 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
             "`train.dpo`: training on preferences or rewards (DPO, PPO) is not available",
             "data.columns.prompt",
         ),
-        (
-            "data.messages=true",
-            "`data.messages`: training on conversations (lists of messages) is not available",
-            "what is: ",
-        ),
         ("train.report_to=wandb", "`train.report_to`: reporting to a tracker is not available", "log.metrics"),
     ] {
         let text = only_mistake(LEAST, &[set]);
@@ -388,7 +385,7 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("extractive-qa", ["has another name here", "write data.task = \"question-answering\""]),
         ("dpo", ["training on preferences", "data.columns.prompt"]),
         ("multi-label", ["several labels for one text is not available", "one label for each text"]),
-        ("sft", ["training on conversations", "data.task = \"language\""]),
+        ("conversational", ["has another name here", "write data.task = \"sft\""]),
         ("text-classification", ["has another name here", "write data.task = \"classification\""]),
         ("Summarization", ["has another name here", "write data.task = \"seq2seq\""]),
     ] {

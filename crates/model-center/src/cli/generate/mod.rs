@@ -71,6 +71,10 @@ pub struct Options {
     /// Replace an existing --output.
     #[arg(long, requires = "output")]
     pub overwrite: bool,
+    /// Go on after the rows of an existing --output, which have to be the first ones of --input; rows are written as
+    /// they are generated.
+    #[arg(long, requires = "output", conflicts_with = "overwrite")]
+    pub append: bool,
     /// Batch size on each rank; by default 8 for --input and 1 for --prompt. Texts depend on it by rounding only.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,

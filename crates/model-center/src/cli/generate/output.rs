@@ -3,14 +3,16 @@
 
 use super::setup::GenerateRun;
 use crate::cli::terminal;
-use crate::file::AtomicFile;
-use crate::generate::{Generated, PromptRow};
+use crate::file::{AtomicFile, open_regular};
+use crate::generate::{Generated, PromptRow, RESULT_FIELDS};
 use crate::run::{Progress, ProgressMode, memory};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Numbers of texts and tokens, times and memory of a run.
@@ -82,10 +84,14 @@ enum Target {
     File { file: AtomicFile, lines: Vec<u8> },
     /// Rows, printed.
     Lines,
+    /// Lines of an output file that is gone on with.
+    Appended { file: File, path: PathBuf },
     /// Plain text; streamed text is printed already.
     Texts { is_streamed: bool },
 }
 
+/// What mends a file that cannot be written.
+const ROOM: &str = "check that the disk has room left and that you may write there";
 /// Written out when so much has come together.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -105,16 +111,24 @@ impl TextOutput {
     pub(super) fn open(run: &GenerateRun) -> Result<Self> {
         let options = &run.options;
         let target = match (&options.output, options.json || options.prompts.input.is_some()) {
+            (Some(output), _) if options.append => append_to(output)?,
             (Some(output), _) => Target::File { file: AtomicFile::create(output)?, lines: Vec::new() },
             (None, true) => Target::Lines,
             (None, false) => Target::Texts { is_streamed: run.streams() },
         };
-        let is_silent = options.quiet || !matches!(target, Target::File { .. });
+        let is_silent = options.quiet || !matches!(target, Target::File { .. } | Target::Appended { .. });
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let mode = ProgressMode::choose(is_silent, std::io::stderr().is_terminal(), no_color);
         let rows = run.rows.len();
         let progress = Progress::new(mode, Some(rows as u64));
-        Ok(TextOutput { target, next: 0, waiting: BTreeMap::new(), rows, progress, statistics: Statistics::default() })
+        Ok(TextOutput {
+            target,
+            next: run.done,
+            waiting: BTreeMap::new(),
+            rows,
+            progress,
+            statistics: Statistics::default(),
+        })
     }
 
     /// Add the texts of a row, each with what is printed before it; they are written after all earlier rows. Returns
@@ -132,7 +146,9 @@ impl TextOutput {
             Target::Texts { is_streamed: false } => {
                 texts.iter().zip(before).map(|(text, before)| format!("{before}{}\n", text.text)).collect()
             }
-            Target::File { .. } | Target::Lines => Value::Object(row.result(texts, has_text)).to_string() + "\n",
+            Target::File { .. } | Target::Appended { .. } | Target::Lines => {
+                Value::Object(row.result(texts, has_text)).to_string() + "\n"
+            }
         };
         self.waiting.insert(index, line);
         let mut is_read = true;
@@ -144,6 +160,10 @@ impl TextOutput {
                     if lines.len() >= CHUNK_BYTES {
                         write_out(file, lines)?;
                     }
+                }
+                Target::Appended { file, path } => {
+                    let written = file.write_all(line.as_bytes());
+                    written.map_err(|error| Error::file("write", &*path, error, ROOM))?;
                 }
                 Target::Lines => is_read &= terminal::print_bytes(line.as_bytes())?,
                 Target::Texts { .. } => is_read &= show(&line)?,
@@ -163,16 +183,60 @@ impl TextOutput {
         if let Target::File { file, mut lines } = self.target {
             write_out(&file, &mut lines)?;
             file.commit()?;
+        } else if let Target::Appended { file, path } = self.target {
+            file.sync_all().map_err(|error| Error::file("write", &path, error, ROOM))?;
         }
         Ok(self.statistics)
     }
 }
 
+/// The number of rows that an existing output has. A last line that was cut off is not one of them.
+///
+/// # Errors
+/// A line that is not the result of the row in its place.
+pub(super) fn rows_done(path: &Path, rows: &[PromptRow]) -> Result<usize> {
+    if path.symlink_metadata().is_err() {
+        return Ok(0);
+    }
+    let (mut file, _) = open_regular(path)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Error::file("read", path, error, "check the file"))?;
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let mut done = 0;
+    for line in bytes[..whole].split_inclusive(|byte| *byte == b'\n') {
+        let wrong = |reason: &str| {
+            let place = format!("{}:{}", path.display(), done + 1);
+            Error::data(place, reason, "give the rows that the output was begun with, or begin anew with --overwrite")
+        };
+        let row = rows.get(done).ok_or_else(|| wrong("the output has more lines than there are rows"))?;
+        let Ok(Value::Object(mut fields)) = serde_json::from_slice(line) else {
+            return Err(wrong("the line is not a JSON object"));
+        };
+        let has_result = RESULT_FIELDS.iter().filter(|name| fields.remove(**name).is_some()).count() > 0;
+        if !has_result || fields != row.fields {
+            return Err(wrong(&format!("the line is not the result of {}", row.place)));
+        }
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// The output after its last complete line.
+fn append_to(path: &Path) -> Result<Target> {
+    let failed = |error| Error::file("write", path, error, ROOM);
+    let mut file = File::options().create(true).read(true).write(true).truncate(false).open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1) as u64;
+    file.set_len(whole).map_err(failed)?;
+    file.seek(SeekFrom::Start(whole)).map_err(failed)?;
+    Ok(Target::Appended { file, path: path.to_owned() })
+}
+
 fn write_out(file: &AtomicFile, lines: &mut Vec<u8>) -> Result<()> {
-    let fix = "check that the disk has room left and that you may write there";
     let written = file.file().write_all(lines);
     lines.clear();
-    written.map_err(|error| Error::file("write", file.target(), error, fix))
+    written.map_err(|error| Error::file("write", file.target(), error, ROOM))
 }
 
 /// Print a text and flush it; to a terminal without control characters, which a model may generate. Returns whether

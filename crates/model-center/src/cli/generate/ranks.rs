@@ -55,7 +55,11 @@ pub(super) fn run(run: GenerateRun) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     if is_cut {
-        let written = if shared.run.options.output.is_some() { ": nothing was written" } else { "" };
+        let written = match (&shared.run.options.output, shared.run.options.append) {
+            (Some(_), false) => ": nothing was written",
+            (Some(_), true) => ": the same command goes on",
+            (None, _) => "",
+        };
         terminal::note(&format!("\nstopped{written}"));
         return Ok(ExitStatus::Interrupted);
     }
@@ -122,7 +126,7 @@ impl SharedRun {
     /// of them shows and writes the texts.
     fn rows(&self, generator: &Generator<'_>, mesh: Mesh, device: &Device) -> Result<()> {
         let (all, batch, writes) = (self.run.rows.len(), self.run.batch, mesh.tensor_rank() == 0 && mesh.stage() == 0);
-        for round in (0..all).step_by(batch * mesh.data_size()) {
+        for round in (self.run.done..all).step_by(batch * mesh.data_size()) {
             let first = (round + mesh.data_rank() * batch).min(all);
             let mine = first..(first + batch).min(all);
             let texts = self.generate(generator, (mine.clone(), writes), device)?;

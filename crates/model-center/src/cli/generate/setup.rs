@@ -1,12 +1,14 @@
 //! Everything that is checked before the weights are read: options, the model directory, settings and prompts.
 
 use super::Options;
+use super::output::rows_done;
 use crate::adapter::Adapter;
 use crate::cli::device;
 use crate::cli::flags::with_flags;
 use crate::cli::opened::{self, Form, Stored};
 use crate::cli::ranks;
 use crate::cli::terminal;
+use crate::data::read_formats;
 use crate::file::printable;
 use crate::formats::gguf::left_out;
 use crate::generate::{GenerationSettings, GenerationSetup, Method, Prompt, PromptRow};
@@ -16,6 +18,8 @@ use crate::{Error, Result};
 use bmtrain_core::Device;
 use bmtrain_dist::Launch;
 
+/// What stands for a prompt in a template.
+const PROMPT: &str = "{prompt}";
 /// Default batch size of --input.
 const BATCH_OF_INPUT: usize = 8;
 /// A larger batch is most likely a mistake, and exhausts the memory.
@@ -30,6 +34,8 @@ pub(super) struct GenerateRun {
     pub(super) rows: Vec<PromptRow>,
     /// Tokens of each row.
     pub(super) ids: Vec<Vec<u32>>,
+    /// Rows that the output has already.
+    pub(super) done: usize,
     pub(super) launch: Launch,
     /// Of all ranks of this process.
     pub(super) threads: usize,
@@ -58,9 +64,13 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let setup = setup(options, registry, (&rows, launch.world))?;
     let settings = settings(options, &setup)?;
     let batch = options.batch.unwrap_or(if options.prompts.input.is_some() { BATCH_OF_INPUT } else { 1 });
+    let done = match (&options.output, options.append) {
+        (Some(output), true) => rows_done(output, &rows)?,
+        _ => 0,
+    };
     let ids = rows.iter().map(|row| setup.encode_row(row).map_err(with_flags)).collect::<Result<_>>()?;
     let options = options.clone();
-    Ok(GenerateRun { options, registry, setup, settings, rows, ids, launch, threads, batch })
+    Ok(GenerateRun { options, registry, setup, settings, rows, ids, done, launch, threads, batch })
 }
 
 /// The model directory without its weights, for `world` ranks.
@@ -93,11 +103,47 @@ fn setup(
         setup.chat = ChatTemplate::from_directory(&directory)?;
     }
     (setup.template, setup.system, setup.is_chat) = (prompts.template.clone(), prompts.system.clone(), prompts.chat);
+    if rows.iter().any(|row| matches!(row.prompt, Prompt::Text(_))) {
+        follow_formats(&mut setup, options.quiet)?;
+    }
     if options.is_conversation() {
         // Fails without a chat template.
         setup.encode_chat(&[ChatMessage::new("user", "?")]).map_err(with_flags)?;
     }
     Ok(setup)
+}
+
+/// Puts prompts into the text that inputs were part of in training, unless --template is given; reports what is done,
+/// or that it differs.
+fn follow_formats(setup: &mut GenerationSetup, is_quiet: bool) -> Result<()> {
+    // An adapter was trained with formats of its own.
+    let trained = match &setup.adapter {
+        Some(Adapter::Saved(directory)) => directory,
+        _ => &setup.directory,
+    };
+    let formats = read_formats(trained)?;
+    let say = |text: String| {
+        if !is_quiet {
+            terminal::note(&printable(&text, 1000));
+        }
+    };
+    let trained: Vec<String> = formats.iter().map(|format| format.input(PROMPT)).collect();
+    let listed = || trained.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
+    match (&setup.template, trained.as_slice()) {
+        (_, []) => {}
+        (Some(given), trained) if trained.contains(given) => {}
+        (Some(given), _) => {
+            say(format!("note: prompts are put into {given:?}; the model was trained with {}", listed()))
+        }
+        (None, [one]) => {
+            say(format!("note: prompts are put into {one:?}, as inputs were in training; --template changes that"));
+            setup.template = Some(one.clone());
+        }
+        (None, _) => {
+            say(format!("note: the model was trained with {}: choose one of them with --template", listed()));
+        }
+    }
+    Ok(())
 }
 
 /// The settings of the command line and the directory.
@@ -162,9 +208,10 @@ fn refuse_output(options: &Options) -> Result<()> {
     let refuse = |reason: &str, fix: &str| Err(Error::argument(output.display().to_string(), reason, fix));
     match output.is_dir() {
         true => refuse("the output is a directory", "name a file"),
-        false if !options.overwrite && output.symlink_metadata().is_ok() => {
-            refuse("the output is there already", "name another file, or replace it with --overwrite")
-        }
+        false if !options.overwrite && !options.append && output.symlink_metadata().is_ok() => refuse(
+            "the output is there already",
+            "name another file, go on with --append, or replace it with --overwrite",
+        ),
         false => Ok(()),
     }
 }

@@ -14,12 +14,6 @@ use super::delimited::Field;
 use crate::file::printable;
 use crate::{Error, Result};
 
-/// What records that hold conversations ask for, in a sentence before "not available".
-pub(crate) const CONVERSATIONS: &str = "training on conversations (lists of messages) is";
-/// What is available for them.
-pub(crate) const PROMPTS_INSTEAD: &str =
-    "data.task = \"language\" with two columns of text, data.columns.prompt and the completion in data.columns.text";
-
 /// How a data file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -159,6 +153,19 @@ impl Record<'_> {
         }
     }
 
+    /// Where it is, as errors about it state.
+    pub(crate) fn place(&self) -> String {
+        match self.fields {
+            Fields::Columns { .. } => format!("{}, row {}", self.path.display(), self.line),
+            _ => format!("{}:{}:1", self.path.display(), self.line),
+        }
+    }
+
+    /// The value of a column of JSON or Parquet; `None` where there is none, and for other files.
+    pub(crate) fn json(&self, column: &str) -> Option<&Value> {
+        self.value(column).ok()
+    }
+
     /// Whether there is such a column, whatever it holds.
     pub fn has(&self, column: &str) -> bool {
         match &self.fields {
@@ -261,8 +268,8 @@ impl Record<'_> {
 
     /// The error for a record that holds a list of messages.
     fn conversation(&self, column: &str) -> Error {
-        let reason = format!("{column:?} is a list of messages: {CONVERSATIONS} not available");
-        self.error(column, reason, format!("what is: {PROMPTS_INSTEAD}"))
+        let reason = format!("{column:?} is a list of messages, which this task does not read");
+        self.error(column, reason, "set data.task = \"sft\" to train on conversations")
     }
 
     fn missing(&self, column: &str, columns: &[String]) -> Error {

@@ -163,8 +163,10 @@ impl Packer<'_> {
             members: Vec::new(),
             references: Vec::new(),
             tags: Vec::new(),
+            learned: Vec::new(),
             spans: None,
             repeats: None,
+            mixture: None,
             report,
             fingerprint: String::new(),
         };

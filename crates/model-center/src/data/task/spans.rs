@@ -113,7 +113,7 @@ impl SpanTask {
                 let place = format!("{}, question {number}", path.display());
                 let passage = match &mut passage {
                     Some(passage) => passage,
-                    none => none.insert(options.tokenizer.tokenize_with_spans(&context)?),
+                    none => none.insert(trimmed_spans(options.tokenizer, &context)?),
                 };
                 match rows.add((number - 1, &place), (&context, passage), &question, &mut builder) {
                     Ok(is_answered) => may_be_none |= !is_answered,
@@ -202,6 +202,12 @@ impl Rows<'_> {
         self.members.push(Member { question: number, credit: None });
         Ok(())
     }
+}
+
+/// The tokens of a passage with their bytes, white space at the ends of tokens left out.
+fn trimmed_spans(tokenizer: &dyn Tokenizer, text: &str) -> Result<Vec<TokenSpan>> {
+    let spans = tokenizer.tokenize_with_spans(text)?.into_iter();
+    Ok(spans.map(|span| TokenSpan { bytes: span.trimmed(text), id: span.id }).collect())
 }
 
 /// The position of the second text's first token after a first text of this length.

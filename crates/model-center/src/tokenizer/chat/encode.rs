@@ -1,18 +1,20 @@
 //! A conversation as ids, in which only the template makes control tokens.
 //!
-//! Adds [`ChatTemplate::encode`]. A template joins its own text and the messages' text into one string; a tokenizer
-//! that parses control tokens in that string also parses those that a message spells. So the template is rendered a
-//! second time, with a random placeholder for each text of the messages, which shows which parts come from messages.
+//! Adds [`ChatTemplate::encode`], and what [`super::turns`] needs of it. A template joins its own text and the
+//! messages' text into one string; a tokenizer that parses control tokens in that string also parses those that a
+//! message spells. So the template is rendered a second time, with a random placeholder for each text of the messages,
+//! which shows which parts come from messages.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
 use std::time::SystemTime;
 
 use serde_json::Value;
 
 use super::{ChatMessage, ChatRequest, ChatTemplate};
 use crate::file::printable;
-use crate::tokenizer::{ControlToken, Tokenizer};
+use crate::tokenizer::{ControlToken, TokenSpan, Tokenizer};
 use crate::{Error, Result};
 
 /// Templates build control tokens out of roles, so only known role names are accepted.
@@ -32,22 +34,31 @@ impl ChatTemplate {
     /// errors). For trusted conversations, [`ChatTemplate::render_request`] with a tokenizer that has
     /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens) returns exactly `transformers`' ids.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
+        let request = &at_one_time(request);
         let control = tokenizer.control_tokens();
+        let (_, pieces) = self.rendered_pieces(request, &control)?;
+        let mut writer = IdWriter::new(tokenizer, &control, false);
+        pieces.iter().try_for_each(|piece| writer.push(piece))?;
+        Ok(writer.finish()?.ids)
+    }
+
+    /// The text of a conversation, and the same in pieces: one piece of the template where texts cannot be separated.
+    pub(super) fn rendered_pieces(
+        &self,
+        request: &ChatRequest<'_>,
+        control: &[ControlToken],
+    ) -> Result<(String, Vec<ChatPiece>)> {
         request.check_depth()?;
-        check_structure(request.messages, &control)?;
-        // Both renderings have to state the same time.
-        let request = &ChatRequest { now: Some(request.now.unwrap_or_else(SystemTime::now)), ..request.clone() };
+        check_structure(request.messages, control)?;
         let rendered = self.render_request(request)?;
-        let mut writer = IdWriter { tokenizer, control: &control, ids: Vec::new(), run: String::new(), trim: false };
-        match self.pieces(request, &rendered)? {
-            Some(pieces) => pieces.iter().try_for_each(|piece| writer.push(piece))?,
+        let pieces = match self.pieces(request, &rendered)? {
+            Some(pieces) => pieces,
             None => {
-                self.require_no_control(request, &rendered, &control)?;
-                writer.push(&ChatPiece::Template(rendered))?;
+                self.require_no_control(request, &rendered, control)?;
+                vec![ChatPiece::Template(rendered.clone())]
             }
-        }
-        writer.flush()?;
-        Ok(writer.ids)
+        };
+        Ok((rendered, pieces))
     }
 
     /// Separates the template's own output from the messages' texts; `None` if the template inspects texts, so that
@@ -55,12 +66,12 @@ impl ChatTemplate {
     fn pieces(&self, request: &ChatRequest<'_>, rendered: &str) -> Result<Option<Vec<ChatPiece>>> {
         let nonce = nonce();
         let mut texts = Vec::new();
-        let messages = mapped(request.messages, &mut |text| {
+        let messages = mapped(request.messages, &mut |message, text| {
             let core = text.trim();
             if core.is_empty() {
                 return text.to_owned();
             }
-            texts.push(core.to_owned());
+            texts.push((message, core.to_owned()));
             // White space around stays, for templates trim.
             text.replacen(core, &format!("{nonce}{:08}", texts.len() - 1), 1)
         });
@@ -72,8 +83,8 @@ impl ChatTemplate {
             let mut part = part;
             if at > 0 {
                 let number = part.get(..8).and_then(|digits| digits.parse::<usize>().ok());
-                let Some(text) = number.and_then(|number| texts.get(number)) else { return Ok(None) };
-                pieces.push(ChatPiece::Text(text.clone()));
+                let Some((message, text)) = number.and_then(|number| texts.get(number)) else { return Ok(None) };
+                pieces.push(ChatPiece::Text { message: *message, text: text.clone() });
                 part = &part[8..];
             }
             pieces.push(ChatPiece::Template(part.to_owned()));
@@ -86,7 +97,7 @@ impl ChatTemplate {
     /// spell one after the template's changes, such as a change of case.
     fn require_no_control(&self, request: &ChatRequest<'_>, rendered: &str, control: &[ControlToken]) -> Result<()> {
         let mut spelled = None;
-        let messages = mapped(request.messages, &mut |text| {
+        let messages = mapped(request.messages, &mut |_, text| {
             spelled = spelled.take().or_else(|| control.iter().find(|token| text.contains(&token.text)));
             text.chars().map(|c| if c.is_whitespace() { c } else { MASK }).collect()
         });
@@ -110,63 +121,115 @@ impl ChatTemplate {
     }
 }
 
-enum ChatPiece {
+/// The conversation with a time: all renderings of it have to state the same one.
+pub(super) fn at_one_time<'a>(request: &ChatRequest<'a>) -> ChatRequest<'a> {
+    ChatRequest { now: Some(request.now.unwrap_or_else(SystemTime::now)), ..request.clone() }
+}
+
+/// A part of a rendered conversation.
+pub(super) enum ChatPiece {
     /// Output of the template itself, in which control tokens are parsed.
     Template(String),
     /// Text of a message.
-    Text(String),
+    Text {
+        /// The number of the message, from 0.
+        message: usize,
+        text: String,
+    },
 }
 
 impl ChatPiece {
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         match self {
-            ChatPiece::Template(text) | ChatPiece::Text(text) => text,
+            ChatPiece::Template(text) | ChatPiece::Text { text, .. } => text,
         }
     }
 }
 
 /// Collects ids: text between two control tokens goes through the tokenizer in one piece, whosever it is.
-struct IdWriter<'a> {
+pub(super) struct IdWriter<'a> {
     tokenizer: &'a dyn Tokenizer,
     control: &'a [ControlToken],
-    ids: Vec<u32>,
+    written: WrittenIds,
+    /// Whether the bytes of tokens are collected.
+    with_bytes: bool,
     run: String,
+    /// Bytes of all pieces before and in the run.
+    end: usize,
     /// Whether white space at the beginning of the run belongs to the control token before it.
     trim: bool,
 }
 
-impl IdWriter<'_> {
-    fn push(&mut self, piece: &ChatPiece) -> Result<()> {
+/// What was written.
+#[derive(Default)]
+pub(super) struct WrittenIds {
+    pub(super) ids: Vec<u32>,
+    /// Of each, its bytes in the pieces together, if they are collected.
+    pub(super) bytes: Vec<Range<usize>>,
+}
+
+impl<'a> IdWriter<'a> {
+    pub(super) fn new(tokenizer: &'a dyn Tokenizer, control: &'a [ControlToken], with_bytes: bool) -> Self {
+        let written = WrittenIds::default();
+        IdWriter { tokenizer, control, written, with_bytes, run: String::new(), end: 0, trim: false }
+    }
+
+    pub(super) fn push(&mut self, piece: &ChatPiece) -> Result<()> {
         match piece {
-            ChatPiece::Text(text) => self.run += text,
+            ChatPiece::Text { text, .. } => self.extend(text),
             ChatPiece::Template(text) => {
                 let mut rest = text.as_str();
                 while let Some((at, token)) = next_control(rest, self.control) {
-                    self.run += &rest[..at];
-                    if token.takes_space_before {
-                        self.run.truncate(self.run.trim_end().len());
-                    }
-                    self.flush()?;
-                    self.ids.push(token.id);
+                    self.extend(&rest[..at]);
+                    self.flush(token.takes_space_before)?;
+                    let end = self.end + token.text.len();
+                    self.add(token.id, self.end..end);
+                    self.end = end;
                     self.trim = token.takes_space_after;
                     rest = &rest[at + token.text.len()..];
                 }
-                self.run += rest;
+                self.extend(rest);
             }
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<()> {
+    pub(super) fn finish(mut self) -> Result<WrittenIds> {
+        self.flush(false)?;
+        Ok(self.written)
+    }
+
+    fn extend(&mut self, text: &str) {
+        self.run += text;
+        self.end += text.len();
+    }
+
+    fn add(&mut self, id: u32, bytes: Range<usize>) {
+        self.written.ids.push(id);
+        if self.with_bytes {
+            self.written.bytes.push(bytes);
+        }
+    }
+
+    /// Tokenizes the run; white space at its end may belong to the control token that follows.
+    fn flush(&mut self, trim_end: bool) -> Result<()> {
         let run = std::mem::take(&mut self.run);
-        let run = if self.trim { run.trim_start() } else { run.as_str() };
+        let trimmed = if self.trim { run.trim_start() } else { &run };
+        let start = self.end - trimmed.len();
+        let text = if trim_end { trimmed.trim_end() } else { trimmed };
         self.trim = false;
-        if run.is_empty() {
+        if text.is_empty() {
             return Ok(());
         }
-        let ids = self.tokenizer.tokenize(&[run])?.into_iter().flatten();
         let unknown = self.tokenizer.special_ids().unk;
-        for id in ids {
+        let tokens: Vec<TokenSpan> = match self.with_bytes {
+            true => self.tokenizer.tokenize_with_spans(text)?,
+            false => {
+                let ids = self.tokenizer.tokenize(&[text])?.into_iter().flatten();
+                ids.map(|id| TokenSpan { id, bytes: 0..0 }).collect()
+            }
+        };
+        for TokenSpan { id, bytes } in tokens {
             if let Some(token) = self.control.iter().find(|token| token.id == id && Some(id) != unknown) {
                 return Err(Error::model(
                     "chat",
@@ -174,14 +237,14 @@ impl IdWriter<'_> {
                     "open the tokenizer without TextSpecials::AsTokens; if that is so, the token is in its vocabulary",
                 ));
             }
-            self.ids.push(id);
+            self.add(id, start + bytes.start..start + bytes.end);
         }
         Ok(())
     }
 }
 
 /// The first control token in `text`, the longest of those that begin there.
-fn next_control<'a>(text: &str, control: &'a [ControlToken]) -> Option<(usize, &'a ControlToken)> {
+pub(super) fn next_control<'a>(text: &str, control: &'a [ControlToken]) -> Option<(usize, &'a ControlToken)> {
     let begins = |c: char| control.iter().any(|token| token.text.starts_with(c));
     text.match_indices(begins).find_map(|(at, _)| {
         let found = control.iter().filter(|token| text[at..].starts_with(&token.text));
@@ -199,10 +262,11 @@ fn control_ids(text: &str, control: &[ControlToken]) -> Vec<u32> {
     ids
 }
 
-/// The messages with every text of theirs changed, but for roles and kinds.
-fn mapped(messages: &[ChatMessage], change: &mut dyn FnMut(&str) -> String) -> Vec<ChatMessage> {
+/// The messages with every text of theirs changed, but for roles and kinds; `change` has the number of the message.
+fn mapped(messages: &[ChatMessage], change: &mut dyn FnMut(usize, &str) -> String) -> Vec<ChatMessage> {
     let mut messages = messages.to_vec();
-    for message in &mut messages {
+    for (number, message) in messages.iter_mut().enumerate() {
+        let change = &mut |text: &str| change(number, text);
         change_texts(&mut message.content, change);
         message.more.iter_mut().filter(|(key, _)| !STRUCTURE.contains(&key.as_str())).for_each(|(_, value)| {
             change_texts(value, change);
@@ -254,7 +318,7 @@ fn spelled_in_structure<'a>(value: &Value, control: &'a [ControlToken]) -> Optio
 }
 
 /// A placeholder that no message can contain: 128 bits of the randomness that hash maps get from the system.
-fn nonce() -> String {
+pub(super) fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("q{:016x}{:016x}", random(), random())
 }

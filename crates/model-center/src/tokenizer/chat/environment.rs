@@ -23,6 +23,10 @@ const DEPTH: usize = 200;
 /// The variable that carries the time of a rendering to `strftime_now`.
 const NOW: &str = "__seconds_since_1970";
 
+/// The variables at the beginning and the end of what an assistant wrote, in templates that mark it: empty, but where
+/// the places are asked for.
+const MARKS: [&str; 2] = ["__generation_begin", "__generation_end"];
+
 /// An environment without templates. It has no loader, so templates cannot read files or each other.
 pub(super) fn new() -> Environment<'static> {
     let mut environment = Environment::new();
@@ -40,6 +44,7 @@ pub(super) fn new() -> Environment<'static> {
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);
     }
+    MARKS.iter().for_each(|mark| environment.add_global(*mark, ""));
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -64,18 +69,22 @@ pub(super) fn size_of(context: &Map<String, serde_json::Value>) -> usize {
     context.values().map(size).sum()
 }
 
-/// Run a template of the environment; its output has at most `limit` bytes.
+/// Run a template of the environment; its output has at most `limit` bytes. `marks` are written around what an
+/// assistant wrote, if the template marks that.
 pub(super) fn render(
     environment: &Environment<'static>,
     name: &str,
     context: &Map<String, serde_json::Value>,
-    now: SystemTime,
+    (now, marks): (SystemTime, Option<&[String; 2]>),
     limit: usize,
 ) -> Result<String, Error> {
     let mut environment = environment.clone();
     environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * size_of(context) as u64));
     environment.add_global(NOW, now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()));
     environment.add_global(bounds::LIMIT, limit);
+    if let Some(marks) = marks {
+        MARKS.iter().zip(marks).for_each(|(mark, text)| environment.add_global(*mark, text.clone()));
+    }
     let mut output = Bounded { bytes: Vec::new(), limit };
     environment.get_template(name)?.render_captured_to(Value::from(Serde(context)), &mut output)?;
     String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8 text"))
@@ -100,23 +109,29 @@ impl Write for Bounded {
     }
 }
 
-/// The template with `{% generation %}` as a block that is always there. The tag is `transformers`' own: it marks an
-/// assistant's output and renders its contents.
-pub(super) fn without_generation_tags(template: &str) -> String {
+/// The template with `{% generation %}` as a block that is always there, and a variable at its beginning and its end;
+/// and whether it has such a block. The tag is `transformers`' own: it marks an assistant's output and renders its
+/// contents. White space around a tag is treated as around any other.
+pub(super) fn with_generation_marks(template: &str) -> (String, bool) {
+    let [begin, end] = MARKS;
     let mut out = String::with_capacity(template.len());
-    let mut rest = template;
+    let (mut rest, mut is_marked) = (template, false);
     while let Some(at) = rest.find("{%") {
         let (before, tag) = rest.split_at(at);
         out += before;
         let length = tag.find("%}").map_or(tag.len(), |end| end + 2);
         let (tag, behind) = tag.split_at(length);
         let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        out += &match name {
-            "generation" => tag.replacen(name, "if true", 1),
-            "endgeneration" => tag.replacen(name, "endif", 1),
-            _ => tag.to_owned(),
-        };
+        let (left, right) = tag.split_once(name).unwrap_or((tag, ""));
+        match name {
+            "generation" => {
+                is_marked = true;
+                out += &format!("{left}if true %}}{{{{ {begin} }}}}{{% if true{right}");
+            }
+            "endgeneration" => out += &format!("{left}endif %}}{{{{ {end} }}}}{{% endif{right}"),
+            _ => out += tag,
+        }
         rest = behind;
     }
-    out + rest
+    (out + rest, is_marked)
 }

@@ -15,6 +15,7 @@ mod nesting;
 mod request;
 mod source;
 mod stack;
+mod turns;
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -25,6 +26,7 @@ use serde_json::{Map, Value};
 pub use self::request::{ChatMessage, ChatRequest};
 use self::source::Source;
 pub(crate) use self::source::further as further_templates;
+pub use self::turns::{AssistantTurns, ChatTokens};
 use super::catch::catch_errors;
 use crate::file::printable;
 use crate::{Error, Result};
@@ -44,6 +46,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// Name and place of each, in the order of the directory.
     names: Vec<(String, String)>,
+    /// The names of those that mark what an assistant writes with `{% generation %}`.
+    marked: Vec<String>,
     /// `bos_token` and its like, which templates see by these names.
     special_tokens: Map<String, Value>,
 }
@@ -70,10 +74,10 @@ impl ChatTemplate {
 
     fn compile(templates: Vec<Source>, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
         let mut environment = environment::new();
-        let mut names = Vec::new();
+        let (mut names, mut marked) = (Vec::new(), Vec::new());
         for Source { name, place, text } in templates {
             source::check_size(&place, &text)?;
-            let text = environment::without_generation_tags(&text);
+            let (text, is_marked) = environment::with_generation_marks(&text);
             nesting::check(&place, &text)?;
             stack::on_own_stack(&place, || {
                 catch_errors(&place, "compile the chat template", || {
@@ -82,9 +86,10 @@ impl ChatTemplate {
                     )
                 })?
             })?;
+            marked.extend(is_marked.then(|| name.clone()));
             names.push((name, place));
         }
-        Ok(ChatTemplate { environment, names, special_tokens })
+        Ok(ChatTemplate { environment, names, marked, special_tokens })
     }
 
     /// The names of the templates; one without a name is called `default`.
@@ -104,6 +109,11 @@ impl ChatTemplate {
     /// an end; [`Error::Data`] for a message, a description of a tool or a further name whose value nests too deep;
     /// [`Error::File`] if the system refuses the thread on which templates run.
     pub fn render_request(&self, request: &ChatRequest<'_>) -> Result<String> {
+        self.render_marked(request, None)
+    }
+
+    /// As [`ChatTemplate::render_request`], with texts around what an assistant wrote.
+    fn render_marked(&self, request: &ChatRequest<'_>, marks: Option<&[String; 2]>) -> Result<String> {
         let (name, place) = self.choose(request)?;
         request.check_depth()?;
         let context = self.context(request);
@@ -112,7 +122,7 @@ impl ChatTemplate {
         let now = request.now.unwrap_or_else(SystemTime::now);
         stack::on_own_stack(place, || {
             let rendered = catch_errors(place, "render the chat template", || {
-                Ok::<_, Error>(environment::render(&self.environment, name, &context, now, limit))
+                Ok::<_, Error>(environment::render(&self.environment, name, &context, (now, marks), limit))
             })?;
             rendered.map_err(|error| refused(place, &error))
         })

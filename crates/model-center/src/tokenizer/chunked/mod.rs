@@ -205,13 +205,7 @@ impl Engine {
             cut.into_encoding(None, 0, OffsetType::Byte)
         })?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
-        let span = |(id, (from, to)): (&u32, &(usize, usize))| {
-            let covered = text.get(*from..*to).unwrap_or_default();
-            let start = from + covered.len() - covered.trim_start().len();
-            // White space alone has no bytes.
-            TokenSpan { id: *id, bytes: start..start + covered.trim().len() }
-        };
-        Ok(tokens.map(span).collect())
+        Ok(tokens.map(|(id, (from, to))| TokenSpan { id: *id, bytes: *from..*to }).collect())
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {

@@ -165,7 +165,7 @@ fn damaged_files_never_panic() {
 }
 
 #[test]
-fn conversations_are_named_as_what_is_not_available() {
+fn conversations_are_named_with_the_task_that_reads_them() {
     let message = r#"[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]"#;
     for (record, at) in [
         (format!("{{\"text\": {message}, \"label\": \"a\"}}"), "a.jsonl:1:10"),
@@ -173,8 +173,8 @@ fn conversations_are_named_as_what_is_not_available() {
         (r#"{"conversations": [{"from": "human", "value": "hi"}]}"#.to_owned(), "a.jsonl:1:19"),
     ] {
         let error = read("a.jsonl", &record).unwrap_err();
-        assert!(error.contains("training on conversations (lists of messages) is not available"), "{error}");
-        assert!(error.contains(at) && error.contains("what is: data.task = \"language\""), "{error}");
+        assert!(error.contains("is a list of messages, which this task does not read"), "{error}");
+        assert!(error.contains(at) && error.contains("set data.task = \"sft\""), "{error}");
     }
     let error = read("a.jsonl", r#"{"text": ["a"], "label": "x"}"#).unwrap_err();
     assert!(error.contains("\"text\" is a list, not a single value"), "{error}");

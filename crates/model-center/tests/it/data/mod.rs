@@ -3,10 +3,12 @@
 mod columns;
 mod hostile;
 mod loader;
+mod mixture;
 mod order;
 mod prompts;
 mod prose;
 mod published;
+mod sft;
 mod squad;
 mod superglue;
 mod tags;

@@ -1,0 +1,243 @@
+//! Samples as token ids with a loss mask.
+//!
+//! Defines [`SampleEncoder`]. A conversation goes through the chat template, which writes all special tokens; a text or
+//! a pair has the tokenizer's special tokens at its beginning, and EOS at its end. An input and its output are
+//! tokenized separately, as they are when an output is generated.
+
+use super::{DataSet, LossOn, SftModel, SftTask};
+use crate::data::Label;
+use crate::data::read::{ReadOptions, TooLong, around};
+use crate::data::sft::Sample;
+use crate::tokenizer::{AssistantTurns, ChatMessage, ChatRequest, ChatTokens, Encoding, KeepSide};
+use crate::{Error, Result};
+use serde_json::Value;
+
+/// Turns samples of a data set into rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SampleEncoder<'a> {
+    pub(super) task: &'a SftTask,
+    pub(super) set: &'a DataSet,
+    pub(super) options: &'a ReadOptions<'a>,
+    pub(super) model: SftModel<'a>,
+}
+
+/// A sample as rows: one, or what is read and what is written.
+#[derive(Debug, Clone)]
+pub(super) struct EncodedSample {
+    pub(super) rows: Vec<Encoding>,
+    pub(super) label: Label,
+    /// Of each token of one row, 1 if it is learned; empty for two.
+    pub(super) learned: Vec<u8>,
+}
+
+/// Tokens of one row before it is shortened.
+#[derive(Debug, Default)]
+struct Tokens {
+    ids: Vec<u32>,
+    learned: Vec<u8>,
+    /// Tokens that a limit of the data set has cut.
+    removed: usize,
+}
+
+impl Tokens {
+    fn extend(&mut self, ids: &[u32], is_learned: bool) {
+        self.ids.extend_from_slice(ids);
+        self.learned.resize(self.ids.len(), u8::from(is_learned));
+    }
+}
+
+impl SampleEncoder<'_> {
+    /// The rows of a sample; `place` is where it is from.
+    ///
+    /// # Errors
+    /// [`Error::Data`] with the place for a sample that cannot be used.
+    pub(super) fn encode(&self, place: &str, sample: &Sample) -> Result<EncodedSample> {
+        let encoded = match (sample, self.model.generates_targets) {
+            (Sample::Chat { messages, tools, learned_from }, false) => {
+                self.chat(messages, tools.as_ref(), *learned_from).and_then(|tokens| self.row(tokens))
+            }
+            (Sample::Chat { messages, tools, .. }, true) => self.chat_targets(messages, tools.as_ref()),
+            (Sample::Pair { input, output }, _) => self.pair(input, output),
+            (Sample::Text(text), false) => self.text(text).and_then(|tokens| self.row(tokens)),
+            (Sample::Text(_), true) => Err(Error::data(
+                "",
+                "the record is one text, and an encoder-decoder reads one and writes another",
+                "give an input and an output, or take a model with one stack",
+            )),
+        };
+        encoded.map_err(|error| match error {
+            // Of this record: others may be usable.
+            Error::Data { reason, fix, .. } => Error::Data { place: place.to_owned(), reason, fix },
+            Error::Model { place: model, reason, fix } => {
+                Error::Data { place: place.to_owned(), reason: format!("{reason} ({model})"), fix }
+            }
+            other => other,
+        })
+    }
+
+    fn template(&self) -> Result<&crate::tokenizer::ChatTemplate> {
+        self.model.chat.ok_or_else(|| {
+            let fix = "add chat_template.jinja to the model's directory, or give prompts with completions";
+            Error::argument("data.task", "the records are conversations, and the model has no chat template", fix)
+        })
+    }
+
+    fn chat(&self, messages: &[ChatMessage], tools: Option<&Value>, from: usize) -> Result<Tokens> {
+        let (template, tokenizer) = (self.template()?, self.options.tokenizer);
+        let request = ChatRequest { tools, ..ChatRequest::new(messages) };
+        let turns = match self.task.loss_on {
+            LossOn::All => {
+                let ids = template.encode(tokenizer, &request)?;
+                return Ok(Tokens { learned: vec![1; ids.len()], ids, removed: 0 });
+            }
+            LossOn::Last => AssistantTurns::Last,
+            LossOn::Assistant if from == 0 => AssistantTurns::All,
+            LossOn::Assistant => AssistantTurns::From(from),
+        };
+        let ChatTokens { ids, in_turns } = template.encode_turns(tokenizer, &request, turns)?;
+        Ok(Tokens { ids, learned: in_turns.into_iter().map(u8::from).collect(), removed: 0 })
+    }
+
+    /// A conversation for an encoder and a decoder: up to the last answer, and that answer.
+    fn chat_targets(&self, messages: &[ChatMessage], tools: Option<&Value>) -> Result<EncodedSample> {
+        let last = messages.iter().rposition(|message| message.role == "assistant").unwrap_or(0);
+        let (before, answer) = messages.split_at(last);
+        let Some(Value::String(output)) = answer.first().map(|message| &message.content) else {
+            let fix = "give the assistant's answer as a text";
+            return Err(Error::data("", "the last answer of the assistant is not a text", fix));
+        };
+        if before.is_empty() {
+            return Err(Error::data("", "nothing precedes the answer", "begin with a message of the user"));
+        }
+        let request = ChatRequest { tools, add_generation_prompt: true, ..ChatRequest::new(before) };
+        let input = self.template()?.encode(self.options.tokenizer, &request)?;
+        let output = self.options.tokenizer.tokenize(&[output])?.concat();
+        self.two_rows(&input, false, &output)
+    }
+
+    fn text(&self, text: &str) -> Result<Tokens> {
+        let (before, after) = around(self.options.tokenizer);
+        let ids = self.options.tokenizer.tokenize(&[text])?.concat();
+        let mut tokens = Tokens::default();
+        [&before, &ids, &after].into_iter().for_each(|part| tokens.extend(part, true));
+        Ok(tokens)
+    }
+
+    fn pair(&self, input: &str, output: &str) -> Result<EncodedSample> {
+        let (input, output) = (self.set.formats.input(input), self.set.formats.output(output));
+        if self.task.as_chat {
+            let messages = [ChatMessage::new("user", input), ChatMessage::new("assistant", output)];
+            return match self.model.generates_targets {
+                true => self.chat_targets(&messages, None),
+                false => self.chat(&messages, None, 0).and_then(|tokens| self.row(tokens)),
+            };
+        }
+        let mut ids = self.options.tokenizer.tokenize(&[&input, &output])?.into_iter();
+        let (mut input, mut output) = (ids.next().unwrap_or_default(), ids.next().unwrap_or_default());
+        if self.model.generates_targets {
+            return self.two_rows(&input, true, &output);
+        }
+        let (before, after) = around(self.options.tokenizer);
+        let mut removed = 0;
+        let mut cut = |ids: &mut Vec<u32>, limit: Option<usize>| {
+            let kept = limit.map_or(ids.len(), |limit| limit.min(ids.len()));
+            removed += ids.len() - kept;
+            ids.truncate(kept);
+        };
+        let whole = output.len();
+        cut(&mut input, self.set.max_input_tokens);
+        // EOS counts; as of the predecessor's classes, a shortened output has it too.
+        cut(&mut output, self.set.max_output_tokens.map(|limit| limit.saturating_sub(after.len())));
+        if whole > 0 && output.is_empty() {
+            return Err(self.too_short());
+        }
+        let mut tokens = Tokens { removed, ..Tokens::default() };
+        let is_all = self.task.loss_on == LossOn::All;
+        tokens.extend(&before, is_all);
+        tokens.extend(&input, is_all);
+        tokens.extend(&output, true);
+        tokens.extend(&after, true);
+        self.row(tokens)
+    }
+
+    /// One row of at most the tokens that there is room for.
+    fn row(&self, tokens: Tokens) -> Result<EncodedSample> {
+        let Tokens { mut ids, mut learned, mut removed } = tokens;
+        let limit = self.options.max_length;
+        self.check_length(ids.len() + removed, ("max_length", limit))?;
+        if ids.len() > limit {
+            removed += ids.len() - limit;
+            match self.task.keep {
+                KeepSide::Start => ids.truncate(limit),
+                KeepSide::End => {
+                    // The token that begins every text of the model stays.
+                    let bos = self.options.tokenizer.special_ids().bos;
+                    let first = usize::from(ids.first().copied() == bos && bos.is_some());
+                    let cut = first..first + ids.len() - limit;
+                    learned.drain(cut.clone());
+                    ids.drain(cut);
+                }
+            }
+            learned.truncate(ids.len());
+        }
+        // The first token is never predicted.
+        if !learned.iter().skip(1).any(|learned| *learned == 1) {
+            return Err(if removed > 0 { self.too_short() } else { self.no_token() });
+        }
+        let row = Encoding { token_type_ids: vec![0; ids.len()], input_ids: ids, removed };
+        Ok(EncodedSample { rows: vec![row], label: Label::Learned, learned })
+    }
+
+    /// What an encoder reads and a decoder writes. A rendered conversation has its special tokens already.
+    fn two_rows(&self, input: &[u32], is_text: bool, output: &[u32]) -> Result<EncodedSample> {
+        let special = around(self.options.tokenizer);
+        let none = Default::default();
+        let ReadOptions { max_length, target_length, .. } = *self.options;
+        let around_input = if is_text { &special } else { &none };
+        let read = self.side(input, around_input, ("max_length", max_length), self.set.max_input_tokens)?;
+        let written = self.side(output, &special, ("target_length", target_length), self.set.max_output_tokens)?;
+        if output.len() == written.removed {
+            return Err(if output.is_empty() { self.no_token() } else { self.too_short() });
+        }
+        Ok(EncodedSample { rows: vec![read, written], label: Label::TokensFrom(0), learned: Vec::new() })
+    }
+
+    /// One of the two, of at most `own` tokens.
+    fn side(
+        &self,
+        ids: &[u32],
+        (before, after): &(Vec<u32>, Vec<u32>),
+        (key, limit): (&str, usize),
+        own: Option<usize>,
+    ) -> Result<Encoding> {
+        let special = before.len() + after.len();
+        self.check_length(ids.len() + special, (key, limit))?;
+        let kept = own.map_or(limit, |own| own.min(limit)).saturating_sub(special).min(ids.len());
+        let removed = ids.len() - kept;
+        let kept = match self.task.keep {
+            KeepSide::Start => &ids[..kept],
+            KeepSide::End => &ids[removed..],
+        };
+        let input_ids = [before, kept, after].concat();
+        Ok(Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed })
+    }
+
+    fn check_length(&self, length: usize, (key, limit): (&str, usize)) -> Result<()> {
+        if length <= limit || self.options.too_long == TooLong::Truncate {
+            return Ok(());
+        }
+        let reason = format!("the sample has {length} tokens, more than data.{key} = {limit}");
+        let fix = format!("shorten it, raise data.{key}, or set data.too_long = \"truncate\"");
+        Err(Error::data("", reason, fix))
+    }
+
+    fn too_short(&self) -> Error {
+        let fix = "raise data.max_length, keep the other side with data.truncate, or leave such records out with \
+                   data.on_bad_record = \"skip\"";
+        Error::data("", "no token that is learned is left after truncation", fix)
+    }
+
+    fn no_token(&self) -> Error {
+        Error::data("", "the sample has no token to learn", "give an answer, or leave the record out")
+    }
+}

@@ -1,0 +1,35 @@
+//! A sample of supervised fine-tuning, before it is tokenized.
+
+use serde_json::Value;
+
+use crate::tokenizer::ChatMessage;
+
+/// What a record becomes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sample {
+    /// A conversation, which goes through the model's chat template.
+    Chat {
+        /// The messages in order.
+        messages: Vec<ChatMessage>,
+        /// Descriptions of tools.
+        tools: Option<Value>,
+        /// The messages before this one are a prompt, the assistant's too.
+        learned_from: usize,
+    },
+    /// An input, and the output that is learned.
+    Pair {
+        /// What is read.
+        input: String,
+        /// What is written.
+        output: String,
+    },
+    /// A text, which is learned as a whole.
+    Text(String),
+}
+
+impl Sample {
+    /// An input and its output.
+    pub fn pair(input: impl Into<String>, output: impl Into<String>) -> Sample {
+        Sample::Pair { input: input.into(), output: output.into() }
+    }
+}
