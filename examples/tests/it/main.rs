@@ -30,6 +30,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod runs;
 mod simulate;
 mod stages;
 mod step_path;
