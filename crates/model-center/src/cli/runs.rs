@@ -43,9 +43,9 @@ pub enum Task {
         /// The directories of the runs.
         #[arg(value_name = "RUN", required = true)]
         runs: Vec<PathBuf>,
-        /// The page; Markdown and JSON are written beside it. By default report.html in the first run's directory.
-        #[arg(long, value_name = "FILE")]
-        output: Option<PathBuf>,
+        /// The page; Markdown and JSON are written beside it. Earlier reports of these names are replaced.
+        #[arg(long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
     },
     /// Serve a page of the runs below a directory, live while they train.
     Serve(Serve),
@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
 pub fn run(options: &Options) -> Result<ExitStatus> {
     match &options.task {
         Task::List { repo, json } => list(repo, *json)?,
-        Task::Report { runs, output } => report(runs, output.as_deref())?,
+        Task::Report { runs, output } => report(runs, output)?,
         Task::Serve(options) => serve(options)?,
         Task::Export { run, format, output } => export_run(run, *format, output.as_deref())?,
         Task::Watch { run, last } => watch(&RunDirectory::open(run)?, *last)?,
@@ -165,18 +165,13 @@ fn list(repo: &Path, as_json: bool) -> Result<()> {
     terminal::print(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-fn report(runs: &[PathBuf], output: Option<&Path>) -> Result<()> {
+fn report(runs: &[PathBuf], page: &Path) -> Result<()> {
     let found = runs.iter().map(|run| RunDirectory::open(run)).collect::<Result<Vec<_>>>()?;
-    let page = match (output, found.first()) {
-        (Some(output), _) => output.to_owned(),
-        (None, Some(first)) => first.path.join("report.html"),
-        (None, None) => return Ok(()),
-    };
     let report = Report::of(&found)?;
     let json = serde_json::to_string_pretty(&report.json()).unwrap_or_default();
     let forms = [("html", report.html()), ("md", report.markdown()), ("json", json)];
     for (ending, text) in forms {
-        let path = if ending == "html" { page.clone() } else { page.with_extension(ending) };
+        let path = if ending == "html" { page.to_owned() } else { page.with_extension(ending) };
         write_atomic(&path, text.as_bytes())?;
         terminal::print(&path.display().to_string())?;
     }
@@ -198,10 +193,7 @@ fn serve(options: &Serve) -> Result<()> {
     let begun = std::time::Instant::now();
     let (runs, read) = server.index()?;
     let seconds = begun.elapsed().as_secs_f64();
-    terminal::print(&format!(
-        "{runs} runs, {read} of them indexed in {seconds:.2} s: http://{}/",
-        server.address()
-    ))?;
+    terminal::print(&format!("{runs} runs, {read} of them indexed in {seconds:.2} s: http://{}/", server.address()))?;
     server.run()
 }
 

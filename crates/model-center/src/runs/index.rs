@@ -21,7 +21,7 @@ pub const INDEX_FILE: &str = ".runs-index";
 
 /// A change of what the lines hold is a new number; files with another one are made anew.
 const FORMAT: u32 = 1;
-/// An index is about 200 KB; a larger file is not one.
+/// An index has some hundred kilobytes; a larger file is not one.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// What is known of a run's metrics.

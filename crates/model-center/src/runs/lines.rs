@@ -115,7 +115,8 @@ impl LineReader {
                 self.next_resume += 1;
             }
             let limit = self.resumes.get(self.next_resume).map(|(_, step)| *step);
-            let is_overtaken = limit.is_some_and(|limit| step.is_some_and(|step| step > limit));
+            // That a run was resumed stays an event, whatever came of it.
+            let is_overtaken = kind != "resume" && limit.is_some_and(|limit| step.is_some_and(|step| step > limit));
             if is_overtaken || (kind == "end" && limit.is_some()) {
                 continue;
             }

@@ -1,6 +1,6 @@
 """Event files of a run against the package tensorboard.
 
-Usage: tensorboard.py SCRATCH RUNS COMMAND...
+Usage: event_files.py SCRATCH RUNS COMMAND...
 
 Starts COMMAND, a run with a record for each step that writes to SCRATCH/run, kills it some steps after its first
 checkpoint, and starts it again. Then the package reads the event files, which must have every scalar of metrics.jsonl
