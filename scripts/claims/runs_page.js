@@ -15,6 +15,7 @@ const SIZE = { width: 1280, height: 800 };
 async function open(browser, address, colorScheme) {
   const context = await browser.newContext({ viewport: SIZE, colorScheme: colorScheme || "light" });
   const page = await context.newPage();
+  page.setDefaultTimeout(10_000);
   page.asked = [];
   page.errors = [];
   context.on("request", request => page.asked.push(request.url()));
@@ -50,7 +51,8 @@ async function real(browser, { address, hostile, report, pictures }) {
   const checks = {};
   const page = await open(browser, address);
   const picture = (of, name) => pictures ? of.screenshot({ path: `${pictures}/${name}.png` }) : null;
-  for (const box of await page.locator("#list .run input:checked").all()) await box.setChecked(false);
+  const checked = page.locator("#list .run input:checked");
+  while (await checked.count()) await checked.first().click();
   checks["without a selection the page says so"] = await page.locator("#empty").isVisible();
   for (const name of ["minilm baseline", "minilm lr-2e-4", "minilm lr-1e-5"]) await select(page, name, true);
   await page.waitForSelector('.chart[data-tag="train/loss"] path.line >> nth=2');

@@ -26,6 +26,7 @@ use bmtrain_dist::checkpoint::Store;
 use serde_json::{Value, json};
 use std::io::Read;
 
+#[cfg(feature = "cli")]
 pub(crate) use html::CHART_SCRIPT;
 
 /// The most of a text log that is read.
