@@ -278,7 +278,7 @@ const MISSING: &[Missing] = &[
         instead: "every record of a run is in the file log.metrics of its output directory, and TensorBoard reads \
                   tensorboard/ there",
         tasks: &[],
-        keys: &["report_to", "wandb", "wandb_project", "tensorboard", "tensorboard_dir", "mlflow", "logging_dir"],
+        keys: &["report_to", "wandb", "wandb_project", "tensorboard_dir", "mlflow", "logging_dir"],
     },
     Missing {
         what: "upload of models is",
