@@ -23,6 +23,7 @@ import accuracy  # noqa: E402
 import allreduce  # noqa: E402
 import compare_runs  # noqa: E402
 import dead_rank  # noqa: E402
+import event_files  # noqa: E402
 import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
 import repairs  # noqa: E402
@@ -106,6 +107,30 @@ ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
     def test_kernels_that_came_or_went_are_found(self):
         self.assertIn("not in the ledger", kernels_compile.findings(self.measured(), {})[0])
         self.assertIn("the units have not", kernels_compile.findings({}, self.ledger())[0])
+
+
+class EventFiles(InScratch):
+    STEP = {"kind": "step", "batch": "00", "time": {"seconds": 1.0}}
+
+    def metrics(self, *records):
+        path = self.dir / "metrics.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"kind":"st')
+        return path
+
+    def test_what_a_resume_overtook_is_not_expected(self):
+        steps = [{**self.STEP, "step": step, "loss": loss} for step, loss in ((1, 0.5), (2, 0.1), (3, "NaN"))]
+        again = {**self.STEP, "step": 2, "loss": 0.25}
+        scalars = event_files.expected(self.metrics(*steps, {"kind": "resume", "step": 1}, again))
+        self.assertEqual(scalars, {"train/loss": [(1, 0.5), (2, 0.25)], "time/seconds": [(1, 1.0), (2, 1.0)]})
+
+    def test_values_that_differ_or_are_missing_do_not_agree(self):
+        nan = float("nan")
+        ours = {"a": [(1, 0.5), (2, nan)], "b": [(1, 2.0)]}
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(event_files.agree(ours, {"a": [(1, 0.5), (2, nan)], "b": [(1, 2.0)]}), 3)
+            self.assertEqual(event_files.agree(ours, {"a": [(1, 0.25), (3, nan)]}), 0)
+            with self.assertRaises(AssertionError):
+                event_files.agree(ours, {**ours, "c": [(1, 1.0)]})
 
 
 class Unpack(InScratch):

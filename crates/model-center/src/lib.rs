@@ -61,6 +61,7 @@ pub mod prelude;
 pub mod pretraining;
 pub mod recipe;
 pub mod run;
+pub mod runs;
 pub mod simulate;
 pub mod tokenizer;
 pub mod train;

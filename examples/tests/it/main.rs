@@ -31,6 +31,7 @@ mod ranks;
 mod recipe_files;
 mod recipes;
 mod resume;
+mod runs;
 mod sft;
 mod simulate;
 mod stages;

@@ -111,6 +111,7 @@ impl Options {
             profile: self.profile,
             fail_points: self.fail_points()?,
             places: model_places(),
+            command: command_line(std::env::args()),
         })
     }
 
@@ -136,6 +137,14 @@ impl Options {
     fn distributed(&self) -> DistributedOptions {
         DistributedOptions { ranks: self.ranks, connection: self.comm.connection(), deadline: None }
     }
+}
+
+/// A command line as a shell reads it.
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let is_plain =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c));
+    let quoted = |text: String| if is_plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\"'\"'")) };
+    arguments.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Trains as a recipe specifies on the ranks of a group: [`finetune_on`], or a training of one's own around it.

@@ -21,6 +21,7 @@ pub mod plan;
 pub mod pretrain;
 pub mod program;
 pub mod ranks;
+pub mod runs;
 pub mod settings;
 pub mod terminal;
 pub mod trace;
@@ -33,6 +34,7 @@ pub use generate::main as generate;
 pub use limits::HEAP;
 pub use plan::main as plan;
 pub use pretrain::main as pretrain;
+pub use runs::main as runs;
 
 /// The `main` of a program and its allocator: `program!(model_center::cli::finetune, Registry::default());`.
 #[macro_export]

@@ -64,6 +64,7 @@ const TRANSFORMERS: &[(&str, &str)] = &[
     ("save_total_limit", "checkpoint.keep"),
     ("logging_steps", "log.every"),
     ("disable_tqdm", "log.quiet"),
+    ("run_name", "run.name"),
     ("output_dir", "output.dir"),
     ("overwrite_output_dir", "the option --overwrite"),
     ("resume_from_checkpoint", "the option --resume"),
@@ -281,9 +282,10 @@ const MISSING: &[Missing] = &[
     },
     Missing {
         what: "reporting to a tracker is",
-        instead: "every record of a run is in the file log.metrics of its output directory, as JSON lines",
+        instead: "every record of a run is in the file log.metrics of its output directory, and TensorBoard reads \
+                  tensorboard/ there",
         tasks: &[],
-        keys: &["report_to", "wandb", "wandb_project", "tensorboard", "tensorboard_dir", "mlflow", "logging_dir"],
+        keys: &["report_to", "wandb", "wandb_project", "tensorboard_dir", "mlflow", "logging_dir"],
     },
     Missing {
         what: "upload of models is",

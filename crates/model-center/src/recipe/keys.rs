@@ -32,6 +32,7 @@ pub(super) const MOST_STEPS: u64 = 1_000_000_000_000;
 pub(super) const MOST_SAMPLES: u64 = 1 << 20;
 
 const OUTPUT_DIRECTORY: Expected = Expected { what: "the path of the directory for this run", example: "runs/first" };
+const RUN_NAME: Expected = Expected { what: "the name of the run in lists", example: "bert-lr3e-5" };
 const FILE_NAME: Expected = Expected { what: "a file name", example: "metrics.jsonl" };
 
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
@@ -68,6 +69,11 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
             Range::Above(0.0),
             989.0,
         ),
+        tensorboard: r.flag("log.tensorboard", true),
+    };
+    let run = RunSettings {
+        name: r.optional_text("run.name", "not set: the name of output.dir", RUN_NAME),
+        tags: r.optional_texts("run.tags", "not set: none", "[\"bert\", \"ablation\"]").unwrap_or_default(),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_DIRECTORY) };
     let pinnings = Pinning::ALL.map(|pinning| (pinning.name(), pinning));
@@ -77,7 +83,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         pin_threads: r.choice("device.pin_threads", &pinnings, Pinning::Nodes),
     };
     let parallel = parallel::read(r);
-    Settings { model, adapter, data, train, eval, save, checkpoint, log, output, device, parallel }
+    Settings { model, adapter, data, train, eval, save, checkpoint, log, run, output, device, parallel }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {

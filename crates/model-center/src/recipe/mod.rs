@@ -60,6 +60,7 @@ pub use pretraining::{Corpus, PretrainingSettings};
 pub use pretraining_objective::{MaskingSettings, ObjectiveSettings, PretrainingObjective, SpanPreset, SpanSettings};
 pub use ranks::Mismatch;
 pub(crate) use ranks::nearest;
+pub(crate) use resolved::flat;
 pub use resolved::{Resolved, is_of_schedule};
 pub use rules::preflight;
 pub use settings::{

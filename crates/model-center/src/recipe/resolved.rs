@@ -11,7 +11,7 @@ use bmtrain_dist::pipeline::PartitionRule;
 use std::ops::Deref;
 
 /// Tables that affect where and how a run is executed, not what it computes; they do not change the recipe hash.
-const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
+const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "run", "output", "device", "parallel"];
 /// The same of single keys in other tables.
 ///
 /// The accumulation follows from batch, micro-batch and ranks.
@@ -110,9 +110,9 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the keys `train.offload`,
-    /// `train.accumulation` and `train.inspect_every` do not count; paths count as they are written, contents of files
-    /// do not.
+    /// The tables `[checkpoint]`, `[log]`, `[run]`, `[output]`, `[device]` and `[parallel]` and the keys
+    /// `train.offload`, `train.accumulation` and `train.inspect_every` do not count; paths count as they are written,
+    /// contents of files do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
@@ -127,7 +127,7 @@ impl Resolved {
     /// has.
     pub fn shared_hash(&self) -> String {
         let of_all =
-            |entry: &&SettingEntry| entry.is_effective() && !["log", "device"].contains(&first_table(entry.key));
+            |entry: &&SettingEntry| entry.is_effective() && !["log", "run", "device"].contains(&first_table(entry.key));
         let text = write_tables(String::new(), self.entries.iter().filter(of_all));
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
@@ -210,6 +210,12 @@ impl Resolved {
         for entry in self.entries.iter_mut().filter(|entry| entry.key == "train.batch_size") {
             (entry.value, entry.origin) = (Some(size.to_string()), origin.clone());
         }
+    }
+
+    /// Key and value of every setting that is in force.
+    pub fn values(&self) -> Vec<(String, toml::Value)> {
+        let table: toml::Table = toml::from_str(&self.to_toml()).unwrap_or_default();
+        flat(&table).into_iter().collect()
     }
 
     /// Every key, in printing order.
@@ -338,7 +344,7 @@ fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e SettingEn
 }
 
 /// Every value under its dotted key.
-fn flat(table: &toml::Table) -> std::collections::BTreeMap<String, toml::Value> {
+pub(crate) fn flat(table: &toml::Table) -> std::collections::BTreeMap<String, toml::Value> {
     let mut out = std::collections::BTreeMap::new();
     for (name, value) in table {
         match value {

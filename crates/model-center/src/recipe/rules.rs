@@ -20,10 +20,7 @@ use crate::corpus::{index_path, token_path};
 use crate::data::{Format, LabelSpec, LanguageModelingColumns, TagTask, TemplateTask};
 use crate::formats::pretrained::ModelCaches;
 use crate::metrics::MetricKind;
-use crate::run::{
-    CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
-    is_output_name,
-};
+use crate::run::{FIXED_NAMES, MARKER, MAX_NAME_BYTES, STOP_FILE, is_output_name};
 use std::path::{Component, Path, PathBuf};
 
 /// Adds the contradictions and the settings without effect that concern more than one table or value.
@@ -278,9 +275,7 @@ fn check_eval(r: &mut Reader, s: &Settings) {
 
 fn check_output(r: &mut Reader, s: &Settings) {
     let (metrics, fix) = (&s.log.metrics, "write e.g. metrics = \"metrics.jsonl\"");
-    if [MARKER, RECIPE_FILE, MODEL_DIRECTORY, LAST_MODEL_DIRECTORY, CHECKPOINT_DIRECTORY, STOP_FILE]
-        .contains(&metrics.as_str())
-    {
+    if FIXED_NAMES.contains(&metrics.as_str()) || [MARKER, STOP_FILE].contains(&metrics.as_str()) {
         let reason = format!("`log.metrics` = \"{metrics}\" is a name that the run writes to besides");
         r.contradiction(&["log.metrics"], reason, fix);
     } else if !is_output_name(metrics) {

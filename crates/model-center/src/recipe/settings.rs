@@ -42,6 +42,8 @@ pub struct Settings {
     pub checkpoint: CheckpointSettings,
     /// `[log]`
     pub log: LogSettings,
+    /// `[run]`
+    pub run: RunSettings,
     /// `[output]`
     pub output: OutputSettings,
     /// `[device]`
@@ -352,6 +354,17 @@ pub struct LogSettings {
     pub quiet: bool,
     /// Peak of the device of a rank in TFLOP/s; utilisation is a share of it. `None`: measured, on processors.
     pub peak_tflops: Option<f64>,
+    /// Whether TensorBoard's event files are written too.
+    pub tensorboard: bool,
+}
+
+/// `[run]`: what the run is called where runs are listed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunSettings {
+    /// Its name; `None`: its directory's.
+    pub name: Option<String>,
+    /// By what runs are found together.
+    pub tags: Vec<String>,
 }
 
 /// `[output]`: where it goes.

@@ -10,9 +10,25 @@ use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 /// The file that is locked.
-pub(super) const LOCK: &str = ".lock";
+pub(crate) const LOCK: &str = ".lock";
+
+/// How often, and after what time each, a lock that is held is tried again.
+const LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Whether a process holds the lock of `dir`, as a run in progress does.
+pub(crate) fn is_locked(dir: &Path) -> bool {
+    let path = dir.join(LOCK);
+    // Only a regular file is a lock; of a pipe without a writer, opening would wait for one.
+    if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let opened = File::open(&path);
+    opened.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+}
 
 /// Lock `dir`; the lock ends when the file is closed.
 pub(super) fn take_lock(dir: &Path) -> Result<File> {
@@ -28,7 +44,16 @@ pub(super) fn take_lock(dir: &Path) -> Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
     let file = file.map_err(failed)?;
-    match file.try_lock() {
+    let mut tries = 0;
+    let locked = loop {
+        match file.try_lock() {
+            // A program that looks whether a run is in progress holds it for an instant.
+            Err(fs::TryLockError::WouldBlock) if tries < LOOKS => tries += 1,
+            other => break other,
+        }
+        std::thread::sleep(LOOK);
+    };
+    match locked {
         Ok(()) => {
             // The process that had it before may have removed the file between the two calls: then another one is the
             // lock.

@@ -3,8 +3,11 @@
 //! Defines [`Marker`], its form, and [`read_marker`], which trusts nothing in it: the file may have been edited. Called
 //! by [`OutputDirectory`](super::OutputDirectory).
 
+use super::lr_range::LR_RANGE_FILE;
 use super::model_files::{FileHashes, kind_name};
 use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, RECIPE_FILE};
+use super::tensorboard::TENSORBOARD_DIRECTORY;
+use super::text_log::TEXT_LOG_FILE;
 use crate::error::OutputFault;
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::ContentHash;
@@ -23,9 +26,20 @@ const MAX_MARKER_BYTES: u64 = 1 << 20;
 const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
 const FIX: &str = "set output.dir to another directory, or remove this one yourself";
 
+/// The outputs of every run whose names no setting changes.
+pub(crate) const FIXED_NAMES: [&str; 7] = [
+    RECIPE_FILE,
+    MODEL_DIRECTORY,
+    LAST_MODEL_DIRECTORY,
+    CHECKPOINT_DIRECTORY,
+    TENSORBOARD_DIRECTORY,
+    TEXT_LOG_FILE,
+    LR_RANGE_FILE,
+];
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Marker {
+pub(crate) struct Marker {
     pub(super) format: u32,
     pub(super) recipe_hash: String,
     /// Whether the run came to its end.
@@ -38,7 +52,7 @@ pub(super) struct Marker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<Failed>,
     /// Names in the directory that belong to the run, besides the marker.
-    pub(super) names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// What the run wrote into each model directory; earlier versions did not record it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) models: BTreeMap<String, FileHashes>,
@@ -46,13 +60,13 @@ pub(super) struct Marker {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     pub(super) from_step: u64,
     pub(super) weight: u64,
 }
 
 /// The marker in this file.
-pub(super) fn read_marker(path: &Path) -> Result<Marker> {
+pub(crate) fn read_marker(path: &Path) -> Result<Marker> {
     let wrong = |why: String| unreadable(path, &why, FIX);
     let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
     if !kind.is_file() || kind.len() > MAX_MARKER_BYTES {
@@ -85,9 +99,7 @@ impl Marker {
     /// before outputs are removed, it must begin as a metrics file. On an error the marker or the directory was edited,
     /// and nothing may be removed.
     pub(super) fn check_outputs(&self, dir: &Path, are_removed: bool) -> Result<()> {
-        let of_fixed_name = |name: &&String| {
-            [RECIPE_FILE, MODEL_DIRECTORY, LAST_MODEL_DIRECTORY, CHECKPOINT_DIRECTORY].contains(&name.as_str())
-        };
+        let of_fixed_name = |name: &&String| FIXED_NAMES.contains(&name.as_str());
         for name in self.names.iter().filter(|name| !of_fixed_name(name)) {
             let path = dir.join(name);
             // Absent, or a link that leads nowhere.

@@ -6,6 +6,7 @@
 //! `"-Infinity"`. Called by the training programs, through
 //! [`OutputDirectory::metrics`](super::OutputDirectory::metrics).
 
+use super::phases::Phases;
 use crate::{Error, Result};
 use bmtrain_dist::optim::Fingerprint;
 use std::fs::{File, OpenOptions};
@@ -119,6 +120,8 @@ pub struct Timing {
     pub rss_bytes: u64,
     /// The most it has been, bytes.
     pub peak_rss_bytes: u64,
+    /// Seconds by phase of the steps since the record before.
+    pub phases: Phases,
 }
 
 impl Timing {
@@ -132,6 +135,14 @@ impl Timing {
             time.float("data_share", share);
         }
         time.integer("rss_bytes", self.rss_bytes).integer("peak_rss_bytes", self.peak_rss_bytes);
+        if self.phases.step > 0.0 {
+            // Microseconds: the digits beyond would make half of the line.
+            let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
+            time.float("step_seconds", rounded(self.phases.step));
+            for (name, seconds) in self.phases.named() {
+                time.float(&format!("{name}_seconds"), rounded(seconds));
+            }
+        }
         time
     }
 }

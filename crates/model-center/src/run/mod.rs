@@ -3,14 +3,15 @@
 //! Called by the training programs; nothing here trains or knows a model.
 
 pub mod console;
-mod lock;
+pub(crate) mod lock;
 mod lr_range;
-mod marker;
+pub(crate) mod marker;
 pub mod memory;
 mod metrics_log;
 mod model_card;
 mod model_files;
 mod output;
+mod phases;
 mod progress;
 mod report;
 mod signals;
@@ -18,9 +19,12 @@ mod staged;
 mod state;
 mod status;
 mod stop;
+pub mod tensorboard;
+mod text_log;
 
 pub use crate::error::OutputFault;
 pub use lr_range::{LR_RANGE_FILE, LrRange};
+pub(crate) use marker::FIXED_NAMES;
 pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::Memory;
 pub use metrics_log::{
@@ -33,10 +37,14 @@ pub use output::{
     CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
     RECIPE_FILE, STOP_FILE,
 };
+pub use phases::Phases;
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, layout_error, render_error};
 pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
 pub use staged::StagedDirectory;
+pub(crate) use staged::remove as remove_output;
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};
+pub use tensorboard::{EventLog, TENSORBOARD_DIRECTORY};
+pub use text_log::{COMMAND_PREFIX, TEXT_LOG_FILE, TextLog, utc};

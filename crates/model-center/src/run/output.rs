@@ -9,6 +9,7 @@ use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, sho
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
 use super::staged::{StagedDirectory, remove};
+use super::text_log::{TEXT_LOG_FILE, TextLog};
 use crate::error::OutputFault;
 use crate::file::{prepared_name, write_atomic};
 use crate::{Error, Result};
@@ -231,6 +232,11 @@ impl OutputDirectory {
             Earlier::Nothing => MetricsLog::create(&path),
             Earlier::Unfinished | Earlier::Finished => MetricsLog::continued(&path),
         }
+    }
+
+    /// Opens the text log of the run, new or to append.
+    pub fn text_log(&mut self) -> Result<TextLog> {
+        TextLog::open(&self.own(TEXT_LOG_FILE)?)
     }
 
     /// Begins a directory, such as a saved model, that appears under `name` only once it is complete.

@@ -5,6 +5,7 @@
 //! that train or generate.
 
 use super::status::Status;
+use super::text_log::TextLog;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 
@@ -46,6 +47,8 @@ enum Sink {
 /// A display that cannot be written to, such as a closed pipe, does not stop a run.
 pub struct Progress {
     sink: Sink,
+    /// Gets log steps and notes too, whatever is shown.
+    copy: Option<TextLog>,
 }
 
 impl std::fmt::Debug for Progress {
@@ -67,13 +70,13 @@ impl Progress {
             // Ten times a second looks alive and costs nothing measurable.
             ProgressMode::Bar { color } => Self::on_terminal(ProgressDrawTarget::stderr_with_hz(10), color, total),
             ProgressMode::Lines => Self::on_writer(Box::new(std::io::stderr())),
-            ProgressMode::Quiet => Progress { sink: Sink::Quiet },
+            ProgressMode::Quiet => Progress { sink: Sink::Quiet, copy: None },
         }
     }
 
     /// Plain lines on any writer.
     pub fn on_writer(writer: Box<dyn Write + Send>) -> Self {
-        Progress { sink: Sink::Lines(writer) }
+        Progress { sink: Sink::Lines(writer), copy: None }
     }
 
     /// A bar on any terminal.
@@ -87,7 +90,17 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸─"));
         }
-        Progress { sink: Sink::Bar(bar) }
+        Progress { sink: Sink::Bar(bar), copy: None }
+    }
+
+    /// Writes log steps and notes to this log too.
+    pub fn copy_to(&mut self, log: TextLog) {
+        self.copy = Some(log);
+    }
+
+    /// Writes to the log alone.
+    pub fn log(&mut self, text: &str) {
+        self.copy.iter_mut().for_each(|log| log.write(text));
     }
 
     /// After a step: the bar always moves on, a plain line is written only when `is_log_step`.
@@ -97,6 +110,9 @@ impl Progress {
 
     /// Shows that `done` of the total are done, with a text, for work other than training.
     pub fn advance(&mut self, done: u64, text: &dyn std::fmt::Display, is_line: bool) {
+        if is_line {
+            self.log(&text.to_string());
+        }
         match &mut self.sink {
             Sink::Bar(bar) => {
                 bar.set_message(text.to_string());
@@ -109,8 +125,9 @@ impl Progress {
         }
     }
 
-    /// A message of its own line or lines, above the bar; the quiet mode drops it.
+    /// A message of its own line or lines, above the bar; the quiet mode shows none.
     pub fn note(&mut self, text: &str) {
+        self.log(text);
         match &mut self.sink {
             // A hidden target would swallow the text, and the bar is not shown either.
             Sink::Bar(bar) | Sink::Finished(bar) => bar.println(text),

@@ -83,7 +83,7 @@ impl Drop for StagedDirectory {
 }
 
 /// Removes a file, a link itself, or a directory with all in it; absent is fine.
-pub(super) fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => Err(e),

@@ -13,7 +13,7 @@ use crate::formats::directory::hub_name;
 use crate::recipe::SaveWhich;
 use crate::run::{
     CARD_FILE, CardData, EndRecord, ExitStatus, LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard,
-    StopReason, console, memory,
+    StopReason, console, layout_error, memory,
 };
 use crate::{Error, Result};
 use std::time::SystemTime;
@@ -101,6 +101,7 @@ impl Run<'_> {
     /// Record in the run's log and directory that it ends in an error. Failed writes are not reported as well.
     pub(super) fn fail(&mut self, trainer: &Trainer, error: &Error) {
         let status = ExitStatus::from(error);
+        self.display.log(&layout_error(error));
         let _ = self.end(trainer, status.name(), false);
         let weight = if status == ExitStatus::Peer { 1 } else { OWN_FAILURE };
         // A run that did not begin made no attempt that counts.
@@ -117,6 +118,8 @@ impl Run<'_> {
         };
         let pool = pool_usage::of_fullest_rank(&trainer.device, &trainer.team, all_are_well)?;
         let (seconds, best) = (self.seconds(), self.best.best());
+        self.display.log(&self.times.table(seconds));
+        self.display.log(&format!("ended after step {}: {reason}", trainer.steps()));
         let progress = trainer.progress();
         self.log(&EndRecord {
             step: progress.step,

@@ -14,6 +14,7 @@
 //! | `run_ranks.rs`, `division.rs` | the ranks by their samples; whether ranks divide batch and model |
 //! | `agree.rs` | what the ranks all-gather with each step: metrics and votes |
 //! | `run.rs`, `start.rs`, `finish.rs` | `Run`: evaluation, log and checkpoints, how it starts and ends |
+//! | `run_times.rs` | time and memory of the run by phase |
 //! | `evaluate.rs`, `generated_answers.rs` | evaluation: losses and logits, and metrics of generated text |
 //! | `checkpointer.rs`, `resume.rs`, `save.rs` | checkpoints, resuming from them, model directories |
 //! | `export.rs` | [`export()`]: a checkpoint as a model directory |
@@ -45,6 +46,7 @@ mod resume_rules;
 mod run;
 mod run_data;
 pub(crate) mod run_ranks;
+mod run_times;
 pub(crate) mod save;
 mod setup;
 mod start;

@@ -38,6 +38,8 @@ pub struct FinetuneOptions {
     pub fail_points: FailPoints,
     /// Where models that are named as on the hub are looked for.
     pub places: ModelCaches,
+    /// The command line of the program, for the run's log; empty where there is none.
+    pub command: String,
 }
 
 impl Default for FinetuneOptions {
@@ -56,6 +58,7 @@ impl Default for FinetuneOptions {
             profile: false,
             fail_points: FailPoints::NONE,
             places: ModelCaches::default(),
+            command: String::new(),
         }
     }
 }

@@ -7,14 +7,15 @@ use super::checkpointer::{Checkpointer, check_disk};
 use super::evaluate::{EvalResult, Evaluation};
 use super::finetune::RunConfig;
 use super::resume::{RunState, SavedEval, SavedLastEval};
+use super::run_times::RunTimes;
 use super::save::ModelContents;
 use super::trainer::{StepResult, Trainer, scales_loss};
 use crate::Result;
 use crate::plan::formula::families::sizes_of_config;
 use crate::recipe::Resolved;
 use crate::run::{
-    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY, MetricsLog,
-    OutputDirectory, Progress, Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
+    BestTracker, CHECKPOINT_DIRECTORY, Earlier, EvalRecord, EventLog, LR_RANGE_FILE, LrRange, MODEL_DIRECTORY,
+    MetricsLog, OutputDirectory, Progress, Record, Status, StepRecord, StopReason, TestRecord, Timing, memory,
 };
 use bmtrain_dist::optim::ScheduleKind;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ pub(super) struct Run<'a> {
     /// The step that this process started or resumed from.
     pub(super) start_step: u64,
     pub(super) times: RunTimes,
+    /// What is known of model and data before the first step.
+    pub(super) first_notes: Vec<String>,
     peak: PeakThroughput,
 }
 
@@ -53,6 +56,8 @@ pub(super) struct Files {
     pub(super) output: OutputDirectory,
     /// Open once it is known whether the run starts anew or is resumed.
     pub(super) log: Option<MetricsLog>,
+    /// The same scalars for TensorBoard, where the recipe asks for them.
+    pub(super) events: Option<EventLog>,
 }
 
 /// The last evaluation. Weights are not evaluated twice.
@@ -61,13 +66,6 @@ pub(super) struct LastEval {
     pub(super) result: EvalResult,
     /// Whether it was considered for the best weights.
     pub(super) counted: bool,
-}
-
-/// Where the time of this process went.
-pub(super) struct RunTimes {
-    begin: Instant,
-    pub(super) eval_seconds: f64,
-    pub(super) save_seconds: f64,
 }
 
 /// What the share of the peak is computed from.
@@ -122,7 +120,7 @@ impl<'a> Run<'a> {
         let files = if is_first {
             let output = OutputDirectory::create(dir, &resolved.recipe_hash(), options.if_there())?;
             check_disk(resolved, dir, setup.saved_values(), output.earlier() == Earlier::Nothing)?;
-            Some(Files { output, log: None })
+            Some(Files { output, log: None, events: None })
         } else {
             None
         };
@@ -142,7 +140,8 @@ impl<'a> Run<'a> {
             lr_range: matches!(resolved.train.schedule, ScheduleKind::RangeTest { .. }).then(LrRange::default),
             decision: Decision::default(),
             start_step: 0,
-            times: RunTimes { begin, eval_seconds: 0.0, save_seconds: 0.0 },
+            times: RunTimes::new(begin),
+            first_notes: Vec::new(),
             peak: PeakThroughput::new(0.0, trainer),
         })
     }
@@ -170,7 +169,9 @@ impl<'a> Run<'a> {
         let best_step = self.best_step().filter(|_| !self.best_is_lost);
         let note = self.checkpointer.begin(self.config, trainer, state, best_step)?;
         self.note(note);
-        self.times.save_seconds += start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
+        self.times.saved(seconds);
+        self.display.log(&format!("checkpoint of step {}: training waited {seconds:.3} s", trainer.steps()));
         Ok(())
     }
 
@@ -183,6 +184,7 @@ impl<'a> Run<'a> {
         let progress = trainer.progress();
         let is_log_step = progress.step.is_multiple_of(self.config.resolved.log.every) || progress.step == 1;
         let memory = memory::now();
+        self.times.stepped(result.phases, memory.map_or(0, |memory| memory.rss_bytes));
         let tokens_per_s = metrics.tokens as f64 / result.seconds;
         let peak_share = self.peak.share(metrics.padded_tokens, result.seconds);
         let stop = trainer.stop_conditions();
@@ -206,6 +208,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let seconds = self.seconds();
+        let phases = self.times.take_since_record();
         self.log(&StepRecord {
             step: progress.step,
             epoch: trainer.epoch(),
@@ -223,6 +226,7 @@ impl<'a> Run<'a> {
                 data_share: self.config.setup.train.records().is_none().then(|| result.data_seconds / result.seconds),
                 rss_bytes: memory.map_or(0, |memory| memory.rss_bytes),
                 peak_rss_bytes: memory.map_or(0, |memory| memory.peak_rss_bytes),
+                phases,
             },
         })
     }
@@ -283,7 +287,7 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         let eval_seconds = start.elapsed().as_secs_f64();
-        self.times.eval_seconds += eval_seconds;
+        self.times.evaluated(eval_seconds);
         let seconds = self.seconds();
         self.log(&TestRecord(EvalRecord {
             step: trainer.steps(),
@@ -301,7 +305,7 @@ impl<'a> Run<'a> {
     }
 
     fn log_eval(&mut self, trainer: &Trainer, result: &EvalResult, is_best: bool, eval_seconds: f64) -> Result<()> {
-        self.times.eval_seconds += eval_seconds;
+        self.times.evaluated(eval_seconds);
         let (step, seconds) = (trainer.steps(), self.seconds());
         self.log(&EvalRecord {
             step,
@@ -320,7 +324,14 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn log(&mut self, record: &impl Record) -> Result<()> {
-        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), |log| log.write(record))
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.log.as_mut().map_or(Ok(()), |log| log.write(record))?;
+        let Some(events) = &mut files.events else { return Ok(()) };
+        match serde_json::from_str(&record.to_json()) {
+            Ok(record) => events.record(unix_seconds(), &record),
+            // It was written as JSON just now.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Show a line, if there is one.
@@ -330,7 +341,7 @@ impl<'a> Run<'a> {
 
     /// Seconds since this process began.
     pub(super) fn seconds(&self) -> f64 {
-        self.times.begin.elapsed().as_secs_f64()
+        self.times.seconds()
     }
 }
 

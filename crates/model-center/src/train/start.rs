@@ -7,7 +7,10 @@ use super::run::{LastEval, Run, model_flops, unix_seconds};
 use super::run_data;
 use super::trainer::Trainer;
 use crate::error::OutputFault;
-use crate::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
+use crate::run::{
+    CHECKPOINT_DIRECTORY, COMMAND_PREFIX, Earlier, EventLog, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord,
+    TENSORBOARD_DIRECTORY,
+};
 use crate::{Error, Result};
 use bmtrain_dist::ControlGroup;
 use bmtrain_dist::checkpoint::Store;
@@ -38,11 +41,13 @@ impl Run<'_> {
         self.start_step = choice.as_ref().map_or(0, |choice| choice.name.step());
         self.check_progress()?;
         if trainer.team.is_first() {
-            self.display.note(&setup.summary(resolved));
+            let mut lines = vec![setup.summary(resolved)];
             if let Some(flops) = model_flops(self.config) {
                 let formula = "3 x (2 x matrices of blocks and head + 4 N H S of the attention of each block)";
-                self.display.note(&format!("model FLOPs of a token: {flops:.4e}, {formula}"));
+                lines.push(format!("model FLOPs of a token: {flops:.4e}, {formula}"));
             }
+            self.first_notes = lines;
+            self.first_notes.iter().for_each(|line| self.display.note(line));
         }
         let Some(choice) = choice else {
             if let Some(at) = &options.init_from {
@@ -85,6 +90,16 @@ impl Run<'_> {
         files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
         files.output.subdirectory(CHECKPOINT_DIRECTORY)?;
         files.log = Some(files.output.metrics(&resolved.log.metrics)?);
+        if resolved.log.tensorboard {
+            let directory = files.output.subdirectory(TENSORBOARD_DIRECTORY)?;
+            files.events = Some(EventLog::create(&directory, unix_seconds(), &resolved.values(), &resolved.to_toml())?);
+        }
+        self.display.copy_to(files.output.text_log()?);
+        if !self.config.options.command.is_empty() {
+            self.display.log(&format!("{COMMAND_PREFIX}{}", self.config.options.command));
+        }
+        // They were shown before the directory was this run's.
+        self.first_notes.iter().for_each(|line| self.display.log(line));
         Ok(())
     }
 

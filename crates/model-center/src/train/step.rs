@@ -3,11 +3,13 @@
 use super::agree::StepMetrics;
 use super::trainer::{LocalMetrics, StepResult, Trainer};
 use crate::data::Batch;
+use crate::run::Phases;
 use crate::{Error, Result};
 use bmtrain_core::autograd::{Observer, Randomness};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::inspect::{TensorInspector, format_summary, inspect_model, rows_of_stages};
 use std::rc::Rc;
+use std::time::Instant;
 
 /// The weights of a step's micro-batches.
 pub(super) struct LossWeights {
@@ -35,17 +37,26 @@ impl Trainer {
         let data_seconds = start.elapsed().as_secs_f64();
         let inspectors = self.inspectors();
         let mut local = LocalMetrics::default();
+        local.phases.data = data_seconds;
         match self.pipeline {
-            Some(_) => self.run_pipeline(&weights, &inspectors, &mut local)?,
+            Some(_) => {
+                let begun = Instant::now();
+                self.run_pipeline(&weights, &inspectors, &mut local)?;
+                local.phases.pipeline = begun.elapsed().as_secs_f64();
+            }
             None => self.run_micro_batches(&weights, inspectors.first(), &mut local)?,
         }
         let inspection = if inspectors.is_empty() { None } else { Some(self.inspect(&inspectors)?) };
         let vote = self.vote(self.progress.step + 1, checkpoint_due);
+        let updating = Instant::now();
         let gathered = local.gather_later(vote, &self.team, &self.device)?;
         // The step's one host wait: gradient norm, losses and votes arrive together.
         let (info, gathered) = self.optim.step_and_read(&[&gathered])?;
         let merged = StepMetrics::merge(&gathered, &self.team, local.losses.len(), &weights.micro_batches);
-        Ok(StepResult { inspection, data_seconds, ..self.advance(start, info, merged)? })
+        let phases = Phases { optimizer: updating.elapsed().as_secs_f64(), ..local.phases };
+        let result = self.advance(start, info, merged)?;
+        let phases = Phases { step: result.seconds, ..phases };
+        Ok(StepResult { inspection, data_seconds, phases, ..result })
     }
 
     /// What looks at the hidden states of each model chunk of this rank in the present step; empty if nothing is to
@@ -79,15 +90,21 @@ impl Trainer {
     ) -> Result<()> {
         for micro_batch in self.own_micro_batches() {
             let _micro_batch = tracing::debug_span!("micro_batch", micro_batch).entered();
+            let waiting = Instant::now();
             let mut batch = self.batches.batch(self.position(micro_batch))?;
             local.count(&batch);
             self.weigh(&mut batch, micro_batch, weights);
+            let loaded = Instant::now();
+            local.phases.data += (loaded - waiting).as_secs_f64();
             let mut cx = self.training_context(micro_batch);
             if let Some(inspector) = inspector {
                 cx.set_observer(Rc::clone(inspector) as Rc<dyn Observer>);
             }
             let loss = self.forward(&batch, &mut cx)?;
+            let computed = Instant::now();
+            local.phases.forward += (computed - loaded).as_secs_f64();
             self.backward(&loss, micro_batch, weights, &mut cx)?;
+            local.phases.backward += computed.elapsed().as_secs_f64();
             local.losses.push(loss);
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::adapter::AdapterPlan;
 use crate::data::{LoaderOptions, Order, Position};
 use crate::model::{OpenedModel, TextModel};
 use crate::recipe::{BatchRamp, LastBatch, Resolved, param_groups};
-use crate::run::{StopConditions, StopReason};
+use crate::run::{Phases, StopConditions, StopReason};
 use crate::{Error, Result};
 use bmtrain_core::{Device, Var};
 use bmtrain_dist::OptimManager;
@@ -118,6 +118,8 @@ pub(crate) struct StepResult {
     pub(crate) seconds: f64,
     /// Of these, until the step knew its samples.
     pub(crate) data_seconds: f64,
+    /// The same seconds by phase.
+    pub(crate) phases: Phases,
     /// Tables of parameters and hidden states, of a step that was looked at.
     pub(crate) inspection: Option<String>,
 }
@@ -266,7 +268,8 @@ impl Trainer {
         }
         let elapsed = start.elapsed();
         self.clock.in_steps += elapsed;
-        Ok(StepResult { info, metrics, decision, seconds: elapsed.as_secs_f64(), data_seconds: 0.0, inspection: None })
+        let (seconds, phases) = (elapsed.as_secs_f64(), Phases::default());
+        Ok(StepResult { info, metrics, decision, seconds, data_seconds: 0.0, phases, inspection: None })
     }
 
     pub(super) fn start_step(&mut self) -> Instant {
@@ -340,4 +343,6 @@ pub(super) struct LocalMetrics {
     pub(super) sample_hashes: Vec<[f32; 2]>,
     /// Samples, tokens, and tokens with padding.
     pub(super) counts: [f32; 3],
+    /// Where the time went so far.
+    pub(super) phases: Phases,
 }

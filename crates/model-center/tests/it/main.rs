@@ -94,6 +94,7 @@ mod roberta;
 mod run;
 mod run_output;
 mod run_report;
+mod runs;
 mod shared_layers;
 mod simulate;
 mod simulate_runs;

@@ -224,6 +224,11 @@ every = 10                      # default
 metrics = "metrics.jsonl"       # default
 quiet = false                   # default
 # peak_tflops                   # not set: measured on processors, unknown on CUDA devices
+tensorboard = true              # default
+
+[run]
+# name                          # not set: the name of output.dir
+# tags                          # not set: none
 
 [output]
 dir = "o"                       # r.toml:10

@@ -40,7 +40,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
 #[test]
 fn unknown_keys_elsewhere_are_found_too() {
     let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? \
-        keys of [log]: every, metrics, quiet, peak_tflops";
+        keys of [log]: every, metrics, quiet, peak_tflops, tensorboard";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
         model, data, \

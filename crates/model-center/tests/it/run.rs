@@ -6,7 +6,7 @@ use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::layout_error;
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, IfThere, OutputDirectory, Progress, ProgressMode, Record, ResumeRecord,
+    BestTracker, EndRecord, EvalRecord, IfThere, OutputDirectory, Phases, Progress, ProgressMode, Record, ResumeRecord,
     StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
     without_overtaken,
 };
@@ -17,7 +17,16 @@ use std::time::Duration;
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn timing(seconds: f64) -> Timing {
-    Timing { seconds, tokens_per_s: 1000.5, peak_share: Some(0.7), data_share: None, rss_bytes: 10, peak_rss_bytes: 20 }
+    let phases = Phases { step: 0.5, data: 0.125, forward: 0.1000000004, ..Phases::default() };
+    Timing {
+        seconds,
+        tokens_per_s: 1000.5,
+        peak_share: Some(0.7),
+        data_share: None,
+        rss_bytes: 10,
+        peak_rss_bytes: 20,
+        phases,
+    }
 }
 
 fn step(seconds: f64) -> StepRecord {
@@ -92,7 +101,8 @@ fn the_metrics_file_has_exactly_these_bytes() {
         "\n",
         r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"#,
         r#""samples":320,"tokens":9000,"batch":"0000000000ab","time":{"seconds":2.5,"tokens_per_s":1000.5,"#,
-        r#""peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
+        r#""peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20,"step_seconds":0.5,"data_seconds":0.125,"#,
+        r#""forward_seconds":0.1}}"#,
         "\n",
         r#"{"kind":"resume","step":5,"checkpoint":"step-5-00000000","passed_over":1,"#,
         r#""changed":"train.lr: 1.0 -> 2.0","fresh_optimizer":true,"time":{"unix_seconds":2.5,"ranks":4}}"#,

@@ -54,7 +54,7 @@ fn check_directory(fixture: &Fixture, dir: &str) {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["metrics.jsonl", "model", "recipe.toml", "run.json"], "{dir}");
+    assert_eq!(names, ["log.txt", "metrics.jsonl", "model", "recipe.toml", "run.json", "tensorboard"], "{dir}");
     let kinds: Vec<usize> = ["start", "end"].iter().map(|kind| records(fixture, dir, kind).len()).collect();
     assert_eq!(kinds, [1, 1], "{dir}");
 }

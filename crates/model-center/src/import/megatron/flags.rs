@@ -237,7 +237,7 @@ pub(in crate::import) const MEGATRON: &[Flag] = &[
     unused("--transformer-impl", "there is one implementation"),
     unused_switch("--use-mcore-models", "there is one implementation"),
     // Logs.
-    unused("--tensorboard-dir", "metrics.jsonl in output.dir has loss, learning rate, loss scale and throughput"),
+    unused("--tensorboard-dir", "event files are written to tensorboard/ in output.dir"),
     unused("--tensorboard-log-interval", "log.every is for all records"),
     unused("--tensorboard-queue-size", "metrics.jsonl is written at once"),
     unused_switch("--log-timers-to-tensorboard", "--profile shows where the time goes"),

@@ -224,13 +224,13 @@ fn take_varint(message: &mut &[u8]) -> Result<u64, String> {
     Err("a number of more than ten bytes".into())
 }
 
-fn put_bytes(number: u64, bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_bytes(number: u64, bytes: &[u8], out: &mut Vec<u8>) {
     put_varint(number << 3 | 2, out);
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

@@ -34,6 +34,7 @@ use crate::file::AtomicFile;
 pub use bert::BertRecord;
 pub(super) use documents::{DocumentRecords, RecordDocuments};
 pub use example::{Example, Feature};
+pub(crate) use example::{put_bytes, put_varint};
 
 /// Bytes before a record.
 const HEADER: usize = 12;
@@ -55,6 +56,14 @@ fn length_of(header: [u8; HEADER]) -> Option<u64> {
     let [a, b, c, d, e, f, g, h, sum @ ..] = header;
     let length = [a, b, c, d, e, f, g, h];
     (masked(&length) == u32::from_le_bytes(sum)).then(|| u64::from_le_bytes(length))
+}
+
+/// Writes a record with its length and checksums.
+pub(crate) fn write_framed(out: &mut dyn Write, record: &[u8]) -> std::io::Result<()> {
+    let length = (record.len() as u64).to_le_bytes();
+    [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()]
+        .iter()
+        .try_for_each(|part| out.write_all(part))
 }
 
 /// Reads the records of a file, one in memory at a time.
@@ -181,15 +190,11 @@ impl TfRecordWriter {
             let reason = format!("a record of {} bytes, and the most is {MAX_RECORD_BYTES}", record.len());
             return Err(crate::Error::argument("record", reason, "split the document"));
         }
-        let length = (record.len() as u64).to_le_bytes();
         let out: &mut dyn Write = match &mut self.out {
             RecordOutput::Plain(out) => out,
             RecordOutput::Gzip(out) => out,
         };
-        let written = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()]
-            .iter()
-            .try_for_each(|part| out.write_all(part));
-        written.map_err(|error| self.file.refused(error))
+        write_framed(out, record).map_err(|error| self.file.refused(error))
     }
 
     /// Completes the file.
