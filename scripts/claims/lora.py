@@ -7,7 +7,8 @@ random matrices and computes logits and gradients in 64-bit floats; `forward` re
 PEFT train SmolLM2 for 20 steps from that adapter on the beginnings of passages of TEXT; `finetune` also on two ranks
 with ZeRO-3, on three tensor-parallel ranks and on two pipeline stages. PEFT reads the adapter that `finetune` wrote,
 and `convert` merges it. Prints `lora LOGITS,GRADIENTS,LOSSES,LAYOUTS,READ,MERGED ok|short`: the largest relative
-differences, of a gradient relative to its own norm. Called by lora.sh; runs in the environment of scripts/python_env.sh.
+differences, of a gradient relative to its own norm. Called by lora.sh; runs in the environment of
+scripts/python_env.sh.
 """
 
 import json

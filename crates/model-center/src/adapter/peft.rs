@@ -1,8 +1,8 @@
 //! PEFT's directories: `adapter_config.json` and `adapter_model.safetensors`, read and written.
 //!
-//! Source: PEFT 0.21, `LoraConfig`, `PromptTuningConfig` and `get_peft_model_state_dict`. Tensors have the path of their module after
-//! `base_model.model.`; `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored. The embeddings of
-//! virtual tokens are one tensor, `prompt_embeddings`.
+//! Source: PEFT 0.21, `get_peft_model_state_dict`. Tensors have the path of their module after `base_model.model.`;
+//! `lora_A` is `[R, K]` and `lora_B` `[N, R]`, whichever way the weight is stored. The embeddings of virtual tokens are
+//! one tensor, `prompt_embeddings`.
 
 use super::modules::{LinearModule, names_module};
 use super::peft_config;

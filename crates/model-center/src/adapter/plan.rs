@@ -220,7 +220,8 @@ impl AdapterPlan {
         }
     }
 
-    /// Set virtual tokens to the embeddings of these tokens, repeated or truncated to their number, from the full table.
+    /// Set virtual tokens to the embeddings of these tokens, repeated or truncated to their number. `table` is the full
+    /// token embedding.
     ///
     /// # Errors
     /// A text without tokens; a token that the table has no row for.

@@ -108,7 +108,7 @@ impl Prompt {
             prompted.labels = self.labels(batch, batch.length);
         }
         if let (Some(verbalizer), true) = (&mut prompted.verbalizer, self.table(spec.stacks.len() - 1).is_some()) {
-            // Positions are among those of all sequences.
+            // Positions count through all sequences.
             let length = if spec.stacks.len() > 1 { 0 } else { batch.length };
             let row = |position: i64| (position as usize).checked_div(length).unwrap_or(0) as i64;
             let moved = |position: &mut i64| *position += (row(*position) + 1) * self.tokens as i64;
@@ -167,7 +167,7 @@ impl Prompt {
         Ok(Sequences { prompt, ..sequences })
     }
 
-    /// Logits `[B, P + L, V]` without those of virtual tokens; others as they are.
+    /// Logits `[B, P + L, V]` without the logits of virtual tokens; others as they are.
     pub(super) fn trimmed(&self, logits: Var, stack: usize, cx: &Ctx) -> bmtrain_core::Result<Var> {
         let &[rows, length, columns] = logits.shape().dims() else { return Ok(logits) };
         if self.table(stack).is_none() || length <= self.tokens {
@@ -185,7 +185,7 @@ impl PromptIds {
         &self.own
     }
 
-    /// The embeddings of virtual tokens before those of the others, `[B, L - P, D]` to `[B, L, D]`.
+    /// The embeddings of virtual tokens before the others' embeddings, `[B, L - P, D]` to `[B, L, D]`.
     pub(super) fn join(&self, table: &Embedding, own: &Var, cx: &Ctx) -> bmtrain_dist::Result<Var> {
         let prompt = table.forward(&self.virtual_ids, cx)?; // [B, P, D]
         let prompt = if prompt.dtype() == own.dtype() { prompt } else { ops::cast(cx, &prompt, own.dtype())? };

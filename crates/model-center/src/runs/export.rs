@@ -163,7 +163,7 @@ fn write_parquet(run: &RunDirectory, output: &Path) -> Result<()> {
     let mut writer =
         SerializedFileWriter::new(out, schema, Arc::new(WriterProperties::builder().build())).map_err(wrong)?;
     let mut group = writer.next_row_group().map_err(wrong)?;
-    let mut at = 0;
+    let mut at: usize = 0;
     while let Some(mut column) = group.next_column().map_err(wrong)? {
         match (at, at.checked_sub(2).and_then(|at| tags.get(at))) {
             (0, _) => {

@@ -1,4 +1,5 @@
-//! LoRA and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit floats.
+//! LoRA and prompt tuning against PEFT: adapters of tiny models, made by `scripts/golden/make_adapters.py` in 64-bit
+//! floats.
 
 use crate::goldens::{self, batch, check, directory, distance, f64s, follow_pytorch, inputs, norm};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
