@@ -46,6 +46,26 @@ def prompted_loss(output, labels):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+def outputs_of(tuned, batch):
+    """The outputs of a model with its adapter."""
+    config = tuned.peft_config["default"]
+    if getattr(config, "num_transformer_submodules", None) != 2:
+        return tuned(**batch)
+    base, prompt, virtual = tuned.base_model, tuned.prompt_encoder["default"].embedding.weight, config.num_virtual_tokens
+    rows, embed = len(batch["labels"]), base.get_input_embeddings()
+    encoder, decoder = (half.expand(rows, -1, -1) for half in (prompt[:virtual], prompt[virtual:]))
+
+    def before(mask):
+        return None if mask is None else torch.cat([torch.ones(rows, virtual, dtype=torch.int64), mask], dim=1)
+
+    read = batch.get("decoder_input_ids")
+    read = base.prepare_decoder_input_ids_from_labels(batch["labels"]) if read is None else read
+    return base(inputs_embeds=torch.cat([encoder, embed(batch["input_ids"])], dim=1),
+                attention_mask=before(batch["attention_mask"]),
+                decoder_inputs_embeds=torch.cat([decoder, embed(read)], dim=1),
+                decoder_attention_mask=before(batch.get("decoder_attention_mask")))
+
+
 # By directory: the model, its class, the loss of an output, and the configuration of its adapter.
 ADAPTERS = {
     # Every linear layer of the blocks, with another rank and another alpha for some.
@@ -69,7 +89,8 @@ ADAPTERS = {
     "prompt_llama": ("llama_a/lm", LlamaForCausalLM, prompted_loss, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
     "prompt_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, prompted_loss, {"task_type": "CAUSAL_LM", "num_virtual_tokens": 2}),
-    # Before the encoder alone, and before the decoder too.
+    # Before the encoder alone, as PEFT has it, and before the decoder too, as PEFT had it once: its own code computes that
+    # no longer.
     "prompt_t5": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
         "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 4, "num_transformer_submodules": 1}),
     "prompt_t5_both": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
@@ -112,6 +133,8 @@ def write_adapter(out, name, seed):
     (directory / "README.md").unlink(missing_ok=True)
     path = directory / "adapter_config.json"
     fields = json.loads(path.read_text()) | {"base_model_name_or_path": model}
+    if fields.get("num_transformer_submodules") == 2:
+        fields["decoder_prompt"] = True
     if "target_modules" in fields:
         # Of a set, whose order changes.
         fields["target_modules"].sort()
@@ -119,7 +142,7 @@ def write_adapter(out, name, seed):
     inputs = load_file(DEFAULT_OUT / model / "inputs.safetensors")
     with in_64_bits():
         wide = tuned.double().eval()
-        output = wide(**inputs)
+        output = outputs_of(wide, inputs)
         loss = loss_of(output, inputs["labels"])
         loss.backward()
     # Without the logits of virtual tokens.
@@ -137,7 +160,7 @@ def write_adapter(out, name, seed):
                 if name.startswith(f"batch.{k}.")} for k in range(TRAINING["batches"])]
     with in_64_bits():
         steps = train(build(model, kind, settings, seed).double().train(), batches, is_norm,
-                      lambda model, batch: loss_of(model(**batch), batch["labels"]))
+                      lambda model, batch: loss_of(outputs_of(model, batch), batch["labels"]))
     save_file(steps, directory / "training.safetensors")
     print(f"{name}: loss {loss.item():.6f}; training {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}")
 

@@ -186,7 +186,7 @@ fn a_checkpoint_is_exported_as_a_peft_directory_and_its_updates_are_trained_furt
 fn virtual_tokens_are_trained_saved_and_generated_with() {
     for (fixture, sets) in [
         (Fixture::decoder(), &["adapter.prompt_text=the film was"][..]),
-        (Fixture::seq2seq(), &["adapter.prompt_stacks=both", "data.columns.text=text", "data.columns.target=text"]),
+        (Fixture::seq2seq(), &["adapter.prompt_stacks=both", "data.task=seq2seq", "data.columns.target=label"]),
     ] {
         let fixed = ["adapter.method=prompt", "adapter.virtual_tokens=4", "train.lr=1e-1", "train.steps=6"];
         let task = ["data.task=language", "data.max_length=12", "checkpoint.every=2 steps"];

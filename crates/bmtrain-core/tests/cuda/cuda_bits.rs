@@ -7,7 +7,8 @@
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::kernel::{
-    Adam, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder,
+    Adam, AdamSettings, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder, Update,
+    UpdateRule, UpdateSettings,
 };
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Float, Lane, Segment, Tensor};

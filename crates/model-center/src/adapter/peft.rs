@@ -195,7 +195,9 @@ impl SavedValues<'_> {
         if let Some(PromptTables { names, tokens, size }) = &plan.prompt {
             let Some(number) = names.iter().position(|other| other == name) else { return Ok(None) };
             let shape = [names.len() * tokens, *size];
-            let entry = weights.entry(PROMPT_EMBEDDINGS).filter(|entry| entry.shape == shape).ok_or_else(|| {
+            // PEFT keeps rows for a decoder that it does not read.
+            let fits = |entry: &&TensorEntry| entry.shape == shape || entry.shape == [2 * tokens, *size];
+            let entry = weights.entry(PROMPT_EMBEDDINGS).filter(fits).ok_or_else(|| {
                 let reason = format!("it is missing, or not of shape {shape:?}, as the model has it");
                 Error::model(tensor(weights, PROMPT_EMBEDDINGS), reason, SAVE_AGAIN)
             })?;

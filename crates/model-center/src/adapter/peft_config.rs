@@ -52,14 +52,8 @@ fn read_prompt(fields: &Map<String, Value>, place: &str) -> Result<PromptConfig>
     let tokens =
         fields.get("num_virtual_tokens").and_then(Value::as_u64).filter(|tokens| (1..=1 << 20).contains(tokens));
     let tokens = tokens.ok_or_else(|| wrong("num_virtual_tokens", "it is not a number of tokens"))?;
-    let decoder = match fields.get("num_transformer_submodules") {
-        None | Some(Value::Null) => fields.get("task_type").and_then(Value::as_str) == Some("SEQ_2_SEQ_LM"),
-        Some(count) => match count.as_u64() {
-            Some(1) => false,
-            Some(2) => true,
-            _ => return Err(wrong("num_transformer_submodules", "it is neither 1 nor 2")),
-        },
-    };
+    // The tensor of PEFT's directories may have room for the decoder's, which PEFT does not read.
+    let decoder = fields.get("decoder_prompt").and_then(Value::as_bool).unwrap_or(false);
     let text = fields.get("prompt_tuning_init_text").and_then(Value::as_str).map(str::to_owned);
     Ok(PromptConfig { tokens: tokens as usize, text, decoder })
 }
@@ -142,6 +136,7 @@ impl AdapterPlan {
             "num_virtual_tokens": config.tokens,
             "token_dim": self.prompt.as_ref().map(|prompt| prompt.size),
             "num_transformer_submodules": if config.decoder { 2 } else { 1 },
+            "decoder_prompt": config.decoder,
             "num_attention_heads": null,
             "num_layers": null,
             "prompt_tuning_init": if config.text.is_some() { "TEXT" } else { "RANDOM" },

@@ -131,10 +131,13 @@ impl Prompt {
 
     /// Labels of tokens with none before them.
     fn labels(&self, batch: &Batch, length: usize) -> Option<Labels> {
+        let before = |ids: &[i64]| self.before(ids, length, IGNORED);
         match &batch.labels {
-            Some(Labels::Classes(ids)) if ids.len() == batch.rows * length => {
-                Some(Labels::Classes(self.before(ids, length, IGNORED)))
+            Some(Labels::Classes(ids) | Labels::NextTokens(ids)) if ids.len() == batch.rows * length => {
+                Some(Labels::Classes(before(ids)))
             }
+            Some(Labels::Target(ids)) => Some(Labels::Target(before(ids))),
+            Some(Labels::Predicted(ids)) => Some(Labels::Predicted(before(ids))),
             other => other.clone(),
         }
     }

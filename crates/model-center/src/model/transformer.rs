@@ -272,8 +272,9 @@ impl<A: Architecture> Model for Transformer<A> {
         let hidden = self.all_tokens(hidden, flow.len(), batch, cx)?; // [B, L, embedding_size]
         let hidden = length_scaled(&hidden, self.spec.length_scale, cx)?; // [B, L, embedding_size]
         let mut output = self.heads.forward(&hidden, batch, &self.tokens, cx)?;
-        if let (Some(prompt), Some(logits)) = (&self.prompt, output.logits.take()) {
-            output.logits = Some(prompt.trimmed(logits, flow.len(), cx)?); // [B, L, V]
+        if let Some(prompt) = &self.prompt {
+            let trim = |logits| prompt.trimmed(logits, flow.len(), cx);
+            output.logits = output.logits.map(trim).transpose()?; // [B, L, V]
         }
         // Sharded tokens are gathered for a caller that wants outputs, not for a loss.
         let encoder = flow.pop().filter(|_| batch.wants_logits || self.token_ranks.is_none());

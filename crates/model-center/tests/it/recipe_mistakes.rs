@@ -43,16 +43,16 @@ fn unknown_keys_elsewhere_are_found_too() {
         keys of [log]: every, metrics, quiet, peak_tflops, tensorboard";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: \
-        model, data, \
+        model, adapter, data, \
         data.columns, data.masking, data.spans, train, train.batch_ramp, eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
-        output, device, parallel";
+        run, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting \
-        belongs to a table: model, data, data.columns, data.masking, data.spans, train, train.batch_ramp, \
+        belongs to a table: model, adapter, data, data.columns, data.masking, data.spans, train, train.batch_ramp, \
         eval, train.early_stop, \
         train.divergence, save, checkpoint, log, \
-        output, device, parallel";
+        run, output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
     let text = "error[recipe]: unknown key `train.lr.peak`\n  --> r.toml:9:1\n  fix: x";
     let found = mistakes(&with_train("lr.peak = 1"), &[]);
@@ -105,7 +105,7 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         (
             "schedule = \"lineer\"",
             "`train.schedule` must be one of \"linear\", \"cosine\", \"noam\", \"exponential\", \"constant\", \
-                \"range-test\", got the string \"lineer\"",
+                \"range-test\", \"cosine-restarts\", \"polynomial\", \"wsd\", \"one-cycle\", got the string \"lineer\"",
             "9:12",
             "did you mean \"linear\"?",
         ),
