@@ -51,7 +51,8 @@ def outputs_of(tuned, batch):
     config = tuned.peft_config["default"]
     if getattr(config, "num_transformer_submodules", None) != 2:
         return tuned(**batch)
-    base, prompt, virtual = tuned.base_model, tuned.prompt_encoder["default"].embedding.weight, config.num_virtual_tokens
+    base, virtual = tuned.base_model, config.num_virtual_tokens
+    prompt = tuned.prompt_encoder["default"].embedding.weight
     rows, embed = len(batch["labels"]), base.get_input_embeddings()
     encoder, decoder = (half.expand(rows, -1, -1) for half in (prompt[:virtual], prompt[virtual:]))
 
@@ -89,8 +90,8 @@ ADAPTERS = {
     "prompt_llama": ("llama_a/lm", LlamaForCausalLM, prompted_loss, {
         "task_type": "CAUSAL_LM", "num_virtual_tokens": 3}),
     "prompt_gpt2": ("gpt2_a/lm", GPT2LMHeadModel, prompted_loss, {"task_type": "CAUSAL_LM", "num_virtual_tokens": 2}),
-    # Before the encoder alone, as PEFT has it, and before the decoder too, as PEFT had it once: its own code computes that
-    # no longer.
+    # Before the encoder alone, as PEFT has it, and before the decoder too, as PEFT had it once: its own code computes
+    # that no longer.
     "prompt_t5": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
         "task_type": "SEQ_2_SEQ_LM", "num_virtual_tokens": 4, "num_transformer_submodules": 1}),
     "prompt_t5_both": ("t5_b/lm", T5ForConditionalGeneration, prompted_loss, {
