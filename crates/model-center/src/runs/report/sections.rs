@@ -7,8 +7,11 @@ use crate::runs::summary::EvalSummary;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+/// The contents of a part of a report.
+type Part = fn(&ReportedRun) -> Vec<Block>;
+
 pub(super) fn all(runs: &[ReportedRun]) -> Vec<Section> {
-    let parts: [(&'static str, fn(&ReportedRun) -> Vec<Block>); 7] = [
+    let parts: [(&'static str, Part); 7] = [
         ("Where time went", time),
         ("Memory", memory),
         ("Data", data),
