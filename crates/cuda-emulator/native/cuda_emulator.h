@@ -273,6 +273,7 @@ inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<u
 // The compiler of the host is told not to contract, so that these are one rounding each.
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float value) { return std::exp(value); }
