@@ -5,7 +5,7 @@
 macro_rules! with_stems {
     ($then:ident) => {
         $then! {
-            products: ["gemm", "linear", "matmul", "feed_forward", "gated_feed_forward"];
+            products: ["gemm", "linear", "add_low_rank", "matmul", "feed_forward", "gated_feed_forward"];
             elementwise: [
                 "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul",
                 "multiply", "scale"
