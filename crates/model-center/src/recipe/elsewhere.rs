@@ -211,17 +211,15 @@ pub(super) struct Missing {
 
 const MISSING: &[Missing] = &[
     Missing {
-        what: "training of low-rank adapters (LoRA, PEFT) is",
-        instead: "all parameters are trained; train.recompute = \"blocks\", train.offload = true and \
-              model.dtype = \"bf16\" and \
-                  parallel.zero = 3 on several ranks need less memory",
+        what: "this spelling of low-rank adapters (LoRA, PEFT) is",
+        instead: "adapter.method = \"lora\" with adapter.rank, adapter.alpha, adapter.dropout and adapter.targets; \
+                  quantised weights and DoRA are not",
         tasks: &["lora", "qlora", "peft"],
         keys: &[
             "lora",
             "qlora",
             "dora",
             "peft",
-            "adapter",
             "adapters",
             "use_lora",
             "use_peft",

@@ -141,7 +141,11 @@ mod tests {
                 b.param("weight", [2, 2], Init::ZEROS, Split::Replicated, true)?;
                 b.param("bias", [2], Init::ZEROS, Split::Replicated, false)
             };
-            builder.at(name).part(part).block(declare).unwrap();
+            let place = builder.at(name).part(part);
+            match part {
+                ModelPart::Block(_) => place.block(declare).unwrap(),
+                _ => declare(&place).unwrap(),
+            };
         }
         let groups = param_groups(&train, &builder.finish())?;
         let of = |group: &ParamGroup| {

@@ -364,12 +364,12 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
     for (set, reason, fix) in [
         (
             "train.lora=true",
-            "`train.lora`: training of low-rank adapters (LoRA, PEFT) is not available",
-            "what is: all param",
+            "`train.lora`: this spelling of low-rank adapters (LoRA, PEFT) is not available",
+            "what is: adapter.method",
         ),
-        ("lora.r=8", "`lora`: training of low-rank adapters", "what is: all parameters are trained"),
-        ("lora={r=8}", "`lora`: training of low-rank adapters", "what is: all parameters are trained"),
-        ("train.peft.rank=8", "`train.peft`: training of low-rank adapters", "what is: all parameters are trained"),
+        ("lora.r=8", "`lora`: this spelling of low-rank adapters", "what is: adapter.method"),
+        ("lora={r=8}", "`lora`: this spelling of low-rank adapters", "what is: adapter.method"),
+        ("train.peft.rank=8", "`train.peft`: this spelling of low-rank adapters", "what is: adapter.method"),
         (
             "train.dpo=true",
             "`train.dpo`: training on preferences or rewards (DPO, PPO) is not available",
