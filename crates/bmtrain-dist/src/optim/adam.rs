@@ -31,7 +31,7 @@ pub struct AdamOptions {
     pub maximize: bool,
     /// The learning rate is 0 for this many first steps of a parameter, while moments build up.
     pub hold_steps: u64,
-    /// Keep how far the last step moved each parameter, for [`Optimizer::deltas`].
+    /// Keep how far the last step moved each parameter, for [`Optimizer::deltas`](super::Optimizer::deltas).
     pub record_delta: bool,
 }
 
