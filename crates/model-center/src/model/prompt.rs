@@ -97,22 +97,26 @@ impl Prompt {
             return refused("verbalizer", reason, "set train.prompt_loss = 0");
         }
         let mut prompted = self.first(batch, spec);
-        let is_decoder_prompted = self.table(1).is_some();
-        if spec.stacks.len() > 1 && is_decoder_prompted {
-            let ([_, length], ids) = decoder_inputs::of(batch, spec, head)?;
-            prompted.decoder_input_ids = Some(self.before(&ids, length, self.filler(spec)));
-            let mask = batch.decoder_attention_mask.as_ref();
-            prompted.decoder_attention_mask = mask.map(|mask| self.before(mask, length, 1));
-            prompted.labels = self.labels(batch, length);
-        } else if spec.stacks.len() == 1 {
-            prompted.labels = self.labels(batch, batch.length);
-        }
-        if let (Some(verbalizer), true) = (&mut prompted.verbalizer, self.table(spec.stacks.len() - 1).is_some()) {
-            // Positions count through all sequences.
-            let length = if spec.stacks.len() > 1 { 0 } else { batch.length };
-            let row = |position: i64| (position as usize).checked_div(length).unwrap_or(0) as i64;
-            let moved = |position: &mut i64| *position += (row(*position) + 1) * self.tokens as i64;
-            verbalizer.positions.iter_mut().for_each(moved);
+        // What labels and the positions of label words belong to.
+        let length = match (spec.stacks.len(), self.table(1)) {
+            (1, _) => batch.length,
+            (_, None) => return Ok(prompted),
+            (_, Some(_)) => {
+                let ([_, length], ids) = decoder_inputs::of(batch, spec, head)?;
+                prompted.decoder_input_ids = Some(self.before(&ids, length, self.filler(spec)));
+                let mask = batch.decoder_attention_mask.as_ref();
+                prompted.decoder_attention_mask = mask.map(|mask| self.before(mask, length, 1));
+                length
+            }
+        };
+        match &mut prompted.verbalizer {
+            // Positions count through all sequences; labels are of sequences.
+            Some(verbalizer) => {
+                let row = |position: i64| position.checked_div(length as i64).unwrap_or(0);
+                let moved = |position: &mut i64| *position += (row(*position) + 1) * self.tokens as i64;
+                verbalizer.positions.iter_mut().for_each(moved);
+            }
+            None => prompted.labels = self.labels(batch, length),
         }
         Ok(prompted)
     }

@@ -6,7 +6,7 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::widen;
 use model_center::adapter::{ADAPTER_WEIGHTS, Adapter, AdapterConfig, LoraConfig, PeftDetails};
-use model_center::data::Batch;
+use model_center::data::{Batch, Labels, VerbalizerBatch};
 use model_center::formats::{DirectoryLayout, SafetensorsFile, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextHead};
 use std::path::{Path, PathBuf};
@@ -220,6 +220,37 @@ fn new_updates_change_nothing_until_they_are_trained() {
         let plan = opened.adapter.unwrap();
         let trained = opened.model.parameters().iter().filter(|param| param.is_trainable());
         assert_eq!(trained.map(|param| param.spec().shape.elements()).sum::<usize>(), plan.values());
+    }
+}
+
+/// Positions of label words are in sequences that virtual tokens made longer.
+#[test]
+fn label_words_after_virtual_tokens_are_read_where_each_sequence_has_them() {
+    let device = Device::cpu(1).unwrap();
+    for golden in GOLDENS.iter().filter(|golden| golden.name.starts_with("prompt")) {
+        let opened = golden.open_saved(&device);
+        let has_encoder = opened.model.info().generates_targets;
+        let texts = [[5i64, 6, 7, 8], [9, 10, 11, 12]];
+        let of = |texts: &[[i64; 4]]| {
+            // The decoder's last token, or the third of a decoder alone.
+            let (length, at) = if has_encoder { (2, 1) } else { (4, 2) };
+            let positions = (0..texts.len()).map(|row| (row * length + at) as i64).collect();
+            let batch = Batch {
+                decoder_input_ids: has_encoder.then(|| texts.iter().flat_map(|text| [0, text[1]]).collect()),
+                labels: Some(Labels::Classes(vec![1; texts.len()])),
+                verbalizer: Some(VerbalizerBatch { label_words: vec![3, 20, 14], positions, prompt_loss: 0.0 }),
+                ..Batch::new(4, texts.concat())
+            };
+            let output = opened.model.forward(&batch, None, &mut Ctx::inference(&device)).unwrap();
+            widen(output.logits.unwrap().value()).unwrap()
+        };
+        let (both, first, second) = (of(&texts), of(&texts[..1]), of(&texts[1..]));
+        let apart = [first, second].concat();
+        assert_eq!(both.len(), 6, "{}", golden.name);
+        for (both, apart) in both.iter().zip(&apart) {
+            assert!((both - apart).abs() <= 1e-5, "{}: {both} for {apart}", golden.name);
+        }
+        assert!(apart[..3] != apart[3..], "{}: the texts differ", golden.name);
     }
 }
 
