@@ -35,7 +35,11 @@ impl AdapterPlan {
             AdapterConfig::Lora(_) => Ok(()),
             AdapterConfig::Prompt(_) => {
                 let reason = "virtual tokens are not part of a model's weights and cannot be merged with them";
-                Err(Error::argument("the adapter", reason, "use it beside the model, with --adapter"))
+                Err(Error::argument(
+                    "adapter.method",
+                    reason,
+                    "use it beside the model: --adapter, or save.merged = false",
+                ))
             }
         }
     }

@@ -129,6 +129,11 @@ impl AdapterPlan {
 
     /// The tables of virtual tokens.
     fn prompt_tables(&self, config: &PromptConfig, parameters: &Parameters) -> Result<PromptTables> {
+        if !matches!(self.head, None | Some(TextHead::CausalLm)) {
+            let reason = "prompt tuning is for decoders and encoder-decoders with a language-modelling head";
+            let fix = "set adapter.method = \"lora\", or use a task of a language model";
+            return Err(Error::argument("adapter.method", reason, fix));
+        }
         if config.decoder && !self.generates_targets {
             let reason = "the model has no decoder beside an encoder, which virtual tokens could precede";
             return Err(Error::argument("adapter.prompt_stacks", reason, "leave it out"));

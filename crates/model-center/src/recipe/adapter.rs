@@ -96,11 +96,16 @@ pub(super) fn check(r: &mut Reader, s: &Settings) {
     if s.save.which == SaveWhich::None {
         r.without_effect("save.merged", "save.which", "save.which = \"none\" saves no model", "remove one of the two");
     }
-    if s.save.merged && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+    let is_prompt = matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_))));
+    if s.save.merged && is_prompt {
         let reason = "virtual tokens are not part of a model's weights, and `save.merged` writes a model alone";
         r.contradiction(&["save.merged", "adapter.method"], reason, "remove save.merged");
     }
-    if s.data.packing && matches!(s.adapter, Some(Adapter::New(AdapterConfig::Prompt(_)))) {
+    if s.parallel.sequence && is_prompt {
+        let reason = "virtual tokens are not sharded over tensor-parallel ranks";
+        r.contradiction(&["parallel.sequence", "adapter.method"], reason, "set parallel.sequence = false");
+    }
+    if s.data.packing && is_prompt {
         let reason = "virtual tokens precede a sequence, and `data.packing` puts several documents into one";
         r.contradiction(&["data.packing", "adapter.method"], reason, "set data.packing = false");
     }

@@ -117,6 +117,9 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &ModelCaches
     let opened = sketch(resolved, registry, &start, samples.train.labels())?;
     check_stacks(resolved, &samples.train, &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &start.directory))?;
+    if let Some(plan) = opened.adapter.as_ref().filter(|_| resolved.save.merged) {
+        plan.check_merge().map_err(|error| unfit(resolved, error))?;
+    }
     order_labels(&mut samples, &opened.model.info().label_names)?;
     tokenizer.require_rows(opened.model.info().vocab_size)?;
     check_lengths(resolved, samples.train.labels(), opened.model.info().max_length)?;
