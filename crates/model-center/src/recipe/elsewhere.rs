@@ -76,6 +76,24 @@ const TRANSFORMERS: &[(&str, &str)] = &[
 
 /// The same of Megatron, DeepSpeed and others.
 const OTHERS: &[(&str, &str)] = &[
+    ("lora", "adapter.method = \"lora\""),
+    ("peft", "adapter.method = \"lora\""),
+    ("adapters", "adapter.method = \"lora\""),
+    ("use_lora", "adapter.method = \"lora\""),
+    ("use_peft", "adapter.method = \"lora\""),
+    ("lora_config", "adapter.method = \"lora\""),
+    ("peft_config", "adapter.method = \"lora\""),
+    ("lora_r", "adapter.rank"),
+    ("lora_rank", "adapter.rank"),
+    ("lora_alpha", "adapter.alpha"),
+    ("lora_dropout", "adapter.dropout"),
+    ("use_rslora", "adapter.rank_stabilized"),
+    ("target_modules", "adapter.targets"),
+    ("lora_target", "adapter.targets"),
+    ("lora_target_modules", "adapter.targets"),
+    ("modules_to_save", "adapter.trained"),
+    ("num_virtual_tokens", "adapter.virtual_tokens"),
+    ("prompt_tuning_init_text", "adapter.prompt_text"),
     ("optimizer_type", "train.optimizer"),
     ("learning_rate_scheduler", "train.schedule"),
     ("lr_decay_style", "train.schedule"),
@@ -211,27 +229,10 @@ pub(super) struct Missing {
 
 const MISSING: &[Missing] = &[
     Missing {
-        what: "this spelling of low-rank adapters (LoRA, PEFT) is",
-        instead: "adapter.method = \"lora\" with adapter.rank, adapter.alpha, adapter.dropout and adapter.targets; \
-                  quantised weights and DoRA are not",
-        tasks: &["lora", "qlora", "peft"],
-        keys: &[
-            "lora",
-            "qlora",
-            "dora",
-            "peft",
-            "adapters",
-            "use_lora",
-            "use_peft",
-            "peft_config",
-            "lora_config",
-            "lora_r",
-            "lora_rank",
-            "lora_alpha",
-            "lora_dropout",
-            "target_modules",
-            "lora_target_modules",
-        ],
+        what: "DoRA, or LoRA beside quantised weights (QLoRA), is",
+        instead: "adapter.method = \"lora\" beside weights in f32, bf16 or f16",
+        tasks: &["qlora"],
+        keys: &["qlora", "dora", "use_dora"],
     },
     Missing {
         what: "training of quantized weights is",

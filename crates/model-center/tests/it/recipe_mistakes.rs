@@ -357,19 +357,20 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         ("train.overwrite_output_dir=true", "here it is the option --overwrite"),
         ("train.clip_grad=1", "this is another trainer's name; here it is train.clip_norm"),
         ("deepspeed={stage=3}", "this is transformers' name; here it is parallel.zero; tables"),
+        ("train.lora=true", "this is another trainer's name; here it is adapter.method = \"lora\""),
+        ("train.lora_r=8", "this is another trainer's name; here it is adapter.rank"),
+        ("lora={r=8}", "here it is adapter.method = \"lora\"; tables"),
     ] {
         let text = only_mistake(LEAST, &[set]);
         assert!(text.contains(fix), "{set}: {text}");
     }
     for (set, reason, fix) in [
         (
-            "train.lora=true",
-            "`train.lora`: this spelling of low-rank adapters (LoRA, PEFT) is not available",
+            "train.use_dora=true",
+            "`train.use_dora`: DoRA, or LoRA beside quantised weights (QLoRA), is not available",
             "what is: adapter.method",
         ),
-        ("lora.r=8", "`lora`: this spelling of low-rank adapters", "what is: adapter.method"),
-        ("lora={r=8}", "`lora`: this spelling of low-rank adapters", "what is: adapter.method"),
-        ("train.peft.rank=8", "`train.peft`: this spelling of low-rank adapters", "what is: adapter.method"),
+        ("qlora={r=8}", "`qlora`: DoRA, or LoRA", "what is: adapter.method"),
         (
             "train.dpo=true",
             "`train.dpo`: training on preferences or rewards (DPO, PPO) is not available",
