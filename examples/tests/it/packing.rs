@@ -34,7 +34,8 @@ fn assert_close(what: &str, ours: &Value, theirs: &Value, tolerance: f64) {
     assert!((a - b).abs() <= tolerance * b.abs(), "{what}: {a} and {b}");
 }
 
-fn assert_same_course(fixture: &Fixture, dir: &str, other: &str, tolerance: f64) {
+/// The same steps and evaluations, up to sums in another order.
+pub fn assert_same_course(fixture: &Fixture, dir: &str, other: &str, tolerance: f64) {
     let (ours, theirs) = (records(fixture, dir, "step"), records(fixture, other, "step"));
     assert_eq!((ours.len(), theirs.len()), (4, 4));
     for (ours, theirs) in ours.iter().zip(&theirs) {

@@ -95,8 +95,6 @@ pub struct LowRank {
     b: Param,
     /// The first of this rank's outputs that are updated.
     first: usize,
-    /// Of all outputs.
-    rows: Range<usize>,
     scale: f32,
     dropout: f32,
     /// Elements of an input over all tensor-parallel ranks, and the first of this rank's.
@@ -143,27 +141,7 @@ impl LowRank {
         let first = if columns { before } else { rows.start };
         let own = a.local_part().ranges.first().map_or(0, |range| range.start);
         let inputs = (layer.inputs, if layer.split == TensorSplit::Rows { own } else { 0 });
-        Ok(LowRank { a, b, first, rows: rows.clone(), scale, dropout, inputs })
-    }
-
-    /// `[R, K]`.
-    pub fn a(&self) -> &Param {
-        &self.a
-    }
-
-    /// `[rows, R]`.
-    pub fn b(&self) -> &Param {
-        &self.b
-    }
-
-    /// The rows of the weight that are updated, of all tensor-parallel ranks.
-    pub fn rows(&self) -> &Range<usize> {
-        &self.rows
-    }
-
-    /// Factor of the update.
-    pub fn scale(&self) -> f32 {
-        self.scale
+        Ok(LowRank { a, b, first, scale, dropout, inputs })
     }
 
     /// The outputs `y` of the layer for `x` with this update. Where the layer is split over tensor-parallel ranks, one
