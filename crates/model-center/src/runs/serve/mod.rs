@@ -18,7 +18,6 @@ use http::Request;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,7 +54,6 @@ pub struct Server {
 struct Shared {
     guard: Guard,
     repository: Mutex<Looked>,
-    connections: AtomicUsize,
 }
 
 /// The runs, and when they were looked at.
@@ -83,11 +81,7 @@ impl Server {
         let address = listener.local_addr().map_err(refused)?;
         let guard = Guard::new(options)?;
         let repository = Mutex::new(Looked { runs: Repository::new(root), last: None });
-        Ok(Server {
-            listener,
-            address,
-            shared: Arc::new(Shared { guard, repository, connections: AtomicUsize::new(0) }),
-        })
+        Ok(Server { listener, address, shared: Arc::new(Shared { guard, repository }) })
     }
 
     /// The address that is listened on.
@@ -117,18 +111,13 @@ impl Server {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
-            if self.shared.connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-                self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            // Each open connection holds one reference beside the server's, also if its thread ends in a panic.
+            if Arc::strong_count(&self.shared) > MAX_CONNECTIONS {
                 continue;
             }
             let shared = Arc::clone(&self.shared);
-            let started = std::thread::Builder::new().name("page".to_owned()).spawn(move || {
-                answer(&shared, stream);
-                shared.connections.fetch_sub(1, Ordering::Relaxed);
-            });
-            if started.is_err() {
-                self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-            }
+            // Without a thread the connection is closed.
+            let _ = std::thread::Builder::new().name("page".to_owned()).spawn(move || answer(&shared, stream));
         }
         Ok(())
     }
